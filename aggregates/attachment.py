@@ -1,0 +1,115 @@
+"""One attachment of one volume to one server, on at most one host; Cinder's row, our truth.
+
+Invariant: an attachment that may be connected on a host is never `Deleted`
+before that host proved its disconnect, or an operator waived the proof
+(CVE-2023-2088, LP 1765742).  The state machine below is that sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+from uuid import UUID
+
+from aggregates.base import About, Aggregate, Event
+
+
+class AttachmentState(StrEnum):
+    """Where an attachment stands."""
+
+    RESERVED = "reserved"  # -> connecting, deleted
+    CONNECTING = "connecting"  # Cinder has a connector -> connected, disconnected, deleted
+    CONNECTED = "connected"  # the host has the device -> attached, disconnected
+    ATTACHED = "attached"  # Cinder was told -> connecting, disconnected
+    DISCONNECTED = "disconnected"  # proven or waived -> connecting, deleted
+    DELETED = "deleted"
+
+
+class Attachment(Aggregate):
+    """The aggregate's id is Cinder's attachment id."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class AttachmentCreated(Event):
+        """Cinder reserved the volume for the server (`adopted`: found, not created)."""
+
+        volume_id: str
+        server_id: str
+        adopted: bool = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class ConnectorUpdated(Event):
+        """Cinder has the connector of this host; `target_digest` identifies the target."""
+
+        host: str
+        driver: str | None = None
+        target_digest: str | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class Connected(Event):
+        """The host sees the volume (os-brick)."""
+
+        device_path: str | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class Completed(Event):
+        """Cinder was told that the attachment is in use."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Disconnected(Event):
+        """The host let the volume go; `waived` is an operator's reason to do without proof."""
+
+        shared: bool = False
+        waived: str | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class Deleted(Event):
+        """The attachment is gone in Cinder."""
+
+        waived: str | None = None
+
+    S = AttachmentState
+    TRANSITIONS: ClassVar = {
+        AttachmentCreated: (frozenset({None}), S.RESERVED),
+        ConnectorUpdated: (
+            frozenset({S.RESERVED, S.CONNECTING, S.ATTACHED, S.DISCONNECTED}),
+            S.CONNECTING,
+        ),
+        Connected: (frozenset({S.CONNECTING, S.CONNECTED}), S.CONNECTED),
+        Completed: (frozenset({S.CONNECTED}), S.ATTACHED),
+        Disconnected: (
+            frozenset({S.CONNECTING, S.CONNECTED, S.ATTACHED, S.DISCONNECTED}),
+            S.DISCONNECTED,
+        ),
+        Deleted: (frozenset({S.RESERVED, S.CONNECTING, S.DISCONNECTED}), S.DELETED),
+    }
+
+    def __init__(self, id: UUID) -> None:  # noqa: A002
+        super().__init__(id)
+        self.volume_id: str | None = None
+        self.server_id: str | None = None
+        self.host: str | None = None
+
+    def about(self) -> About:
+        return About(
+            attachment_id=str(self.id),
+            volume_id=self.volume_id,
+            server_id=self.server_id,
+            host=self.host,
+        )
+
+    def apply(self, event: Any) -> None:
+        match event:
+            case self.AttachmentCreated():
+                self.volume_id, self.server_id = event.volume_id, event.server_id
+            case self.ConnectorUpdated():
+                self.host = event.host
+
+    @property
+    def on_host(self) -> bool:
+        """Whether a host may still hold the volume through this attachment."""
+        return self.state in {
+            AttachmentState.CONNECTING,
+            AttachmentState.CONNECTED,
+            AttachmentState.ATTACHED,
+        }

@@ -1,0 +1,129 @@
+"""What all aggregates share: explicit events in, state out.
+
+An event is a frozen dataclass of JSON-native values; what its class declares is
+exactly what is stored.  An aggregate changes only in `apply`, which is called
+for new events (`record`) and for stored ones (`evolve`) alike, so that a rebuilt
+aggregate equals the one that recorded the events.
+
+Stored names (`TOPIC`) are for ever.  A new meaning is a new class; a new form of
+the same meaning raises `class_version` and adds `upcast_v1_v2(state)`, as the
+eventsourcing library defines it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+from uuid import UUID
+
+from eventsourcing.utils import register_topic
+
+from aggregates.errors import IllegalTransitionError
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Whom an event concerns: the typed, indexed columns of the log (not its body)."""
+
+    attachment_id: str | None = None
+    volume_id: str | None = None
+    server_id: str | None = None
+    host: str | None = None
+
+
+NOBODY = About()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actor:
+    """Who asked.  `name` is for people; the ids are Keystone's, or a static token's."""
+
+    name: str
+    user_id: str | None = None
+    project_id: str | None = None
+    roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """Why events are recorded: stored as metadata beside each of them.
+
+    `cause` says what led to the change in a word or two: "api", "report",
+    "dispatcher", "registration", "operator".
+    """
+
+    actor: Actor
+    request_id: str
+    cause: str
+    operation_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened.  Subclasses are declared inside their aggregate."""
+
+    originator_id: UUID
+    originator_version: int
+    about: About = NOBODY
+
+    TOPIC: ClassVar[str]
+    class_version: ClassVar[int] = 1
+
+    def __init_subclass__(cls) -> None:
+        """Give the class its stored name, `Aggregate.EventName`."""
+        super().__init_subclass__()
+        cls.TOPIC = cls.__qualname__
+        register_topic(cls.TOPIC, cls)
+
+
+class Aggregate:
+    """An identity, a version, and events that have not been saved yet."""
+
+    #: For each event that has a place in a state machine: the states it may happen
+    #: in, and the state after it.  Events that are not listed may happen in any.
+    TRANSITIONS: ClassVar[dict[type[Event], tuple[frozenset[Any], Any]]] = {}
+
+    def __init__(self, id: UUID) -> None:  # noqa: A002 - the library's name for it
+        self.id = id
+        self.version = 0
+        self.state: Any = None
+        self._pending: list[Event] = []
+
+    def about(self) -> About:
+        """Whom this aggregate's events concern."""
+        raise NotImplementedError
+
+    def apply(self, event: Any) -> None:
+        """Change state by one event; never refuses and has no other effect."""
+        raise NotImplementedError
+
+    def record(self, kind: type[Event], **fields: Any) -> None:
+        """Let an event happen.
+
+        Raises IllegalTransitionError if the state machine has no place for it now.
+        """
+        if kind in self.TRANSITIONS and self.state not in self.TRANSITIONS[kind][0]:
+            raise IllegalTransitionError(event=kind.TOPIC, id=str(self.id), state=self.state)
+        event = kind(originator_id=self.id, originator_version=self.version + 1, **fields)
+        self._advance(event)
+        self._pending.append(replace(event, about=self.about()))
+
+    def _advance(self, event: Event) -> None:
+        self.apply(event)
+        if type(event) in self.TRANSITIONS:
+            self.state = self.TRANSITIONS[type(event)][1]
+        self.version = event.originator_version
+
+    def collect_events(self) -> list[Event]:
+        """Hand over the unsaved events (the eventsourcing library calls this on save)."""
+        collected, self._pending = self._pending, []
+        return collected
+
+    @classmethod
+    def evolve(cls, id: UUID, events: Iterable[Any]) -> Self:  # noqa: A002
+        """The aggregate as its events left it; version 0 if there are none."""
+        aggregate = cls(id)
+        for event in events:
+            aggregate._advance(event)
+        return aggregate

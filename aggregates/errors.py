@@ -1,0 +1,138 @@
+"""Why a request is refused.  The docstring is the message; `code` is stable.
+
+Every error here is the caller's to mend and maps to a 4xx answer.  `status` and
+the texts are Nova's where Nova has the case, so that existing clients, and the
+people who search for a message, find what they know.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+
+class DomainError(Exception):
+    """The ledger refused."""
+
+    code: ClassVar[str] = "refused"
+    status: ClassVar[int] = 409
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        template = " ".join(inspect.cleandoc(type(self).__doc__ or "").split())
+        super().__init__(template.format(**fields))
+
+
+class IllegalTransitionError(DomainError):
+    """{event} cannot happen to {id} in state {state}."""
+
+    code = "illegal_transition"
+
+
+class ClaimedError(DomainError):
+    """{what} {id} is claimed by operation {operation_id}; wait for it to finish, then try again."""
+
+    code = "claimed"
+
+
+class VmStateError(DomainError):
+    """Cannot '{action}' instance {server_id} while it is in vm_state {vm_state}"""
+
+    code = "vm_state"
+
+
+class AlreadyAttachedError(DomainError):
+    """Invalid volume: volume {volume_id} already attached"""
+
+    code = "already_attached"
+    status = 400
+
+
+class AttachedElsewhereError(DomainError):
+    """Invalid volume: volume {volume_id} is already attached to instances: {servers}"""
+
+    code = "attached_elsewhere"
+    status = 400
+
+
+class NotAttachedError(DomainError):
+    """Instance {server_id} is not attached to volume {volume_id}"""
+
+    code = "not_attached"
+    status = 404
+
+
+class RootDeviceError(DomainError):
+    """Cannot detach a root device volume"""
+
+    code = "root_device"
+    status = 400
+
+
+class DevicePathError(DomainError):
+    """The supplied device path ({device}) is invalid."""
+
+    code = "device_path"
+    status = 400
+
+
+class DeviceInUseError(DomainError):
+    """The supplied device path ({device}) is in use."""
+
+    code = "device_in_use"
+
+
+class TooManyDevicesError(DomainError):
+    """The maximum allowed number of disk devices ({maximum}) to attach to a single
+    instance has been exceeded.
+    """
+
+    code = "too_many_devices"
+    status = 403
+
+
+class MultiattachVersionError(DomainError):
+    """Multiattach volumes are only supported starting with compute API version 2.60."""
+
+    code = "multiattach_version"
+    status = 400
+
+
+class MultiattachHostError(DomainError):
+    """Volume {volume_id} has 'multiattach' set, which is not supported for this instance."""
+
+    code = "multiattach_host"
+    status = 400
+
+
+class TagHostError(DomainError):
+    """Tagged volume attachment is not supported for this server instance."""
+
+    code = "tag_host"
+    status = 400
+
+
+class HostUnavailableError(DomainError):
+    """Service is unavailable at this time. No agent of host {host} has been in contact
+    since {since}; start it, or fence the host if it is gone.
+    """
+
+    code = "host_unavailable"
+
+
+class StaleEpochError(DomainError):
+    """Epoch {given} of host {host} is over; it is {current} now. Register again."""
+
+    code = "stale_epoch"
+
+
+class StaleReportError(DomainError):
+    """Operation {operation_id} does not wait for step {step} of run {run} on host {host}."""
+
+    code = "stale_report"
+
+
+class OperatorActError(DomainError):
+    """Operation {operation_id} cannot {act}: {why}."""
+
+    code = "operator_act"

@@ -1,0 +1,96 @@
+"""A hypervisor host: what its agent can do, and its epoch.
+
+Invariant: results and commands of an older epoch are refused on both sides.
+Fencing, an operator's act with reason and evidence, raises the epoch (D7).
+Contact times are no facts of the ledger and live outside the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import NAMESPACE_DNS, UUID, uuid5
+
+from aggregates import errors
+from aggregates.base import About, Aggregate, Event
+
+
+def host_uuid(name: str) -> UUID:
+    """The aggregate id of a host name."""
+    return uuid5(NAMESPACE_DNS, name)
+
+
+class Host(Aggregate):
+    """The aggregate's id is derived from the host's name."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class HostRegistered(Event):
+        """An agent came, or came back with other abilities."""
+
+        name: str
+        service_version: int
+        capabilities: dict[str, Any]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Fenced(Event):
+        """An operator vouches that nothing on this host touches volumes any more."""
+
+        epoch: int
+        reason: str
+        evidence: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class Unfenced(Event):
+        """An operator lets the host work again, in the epoch that fencing began."""
+
+        reason: str
+
+    def __init__(self, id: UUID) -> None:  # noqa: A002
+        super().__init__(id)
+        self.name = ""
+        self.service_version = 0
+        self.capabilities: dict[str, Any] = {}
+        self.epoch = 0
+        self.fenced = False
+
+    def about(self) -> About:
+        return About(host=self.name)
+
+    def apply(self, event: Any) -> None:
+        match event:
+            case self.HostRegistered():
+                self.name = event.name
+                self.service_version = event.service_version
+                self.capabilities = event.capabilities
+            case self.Fenced():
+                self.epoch, self.fenced = event.epoch, True
+            case self.Unfenced():
+                self.fenced = False
+
+    def register(self, name: str, service_version: int, capabilities: dict[str, Any]) -> None:
+        """Take what the agent says of itself; saying nothing new records nothing."""
+        if (name, service_version, capabilities) != (
+            self.name,
+            self.service_version,
+            self.capabilities,
+        ):
+            self.record(
+                self.HostRegistered,
+                name=name,
+                service_version=service_version,
+                capabilities=capabilities,
+            )
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raises StaleEpochError for any epoch but the present one."""
+        if epoch != self.epoch:
+            raise errors.StaleEpochError(host=self.name, given=epoch, current=self.epoch)
+
+    def fence(self, reason: str, evidence: str) -> None:
+        """Fencing a fenced host again adds evidence and raises the epoch again."""
+        self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
+
+    def unfence(self, reason: str) -> None:
+        """Unfencing a host that is not fenced records nothing."""
+        if self.fenced:
+            self.record(self.Unfenced, reason=reason)

@@ -1,0 +1,312 @@
+"""A flow under way: its plan, what was started, what came of it, how it ended.
+
+The plan is stored whole in the first event, so that editing a flow never changes
+an operation that runs.  Intent (`RunStarted`) is durable before any effect,
+results after it: whatever a crash leaves, the next reader knows what may have
+happened and what certainly has.
+
+A *run* is a contiguous stretch of steps of one lane, done in one place: by a
+dispatcher of the ledger, or as one command by a host's agent.  A lane has at
+most one active run; a failed, or to be retried, step ends its run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+from uuid import UUID
+
+from aggregates import errors
+from aggregates.base import About, Aggregate, Event
+
+#: Outputs of steps that later steps of the same lane need to know.
+LANE_FACTS = ("attachment_id", "device_name")
+
+
+class OperationState(StrEnum):
+    """Where an operation stands."""
+
+    RUNNING = "running"  # -> parked, finished
+    PARKED = "parked"  # the operator's turn -> running, finished
+    FINISHED = "finished"
+
+
+class Outcome(StrEnum):
+    """How an operation ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"  # clean: everything was undone
+    CANCELLED = "cancelled"  # undone on request, or given up by an operator
+
+
+class StepStatus(StrEnum):
+    """What is known of one step in one direction."""
+
+    PENDING = "pending"
+    RETRYING = "retrying"  # will be done again at `retry_at`
+    DONE = "done"
+    SKIPPED = "skipped"  # an operator vouched for it
+    FAILED = "failed"
+
+
+@dataclass
+class StepRecord:
+    """The history of one step of one lane in one direction."""
+
+    status: StepStatus = StepStatus.PENDING
+    attempts: int = 0
+    error: dict[str, Any] | None = None
+    retry_at: float = 0.0  # seconds since the epoch
+    run: int = 0  # the run that brought this status
+
+    @property
+    def settled(self) -> bool:
+        return self.status in {StepStatus.DONE, StepStatus.SKIPPED}
+
+
+@dataclass(frozen=True)
+class ActiveRun:
+    """A run whose result is not all known."""
+
+    number: int
+    lane: int
+    steps: tuple[str, ...]
+    undo: bool
+    host: str | None  # None: the ledger itself
+    epoch: int
+
+
+@dataclass
+class History:
+    """Everything `decide` needs to know beside the plan."""
+
+    records: dict[tuple[int, str, bool], StepRecord] = field(default_factory=dict)
+    active: dict[int, ActiveRun] = field(default_factory=dict)
+    unwinding: bool = False  # asked for; a failure before the pivot needs no asking
+    runs: int = 0
+
+    def record(self, lane: int, step: str, *, undo: bool) -> StepRecord:
+        return self.records.setdefault((lane, step, undo), StepRecord())
+
+    def next_step(self, run: ActiveRun) -> str:
+        """The step whose result the run owes next."""
+        return next(
+            step for step in run.steps if not self.record(run.lane, step, undo=run.undo).settled
+        )
+
+    def touched(self, lane: int, step: str) -> bool:
+        """Whether the step may have had an effect."""
+        record = self.records.get((lane, step, False))
+        if record is not None and record.status is not StepStatus.PENDING:
+            return True
+        run = self.active.get(lane)
+        return run is not None and not run.undo and step in run.steps
+
+
+class Operation(Aggregate):
+    """The process manager; the aggregate's id is the operation id."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class OperationStarted(Event):
+        """A request was accepted; `fingerprint` tells a repeated request from another."""
+
+        flow: str
+        server_id: str
+        plan: dict[str, Any]
+        request_id: str
+        actor: dict[str, Any]
+        fingerprint: str | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class RunStarted(Event):
+        """Intent: these steps are about to be done (or undone), in this order."""
+
+        run: int
+        lane: int
+        steps: list[str]
+        undo: bool
+        host: str | None
+        epoch: int
+
+    @dataclass(frozen=True, kw_only=True)
+    class StepSucceeded(Event):
+        """The step is done; its domain events are in the same transaction."""
+
+        run: int
+        lane: int
+        step: str
+        undo: bool
+        outputs: dict[str, Any]
+        took_ms: int
+
+    @dataclass(frozen=True, kw_only=True)
+    class StepRetried(Event):
+        """The step did not work, or nobody knows; it will be done again."""
+
+        run: int
+        lane: int
+        step: str
+        undo: bool
+        error: dict[str, Any]
+        retry_at: float
+
+    @dataclass(frozen=True, kw_only=True)
+    class StepFailed(Event):
+        """The step did not work and is not tried again by itself."""
+
+        run: int
+        lane: int
+        step: str
+        undo: bool
+        error: dict[str, Any]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Parked(Event):
+        """The operator's turn: `left` are the steps that are not done, with their errors."""
+
+        left: list[dict[str, Any]]
+
+    @dataclass(frozen=True, kw_only=True)
+    class RetryRequested(Event):
+        """An operator wants the failed steps tried again."""
+
+        reason: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class StepSkipped(Event):
+        """An operator vouches for a failed step; `reason` goes into the domain events."""
+
+        lane: int
+        step: str
+        undo: bool
+        reason: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class UnwindRequested(Event):
+        """Somebody wants the operation undone."""
+
+        reason: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class OperationFinished(Event):
+        """The claims are released; `error` is the first one, never a later one (LP 1812969)."""
+
+        outcome: str
+        error: dict[str, Any] | None
+        reason: str | None = None
+
+    S = OperationState
+    RUNNING, PARKED = frozenset({S.RUNNING}), frozenset({S.PARKED})
+    TRANSITIONS: ClassVar = {
+        OperationStarted: (frozenset({None}), S.RUNNING),
+        RunStarted: (RUNNING, S.RUNNING),
+        StepSucceeded: (RUNNING, S.RUNNING),
+        StepRetried: (RUNNING, S.RUNNING),
+        StepFailed: (RUNNING, S.RUNNING),
+        Parked: (RUNNING, S.PARKED),
+        RetryRequested: (PARKED, S.RUNNING),
+        StepSkipped: (PARKED, S.RUNNING),
+        UnwindRequested: (RUNNING | PARKED, S.RUNNING),
+        OperationFinished: (RUNNING | PARKED, S.FINISHED),
+    }
+
+    def __init__(self, id: UUID) -> None:  # noqa: A002
+        super().__init__(id)
+        self.started: Operation.OperationStarted | None = None
+        self.lanes: list[dict[str, Any]] = []
+        self.history = History()
+        self.first_error: dict[str, Any] | None = None
+        self.outcome: Outcome | None = None
+        self._subject: tuple[int | None, str | None] = (None, None)  # lane, host
+        self._run_hosts: list[str | None] = [None]  # by run number; there is no run 0
+
+    def about(self) -> About:
+        lane, host = self._subject
+        server_id = self.started.server_id if self.started else None
+        if lane is None and len(self.lanes) == 1:
+            lane = 0
+        facts = self.lanes[lane] if lane is not None else {}
+        return About(
+            attachment_id=facts.get("attachment_id"),
+            volume_id=facts.get("volume_id"),
+            server_id=server_id,
+            host=host,
+        )
+
+    def apply(self, event: Any) -> None:
+        self._subject = (getattr(event, "lane", None), getattr(event, "host", None))
+        match event:
+            case self.OperationStarted():
+                self.started = event
+                self.lanes = [dict(lane) for lane in event.plan["lanes"]]
+            case self.RunStarted():
+                self.history.runs = event.run
+                self._run_hosts.append(event.host)
+                self.history.active[event.lane] = ActiveRun(
+                    event.run, event.lane, tuple(event.steps), event.undo, event.host, event.epoch
+                )
+            case self.StepSucceeded():
+                self._succeeded(event)
+            case self.StepRetried():
+                self._not_done(event, StepStatus.RETRYING).retry_at = event.retry_at
+            case self.StepFailed():
+                self._not_done(event, StepStatus.FAILED)
+            case self.RetryRequested():
+                self._give_failed_steps_another_chance()
+            case self.StepSkipped():
+                record = self.history.record(event.lane, event.step, undo=event.undo)
+                record.status = StepStatus.SKIPPED
+                self._give_failed_steps_another_chance()
+            case self.UnwindRequested():
+                self.history.unwinding = True
+            case self.OperationFinished():
+                self.outcome = Outcome(event.outcome)
+
+    def _succeeded(self, event: StepSucceeded) -> None:
+        record = self.history.record(event.lane, event.step, undo=event.undo)
+        record.status, record.attempts = StepStatus.DONE, record.attempts + 1
+        record.run = event.run
+        facts = {name: event.outputs[name] for name in LANE_FACTS if name in event.outputs}
+        self.lanes[event.lane].update(facts)
+        if event.step == self.history.active[event.lane].steps[-1]:
+            del self.history.active[event.lane]
+
+    def _not_done(self, event: StepRetried | StepFailed, status: StepStatus) -> StepRecord:
+        record = self.history.record(event.lane, event.step, undo=event.undo)
+        record.status, record.attempts = status, record.attempts + 1
+        record.error, record.run = event.error, event.run
+        self.history.active.pop(event.lane, None)
+        if status is StepStatus.FAILED and self.first_error is None:
+            self.first_error = event.error
+        return record
+
+    def _give_failed_steps_another_chance(self) -> None:
+        """A forward failure before the pivot stays: it is why the operation unwinds."""
+        unwinding = any(undo for (_, _, undo) in self.history.records)
+        for (_, _, undo), record in self.history.records.items():
+            if record.status is StepStatus.FAILED and undo == unwinding:
+                record.status, record.attempts = StepStatus.PENDING, 0
+
+    def is_known(self, number: int, host: str | None, step: str) -> bool:
+        """Whether this run's result for this step was recorded already (a repeated report)."""
+        return any(
+            name == step and record.run == number and host in self._run_hosts[number : number + 1]
+            for (_, name, _), record in self.history.records.items()
+        )
+
+    def is_active(self, number: int) -> bool:
+        """Whether the run still owes a result."""
+        return any(run.number == number for run in self.history.active.values())
+
+    def active_run(self, number: int, host: str | None, step: str) -> ActiveRun:
+        """The active run that waits for just this step's result.
+
+        Raises StaleReportError otherwise: a late or misdirected report.
+        """
+        for run in self.history.active.values():
+            if (run.number, run.host) == (number, host) and self.history.next_step(run) == step:
+                return run
+        raise errors.StaleReportError(
+            operation_id=str(self.id), step=step, run=number, host=host or "(ledger)"
+        )

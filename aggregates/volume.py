@@ -1,0 +1,81 @@
+"""A volume: which servers hold it, through which attachments, and who works on it.
+
+Invariants: at most one operation at a time; at most one server holds a volume
+that is not multi-attach, whatever Cinder's status says (LP 1908075, LP 1762687).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from aggregates import errors
+from aggregates.base import About, Aggregate, Event
+
+
+class Volume(Aggregate):
+    """The aggregate's id is the volume id."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Claimed(Event):
+        """An operation works on this volume, for this server."""
+
+        claimant: str
+        server_id: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class ClaimReleased(Event):
+        """The operation is over."""
+
+        claimant: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class Held(Event):
+        """The server holds the volume through this attachment."""
+
+        server_id: str
+        attachment_id: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class Released(Event):
+        """The attachment holds the volume no more."""
+
+        server_id: str
+        attachment_id: str
+
+    def __init__(self, id: UUID) -> None:  # noqa: A002
+        super().__init__(id)
+        self.claimant: str | None = None
+        self.holders: dict[str, str] = {}  # attachment id -> server id
+
+    def about(self) -> About:
+        return About(volume_id=str(self.id))
+
+    def apply(self, event: Any) -> None:
+        match event:
+            case self.Claimed():
+                self.claimant = event.claimant
+            case self.ClaimReleased():
+                self.claimant = None
+            case self.Held():
+                self.holders[event.attachment_id] = event.server_id
+            case self.Released():
+                self.holders.pop(event.attachment_id, None)
+
+    def claim(self, operation_id: str, *, server_id: str) -> None:
+        """Raises ClaimedError naming the operation in the way."""
+        if self.claimant is not None:
+            raise errors.ClaimedError(what="Volume", id=str(self.id), operation_id=self.claimant)
+        self.record(self.Claimed, claimant=operation_id, server_id=server_id)
+
+    def release(self, operation_id: str) -> None:
+        """End the operation's claim, if it has it."""
+        if self.claimant == operation_id:
+            self.record(self.ClaimReleased, claimant=operation_id)
+
+    def refuse_second_server(self, server_id: str, *, multiattach: bool) -> None:
+        """Raises AttachedElsewhereError if another server holds a single-attach volume."""
+        others = sorted(set(self.holders.values()) - {server_id})
+        if others and not multiattach:
+            raise errors.AttachedElsewhereError(volume_id=str(self.id), servers=", ".join(others))

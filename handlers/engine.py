@@ -1,0 +1,146 @@
+"""What to do next: `decide(plan, history, now)`, pure and the heart of the ledger.
+
+Going forward, each stage is worked until all its lanes are done.  A failed step
+up to the pivot turns the plan around once everything under way has settled:
+from then on stages are undone in reverse, each lane undoing the steps that may
+have had an effect, the failed one included, because it may half have happened.
+A failure after the pivot, or while undoing, parks the operation once nothing
+else can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aggregates.operation import ActiveRun, History, Outcome, StepStatus
+from handlers.plan import Place, Plan, Stage
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps of one lane to be started now, in one place, in this order."""
+
+    lane: int
+    steps: tuple[str, ...]
+    undo: bool
+    place: Place
+
+
+@dataclass(frozen=True)
+class Start:
+    """Record the intent of these runs."""
+
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Go on with these runs of the ledger's own; one is enough before asking again."""
+
+    runs: tuple[ActiveRun, ...]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do before `until` (seconds since the epoch; None: before a report)."""
+
+    until: float | None
+
+
+@dataclass(frozen=True)
+class Left:
+    """A step that is not done and will not be without an operator."""
+
+    lane: int
+    step: str
+    undo: bool
+
+
+@dataclass(frozen=True)
+class Park:
+    """The operator's turn."""
+
+    left: tuple[Left, ...]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """All done, or all undone."""
+
+    outcome: Outcome
+
+
+Decision = Start | Work | Wait | Park | Finish
+
+
+def decide(plan: Plan, history: History, now: float) -> Decision:
+    """The next thing to do, from the plan and what is known; asks nothing else."""
+    undo = unwinds(plan, history)
+    settling = undo and any(not run.undo for run in history.active.values())
+    if settling:
+        return _work_or_wait(list(history.active.values()), None)
+    for stage in reversed(plan.stages) if undo else plan.stages:
+        decision = _stage(plan, stage, history, now, undo=undo)
+        if decision is not None:
+            return decision
+    if not undo:
+        return Finish(Outcome.COMPLETED)
+    return Finish(Outcome.CANCELLED if history.unwinding else Outcome.FAILED)
+
+
+def unwinds(plan: Plan, history: History) -> bool:
+    """Whether the plan goes backward: asked for, or failed up to the pivot."""
+    return history.unwinding or any(
+        record.status is StepStatus.FAILED and not undo and not plan.after_pivot(step)
+        for (_, step, undo), record in history.records.items()
+    )
+
+
+def pivot_passed(plan: Plan, history: History) -> bool:
+    """Whether there is only forward: the pivot step is done (or vouched for)."""
+    return plan.pivot is not None and any(
+        step == plan.pivot and not undo and record.settled
+        for (_, step, undo), record in history.records.items()
+    )
+
+
+def _stage(
+    plan: Plan, stage: Stage, history: History, now: float, *, undo: bool
+) -> Decision | None:
+    """What this stage wants, or None if it is done."""
+    start: list[Run] = []
+    active: list[ActiveRun] = []
+    retry_at: list[float] = []
+    failed: list[Left] = []
+    for lane in range(len(plan.lanes)):
+        todo = tuple(_todo(stage, history, lane, undo=undo))
+        if lane in history.active:
+            active.append(history.active[lane])
+        elif todo:
+            record = history.record(lane, todo[0], undo=undo)
+            if record.status is StepStatus.FAILED:
+                failed.extend(Left(lane, step, undo) for step in todo)
+            elif record.status is StepStatus.RETRYING and record.retry_at > now:
+                retry_at.append(record.retry_at)
+            else:
+                start.append(Run(lane, todo, undo, stage.place))
+    if start:
+        return Start(tuple(start))
+    if active or retry_at:
+        return _work_or_wait(active, min(retry_at, default=None))
+    return Park(tuple(failed)) if failed else None
+
+
+def _todo(stage: Stage, history: History, lane: int, *, undo: bool) -> Iterator[str]:
+    """The steps of a stage that this lane still has to do, or undo, in order."""
+    for step in reversed(stage.steps) if undo else stage.steps:
+        if history.record(lane, step.name, undo=undo).settled:
+            continue
+        if not undo or (step.undo is not None and history.touched(lane, step.name)):
+            yield step.name
+
+
+def _work_or_wait(active: list[ActiveRun], until: float | None) -> Work | Wait:
+    own = tuple(run for run in active if run.host is None)
+    return Work(own) if own else Wait(until)

@@ -1,0 +1,41 @@
+"""Attach a volume to a server that is on a host, running or stopped (S1, attach).
+
+The steps and their order are S1's.  Its rollback - os-brick disconnect to be sure,
+then the attachment in Cinder - is the undo column read from the bottom; trouble
+in the rollback parks the operation and puts the server into ERROR, as S1 asks.
+"""
+
+from __future__ import annotations
+
+from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from host_agent.contract import Verb
+
+ATTACH = Flow(
+    name="attach",
+    stages=(
+        Stage(
+            Place.LEDGER,
+            (
+                # S1, step 1: reserved, without connector, before the API answers ...
+                Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),
+                # ... and the mapping exists only with its attachment id.
+                Step("bind", LedgerVerb.MAPPING_BIND, undo=LedgerVerb.MAPPING_UNBIND),
+            ),
+        ),
+        Stage(
+            Place.HOST,
+            (
+                # Step 2: the host's connector; Cinder answers with how to connect.
+                Step("update", Verb.ATTACHMENT_UPDATE, undo=Verb.ATTACHMENT_DELETE),
+                # Step 3: not before the volume is provisioned; too late is a failure.
+                Step("ready", Verb.VOLUME_WAIT_READY),
+                # Step 4: a failed connect is disconnected too, it may have left something.
+                Step("connect", Verb.VOLUME_CONNECT, undo=Verb.VOLUME_DISCONNECT),
+                # Step 5: into the guest.
+                Step("plug", Verb.DISK_PLUG, undo=Verb.DISK_UNPLUG),
+                # Step 6: Cinder is told last; it would believe it without any evidence.
+                Step("complete", Verb.ATTACHMENT_COMPLETE),
+            ),
+        ),
+    ),
+)

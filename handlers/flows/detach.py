@@ -1,0 +1,30 @@
+"""Detach a volume from a server that is on a host, running or stopped (S1, detach).
+
+There is no begin_detaching: S1 does not list it, and without it nothing can be
+left in `detaching` (LP 880399).
+"""
+
+from __future__ import annotations
+
+from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from host_agent.contract import Verb
+
+DETACH = Flow(
+    name="detach",
+    pivot="unplug",
+    stages=(
+        Stage(
+            Place.HOST,
+            (
+                # A guest that keeps the disk stops the request; the undo makes sure that
+                # the disk is then where it was, running and defined alike.
+                Step("unplug", Verb.DISK_UNPLUG, undo=Verb.DISK_PLUG),
+                # From here a failure is the operator's: fault, ERROR, attachment kept.
+                Step("disconnect", Verb.VOLUME_DISCONNECT),
+                # Only what is proven to be off the host is given back to Cinder.
+                Step("delete", Verb.ATTACHMENT_DELETE),
+            ),
+        ),
+        Stage(Place.LEDGER, (Step("unbind", LedgerVerb.MAPPING_UNBIND),)),
+    ),
+)

@@ -1,0 +1,71 @@
+"""What a person may do about an operation: retry, skip, unwind, give up.
+
+Each act records who and why in the same log as everything else.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from aggregates import errors
+from aggregates.operation import Operation, OperationState, Outcome
+from handlers.engine import Left, pivot_passed, unwinds
+from handlers.meaning import Book
+from handlers.progress import finish, plan_of, skip
+
+
+def retry(operation: Operation, reason: str) -> None:
+    """Try the failed steps of a parked operation again."""
+    _require_parked(operation, "be retried")
+    operation.record(Operation.RetryRequested, reason=reason)
+
+
+def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> None:
+    """Go on as if this step, the first one left in its lane, were done.
+
+    The operator vouches for it; the reason is kept in the domain events.
+    """
+    _require_parked(operation, "skip a step")
+    first = next((item for item in left(operation) if item.lane == lane), None)
+    if first is None or first.step != step:
+        wanted = f"step {first.step} is the one to do next" if first else "it has nothing left"
+        _refuse(operation, f"skip step {step} of lane {lane}", wanted)
+    skip(operation, first, reason, book)
+
+
+def unwind(operation: Operation, reason: str) -> None:
+    """Undo everything, if the point of no return is not behind."""
+    if operation.state is OperationState.FINISHED:
+        _refuse(operation, "be unwound", "it is finished")
+    if pivot_passed(plan_of(operation), operation.history):
+        _refuse(operation, "be unwound", "its pivot is passed; there is only forward")
+    operation.record(Operation.UnwindRequested, reason=reason)
+
+
+def give_up(operation: Operation, reason: str, book: Book) -> None:
+    """End a parked operation as it is; what is left stays as the log shows it."""
+    _require_parked(operation, "be given up")
+    finish(operation, Outcome.CANCELLED, book, reason=reason)
+
+
+def left(operation: Operation) -> list[Left]:
+    """The steps a parked operation has not done, in the order they would be done."""
+    plan, history = plan_of(operation), operation.history
+    undo = unwinds(plan, history)
+    names = [step.name for step in plan.steps if not undo or step.undo is not None]
+    return [
+        Left(lane, name, undo)
+        for lane in range(len(plan.lanes))
+        for name in (reversed(names) if undo else names)
+        if not history.record(lane, name, undo=undo).settled
+        and (not undo or history.touched(lane, name))
+    ]
+
+
+def _require_parked(operation: Operation, act: str) -> None:
+    if operation.state is not OperationState.PARKED:
+        _refuse(operation, act, f"it is {operation.state}, and only a parked one can")
+
+
+def _refuse(operation: Operation, act: str, why: str) -> NoReturn:
+    raise errors.OperatorActError(operation_id=str(operation.id), act=act, why=why)
