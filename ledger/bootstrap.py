@@ -1,0 +1,176 @@
+"""The composition root of the service: builds the parts, runs them, takes them down.
+
+Everything that has a life is entered here, in the order it is needed, and left in
+the reverse order: first nothing new is let in, then what is under way gets to its
+next recorded point, then the connections close.  Stopping loses nothing, as a
+crash does not; it is only quicker to come back from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from host_agent.cinder import CinderClient
+from ledger import migrations
+from ledger.api.app import make_app
+from ledger.api.services import Services
+from ledger.application import Ledger
+from ledger.auth import authenticator
+from ledger.config import Settings
+from ledger.dispatcher import Dispatcher
+from ledger.embedded import EmbeddedPostgres
+from ledger.service import Service
+from ledger.wakeups import ANY_EVENT, Wakeups
+from projections.catalog import ALL
+from projections.queries import Queries, read_pool
+from projections.runner import Runner
+
+#: Threads for what blocks beside the dispatcher's steps: accepting requests, reports.
+REQUEST_THREADS = 16
+#: How long an answer waits at most for the projections to show what it says.
+PROJECTED_S = 5.0
+#: How long open requests may go on after the service was told to stop.
+SHUTDOWN_S = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A service that serves: where, and its parts for those who look inside (tests)."""
+
+    url: str
+    services: Services
+
+
+def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises SchemaError if the database is not at this version's schema.
+    """
+    asyncio.run(_serve_until_told(settings))
+
+
+async def _serve_until_told(settings: Settings) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    with _database(settings) as dsn:
+        async with running(settings, dsn) as service:
+            _log.info("serving", url=service.url, auth=settings.auth.value)
+            await told.wait()
+            _log.info("stopping")
+
+
+@contextmanager
+def _database(settings: Settings) -> Any:
+    """The database of the settings; without one, a small one of our own, for trial."""
+    if settings.database_url is not None:
+        yield settings.database_url
+        return
+    with EmbeddedPostgres() as embedded:
+        dsn = embedded.start()
+        migrations.upgrade(dsn)
+        yield dsn
+
+
+@asynccontextmanager
+async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
+    """The whole service, serving, for as long as the block lasts."""
+    migrations.check(dsn)
+    async with AsyncExitStack() as stack:
+        threads = REQUEST_THREADS + settings.limits.dispatcher_concurrency_max
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads))
+        ledger = Ledger(dsn)
+        stack.callback(ledger.close)
+        cinder = CinderClient(settings.cinder_settings())
+        stack.callback(cinder.close)
+        pool = await stack.enter_async_context(read_pool(dsn))
+        runner = Runner(dsn, ALL)
+        runner.start()
+        stack.callback(runner.stop)
+        wakeups = await stack.enter_async_context(Wakeups(dsn))
+        service, queries = Service(ledger, cinder), Queries(pool)
+        projected = _projected(runner)
+
+        async def caught_up() -> None:
+            head = await asyncio.to_thread(ledger.recorder.max_notification_id)
+            await projected(head or 0)
+
+        dispatcher = Dispatcher(
+            holder=f"{socket.gethostname()}/{os.getpid()}",
+            leases=queries,
+            advance=service.advance,
+            caught_up=caught_up,
+            # One watch for all the time, so that nothing falls between look and wait.
+            woken=stack.enter_context(wakeups.watch(ANY_EVENT)).wait,
+            concurrency_max=settings.limits.dispatcher_concurrency_max,
+        )
+        working = asyncio.create_task(dispatcher.run(), name="dispatcher")
+        stack.push_async_callback(_cancelled, working)
+        services = Services(
+            service=service,
+            queries=queries,
+            wakeups=wakeups,
+            wait_for=projected,
+            cinder=cinder,
+            settings=settings,
+            authenticator=authenticator(settings),
+            checks={"dispatcher": _alive(working), "cinder": _cinder_check(cinder)},
+        )
+        url = await _listen(make_app(services), settings, stack)
+        yield Running(url, services)
+
+
+def _projected(runner: Runner) -> Callable[[int], Awaitable[Any]]:
+    async def wait(position: int) -> None:
+        future = asyncio.wrap_future(runner.projected(position))
+        await asyncio.wait_for(future, PROJECTED_S)
+
+    return wait
+
+
+async def _listen(app: web.Application, settings: Settings, stack: AsyncExitStack) -> str:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    listen = settings.listen
+    await web.TCPSite(runner, listen.host, listen.port, reuse_port=None).start()
+    host, port = runner.addresses[0][:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:
+    async def check() -> str | None:
+        return "the dispatcher has stopped; restart the service" if task.done() else None
+
+    return check
+
+
+def _cinder_check(cinder: CinderClient) -> Callable[[], Awaitable[str | None]]:
+    """LP 2019892: without a service token Cinder refuses our deletes; say so loudly."""
+
+    async def check() -> str | None:
+        try:
+            await asyncio.to_thread(cinder.check_service_token)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong is what is said
+            return str(error)
+        return None
+
+    return check
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

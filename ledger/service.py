@@ -1,0 +1,439 @@
+"""What the ledger does when asked: load, decide, save - each in one transaction.
+
+All functions here block (the eventsourcing library and cinderclient do) and run
+in worker threads.  A save that lost a race is decided again on fresh state, so a
+caller either gets an answer that was true when it was written, or a refusal.
+
+`perform` is the only place where the service itself acts on the world, and it
+records the result of the effect, never the effect's absence: what a crash leaves
+is an intent without result, which the next dispatcher does again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, TypeVar
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+
+import orjson
+import structlog
+
+from aggregates import errors
+from aggregates.base import Actor, Aggregate, Context
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation, OperationState
+from aggregates.volume import Volume
+from handlers import accept, operator, progress
+from handlers.engine import Wait, Work
+from host_agent.contract import ErrorKind, Registration, Report, StepError
+from host_agent.ports import Cinder, PortError
+from ledger.application import ConflictError
+from ledger.effects import EFFECTS
+
+A = TypeVar("A", bound=Aggregate)
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+class Store(Protocol):
+    """The log, as aggregates see it (ledger.application)."""
+
+    def load(self, kind: type[A], id: UUID) -> A: ...  # noqa: A002
+
+    def save(self, *aggregates: Aggregate, context: Context) -> int: ...
+
+    def retrying(self, change: Callable[[], T]) -> T: ...
+
+
+class Unit:
+    """A unit of work: aggregates loaded once each, saved together (a `progress.Book`)."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loaded: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
+
+    def get(self, kind: type[A], id: str | UUID) -> A:  # noqa: A002
+        key = (kind, UUID(str(id)))
+        if key not in self._loaded:
+            self._loaded[key] = self._store.load(*key)
+        return self._loaded[key]  # type: ignore[return-value]
+
+    def add(self, aggregate: Aggregate) -> None:
+        self._loaded[type(aggregate), aggregate.id] = aggregate
+
+    def save(self, context: Context) -> int:
+        return self._store.save(*self._loaded.values(), context=context)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A request that became an operation; `position` is that of its last event.
+
+    `repeated`: the same idempotency key had been used for the same request before.
+    """
+
+    operation_id: str
+    position: int
+    repeated: bool = False
+
+
+class IdempotencyKeyReusedError(errors.DomainError):
+    """Idempotency key {key} was used for another request; use a new key for a new request."""
+
+    code = "idempotency_key_reused"
+    status = 422
+
+
+class Service:
+    """The write side.  `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self, store: Store, cinder: Cinder, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._cinder = cinder
+        self._clock = clock
+
+    # ------------------------------------------------------------- requests
+
+    def attach(
+        self,
+        request: accept.AttachVolume,
+        context: Context,
+        contact: Callable[[str], accept.Contact],
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """Accept an attach.
+
+        Raises DomainError if it is refused, PortError if Cinder does not show the volume.
+        """
+        view = self._cinder.volume(request.volume_id)
+
+        def decide(unit: Unit, origin: accept.Origin) -> Operation:
+            instance = unit.get(Instance, request.server_id)
+            host = unit.get(Host, host_uuid(instance.host or ""))
+            return accept.attach(
+                request,
+                origin,
+                instance=instance,
+                volume=unit.get(Volume, request.volume_id),
+                view=view,
+                host=host,
+                contact=contact(host.name),
+            )
+
+        return self._accept("attach", request, context, idempotency_key, decide)
+
+    def detach(
+        self,
+        request: accept.DetachVolume,
+        context: Context,
+        contact: Callable[[str], accept.Contact],
+        idempotency_key: str | None = None,
+    ) -> Accepted:
+        """Accept a detach.  Raises DomainError if it is refused."""
+
+        def decide(unit: Unit, origin: accept.Origin) -> Operation:
+            instance = unit.get(Instance, request.server_id)
+            device = instance.device_of(request.volume_id)
+            host = unit.get(Host, host_uuid(instance.host or ""))
+            return accept.detach(
+                request,
+                origin,
+                instance=instance,
+                volume=unit.get(Volume, request.volume_id),
+                mapping=unit.get(BlockDeviceMapping, device.bdm_id) if device else None,
+                host=host,
+                contact=contact(host.name),
+            )
+
+        return self._accept("detach", request, context, idempotency_key, decide)
+
+    def _accept(
+        self,
+        kind: str,
+        request: Any,
+        context: Context,
+        key: str | None,
+        decide: Callable[[Unit, accept.Origin], Operation],
+    ) -> Accepted:
+        # An idempotency key names the operation, so the log itself keeps it unique.
+        project = context.actor.project_id or context.actor.name
+        operation_id = uuid5(NAMESPACE_URL, f"{project}/{key}") if key else uuid4()
+        fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
+        context = replace(context, operation_id=str(operation_id))
+
+        def attempt() -> Accepted:
+            if key is not None:
+                known = self._store.load(Operation, operation_id)
+                if known.started is not None:
+                    if known.started.fingerprint != fingerprint:
+                        raise IdempotencyKeyReusedError(key=key)
+                    return Accepted(str(operation_id), 0, repeated=True)
+            unit = Unit(self._store)
+            origin = accept.Origin(
+                operation_id=operation_id,
+                bdm_id=uuid4(),
+                context=context,
+                fingerprint=fingerprint,
+            )
+            operation = decide(unit, origin)
+            unit.add(operation)
+            progress.settle(operation, unit, self._clock())
+            return Accepted(str(operation_id), unit.save(context))
+
+        return self._store.retrying(attempt)
+
+    def set_delete_on_termination(self, bdm_id: str, value: bool, context: Context) -> int:
+        """Change the flag of a live mapping; the last position written."""
+
+        def attempt() -> int:
+            unit = Unit(self._store)
+            mapping = unit.get(BlockDeviceMapping, bdm_id)
+            if mapping.created is None or not mapping.live:
+                raise errors.NotAttachedError(server_id="(gone)", volume_id="(gone)")
+            mapping.set_delete_on_termination(value)
+            return unit.save(context)
+
+        return self._store.retrying(attempt)
+
+    # ---------------------------------------------------------------- hosts
+
+    def register(self, name: str, said: Registration, context: Context) -> tuple[Host, int]:
+        """Take an agent's registration: itself, and every guest on its host.
+
+        A guest that the ledger had here and the agent does not show is `nostate`.
+        """
+
+        def attempt() -> tuple[Host, int]:
+            unit = Unit(self._store)
+            host = unit.get(Host, host_uuid(name))
+            host.register(name, said.service_version, said.capabilities)
+            for guest in said.guests:
+                unit.get(Instance, guest.server_id).observe(
+                    name=guest.name,
+                    host=name,
+                    power_state=guest.power_state,
+                    devices=guest.devices,
+                    project_id=guest.project_id,
+                    user_id=guest.user_id,
+                )
+            return host, unit.save(context)
+
+        return self._store.retrying(attempt)
+
+    def lost_guest(self, server_id: str, host: str, context: Context) -> int:
+        """The host does not show this guest any more."""
+
+        def attempt() -> int:
+            unit = Unit(self._store)
+            instance = unit.get(Instance, server_id)
+            if instance.version and instance.host == host:
+                instance.observe(
+                    name=instance.name,
+                    host=host,
+                    power_state="nostate",
+                    devices=(),
+                    project_id=None,
+                    user_id=None,
+                )
+            return unit.save(context)
+
+        return self._store.retrying(attempt)
+
+    def report(self, name: str, said: Report, context: Context) -> tuple[bool, int]:
+        """Take the result of one step; whether the run goes on, and the last position.
+
+        A repeated report is answered as the first one was.  Raises StaleEpochError,
+        StaleReportError.
+        """
+
+        def attempt() -> tuple[bool, int]:
+            unit = Unit(self._store)
+            unit.get(Host, host_uuid(name)).check_epoch(said.epoch)
+            operation = unit.get(Operation, said.operation_id)
+            if operation.is_known(said.run, name, said.step):
+                return operation.is_active(said.run), 0
+            run = operation.active_run(said.run, name, said.step)
+            if said.error is None:
+                progress.succeeded(operation, run, said.outputs, said.took_ms, unit)
+            else:
+                progress.failed(operation, run, said.error, self._clock())
+            progress.settle(operation, unit, self._clock())
+            position = unit.save(_within(context, operation))
+            return operation.is_active(said.run), position
+
+        return self._store.retrying(attempt)
+
+    def fence(
+        self, name: str, reason: str, evidence: str, open_operations: list[str], context: Context
+    ) -> int:
+        """Raise the host's epoch and fail what it was asked to do and has not answered."""
+
+        def fence() -> int:
+            unit = Unit(self._store)
+            unit.get(Host, host_uuid(name)).fence(reason, evidence)
+            return unit.save(context)
+
+        position = self._store.retrying(fence)
+        for operation_id in open_operations:
+            position = max(position, self._fail_runs(operation_id, name, context))
+        return position
+
+    def unfence(self, name: str, reason: str, context: Context) -> int:
+        """Let the host work again, in its new epoch."""
+
+        def attempt() -> int:
+            unit = Unit(self._store)
+            unit.get(Host, host_uuid(name)).unfence(reason)
+            return unit.save(context)
+
+        return self._store.retrying(attempt)
+
+    def _fail_runs(self, operation_id: str, host: str, context: Context) -> int:
+        def attempt() -> int:
+            unit = Unit(self._store)
+            operation = unit.get(Operation, operation_id)
+            runs = [run for run in operation.history.active.values() if run.host == host]
+            for run in runs:
+                progress.failed(operation, run, progress.fenced_error(host), self._clock())
+            if runs:
+                progress.settle(operation, unit, self._clock())
+            return unit.save(_within(context, operation))
+
+        return self._store.retrying(attempt)
+
+    # ------------------------------------------------------------ operators
+
+    def act(
+        self,
+        operation_id: str,
+        act: str,
+        reason: str,
+        context: Context,
+        *,
+        lane: int = 0,
+        step: str = "",
+    ) -> int:
+        """An operator's act on an operation: retry, skip, unwind or give_up.
+
+        Raises OperatorActError with the reason if it cannot be done now.
+        """
+
+        def attempt() -> int:
+            unit = Unit(self._store)
+            operation = unit.get(Operation, operation_id)
+            match act:
+                case "retry":
+                    operator.retry(operation, reason)
+                case "skip":
+                    operator.skip_step(operation, lane, step, reason, unit)
+                case "unwind":
+                    operator.unwind(operation, reason)
+                case "give_up":
+                    operator.give_up(operation, reason, unit)
+                case _:
+                    raise errors.OperatorActError(
+                        operation_id=operation_id,
+                        act=act,
+                        why="the acts are retry, skip, unwind, give_up",
+                    )
+            progress.settle(operation, unit, self._clock())
+            return unit.save(_within(context, operation))
+
+        return self._store.retrying(attempt)
+
+    # ----------------------------------------------------------- dispatcher
+
+    def advance(self, operation_id: str) -> Wait | None:
+        """Do the next thing an operation needs of the ledger itself.
+
+        None if something was done (ask again); else what it waits for.
+        """
+        unit = Unit(self._store)
+        operation = unit.get(Operation, operation_id)
+        if operation.state is not OperationState.RUNNING:
+            return Wait(None)
+        version = operation.version
+        decision = progress.settle(operation, unit, self._clock())
+        if operation.version > version:
+            self._save_or_leave(unit, operation)
+            return None
+        if isinstance(decision, Work):
+            self.perform(operation, decision, unit)
+            return None
+        return decision
+
+    def perform(self, operation: Operation, work: Work, unit: Unit) -> None:
+        """Do one effect of the ledger's own and record what came of it."""
+        run = work.runs[0]
+        step = operation.history.next_step(run)
+        verb = progress.plan_of(operation).verb(step, undo=run.undo)
+        lane = progress.lane_of(operation, run.lane)
+        began = time.monotonic()
+        outputs: dict[str, Any] = {}
+        error: StepError | None = None
+        try:
+            outputs = EFFECTS[verb](lane, self._cinder, unit)
+        except PortError as failure:
+            error = failure.as_step_error()
+        except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full
+            _log.exception("step_crashed", step=step, operation=str(operation.id))
+            error = unexpected(failure)
+        took_ms = int((time.monotonic() - began) * 1000)
+
+        def record() -> None:
+            fresh = Unit(self._store)
+            again = fresh.get(Operation, operation.id)
+            try:
+                active = again.active_run(run.number, None, step)
+            except errors.StaleReportError:
+                return  # another dispatcher did it too, and was first
+            if error is None:
+                progress.succeeded(again, active, outputs, took_ms, fresh)
+            else:
+                progress.failed(again, active, error, self._clock())
+            progress.settle(again, fresh, self._clock())
+            fresh.save(_own(again))
+
+        self._store.retrying(record)
+
+    def _save_or_leave(self, unit: Unit, operation: Operation) -> None:
+        try:
+            unit.save(_own(operation))
+        except ConflictError:
+            return  # somebody decided the same, or better; the next call sees it
+
+
+def unexpected(error: Exception) -> StepError:
+    """An error nobody foresaw; its text may hold anything, so only its type is kept."""
+    return StepError(
+        kind=ErrorKind.UNKNOWN,
+        code="internal",
+        message=f"Unexpected {type(error).__name__}; the service's log has the traceback.",
+    )
+
+
+def _own(operation: Operation) -> Context:
+    """Metadata of what the ledger does by itself for an operation: its requester's."""
+    started = operation.started
+    assert started is not None
+    actor = Actor(**{**started.actor, "roles": tuple(started.actor["roles"])})
+    return Context(
+        actor=actor,
+        request_id=started.request_id,
+        cause="dispatcher",
+        operation_id=str(operation.id),
+    )
+
+
+def _within(context: Context, operation: Operation) -> Context:
+    """The caller's metadata, tied to the operation; the request id stays the operation's."""
+    assert operation.started is not None
+    return replace(context, operation_id=str(operation.id), request_id=operation.started.request_id)

@@ -1,0 +1,238 @@
+"""Every flow, at every point, in every way - and every pair of those.
+
+A new flow gets these tests by adding a `Scenario`.  One case is: bring a world to
+where the flow can start, make trouble at one point (or two), let everything that
+crashed start again, and look at ledger, Cinder and host together.  Either all is
+as if nothing had happened, or all is as if nothing had been asked for, or the
+operation is parked, says so, and ends in one of the two when it is retried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from aggregates import errors
+from aggregates.operation import ActiveRun, Operation, OperationState, Outcome
+from host_agent.contract import PowerState, Report
+from host_agent.verbs import VERBS
+from ledger.effects import EFFECTS
+from tests.world import CALL_MODES, CONTEXT, HOST, SAVE_MODES, Crash, Trouble, World
+
+#: One in so many pairs by default; the nightly run and `FLOW_PAIRS=1` take all.
+PAIRS_SAMPLE = int(os.environ.get("FLOW_PAIRS", "8"))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A flow and the world it starts in."""
+
+    name: str
+    world: Callable[[], World]
+    ask: Callable[[World], str]
+
+
+def _attached(power_state: PowerState, driver: str = "iscsi") -> World:
+    world = World(power_state, driver=driver)
+    world.run(world.attach())
+    return world
+
+
+SCENARIOS = [
+    Scenario("attach-running", World, World.attach),
+    Scenario("attach-stopped", lambda: World(PowerState.SHUTDOWN), World.attach),
+    Scenario("attach-rbd", lambda: World(driver="rbd"), World.attach),
+    Scenario("detach-running", lambda: _attached(PowerState.RUNNING), World.detach),
+    Scenario("detach-stopped", lambda: _attached(PowerState.SHUTDOWN), World.detach),
+]
+BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+
+
+@dataclass
+class Undisturbed:
+    """What a scenario does when nothing happens to it."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    points: list[str]
+
+
+def _undisturbed(scenario: Scenario) -> Undisturbed:
+    world = scenario.world()
+    before = world.summary()
+    world.trouble = Trouble()
+    operation = world.run(scenario.ask(world))
+    assert operation.outcome is Outcome.COMPLETED
+    assert world.wrong() == []
+    return Undisturbed(before, world.summary(), list(world.trouble.met))
+
+
+def _modes(point: str) -> tuple[str, ...]:
+    return SAVE_MODES if point == "save" else CALL_MODES
+
+
+def _disturbed(scenario: Scenario, trouble: dict[int, str]) -> tuple[World, Operation]:
+    world = scenario.world()
+    world.trouble = Trouble(dict(trouble))
+    return world, world.run(scenario.ask(world))
+
+
+def _check(scenario: Scenario, calm: Undisturbed, trouble: dict[int, str]) -> str:
+    """Run one case; how the operation ended, with what had to be done about it."""
+    world, operation = _disturbed(scenario, trouble)
+    points = [world.trouble.met[n] for n in trouble if n < len(world.trouble.met)]
+    what = f"{scenario.name} with {trouble} at {points}"
+    parked = operation.state is OperationState.PARKED
+    if parked:
+        assert world.instance.vm_state == "error", f"{what}: parked without ERROR"
+        world.trouble = Trouble()
+        world.service.act(str(operation.id), "retry", "the fault is healed", CONTEXT)
+        operation = world.run(str(operation.id))
+    assert operation.outcome in {Outcome.COMPLETED, Outcome.FAILED}, what
+    expected = calm.after if operation.outcome is Outcome.COMPLETED else calm.before
+    assert world.summary() == expected, what
+    assert world.wrong() == [], what
+    if operation.outcome is Outcome.FAILED:
+        assert operation.first_error is not None, what
+    return f"{'parked, then ' if parked else ''}{operation.outcome}"
+
+
+@BY_NAME
+def test_every_kind_of_trouble_at_every_point(
+    scenario: Scenario, record_property: Callable[[str, int], None]
+) -> None:
+    calm = _undisturbed(scenario)
+    cases = [{n: mode} for n, point in enumerate(calm.points) for mode in _modes(point)]
+    ended = {_check(scenario, calm, trouble) for trouble in cases}
+    record_property("cases", len(cases))
+    assert "completed" in ended
+
+
+@BY_NAME
+def test_every_pair_of_troubles(
+    scenario: Scenario, record_property: Callable[[str, int], None]
+) -> None:
+    """The second trouble meets whatever the first one led to: retries, undoing, recovery."""
+    calm = _undisturbed(scenario)
+    seed = random.Random(os.environ.get("FLOW_SEED", scenario.name))
+    cases = [
+        trouble
+        for trouble in _pairs(scenario, calm)
+        if PAIRS_SAMPLE == 1 or seed.randrange(PAIRS_SAMPLE) == 0
+    ]
+    ended = {_check(scenario, calm, trouble) for trouble in cases}
+    record_property("cases", len(cases))
+    assert "completed" in ended
+
+
+def _pairs(scenario: Scenario, calm: Undisturbed) -> Iterator[dict[int, str]]:
+    for first, point in enumerate(calm.points):
+        for mode in _modes(point):
+            world, _ = _disturbed(scenario, {first: mode})
+            later = enumerate(world.trouble.met[first + 1 :], start=first + 1)
+            for second, again in itertools.islice(later, 40):
+                for other in _modes(again):
+                    yield {first: mode, second: other}
+
+
+@BY_NAME
+@pytest.mark.parametrize("kind", ["retryable", "final", "unknown"])
+def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario, kind: str) -> None:
+    """From each point on every call of a port fails; when all is healed, a retry ends it."""
+    calm = _undisturbed(scenario)
+    asked = _points_of_asking(scenario)
+    for first, point in enumerate(calm.points):
+        if point != "save" and first >= asked:
+            _check(scenario, calm, dict.fromkeys(range(first, first + 2000), kind))
+
+
+def _points_of_asking(scenario: Scenario) -> int:
+    world = scenario.world()
+    world.trouble = Trouble()
+    scenario.ask(world)
+    return len(world.trouble.met)
+
+
+@BY_NAME
+def test_every_step_done_twice_is_done_once(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = _undisturbed(scenario)
+    for table in (EFFECTS, VERBS):
+        for verb, do in list(table.items()):
+            monkeypatch.setitem(table, verb, _twice(do))
+    world = scenario.world()
+    operation = world.run(scenario.ask(world))
+    assert operation.outcome is Outcome.COMPLETED
+    assert world.summary() == calm.after
+    assert world.wrong() == []
+
+
+def _twice(do: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*args: Any) -> Any:
+        do(*args)
+        return do(*args)
+
+    return both
+
+
+@BY_NAME
+def test_every_report_of_another_epoch_is_refused(scenario: Scenario) -> None:
+    world = scenario.world()
+    operation_id = scenario.ask(world)
+    refused = 0
+    while world.operation(operation_id).state is OperationState.RUNNING:
+        for run in world.operation(operation_id).history.active.values():
+            if run.host is not None:
+                stored = len(world.store.log)
+                with pytest.raises(errors.StaleEpochError):
+                    world.service.report(HOST, _report(operation_id, run, epoch=7), CONTEXT)
+                assert len(world.store.log) == stored
+                refused += 1
+        if world.service.advance(operation_id) is not None:
+            world.run_agent(operation_id, steps=1)
+    assert refused > 0
+
+
+def _report(operation_id: str, run: ActiveRun, epoch: int) -> Report:
+    return Report(
+        operation_id=operation_id, run=run.number, epoch=epoch, step=run.steps[0], took_ms=0
+    )
+
+
+@BY_NAME
+def test_a_fenced_host_is_asked_for_nothing_more(scenario: Scenario) -> None:
+    """Fenced at every point of the flow: late reports are refused, nothing waits for ever."""
+    calm = _undisturbed(scenario)
+    for first in range(len(calm.points)):
+        world = scenario.world()
+        world.trouble = Trouble({first: "crash"})
+        operation_id = scenario.ask(world)
+        _stop_at_trouble(world, operation_id)
+        open_operations = [operation_id] if world.operation(operation_id).started else []
+        world.service.fence(HOST, "lost power", "BMC says off", open_operations, CONTEXT)
+        operation = world.run(operation_id)
+        assert operation.state is not OperationState.RUNNING
+        for event, _ in world.store.log:
+            assert not isinstance(event, Operation.Parked) or event.left, "parked with nothing left"
+
+
+def _stop_at_trouble(world: World, operation_id: str) -> None:
+    """Run until the planned crash, and do not start anything again."""
+    planned = max(world.trouble.plan)
+    for _ in range(400):
+        operation = world.operation(operation_id)
+        if len(world.trouble.met) > planned or operation.state is not OperationState.RUNNING:
+            return
+        try:
+            if world.service.advance(operation_id) is not None:
+                world.run_agent(operation_id)
+        except Crash:
+            world.boot()
+            return

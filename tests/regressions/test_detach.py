@@ -1,0 +1,175 @@
+"""Bugs others had when detaching, each under its number (Launchpad)."""
+
+from __future__ import annotations
+
+import pytest
+
+from aggregates import errors
+from aggregates.attachment import Attachment
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import OperationState, Outcome
+from handlers.accept import Contact, DetachVolume
+from host_agent.contract import ErrorKind
+from host_agent.simulated_state import plugged
+from tests.world import (
+    CONTEXT,
+    HOST,
+    SERVER,
+    Broken,
+    Trouble,
+    World,
+    alive,
+    events,
+    first_point,
+)
+
+
+def attached(**more: object) -> World:
+    world = World(**more)  # type: ignore[arg-type]
+    world.run(world.attach())
+    world.trouble = Trouble()
+    return world
+
+
+def request(world: World) -> DetachVolume:
+    return DetachVolume(server_id=SERVER, volume_id=world.volumes[0])
+
+
+def test_lp880399_a_delete_that_cinder_refuses_for_long_is_resumable() -> None:
+    world = attached()
+    broken = Broken(world, "cinder.attachment_delete")
+    operation = world.run(world.detach())
+    assert operation.state is OperationState.PARKED
+    assert world.cinder.volume(world.volumes[0]).status == "in-use", "never `detaching`"
+    left = world.store.log[-1]
+    broken.heal()
+    world.service.act(str(operation.id), "retry", "Cinder is back", CONTEXT)
+    assert world.run(str(operation.id)).outcome is Outcome.COMPLETED
+    assert world.cinder.volume(world.volumes[0]).status == "available"
+    assert world.instance.vm_state == "active"
+    assert left
+
+
+def test_lp1786318_a_guest_that_keeps_the_disk_changes_nothing() -> None:
+    world = attached()
+    before = world.summary()
+    Broken(world, "guests.unplug", ErrorKind.FINAL)
+    operation = world.run(world.detach())
+    assert operation.outcome is Outcome.FAILED
+    assert world.summary() == before
+    assert world.cinder.volume(world.volumes[0]).status == "in-use"
+    assert plugged(world.host)[SERVER] == {world.volumes[0]: ("vdb", "vdb")}
+
+
+def test_lp1909120_a_host_that_is_down_is_not_asked_to_detach() -> None:
+    world = attached()
+    stored = len(world.store.log)
+    with pytest.raises(errors.HostUnavailableError) as refused:
+        world.service.detach(request(world), CONTEXT, lambda _: Contact(alive=False, since="09:00"))
+    assert refused.value.status == 409
+    assert len(world.store.log) == stored
+    assert "cinder.attachment_delete" not in world.trouble.met
+
+
+def test_lp1662483_a_second_request_for_the_pair_names_the_first() -> None:
+    world = attached()
+    first = world.detach()
+    with pytest.raises(errors.ClaimedError, match=first):
+        world.service.detach(request(world), CONTEXT, alive)
+    assert world.run(first).outcome is Outcome.COMPLETED
+
+
+def test_lp1937084_an_attachment_that_is_gone_already_is_detached() -> None:
+    world = attached()
+    at = first_point("cinder.attachment_delete", World.detach)
+    world = attached()
+    world.trouble = Trouble({at: "unknown_after"})
+    assert world.run(world.detach()).outcome is Outcome.COMPLETED
+    assert world.mappings() == []
+    assert world.wrong() == []
+
+
+def test_cve_2023_2088_nothing_is_deleted_before_the_host_proved_its_disconnect() -> None:
+    world = attached()
+    Broken(world, "brick.disconnect")
+    operation = world.run(world.detach())
+    assert operation.state is OperationState.PARKED
+    assert "cinder.attachment_delete" not in world.trouble.met
+    assert [row.status for row in world.cinder.attachments_of(world.volumes[0])] == ["attached"]
+    assert len(world.mappings()) == 1, "so the endpoint still tells Cinder the truth"
+
+
+def test_os_brick_1502534_a_failed_flush_is_never_a_success() -> None:
+    world = attached()
+    Broken(world, "brick.disconnect", ErrorKind.FINAL)
+    assert world.run(world.detach()).state is OperationState.PARKED
+    assert events(world, Attachment.Disconnected) == []
+
+
+def test_lp1727260_a_disk_that_is_gone_from_the_guest_already_is_no_error() -> None:
+    world = attached()
+    world.ports["guests"].unplug(SERVER, world.volumes[0])
+    assert world.run(world.detach()).outcome is Outcome.COMPLETED
+
+
+def test_a_parked_operation_goes_on_without_the_step_an_operator_vouches_for() -> None:
+    world = attached()
+    Broken(world, "brick.disconnect")
+    operation = world.run(world.detach())
+    world.service.act(
+        str(operation.id), "skip", "device removed by hand", CONTEXT, lane=0, step="disconnect"
+    )
+    assert world.run(str(operation.id)).outcome is Outcome.COMPLETED
+    waived = [event.waived for event in events(world, Attachment.Disconnected)]
+    assert waived == ["device removed by hand"]
+
+
+def test_only_the_first_step_left_can_be_skipped() -> None:
+    world = attached()
+    Broken(world, "brick.disconnect")
+    operation = world.run(world.detach())
+    with pytest.raises(errors.OperatorActError, match="disconnect is the one to do next"):
+        world.service.act(str(operation.id), "skip", "why not", CONTEXT, lane=0, step="delete")
+
+
+def test_after_the_pivot_there_is_no_way_back() -> None:
+    world = attached()
+    Broken(world, "brick.disconnect")
+    operation = world.run(world.detach())
+    with pytest.raises(errors.OperatorActError, match="pivot"):
+        world.service.act(str(operation.id), "unwind", "changed my mind", CONTEXT)
+
+
+def test_giving_up_ends_the_operation_and_hides_nothing() -> None:
+    world = attached()
+    Broken(world, "brick.disconnect")
+    operation = world.run(world.detach())
+    world.service.act(str(operation.id), "give_up", "host is scrap", CONTEXT)
+    assert world.operation(str(operation.id)).outcome is Outcome.CANCELLED
+    assert world.instance.vm_state == "active"
+    assert world.instance.claims == {}
+    assert len(world.mappings()) == 1
+    assert len(world.attachments()) == 1
+
+
+def test_a_request_that_waits_can_be_undone_before_its_pivot() -> None:
+    world = attached()
+    before = world.summary()
+    operation_id = world.detach()
+    world.service.fence(HOST, "power lost", "BMC", [operation_id], CONTEXT)
+    assert world.operation(operation_id).state is not OperationState.RUNNING
+    world.service.unfence(HOST, "it is back", CONTEXT)
+    operation = world.operation(operation_id)
+    if operation.state is OperationState.PARKED:
+        world.service.act(operation_id, "retry", "host is back", CONTEXT)
+        operation = world.run(operation_id)
+    assert operation.outcome is Outcome.FAILED
+    assert world.summary() == before
+
+
+def test_the_mapping_ends_only_after_cinder_let_the_attachment_go() -> None:
+    world = attached()
+    world.run(world.detach())
+    kinds = [type(event) for event, _ in world.store.log]
+    deleted = kinds.index(Attachment.Deleted)
+    assert deleted < kinds.index(BlockDeviceMapping.MappingEnded)
