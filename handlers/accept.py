@@ -30,7 +30,7 @@ from host_agent.ports import VolumeView
 #: and BUILDING.
 _VOLUME_STATES = frozenset({VmState.ACTIVE, VmState.PAUSED, VmState.STOPPED})
 
-_DEVICE = re.compile(r"^(?:/dev/)?(vd|sd|xvd|hd)([a-z]{1,2})$")
+_DEVICE = re.compile(r"(?:/dev/)?(vd|sd|xvd|hd)([a-z]{1,2})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ def device_target(device: str | None) -> str | None:
     """
     if device is None:
         return None
-    match = _DEVICE.match(device)
+    match = _DEVICE.fullmatch(device)
     if match is None:
         raise errors.DevicePathError(device=device)
     bus, letters = match.groups()

@@ -24,6 +24,7 @@ from aiohttp import web
 from host_agent.cinder import CinderClient
 from ledger import migrations
 from ledger.api.app import make_app
+from ledger.api.reads import Reads
 from ledger.api.services import Services
 from ledger.application import Ledger
 from ledger.auth import authenticator
@@ -38,7 +39,7 @@ from projections.runner import Runner
 
 #: Threads for what blocks beside the dispatcher's steps: accepting requests, reports.
 REQUEST_THREADS = 16
-#: How long an answer waits at most for the projections to show what it says.
+#: How long the dispatcher waits at most for the projections to show what it did.
 PROJECTED_S = 5.0
 #: How long open requests may go on after the service was told to stop.
 SHUTDOWN_S = 10.0
@@ -102,11 +103,11 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         stack.callback(runner.stop)
         wakeups = await stack.enter_async_context(Wakeups(dsn))
         service, queries = Service(ledger, cinder), Queries(pool)
-        projected = _projected(runner)
 
         async def caught_up() -> None:
-            head = await asyncio.to_thread(ledger.recorder.max_notification_id)
-            await projected(head or 0)
+            head = (await queries.head())["position"]
+            future = asyncio.wrap_future(runner.projected(head))
+            await asyncio.wait_for(future, PROJECTED_S)
 
         dispatcher = Dispatcher(
             holder=f"{socket.gethostname()}/{os.getpid()}",
@@ -123,7 +124,8 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             service=service,
             queries=queries,
             wakeups=wakeups,
-            wait_for=projected,
+            reads=Reads(pool),
+            runner=runner,
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings),
@@ -131,14 +133,6 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         )
         url = await _listen(make_app(services), settings, stack)
         yield Running(url, services)
-
-
-def _projected(runner: Runner) -> Callable[[int], Awaitable[Any]]:
-    async def wait(position: int) -> None:
-        future = asyncio.wrap_future(runner.projected(position))
-        await asyncio.wait_for(future, PROJECTED_S)
-
-    return wait
 
 
 async def _listen(app: web.Application, settings: Settings, stack: AsyncExitStack) -> str:

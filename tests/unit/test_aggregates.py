@@ -1,0 +1,155 @@
+"""State machines and invariants of the aggregates, walked through their own tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggregates import errors
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.base import Aggregate, Event
+from aggregates.host import Host
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.accept import device_target
+
+KINDS: list[type[Aggregate]] = [Attachment, BlockDeviceMapping, Host, Instance, Operation, Volume]
+MACHINES = [kind for kind in KINDS if kind.TRANSITIONS]
+
+
+def event_classes(kind: type[Aggregate]) -> list[type[Event]]:
+    return [c for c in vars(kind).values() if isinstance(c, type) and issubclass(c, Event)]
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_an_event_that_has_no_place_in_a_state_is_refused(kind: type[Aggregate]) -> None:
+    states = {None} | {after for _, after in kind.TRANSITIONS.values()}
+    for event, (before, _) in kind.TRANSITIONS.items():
+        for state in states - before:
+            aggregate = kind(uuid4())
+            aggregate.state = state
+            with pytest.raises(errors.IllegalTransitionError, match=event.__name__):
+                aggregate.record(event)
+            assert aggregate.collect_events() == []
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_every_state_can_be_reached(kind: type[Aggregate]) -> None:
+    states = {after for _, after in kind.TRANSITIONS.values()}
+    reached: set[Any] = {None}
+    for _ in range(len(states) + 1):
+        reached |= {after for before, after in kind.TRANSITIONS.values() if before & reached}
+    assert states <= reached
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stored_names_and_fields_are_what_they_were(kind: type[Aggregate]) -> None:
+    """Events are for ever: renaming one, or a field of it, needs an upcast, not an edit."""
+    for event in event_classes(kind):
+        assert f"{kind.__name__}.{event.__name__}" == event.TOPIC
+        for field in dataclasses.fields(event):
+            assert field.type in STORABLE, f"{event.TOPIC}.{field.name}: {field.type}"
+
+
+STORABLE = {
+    "UUID",
+    "About",
+    "int",
+    "float",
+    "bool",
+    "str",
+    "str | None",
+    "int | None",
+    "list[str]",
+    "dict[str, Any]",
+    "dict[str, Any] | None",
+    "list[dict[str, Any]]",
+}
+
+
+def test_an_attached_attachment_is_not_deleted_without_proof() -> None:
+    for state in AttachmentState:
+        aggregate = Attachment(uuid4())
+        aggregate.state = state
+        if aggregate.on_host and state is not AttachmentState.CONNECTING:
+            with pytest.raises(errors.IllegalTransitionError):
+                aggregate.record(Attachment.Deleted)
+
+
+def test_an_exclusive_claim_stands_alone() -> None:
+    instance = Instance(uuid4())
+    instance.claim("a", exclusive=False)
+    instance.claim("b", exclusive=False)
+    with pytest.raises(errors.ClaimedError, match="a"):
+        instance.claim("c", exclusive=True)
+    instance.release("a")
+    instance.release("b")
+    instance.claim("c", exclusive=True)
+    with pytest.raises(errors.ClaimedError, match="c"):
+        instance.claim("d", exclusive=False)
+
+
+@given(st.lists(st.integers(0, 40), max_size=60))
+def test_a_device_name_is_given_away_once(choices: list[int]) -> None:
+    instance = Instance(uuid4())
+    for choice in choices:
+        held = sorted(instance.devices)
+        if held and choice % 3 == 0:
+            instance.release_device(held[choice % len(held)])
+        else:
+            instance.reserve_device(str(uuid4()), str(uuid4()), None)
+        names = [device.device_name for device in instance.devices.values()]
+        assert len(names) == len(set(names))
+        assert "vda" not in names, "the root device's name stays free for a root volume"
+
+
+def test_fencing_raises_the_epoch_and_old_epochs_are_refused() -> None:
+    host = Host(uuid4())
+    host.register("h", 1, {})
+    host.check_epoch(0)
+    host.fence("power lost", "BMC")
+    with pytest.raises(errors.StaleEpochError):
+        host.check_epoch(0)
+    host.check_epoch(1)
+
+
+def test_seeing_nothing_new_records_nothing() -> None:
+    instance, host = Instance(uuid4()), Host(uuid4())
+    for _ in range(2):
+        host.register("h", 1, {"tag": True})
+        instance.observe(
+            name="vm",
+            host="h",
+            power_state="running",
+            devices=("vda",),
+            project_id="p",
+            user_id=None,
+        )
+    assert (host.version, instance.version) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("given_path", "target"),
+    [
+        (None, None),
+        ("/dev/vdb", "vdb"),
+        ("vdc", "vdc"),
+        ("/dev/xvdd", "vdd"),
+        ("/dev/sdaa", "sdaa"),
+    ],
+)
+def test_a_device_path_names_a_target(given_path: str | None, target: str | None) -> None:
+    assert device_target(given_path) == target
+
+
+@pytest.mark.parametrize("path", ["", "/dev/", "/dev/nvme0", "/dev/vdb1", "../vdb", "vdb\n", "VDB"])
+def test_anything_else_is_no_device_path(path: str) -> None:
+    with pytest.raises(errors.DevicePathError):
+        device_target(path)

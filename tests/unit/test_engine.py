@@ -1,0 +1,215 @@
+"""What `decide` says, by example; the generic tests say that it is right everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from aggregates.operation import Operation, Outcome
+from handlers.engine import Finish, Park, Run, Start, Wait, Work, decide
+from handlers.flows import FLOWS
+from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Stage, Step
+from host_agent.contract import Lane, Verb
+
+NOW = 1000.0
+
+
+def lane(n: int = 0) -> Lane:
+    return Lane(
+        server_id="s", volume_id=f"v{n}", bdm_id=f"b{n}", attachment_id=None, device_name="vdb"
+    )
+
+
+def operation(flow: str = "attach", lanes: int = 1) -> tuple[Operation, Plan]:
+    plan = FLOWS[flow].expand(tuple(map(lane, range(lanes))), {Place.HOST: "h"})
+    op = Operation(uuid4())
+    op.record(
+        Operation.OperationStarted,
+        flow=flow,
+        server_id="s",
+        plan=plan.to_json(),
+        request_id="r",
+        actor={},
+    )
+    return op, plan
+
+
+def start(op: Operation, run: Run) -> None:
+    op.record(
+        Operation.RunStarted,
+        run=op.history.runs + 1,
+        lane=run.lane,
+        steps=list(run.steps),
+        undo=run.undo,
+        host=None if run.place is Place.LEDGER else "h",
+        epoch=0,
+    )
+
+
+def end(op: Operation, kind: type[Any], lane_no: int = 0, **fields: Any) -> None:
+    run = op.history.active[lane_no]
+    step = op.history.next_step(run)
+    if kind is Operation.StepSucceeded:
+        fields = {"outputs": {}, "took_ms": 1, **fields}
+    else:
+        fields = {"error": {"kind": "final", "code": "c", "message": "m"}, **fields}
+    op.record(kind, run=run.number, lane=lane_no, step=step, undo=run.undo, **fields)
+
+
+def go_on(op: Operation, plan: Plan) -> None:
+    """Start what is to be started and let it all succeed."""
+    decision = decide(plan, op.history, NOW)
+    assert isinstance(decision, Start)
+    for run in decision.runs:
+        start(op, run)
+        while run.lane in op.history.active:
+            end(op, Operation.StepSucceeded, run.lane)
+
+
+def test_a_new_operation_starts_its_first_stage() -> None:
+    op, plan = operation()
+    run = Run(lane=0, steps=("reserve", "bind"), undo=False, place=Place.LEDGER)
+    assert decide(plan, op.history, NOW) == Start((run,))
+
+
+def test_an_active_run_of_the_ledger_is_work_and_of_a_host_is_waiting() -> None:
+    op, plan = operation()
+    start(op, Run(0, ("reserve", "bind"), undo=False, place=Place.LEDGER))
+    assert isinstance(decide(plan, op.history, NOW), Work)
+    end(op, Operation.StepSucceeded)
+    end(op, Operation.StepSucceeded)
+    start(op, Run(0, ("update", "ready"), undo=False, place=Place.HOST))
+    assert decide(plan, op.history, NOW) == Wait(None)
+
+
+def test_the_next_stage_begins_when_all_lanes_are_through() -> None:
+    op, plan = operation(lanes=2)
+    first, second = decide(plan, op.history, NOW).runs  # type: ignore[union-attr]
+    start(op, first)
+    end(op, Operation.StepSucceeded, 0)
+    end(op, Operation.StepSucceeded, 0)
+    assert decide(plan, op.history, NOW) == Start((second,))
+    start(op, second)
+    assert isinstance(decide(plan, op.history, NOW), Work)
+
+
+def test_when_everything_is_done_the_operation_is_completed() -> None:
+    op, plan = operation()
+    go_on(op, plan)
+    go_on(op, plan)
+    assert decide(plan, op.history, NOW) == Finish(Outcome.COMPLETED)
+
+
+def test_a_retry_waits_for_its_time_and_then_starts_where_it_stopped() -> None:
+    op, plan = operation()
+    go_on(op, plan)
+    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    end(op, Operation.StepSucceeded)
+    end(op, Operation.StepRetried, retry_at=NOW + 5)
+    assert decide(plan, op.history, NOW) == Wait(NOW + 5)
+    again = decide(plan, op.history, NOW + 5)
+    assert isinstance(again, Start)
+    assert again.runs[0].steps == ("ready", "connect", "plug", "complete")
+
+
+def test_a_failure_undoes_in_reverse_what_may_have_happened_and_nothing_else() -> None:
+    op, plan = operation()
+    go_on(op, plan)
+    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    for _ in ("update", "ready"):
+        end(op, Operation.StepSucceeded)
+    end(op, Operation.StepFailed)  # connect
+    undo = decide(plan, op.history, NOW)
+    assert undo == Start((Run(0, ("connect", "update"), undo=True, place=Place.HOST),))
+    go_on(op, plan)
+    undo = decide(plan, op.history, NOW)
+    assert undo == Start((Run(0, ("bind", "reserve"), undo=True, place=Place.LEDGER),))
+    go_on(op, plan)
+    assert decide(plan, op.history, NOW) == Finish(Outcome.FAILED)
+
+
+def test_a_lane_that_fails_lets_the_others_settle_before_anything_is_undone() -> None:
+    op, plan = operation(lanes=2)
+    first, second = decide(plan, op.history, NOW).runs  # type: ignore[union-attr]
+    start(op, first)
+    start(op, second)
+    end(op, Operation.StepFailed, 0)
+    assert isinstance(decide(plan, op.history, NOW), Work)
+    end(op, Operation.StepSucceeded, 1)
+    end(op, Operation.StepSucceeded, 1)
+    undone = decide(plan, op.history, NOW)
+    assert isinstance(undone, Start)
+    assert {run.lane for run in undone.runs} == {0, 1}
+
+
+def test_after_the_pivot_a_failure_parks_with_all_that_is_left() -> None:
+    op, plan = operation("detach")
+    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    end(op, Operation.StepSucceeded)  # unplug, the pivot
+    end(op, Operation.StepFailed)  # disconnect
+    parked = decide(plan, op.history, NOW)
+    assert isinstance(parked, Park)
+    assert [left.step for left in parked.left] == ["disconnect", "delete"]
+
+
+def test_a_failing_undo_parks() -> None:
+    op, plan = operation()
+    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    end(op, Operation.StepFailed)
+    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    end(op, Operation.StepFailed)
+    assert isinstance(decide(plan, op.history, NOW), Park)
+
+
+def test_unwinding_on_request_ends_as_cancelled() -> None:
+    op, plan = operation()
+    go_on(op, plan)
+    op.record(Operation.UnwindRequested, reason="changed my mind")
+    go_on(op, plan)
+    assert decide(plan, op.history, NOW) == Finish(Outcome.CANCELLED)
+
+
+RESERVE = Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE)
+
+
+@pytest.mark.parametrize(
+    ("flow", "rule"),
+    [
+        (Flow("f", ()), "steps"),
+        (Flow("f", (Stage(Place.LEDGER, (RESERVE, RESERVE)),)), "unique"),
+        (Flow("f", (Stage(Place.LEDGER, (RESERVE,)),), pivot="nowhere"), "pivot is a step"),
+        (Flow("f", (Stage(Place.HOST, (RESERVE,)),)), "verbs of place"),
+        (
+            Flow(
+                "f",
+                (
+                    Stage(Place.HOST, (Step("a", Verb.DISK_UNPLUG),)),
+                    Stage(Place.LEDGER, (RESERVE,)),
+                ),
+                pivot="a",
+            ),
+            "no undo",
+        ),
+    ],
+)
+def test_a_plan_that_breaks_a_rule_does_not_come_to_be(flow: Flow, rule: str) -> None:
+    with pytest.raises(PlanError, match=rule):
+        flow.expand((lane(),), {Place.HOST: "h"})
+
+
+def test_a_pivot_inside_a_stage_stands_for_one_lane_only() -> None:
+    with pytest.raises(PlanError, match="one lane"):
+        FLOWS["detach"].expand((lane(0), lane(1)), {Place.HOST: "h"})
+
+
+def test_a_plan_needs_the_host_it_runs_on() -> None:
+    with pytest.raises(PlanError, match="host"):
+        FLOWS["attach"].expand((lane(),), {})
+
+
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=lambda f: f.name)
+def test_a_plan_survives_storage(flow: Flow) -> None:
+    plan = flow.expand((lane(),), {Place.HOST: "h"})
+    assert Plan.from_json(plan.to_json()) == plan
