@@ -1,0 +1,227 @@
+"""Attach and detach through all processes, with crashes of each in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from host_agent.contract import PowerState
+from tests.stack import Stack, eventually, running_stack
+
+
+@pytest.fixture
+def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
+    with running_stack(tmp_path, database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def ready(stack: Stack) -> Stack:
+    """One service, one agent, one running server."""
+    stack.add_server()
+    stack.start_service()
+    stack.start_agent()
+    stack.wait_for_host()
+    return stack
+
+
+def the_server(stack: Stack) -> str:
+    return next(iter(stack.servers))
+
+
+def test_attach_and_detach_with_the_whole_history(ready: Stack) -> None:
+    server, volume = the_server(ready), ready.add_volume()
+    answer = ready.attach(server, volume)
+    assert answer.status_code == 200
+    assert answer.json()["volumeAttachment"]["volumeId"] == volume
+    assert ready.finished(ready.operation_of(answer))["outcome"] == "completed"
+    assert ready.cinder.model.volume(volume).status == "in-use"
+    assert ready.disks(server) == {volume: ("vdb", "vdb")}
+    ready.check_host()
+
+    answer = ready.detach(server, volume)
+    assert answer.status_code == 202
+    assert ready.finished(ready.operation_of(answer))["outcome"] == "completed"
+    assert ready.cinder.model.volume(volume).status == "available"
+    assert ready.cinder.model.attachments_of(volume) == []
+    assert ready.disks(server) == {}
+    ready.check_host()
+
+    topics = ready.history(volume)
+    story = [
+        "Attachment.AttachmentCreated",
+        "BlockDeviceMapping.MappingCreated",
+        "Attachment.ConnectorUpdated",
+        "Attachment.Connected",
+        "BlockDeviceMapping.DevicePlugged",
+        "Attachment.Completed",
+        "BlockDeviceMapping.DeviceUnplugged",
+        "Attachment.Disconnected",
+        "Attachment.Deleted",
+        "BlockDeviceMapping.MappingEnded",
+    ]
+    assert [topic for topic in topics if topic in story] == story
+
+
+def test_a_stopped_guest_likewise(stack: Stack) -> None:
+    server = stack.add_server(power_state=PowerState.SHUTDOWN)
+    stack.start_service()
+    stack.start_agent()
+    stack.wait_for_host()
+    volume = stack.add_volume()
+    assert (
+        stack.finished(stack.operation_of(stack.attach(server, volume)))["outcome"] == "completed"
+    )
+    assert stack.disks(server) == {volume: (None, "vdb")}
+    assert (
+        stack.finished(stack.operation_of(stack.detach(server, volume)))["outcome"] == "completed"
+    )
+    assert stack.disks(server) == {}
+
+
+@pytest.mark.parametrize("call", ["brick.connect", "guests.plug", "brick.connector"])
+@pytest.mark.parametrize("deed", ["crash", "crash_after"])
+def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
+    ready: Stack, call: str, deed: str
+) -> None:
+    server, volume = the_server(ready), ready.add_volume()
+    ready.set_agent_faults({"call": call, "do": deed})
+    operation = ready.operation_of(ready.attach(server, volume))
+    eventually(ready.agents["compute-1"].died, f"the agent dies at {call}")
+    assert ready.get(f"/v1/operations/{operation}").json()["state"] == "running"
+    ready.start_agent()
+    assert ready.finished(operation)["outcome"] == "completed"
+    assert ready.disks(server) == {volume: ("vdb", "vdb")}
+    assert ready.cinder.model.volume(volume).status == "in-use"
+    ready.check_host()
+
+
+@pytest.mark.parametrize("call", ["guests.unplug", "brick.disconnect"])
+def test_an_agent_killed_in_the_middle_of_a_detach_loses_nothing(ready: Stack, call: str) -> None:
+    server, volume = the_server(ready), ready.add_volume()
+    ready.finished(ready.operation_of(ready.attach(server, volume)))
+    ready.set_agent_faults({"call": call, "do": "crash_after"})
+    operation = ready.operation_of(ready.detach(server, volume))
+    eventually(ready.agents["compute-1"].died, f"the agent dies at {call}")
+    ready.start_agent()
+    assert ready.finished(operation)["outcome"] == "completed"
+    assert ready.disks(server) == {}
+    assert ready.cinder.model.volume(volume).status == "available"
+    ready.check_host()
+
+
+@pytest.mark.parametrize(
+    "call", ["attachment_create", "attachment_update", "attachment_complete", "attachment_delete"]
+)
+def test_a_service_killed_while_cinder_works_loses_nothing(ready: Stack, call: str) -> None:
+    """Cinder is slow at one call; the service dies meanwhile and another one takes over."""
+    server, volume = the_server(ready), ready.add_volume()
+    if call == "attachment_delete":
+        ready.finished(ready.operation_of(ready.attach(server, volume)))
+    ready.cinder.faults.replace([{"call": call, "do": "delay", "seconds": 1.0}])
+    before = ready.cinder.model.counts.get(call, 0)
+    ask = ready.detach if call == "attachment_delete" else ready.attach
+    with (
+        pytest.raises(Exception, match="abort|refused|reset")
+        if call == "attachment_create"
+        else nothing()
+    ):
+        _ask_and_kill(ready, ask, server, volume, call, before)
+    ready.start_service()
+    [operation] = ready.get(f"/v1/operations?volume={volume}&limit=1").json()["operations"][:1]
+    assert ready.finished(operation["operation_id"])["outcome"] == "completed"
+    wanted = "available" if call == "attachment_delete" else "in-use"
+    eventually(lambda: ready.cinder.model.volume(volume).status == wanted, wanted)
+    assert len(ready.cinder.model.attachments_of(volume)) == (wanted == "in-use")
+    ready.check_host()
+
+
+def nothing() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def _ask_and_kill(ready: Stack, ask: Any, server: str, volume: str, call: str, before: int) -> None:
+    from threading import Timer
+
+    def kill_when_called() -> None:
+        eventually(lambda: ready.cinder.model.counts.get(call, 0) > before, f"{call} is called")
+        ready.services[0].kill()
+
+    timer = Timer(0, kill_when_called)
+    timer.start()
+    try:
+        ask(server, volume)
+    finally:
+        timer.join()
+
+
+def test_two_services_share_the_work_and_show_each_others_answers(ready: Stack) -> None:
+    ready.start_service(1)
+    server = the_server(ready)
+    volumes = [ready.add_volume() for _ in range(6)]
+    for number, volume in enumerate(volumes):
+        answer = ready.attach(server, volume, number % 2)
+        assert answer.status_code == 200
+        path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+        assert ready.get(path, (number + 1) % 2).status_code == 200, "the other one knows it too"
+        assert ready.finished(ready.operation_of(answer))["outcome"] == "completed"
+    assert len(ready.disks(server)) == len(volumes)
+    for volume in volumes:
+        assert len(ready.cinder.model.attachments_of(volume)) == 1
+    ready.check_host()
+
+
+def test_no_secret_of_a_connection_is_kept_anywhere(ready: Stack) -> None:
+    server = the_server(ready)
+    for driver in ("iscsi", "rbd"):
+        volume = ready.add_volume(driver=driver)
+        attached = ready.attach(server, volume)
+        ready.finished(ready.operation_of(attached))
+        ready.set_agent_faults({"call": "brick.disconnect", "do": "fail", "kind": "retryable"})
+        detached = ready.detach(server, volume)
+        assert ready.finished(ready.operation_of(detached))["outcome"] == "completed"
+    secrets = set(ready.cinder.model.secrets)
+    assert len(secrets) >= 2, "the simulation planted some"
+    kept = _database_dump(ready.database_url) + ready.logs() + _lock_files(ready.home)
+    kept += ready.get("/v1/events?limit=1000").text + ready.get("/v1/operations").text
+    assert volume in kept, "we look at the right places"
+    assert [secret for secret in secrets if secret in kept] == []
+
+
+def _database_dump(dsn: str) -> str:
+    with psycopg.connect(dsn) as connection:
+        tables = connection.execute(
+            "SELECT quote_ident(table_name) FROM information_schema.tables"
+            " WHERE table_schema = 'public'"
+        ).fetchall()
+        rows = [
+            connection.execute(f"SELECT t::text FROM {table} AS t").fetchall()  # type: ignore[arg-type]
+            for (table,) in tables
+        ]
+        bodies = connection.execute("SELECT convert_from(body, 'UTF8') FROM events").fetchall()
+    return repr(rows) + repr(bodies)
+
+
+def _lock_files(home: Path) -> str:
+    found = [path for path in home.glob("*-locks/**/*") if path.is_file()]
+    assert found, "the agents keep lock files"
+    return "".join(f"{path.name}{path.read_text()}" for path in found)
+
+
+def test_a_user_cannot_delete_the_attachment_of_a_connected_volume(ready: Stack) -> None:
+    """CVE-2023-2088: Cinder asks our endpoint, which tells the truth."""
+    import requests
+
+    server, volume = the_server(ready), ready.add_volume()
+    ready.finished(ready.operation_of(ready.attach(server, volume)))
+    [row] = ready.cinder.model.attachments_of(volume)
+    user = {"X-Auth-Token": "admin-token", "OpenStack-API-Version": "volume 3.71"}
+    url = f"{ready.cinder.endpoint}/attachments/{row.id}"
+    assert requests.delete(url, headers=user, timeout=30).status_code == 409
+    assert ready.cinder.model.volume(volume).status == "in-use"

@@ -1,0 +1,237 @@
+"""The whole system in its own processes: service, agents, PostgreSQL, simulated Cinder.
+
+Everything speaks its real protocol over real sockets; only Cinder's backend, os-brick
+and the hypervisor are simulated.  Any process can be killed with SIGKILL and started
+again; the host's state and the log are what is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import requests
+
+from host_agent.contract import PowerState
+from host_agent.simulated_state import Store, broken_invariants, plugged
+from ledger.simulation.harness import RunningCinder, running_cinder
+
+T = TypeVar("T")
+
+DEADLINE_S = 60.0
+ADMIN, AGENTS = "admin-token", "agent-token-of-{}"
+PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
+
+
+def eventually(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """The first true answer of `look`; fails with `what` at the deadline."""
+    end = time.monotonic() + deadline_s
+    while True:
+        if answer := look():
+            return answer
+        assert time.monotonic() < end, f"not in {deadline_s:g} s: {what}"
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """A process of ours, its output in a file."""
+
+    def __init__(self, log: Path, *command: str, **environ: str) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environ},
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and wait; its exit code."""
+        self._popen.send_signal(signal.SIGTERM)
+        return self._popen.wait(DEADLINE_S)
+
+    def died(self) -> bool:
+        """Whether it was killed (by a fault rule)."""
+        return self._popen.poll() == -signal.SIGKILL
+
+
+class Stack:
+    """Use `running_stack`."""
+
+    def __init__(self, home: Path, database_url: str, cinder: RunningCinder) -> None:
+        self.home = home
+        self.cinder = cinder
+        self.database_url = database_url
+        self.ports = [free_port(), free_port()]
+        self.services: dict[int, Process] = {}
+        self.agents: dict[str, Process] = {}
+        self.servers: dict[str, str] = {}  # server id -> host
+        self.http = requests.Session()
+        self.http.headers["X-Auth-Token"] = ADMIN
+
+    # ------------------------------------------------------------ processes
+
+    def start_service(self, number: int = 0) -> None:
+        config = self.home / f"ledger-{number}.toml"
+        config.write_text(self._service_config(number))
+        log = self.home / f"service-{number}.log"
+        command = ["ledger", "serve", "--config", str(config), "--log-level", "debug"]
+        self.services[number] = Process(log, *command)
+        eventually(lambda: self._serves(number), f"service answers; see {log.read_text()[-2000:]}")
+
+    def _service_config(self, number: int) -> str:
+        hosts = ["compute-1", "compute-2"]
+        tokens = "".join(
+            f'[[tokens]]\nname = "agent of {host}"\ntoken = "{AGENTS.format(host)}"\n'
+            f'user_id = "agents"\nproject_id = "service"\nroles = ["agent"]\nhost = "{host}"\n'
+            for host in hosts
+        )
+        return (
+            f'database_url = "{self.database_url}"\nauth = "tokens"\nhost_down_after_s = 30.0\n'
+            f'[listen]\nport = {self.ports[number]}\n[cinder]\nendpoint = "{self.cinder.endpoint}"\n'
+            f'[[tokens]]\nname = "admin"\ntoken = "{ADMIN}"\nuser_id = "admin"\n'
+            f'project_id = "{PROJECT}"\nroles = ["admin"]\n{tokens}'
+        )
+
+    def _serves(self, number: int) -> bool:
+        assert self.services[number].running, self.services[number].log.read_text()[-3000:]
+        try:
+            return self.http.get(self.url("/readyz", number), timeout=5).status_code == 200
+        except requests.ConnectionError:
+            return False
+
+    def start_agent(self, host: str = "compute-1") -> None:
+        config = self.home / f"{host}.toml"
+        config.write_text(
+            f'[agent]\nhost = "{host}"\nlock_path = "{self.home / host}-locks"\n'
+            f'log_level = "debug"\n[ledger]\nurl = "{self.url("")}"\n'
+            f'token = "{AGENTS.format(host)}"\nwait_s = 5.0\n'
+            f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n'
+        )
+        command = ["host_agent", "run", "--config", str(config)]
+        command += ["--simulated", str(self.home / f"{host}.json")]
+        command += ["--faults", str(self.home / f"{host}-faults.json")]
+        self.agents[host] = Process(self.home / f"{host}.log", *command)
+
+    def wait_for_host(self, host: str = "compute-1") -> None:
+        eventually(
+            lambda: self.get(f"/v1/hosts/{host}").status_code == 200,
+            f"{host} registers: {self.agents[host].log.read_text()[-2000:]}",
+        )
+
+    def set_agent_faults(self, *rules: dict[str, Any], host: str = "compute-1") -> None:
+        draft = self.home / "draft"
+        draft.write_text(json.dumps(list(rules)))
+        draft.rename(self.home / f"{host}-faults.json")
+
+    # --------------------------------------------------------------- things
+
+    def host(self, name: str = "compute-1") -> Store:
+        return Store(self.home / f"{name}.json")
+
+    def add_server(
+        self, host: str = "compute-1", power_state: PowerState = PowerState.RUNNING
+    ) -> str:
+        """Define a guest before the agent starts."""
+        server_id = str(uuid4())
+        guest = {"server_id": server_id, "power_state": power_state.value, "project_id": PROJECT}
+        Store(self.home / f"{host}.json", {"define": [guest]})
+        self.servers[server_id] = host
+        return server_id
+
+    def add_volume(self, **fields: Any) -> str:
+        return self.cinder.model.add_volume(project_id=PROJECT, **fields).id
+
+    # ------------------------------------------------------------------ API
+
+    def url(self, path: str, number: int = 0) -> str:
+        return f"http://127.0.0.1:{self.ports[number]}{path}"
+
+    def get(self, path: str, number: int = 0, **headers: str) -> requests.Response:
+        return self.http.get(self.url(path, number), timeout=DEADLINE_S, headers=headers)
+
+    def attach(self, server: str, volume: str, number: int = 0, **body: Any) -> requests.Response:
+        wanted = {"volumeAttachment": {"volumeId": volume, "device": None, **body}}
+        return self.http.post(
+            self.url(f"/v2.1/servers/{server}/os-volume_attachments", number),
+            json=wanted,
+            headers={"OpenStack-API-Version": "compute 2.89"},
+            timeout=DEADLINE_S,
+        )
+
+    def detach(self, server: str, volume: str, number: int = 0) -> requests.Response:
+        return self.http.delete(
+            self.url(f"/v2.1/servers/{server}/os-volume_attachments/{volume}", number),
+            timeout=DEADLINE_S,
+        )
+
+    def operation_of(self, response: requests.Response) -> str:
+        return response.headers["X-Attachment-Ledger-Operation"].rsplit("/", 1)[-1]
+
+    def finished(self, operation_id: str, number: int = 0) -> dict[str, Any]:
+        """The operation when it is finished or parked."""
+
+        def look() -> dict[str, Any] | None:
+            try:
+                answer = self.get(f"/v1/operations/{operation_id}?wait_s=2", number).json()
+            except requests.ConnectionError:
+                return None
+            return None if answer.get("state") == "running" else answer
+
+        return eventually(look, f"operation {operation_id} ends")
+
+    def history(self, volume: str) -> list[str]:
+        events = self.get(f"/v1/volumes/{volume}/history?limit=500").json()["events"]
+        return [event["topic"] for event in events]
+
+    def disks(self, server: str) -> dict[str, tuple[str | None, str | None]]:
+        return plugged(self.host(self.servers[server]))[server]
+
+    def check_host(self, host: str = "compute-1") -> None:
+        assert broken_invariants(self.host(host)) == []
+
+    def logs(self) -> str:
+        return "".join(path.read_text() for path in self.home.glob("*.log"))
+
+
+@contextmanager
+def running_stack(home: Path, database_url: str) -> Iterator[Stack]:
+    """A simulated Cinder and nothing else yet; whatever is started is stopped at the end."""
+    with ExitStack() as exits:
+        cinder = exits.enter_context(running_cinder())
+        stack = Stack(home, database_url, cinder)
+        cinder.compute.endpoint = stack.url("/v2.1")
+        try:
+            yield stack
+        finally:
+            for process in (*stack.agents.values(), *stack.services.values()):
+                if process.running:
+                    process.kill()
