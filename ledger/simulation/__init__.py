@@ -1,0 +1,1 @@
+"""Simulated surroundings: what `sim`, the demo and the tests run instead of a cloud."""

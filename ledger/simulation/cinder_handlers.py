@@ -1,0 +1,324 @@
+"""The calls of Cinder's API: from a request to the model and back to JSON.
+
+`ROUTES` is the table of what is served; the names in it are what fault rules match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+from aiohttp import web
+
+from ledger.simulation import cinder_legacy as legacy
+from ledger.simulation import cinder_views as views
+from ledger.simulation.cinder_compute import ComputeCheck
+from ledger.simulation.cinder_model import Attachment, CinderFault, CinderModel, Volume
+
+PAGE_ROWS_MAX = 1000  # Cinder's osapi_max_limit
+NO_SUCH_ACTION = (
+    "There is no such action: {}. Verify the request body and Content-Type header and try again."
+)
+SERVICE_ROLE = "service"
+_ATTACHMENT_FILTERS = frozenset({"volume_id", "instance_id", "status", "attach_status"})
+_NOT_FILTERS = frozenset({"limit", "marker", "offset", "sort", "sort_key", "sort_dir"})
+_KNOWN_TYPES = {f"{d}{s}" for d in ("rbd", "iscsi", "local") for s in ("", "-multi")}
+
+R = TypeVar("R", Volume, Attachment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request: who asks, at which microversion, with which JSON body."""
+
+    model: CinderModel
+    compute: ComputeCheck
+    request: web.Request
+    version: views.Microversion
+    user: str
+    project: str
+    body: dict[str, Any]
+
+    @property
+    def volume_id(self) -> str:
+        return self.request.match_info["volume_id"]
+
+    @property
+    def attachment_id(self) -> str:
+        return self.request.match_info["attachment_id"]
+
+    @property
+    def is_service(self) -> bool:
+        roles = self.request.headers.get("X-Service-Roles", "")
+        return SERVICE_ROLE in [role.strip() for role in roles.split(",")]
+
+    def part(self, name: str) -> dict[str, Any]:
+        """The object under `name` in the body; 400 if it is missing or no object."""
+        if name not in self.body:
+            raise CinderFault(400, f"{name!r} is a required property")
+        part = self.body[name]
+        if not isinstance(part, dict):
+            raise _wrong(name, part, f"{part!r} is not of type 'object'")
+        return part
+
+    def need(self, version: views.Microversion) -> None:
+        if self.version < version:
+            raise CinderFault(404, "The resource could not be found.")
+
+
+Handler = Callable[[Call], Awaitable[web.Response]]
+
+
+def _page(call: Call, rows: Iterable[R]) -> list[R]:
+    """The rows after `marker`, at most `limit`, the newest first."""
+    query = call.request.query
+    listed = list(rows)[::-1]
+    try:
+        limit = min(int(query.get("limit", PAGE_ROWS_MAX)), PAGE_ROWS_MAX)
+        offset = int(query.get("offset", 0))
+    except ValueError:
+        raise CinderFault(400, "limit param must be an integer") from None
+    if limit < 0 or offset < 0:
+        raise CinderFault(400, "limit param must be positive")
+    marker = query.get("marker")
+    if marker:
+        places = [number for number, row in enumerate(listed) if row.id == marker]
+        if not places:
+            call.model.attachment(marker)
+        listed = listed[places[0] + 1 :] if places else []
+    return listed[offset : offset + limit]
+
+
+# --- volumes -------------------------------------------------------------------------------------
+
+
+async def volume_create(call: Call) -> web.Response:
+    wanted = call.part("volume")
+    kind = wanted.get("volume_type") or call.model.driver
+    size = wanted.get("size")
+    if kind not in _KNOWN_TYPES:
+        raise CinderFault(404, f"Volume type with name {kind} could not be found.")
+    if not str(size).isdigit() or int(str(size)) < 1:
+        raise CinderFault(400, "Invalid input received: Volume size must be an integer > 0.")
+    with call.model.lock:
+        volume = call.model.add_volume(
+            driver=kind.removesuffix("-multi"),
+            multiattach=kind.endswith("-multi"),
+            name=wanted.get("name"),
+            description=wanted.get("description"),
+            metadata=wanted.get("metadata") or {},
+            size=int(str(size)),
+            availability_zone=wanted.get("availability_zone") or "nova",
+            bootable=bool(wanted.get("imageRef")),
+            project_id=call.project,
+            user_id=call.user,
+            available_after_reads=1,  # the first GET still sees it creating
+        )
+        view = views.volume_detail(call.model, volume, call.version)
+    return web.json_response({"volume": view}, status=202)
+
+
+async def volume_show(call: Call) -> web.Response:
+    with call.model.lock:
+        volume = call.model.read_volume(call.volume_id)
+        view = views.volume_detail(call.model, volume, call.version)
+    return web.json_response({"volume": view})
+
+
+async def volume_list(call: Call) -> web.Response:
+    query = call.request.query
+    every = query.get("all_tenants", "0").lower() in ("1", "true")
+    with call.model.lock:
+        rows = [
+            call.model.read_volume(volume.id)
+            for volume in list(call.model.volumes.values())
+            if (every or volume.project_id == call.project)
+            and query.get("name", volume.name) == volume.name
+            and query.get("status", volume.status) == volume.status
+        ]
+        page = _page(call, rows)
+        if call.request.path.endswith("/detail"):
+            listed = [views.volume_detail(call.model, row, call.version) for row in page]
+        else:
+            listed = [views.volume_summary(row) for row in page]
+    return web.json_response({"volumes": listed})
+
+
+async def volume_delete(call: Call) -> web.Response:
+    with call.model.lock:
+        call.model.delete_volume(call.volume_id)
+    return web.Response(status=202)
+
+
+async def volume_action(call: Call) -> web.Response:
+    if len(call.body) != 1:
+        raise CinderFault(400, "Malformed request body")
+    name = next(iter(call.body))
+    inner = call.body[name] if isinstance(call.body[name], dict) else {}
+    with call.model.lock:
+        volume = call.model.settled(call.volume_id)
+    if name == "os-reset_status":
+        with call.model.lock:
+            call.model.reset_status(volume.id, inner)
+        return web.Response(status=202)
+    if name not in legacy.ACTIONS:
+        raise CinderFault(400, NO_SUCH_ACTION.format(name))
+    if name in legacy.GUARDED:
+        target = inner.get("attachment_id") if name == "os-detach" else None
+        await _may_delete(call, attachment_id=target, volume_id=volume.id)
+    with call.model.lock:
+        answer = legacy.ACTIONS[name](call.model, volume, inner)
+    return web.json_response(answer) if answer is not None else web.Response(status=202)
+
+
+# --- attachments ---------------------------------------------------------------------------------
+
+
+async def attachment_create(call: Call) -> web.Response:
+    call.need(views.NEW_ATTACH)
+    wanted = call.part("attachment")
+    allowed = {"volume_uuid", "instance_uuid", "connector"}
+    allowed |= {"mode"} if call.version >= views.CREATE_MODE else set()
+    _check(wanted, allowed, "volume_uuid")
+    for name in ("volume_uuid", "instance_uuid"):
+        if name in wanted:
+            _check_uuid(name, wanted[name])
+    connector, mode = wanted.get("connector"), wanted.get("mode", "null")
+    if not isinstance(connector, dict | None):
+        raise _wrong("connector", connector, f"{connector!r} is not of type 'object', 'null'")
+    if mode not in ("null", "rw", "ro"):
+        raise _wrong("mode", mode, f"{mode!r} is not one of ['rw', 'ro']")
+    with call.model.lock:
+        row = call.model.attachment_create(
+            wanted["volume_uuid"], wanted.get("instance_uuid"), connector, mode
+        )
+        view = views.created_attachment(row)
+    return web.json_response({"attachment": view})
+
+
+def _wrong(name: str, value: Any, why: str) -> CinderFault:
+    return CinderFault(400, f"Invalid input for field/attribute {name}. Value: {value}. {why}")
+
+
+def _check(wanted: dict[str, Any], allowed: set[str], required: str) -> None:
+    extra = [name for name in wanted if name not in allowed]
+    if required not in wanted:
+        raise _wrong("attachment", wanted, f"{required!r} is a required property")
+    if extra:
+        names = ", ".join(repr(name) for name in extra)
+        verb = "was" if len(extra) == 1 else "were"
+        why = f"Additional properties are not allowed ({names} {verb} unexpected)"
+        raise _wrong("attachment", wanted, why)
+
+
+def _check_uuid(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise _wrong(name, value, f"{value!r} is not of type 'string'")
+    try:
+        UUID(value)
+    except ValueError:
+        raise _wrong(name, value, f"{value!r} is not a 'uuid'") from None
+
+
+async def attachment_show(call: Call) -> web.Response:
+    call.need(views.NEW_ATTACH)
+    with call.model.lock:
+        view = views.attachment_detail(call.model.attachment(call.attachment_id))
+    return web.json_response({"attachment": view})
+
+
+async def attachment_list(call: Call) -> web.Response:
+    call.need(views.NEW_ATTACH)
+    query = dict(call.request.query)
+    every = query.pop("all_tenants", None) is not None
+    filters = {name: value for name, value in query.items() if name not in _NOT_FILTERS}
+    detailed = call.request.path.endswith("/detail")
+    with call.model.lock:
+        rows = [
+            row
+            for row in call.model.attachments.values()
+            if (every or call.model.volume(row.volume_id).project_id == call.project)
+            and _matches(row, filters)
+        ]
+        view = views.attachment_detail if detailed else views.attachment_summary
+        listed = [view(row) for row in _page(call, rows)]
+    return web.json_response({"attachments": listed})
+
+
+def _matches(row: Attachment, filters: dict[str, str]) -> bool:
+    """An unknown filter matches nothing, as for an administrator of the real one."""
+    known = {
+        "volume_id": row.volume_id,
+        "instance_id": row.instance,
+        "status": row.status,
+        "attach_status": row.status,
+    }
+    return all(
+        name in _ATTACHMENT_FILTERS and known[name] == value for name, value in filters.items()
+    )
+
+
+async def attachment_update(call: Call) -> web.Response:
+    call.need(views.NEW_ATTACH)
+    wanted = call.part("attachment")
+    _check(wanted, {"connector"}, "connector")
+    if not isinstance(wanted["connector"], dict):
+        why = f"{wanted['connector']!r} is not of type 'object'"
+        raise _wrong("connector", wanted["connector"], why)
+    with call.model.lock:
+        before = views.attachment_detail(call.model.attachment(call.attachment_id))
+        row = call.model.attachment_update(call.attachment_id, wanted["connector"])
+        view = views.updated_attachment(before, row)
+    return web.json_response({"attachment": view})
+
+
+async def attachment_delete(call: Call) -> web.Response:
+    call.need(views.NEW_ATTACH)
+    with call.model.lock:
+        call.model.attachment(call.attachment_id)
+    await _may_delete(call, attachment_id=call.attachment_id)
+    with call.model.lock:
+        left = call.model.attachment_delete(call.attachment_id)
+        listed = [views.attachment_summary(row) for row in left]
+    return web.json_response({"attachments": listed})
+
+
+async def _may_delete(
+    call: Call, *, attachment_id: str | None = None, volume_id: str | None = None
+) -> None:
+    if call.is_service:
+        return
+    with call.model.lock:
+        row = call.model.deletion_question(attachment_id=attachment_id, volume_id=volume_id)
+    if row is not None:
+        await call.compute.ask(row, call.request.headers.get("X-Auth-Token", ""))
+
+
+async def attachment_action(call: Call) -> web.Response:
+    call.need(views.COMPLETE)
+    if list(call.body) != ["os-complete"]:
+        raise CinderFault(400, NO_SUCH_ACTION.format(", ".join(call.body)))
+    with call.model.lock:
+        call.model.attachment_complete(call.attachment_id)
+    return web.Response(status=204)
+
+
+_VOLUME, _ATTACHMENT = "/volumes/{volume_id}", "/attachments/{attachment_id}"
+
+ROUTES: tuple[tuple[str, str, str, Handler], ...] = (
+    ("POST", "/volumes", "volume_create", volume_create),
+    ("GET", "/volumes", "volume_list", volume_list),
+    ("GET", "/volumes/detail", "volume_list", volume_list),
+    ("GET", _VOLUME, "volume_show", volume_show),
+    ("DELETE", _VOLUME, "volume_delete", volume_delete),
+    ("POST", f"{_VOLUME}/action", "volume_action", volume_action),
+    ("POST", "/attachments", "attachment_create", attachment_create),
+    ("GET", "/attachments", "attachment_list", attachment_list),
+    ("GET", "/attachments/detail", "attachment_list", attachment_list),
+    ("GET", _ATTACHMENT, "attachment_show", attachment_show),
+    ("PUT", _ATTACHMENT, "attachment_update", attachment_update),
+    ("DELETE", _ATTACHMENT, "attachment_delete", attachment_delete),
+    ("POST", f"{_ATTACHMENT}/action", "attachment_complete", attachment_action),
+)

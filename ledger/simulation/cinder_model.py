@@ -1,0 +1,376 @@
+"""The state machine of Cinder's volumes and attachments, pure and synchronous.
+
+Rules, codes and texts are those observed on cinder 29.0.0; where this and the real
+one differ, this is wrong.  Rules that surprise:
+
+* a volume's status is overwritten by the last attachment call and recomputed at
+  delete only (attached > attaching > detaching > reserved; error_* do not count);
+* a second attachment may be reserved for the *same* server while the volume is
+  reserved or in-use, not while it is attaching (LP 1694530);
+* an update is refused as soon as the volume has several attachments and any of
+  them is connected, unless the volume is multiattach (LP 1833736); a create with
+  connector is not, which is how a server gets a second connection for a move;
+* complete checks nothing: it also completes what was never connected;
+* a volume may read `available` before its `service_uuid` is set.
+
+The HTTP server (cinder.py) and the in-process port (cinder_direct.py) both sit on
+this model and hold `lock` around each call.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledger.simulation import cinder_connection
+
+MAX_VOLUMES = 100_000
+MAX_RECENT_CALLS = 10_000
+MAX_SECRETS = 10_000
+DEFAULT_PROJECT = "sim-project"
+DEFAULT_USER = "sim-user"
+SERVICE_UUID = "5e7c1c5e-0000-4000-8000-51b01a7ed001"  # of the one simulated backend
+
+VOLUME_STATUSES = (
+    *("creating", "available", "deleting", "error", "error_deleting", "error_managing"),
+    *("managing", "attaching", "in-use", "detaching", "maintenance", "restoring-backup"),
+    *("error_restoring", "reserved", "awaiting-transfer", "backing-up", "error_backing-up"),
+    *("error_extending", "downloading", "uploading", "retyping", "extending"),
+)
+_VOLUME_STATUS_OF = {"attached": "in-use"}  # the others have the same name
+_DELETABLE = ("available", "error", "error_restoring", "error_extending", "error_managing")
+
+
+class CinderFault(Exception):  # noqa: N818 - what Cinder calls an error answer
+    """Cinder refuses or fails: an HTTP status and the text a client gets to see."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def invalid_volume(reason: str) -> CinderFault:
+    return CinderFault(400, f"Invalid volume: {reason}")
+
+
+@dataclass(slots=True, kw_only=True)
+class Late:
+    """When something becomes true: at a time (s since the epoch), after so many reads."""
+
+    at: float
+    reads: int  # reads that still see it untrue; counted down below 0
+
+    def is_due(self, now: float) -> bool:
+        return self.reads < 0 and now >= self.at
+
+
+@dataclass(slots=True, kw_only=True)
+class Volume:
+    """A volume row.  `creating` and `late_uuid` say what a later read will find."""
+
+    id: str
+    name: str | None = None
+    size: int = 1
+    status: str = "available"
+    attach_status: str = "detached"
+    multiattach: bool = False
+    driver: str = "rbd"
+    volume_type: str | None = None
+    shared_targets: bool | None = False
+    service_uuid: str | None = SERVICE_UUID
+    bootable: bool = False
+    encrypted: bool = False
+    availability_zone: str = "nova"
+    migration_status: str | None = None
+    project_id: str = DEFAULT_PROJECT
+    user_id: str = DEFAULT_USER
+    description: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    created_at: float = 0.0
+    creating: Late | None = None
+    late_uuid: Late | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Attachment:
+    """An attachment row; connected once it has connection_info."""
+
+    id: str
+    volume_id: str
+    instance: str | None
+    status: str = "reserved"
+    mode: str = "null"  # the string, as Cinder stores it
+    connector: dict[str, Any] = field(default_factory=dict)
+    connection_info: dict[str, Any] = field(default_factory=dict)
+    mountpoint: str | None = None
+    attached_at: float | None = None
+
+
+class CinderModel:
+    """All volumes and attachments.  `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self,
+        *,
+        driver: str = "rbd",
+        clock: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        cinder_connection.check_driver(driver)
+        self.driver = driver
+        self.clock = clock
+        self.new_id = new_id
+        self.lock = threading.RLock()
+        self.volumes: dict[str, Volume] = {}
+        self.attachments: dict[str, Attachment] = {}
+        self._by_volume: dict[str, dict[str, Attachment]] = {}
+        self.counts: dict[str, int] = {}
+        self.recent: deque[dict[str, str]] = deque(maxlen=MAX_RECENT_CALLS)
+        self.secrets: deque[str] = deque(maxlen=MAX_SECRETS)
+
+    # --- volumes -------------------------------------------------------------------------------
+
+    def add_volume(
+        self,
+        volume_id: str | None = None,
+        *,
+        driver: str | None = None,
+        available_after_s: float = 0.0,
+        available_after_reads: int = 0,
+        service_uuid_after_s: float = 0.0,
+        service_uuid_after_reads: int = 0,
+        **fields: Any,
+    ) -> Volume:
+        """Seed a volume; the `after` knobs make it `creating` or nameless at first."""
+        if len(self.volumes) >= MAX_VOLUMES:
+            raise CinderFault(413, f"VolumeLimitExceeded: Maximum of {MAX_VOLUMES} volumes.")
+        now = self.clock()
+        volume = Volume(id=volume_id or self.new_id(), driver=driver or self.driver, **fields)
+        cinder_connection.check_driver(volume.driver)
+        volume.created_at = now
+        if volume.volume_type is None:
+            volume.volume_type = volume.driver + ("-multi" if volume.multiattach else "")
+        if available_after_s or available_after_reads:
+            volume.status = "creating"
+            volume.creating = Late(at=now + available_after_s, reads=available_after_reads or -1)
+        if service_uuid_after_s or service_uuid_after_reads:
+            volume.late_uuid = Late(
+                at=now + service_uuid_after_s, reads=service_uuid_after_reads or -1
+            )
+        self.put_volume(volume)
+        return volume
+
+    def put_volume(self, volume: Volume) -> None:
+        self.volumes[volume.id] = volume
+        self._by_volume.setdefault(volume.id, {})
+
+    def volume(self, volume_id: str) -> Volume:
+        """The row, without counting as a read; 404 if there is none."""
+        found = self.volumes.get(volume_id)
+        if found is None:
+            raise CinderFault(404, f"Volume {volume_id} could not be found.")
+        return found
+
+    def read_volume(self, volume_id: str) -> Volume:
+        """The row as a GET sees it: a read more, which may make it ready."""
+        volume = self.volume(volume_id)
+        for late in (volume.creating, volume.late_uuid):
+            if late is not None:
+                late.reads -= 1
+        return self.settled(volume_id)
+
+    def settled(self, volume_id: str) -> Volume:
+        """The row after time and reads have made true what was late."""
+        volume = self.volume(volume_id)
+        now = self.clock()
+        if volume.creating is not None and volume.creating.is_due(now):
+            volume.creating = None
+            if volume.status == "creating":
+                volume.status = "available"
+        if volume.late_uuid is not None and volume.late_uuid.is_due(now):
+            volume.late_uuid = None
+        return volume
+
+    def delete_volume(self, volume_id: str) -> None:
+        volume = self.settled(volume_id)
+        attached = volume.attach_status == "attached"
+        if volume.status not in _DELETABLE or volume.migration_status or attached:
+            raise invalid_volume(
+                f"Volume status must be {' or '.join(_DELETABLE)} and must not be migrating, "
+                "attached, belong to a group, have snapshots, awaiting a transfer, or be "
+                "disassociated from snapshots after volume transfer."
+            )
+        for attachment_id in list(self._by_volume.pop(volume_id)):
+            del self.attachments[attachment_id]
+        del self.volumes[volume_id]
+
+    def reset_status(self, volume_id: str, update: dict[str, Any]) -> None:
+        """The admin's reset-state; `attach_status: detached` drops all attachment rows."""
+        volume = self.volume(volume_id)
+        status = (update.get("status") or "").lower()
+        if status and status not in VOLUME_STATUSES:
+            text = f"Volume status: {status} is invalid, valid statuses are: {VOLUME_STATUSES}."
+            raise CinderFault(400, text)
+        if status == "deleting":
+            raise CinderFault(400, "Cannot reset-state to deleting")
+        if status == "in-use" and not self._by_volume[volume_id]:
+            text = "Cannot reset-state to in-use because volume does not have any attachments."
+            raise CinderFault(400, text)
+        volume.status = status or volume.status
+        volume.attach_status = (update.get("attach_status") or volume.attach_status).lower()
+        migration = update.get("migration_status")
+        if migration:
+            volume.migration_status = None if migration.lower() == "none" else migration.lower()
+        if volume.attach_status == "detached" and update.get("attach_status"):
+            for attachment_id in list(self._by_volume[volume_id]):
+                self.drop_attachment(attachment_id)
+
+    # --- attachments ---------------------------------------------------------------------------
+
+    def attachment(self, attachment_id: str) -> Attachment:
+        found = self.attachments.get(attachment_id)
+        if found is None:
+            text = "Volume attachment could not be found with filter: attachment_id = "
+            raise CinderFault(404, f"{text}{attachment_id}.")
+        return found
+
+    def attachments_of(self, volume_id: str) -> list[Attachment]:
+        return list(self._by_volume.get(volume_id, {}).values())
+
+    def attachment_create(
+        self,
+        volume_id: str,
+        instance: str | None,
+        connector: dict[str, Any] | None = None,
+        mode: str = "null",
+    ) -> Attachment:
+        """Reserve, and with a connector connect as well (without the update's checks)."""
+        volume = self.settled(volume_id)
+        if "error" in volume.status:
+            raise invalid_volume(_error_state("created", volume))
+        self._reserve(volume, instance)
+        row = Attachment(id=self.new_id(), volume_id=volume_id, instance=instance)
+        self.put_attachment(row)
+        if connector:
+            self._connect(volume, row, connector)
+        row.mode = mode  # real Cinder saves the create's mode last, connector or not
+        return row
+
+    def put_attachment(self, row: Attachment) -> None:
+        self.attachments[row.id] = row
+        self._by_volume[row.volume_id][row.id] = row
+
+    def _reserve(self, volume: Volume, instance: str | None) -> None:
+        allowed: tuple[str, ...] = ("available", "in-use", "downloading")
+        if not volume.multiattach:
+            allowed = ("available", "downloading")
+        if volume.status in allowed:
+            volume.status = "reserved"
+            return
+        rows = self._by_volume[volume.id].values()
+        same_server = instance is not None and any(row.instance == instance for row in rows)
+        if volume.status not in ("in-use", "reserved") or not same_server:
+            raise invalid_volume(
+                f"Volume {volume.id} status must be {' or '.join(allowed)} to reserve, "
+                f"but the current status is {volume.status}."
+            )
+
+    def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> Attachment:
+        row = self.attachment(attachment_id)
+        if not connector:
+            text = "Invalid input for field/attribute connector. Value: {}. {} "
+            raise CinderFault(400, text + "should be non-empty")
+        if "host" not in connector:
+            raise CinderFault(500, "Unable to update the attachment.")
+        volume = self.volume(row.volume_id)
+        if "error" in volume.status:
+            raise CinderFault(409, f"Resource conflict: {_error_state('updated', volume)}")
+        rows = self._by_volume[volume.id].values()
+        if len(rows) > 1 and not volume.multiattach and any(r.connection_info for r in rows):
+            text = f"Resource conflict: duplicate connectors detected on volume {volume.id}"
+            raise CinderFault(409, text)
+        self._connect(volume, row, connector)
+        return row
+
+    def _connect(self, volume: Volume, row: Attachment, connector: dict[str, Any]) -> None:
+        row.connector = dict(connector)
+        made = cinder_connection.connection_info(volume, row.id, connector)
+        row.connection_info, secrets = made
+        self.secrets.extend(secrets)
+        row.mode = row.mode if row.mode != "null" else connector.get("mode", "rw")
+        row.mountpoint = connector.get("mountpoint", "na")
+        row.attached_at = self.clock()
+        row.status = "attaching"
+        volume.status = volume.attach_status = "attaching"
+
+    def attachment_complete(self, attachment_id: str) -> None:
+        row = self.attachment(attachment_id)
+        volume = self.volume(row.volume_id)
+        row.status = "attached"
+        volume.status, volume.attach_status = "in-use", "attached"
+
+    def attachment_delete(self, attachment_id: str) -> list[Attachment]:
+        """Delete; whether the caller may is asked first (`deletion_question`)."""
+        row = self.attachment(attachment_id)
+        self.drop_attachment(attachment_id)
+        return self.attachments_of(row.volume_id)
+
+    def drop_attachment(self, attachment_id: str) -> None:
+        row = self.attachments.pop(attachment_id)
+        del self._by_volume[row.volume_id][attachment_id]
+        self.recompute(self.volume(row.volume_id))
+
+    def recompute(self, volume: Volume) -> None:
+        """What a volume's status is once an attachment is gone."""
+        rows = self._by_volume[volume.id].values()
+        left = sorted(row.status for row in rows if not row.status.startswith("error_"))
+        volume.attach_status = left[0] if left else "detached"
+        migrating = volume.migration_status not in (None, "success", "error")
+        if left:
+            volume.status = _VOLUME_STATUS_OF.get(left[0], left[0])
+        elif not migrating and volume.status != "uploading":
+            volume.status = "available"
+
+    def deletion_question(
+        self, *, attachment_id: str | None = None, volume_id: str | None = None
+    ) -> Attachment | None:
+        """What a user's deletion depends on: the compute service's word on this row.
+
+        None: no need to ask.  Raises the 409 of CVE-2023-2088 where it cannot even
+        be asked.  A service (role `service`) is not asked at all (LP 2004555).
+        """
+        if attachment_id is None and volume_id is not None:
+            rows = self.attachments_of(volume_id)
+            if not rows:
+                return None
+            attachment_id = rows[0].id if len(rows) == 1 else None
+        row = self.attachments.get(attachment_id) if attachment_id else None
+        if row is None:
+            raise still_used(None)
+        if volume_id is not None and row.volume_id != volume_id:
+            raise CinderFault(400, "Invalid input received: Mismatched volume and attachment")
+        return row if row.instance and row.connection_info else None
+
+    def note_call(self, call: str, **ids: str | None) -> None:
+        """Remember a call for tests and for /sim/calls."""
+        self.counts[call] = self.counts.get(call, 0) + 1
+        self.recent.append({"call": call, **{k: v for k, v in ids.items() if v is not None}})
+
+
+def still_used(instance: str | None) -> CinderFault:
+    """The refusal of a user's deletion of a connected attachment."""
+    text = f"Detach volume from instance {instance or ''} using the Compute API"
+    return CinderFault(409, f"ConflictNovaUsingAttachment: {text}")
+
+
+def _error_state(done: str, volume: Volume) -> str:
+    return (
+        f"Volume attachments can not be {done} if the volume is in an error state. "
+        f"The Volume {volume.id} currently has a status of: {volume.status} "
+    )

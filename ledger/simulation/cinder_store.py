@@ -1,0 +1,53 @@
+"""The model on disk: one JSON file, replaced as a whole and synced before an answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ledger.simulation.cinder_model import Attachment, CinderModel, Late, Volume
+
+
+def dump(model: CinderModel) -> dict[str, Any]:
+    """All rows as JSON; connection_info with its secrets included."""
+    with model.lock:
+        return {
+            "driver": model.driver,
+            "volumes": [asdict(volume) for volume in model.volumes.values()],
+            "attachments": [asdict(row) for row in model.attachments.values()],
+            "secrets": list(model.secrets),
+        }
+
+
+def restore(model: CinderModel, data: dict[str, Any]) -> None:
+    """Put dumped rows into an empty model."""
+    for item in data["volumes"]:
+        for name in ("creating", "late_uuid"):
+            item[name] = Late(**item[name]) if item[name] else None
+        model.put_volume(Volume(**item))
+    for item in data["attachments"]:
+        model.put_attachment(Attachment(**item))
+    model.secrets.extend(data["secrets"])
+
+
+class CinderStore:
+    """Where a model survives a crash of its server."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self, model: CinderModel) -> None:
+        """What was saved last; nothing if there is no file."""
+        if self._path.exists():
+            restore(model, json.loads(self._path.read_text()))
+
+    def save(self, model: CinderModel) -> None:
+        draft = self._path.with_name(self._path.name + ".new")
+        with draft.open("w") as out:
+            json.dump(dump(model), out)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(self._path)

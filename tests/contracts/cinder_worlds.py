@@ -1,0 +1,165 @@
+"""The worlds in which the contract of the `Cinder` port is tested.
+
+A world gives the port under test and makes volumes.  The real one is used when
+LEDGER_LAB_CINDER holds the v3 endpoint of a Cinder without Keystone that has the
+volume types LEDGER_LAB_CINDER_TYPE (default "fake") and the same with "-multi".
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from cinderclient import client as cinder_client
+from cinderclient import exceptions
+from cinderclient.contrib import noauth
+from keystoneauth1 import session
+
+from host_agent.cinder import Backoff, CinderClient, CinderSettings, Retry
+from host_agent.faults import Faults
+from host_agent.ports import Cinder
+from ledger.simulation.cinder_direct import DirectCinder
+from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.harness import RunningCinder, running_cinder
+
+LAB_ENDPOINT = os.environ.get("LEDGER_LAB_CINDER")
+LAB_TYPE = os.environ.get("LEDGER_LAB_CINDER_TYPE", "fake")
+READY_DEADLINE_S = 60.0
+
+
+def connector(host: str = "compute-a", **more: Any) -> dict[str, Any]:
+    return {
+        "platform": "x86_64",
+        "os_type": "linux",
+        "ip": "127.0.0.1",
+        "host": host,
+        "multipath": False,
+        "do_local_attach": False,
+        "initiator": f"iqn.2005-03.org.open-iscsi:{host}",
+        **more,
+    }
+
+
+def new_uuid() -> str:
+    return str(uuid.uuid4())
+
+
+class FakeTime:
+    """A clock that only sleeping moves, and remembers how long each sleep was."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def retry(self, backoff: Backoff | None = None, jitter: float = 0.5) -> Retry:
+        return Retry(
+            backoff or Backoff(), clock=self.clock, sleep=self.sleep, jitter=lambda: jitter
+        )
+
+
+def client_of(running: RunningCinder, time_: FakeTime | None = None, **more: Any) -> CinderClient:
+    """The real adapter on a running simulation; it never really sleeps."""
+    settings = CinderSettings(endpoint=running.endpoint, project_id="sim-project", **more)
+    return CinderClient(settings, retry=(time_ or FakeTime()).retry(settings.backoff))
+
+
+class World(Protocol):
+    port: Cinder
+
+    def new_volume(self, *, multiattach: bool = False) -> str: ...
+
+    def reset(self, volume_id: str, status: str) -> None: ...
+
+
+class SimulatedWorld:
+    """Either port on a model; faults can be scripted."""
+
+    def __init__(self, port: Cinder, model: CinderModel, faults: Faults, time_: FakeTime) -> None:
+        self.port = port
+        self.model = model
+        self.faults = faults
+        self.time = time_
+
+    def new_volume(self, *, multiattach: bool = False) -> str:
+        return self.model.add_volume(multiattach=multiattach).id
+
+    def reset(self, volume_id: str, status: str) -> None:
+        self.model.reset_status(volume_id, {"status": status})
+
+
+@contextmanager
+def direct_world() -> Iterator[SimulatedWorld]:
+    model, faults, time_ = CinderModel(), Faults(), FakeTime()
+    yield SimulatedWorld(DirectCinder(model, faults, retry=time_.retry()), model, faults, time_)
+
+
+@contextmanager
+def http_world() -> Iterator[SimulatedWorld]:
+    time_ = FakeTime()
+    with running_cinder() as running:
+        port = client_of(running, time_)
+        yield SimulatedWorld(port, running.model, running.faults, time_)
+        port.close()
+
+
+class LabWorld:
+    """A real Cinder; cleans up the volumes it made."""
+
+    def __init__(self, endpoint: str) -> None:
+        project, user = "11111111111111111111111111111111", "22222222222222222222222222222222"
+        self.port: Cinder = CinderClient(
+            CinderSettings(endpoint=endpoint, user_id=user, project_id=project)
+        )
+        self._session = session.Session(
+            auth=noauth.CinderNoAuthPlugin(user, project, endpoint=endpoint),
+            additional_headers={"X-Service-Roles": "service"},
+        )
+        self._cinder = cinder_client.Client("3.71", session=self._session)
+        self._made: list[str] = []
+
+    def new_volume(self, *, multiattach: bool = False) -> str:
+        kind = LAB_TYPE + ("-multi" if multiattach else "")
+        volume_id: str = self._cinder.volumes.create(size=1, volume_type=kind).id
+        self._made.append(volume_id)
+        deadline = time.monotonic() + READY_DEADLINE_S
+        while self._cinder.volumes.get(volume_id).status != "available":
+            if time.monotonic() > deadline:
+                raise AssertionError(f"volume {volume_id} did not become available")
+            time.sleep(0.05)
+        return volume_id
+
+    def reset(self, volume_id: str, status: str) -> None:
+        self._cinder.volumes.reset_state(volume_id, status)
+
+    def clean(self) -> None:
+        for volume_id in self._made:
+            for row in self._cinder.attachments.list(search_opts={"volume_id": volume_id}):
+                self._cinder.attachments.delete(row.id)
+            self._cinder.volumes.reset_state(volume_id, "available", attach_status="detached")
+            try:
+                self._cinder.volumes.delete(volume_id)
+            except exceptions.NotFound:
+                continue
+        self._session.session.close()
+
+
+@contextmanager
+def lab_world() -> Iterator[LabWorld]:
+    if LAB_ENDPOINT is None:
+        raise AssertionError("LEDGER_LAB_CINDER is not set")
+    world = LabWorld(LAB_ENDPOINT)
+    try:
+        yield world
+    finally:
+        world.clean()

@@ -1,0 +1,209 @@
+"""Fault rules: what they match, how often they strike, and that a crash uses one up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.faults import MAX_RULES, FaultError, Faults, InjectedError
+
+
+def struck(faults: Faults, call: str, **ids: str) -> bool:
+    return faults.take(call, **ids) is not None
+
+
+def test_skip_lets_calls_pass_and_count_bounds_the_strikes() -> None:
+    faults = Faults([{"call": "plug", "do": "fail", "skip": 2, "count": 3}])
+    assert [struck(faults, "plug") for _ in range(7)] == [False] * 2 + [True] * 3 + [False] * 2
+
+
+def test_a_count_of_null_strikes_always() -> None:
+    faults = Faults([{"call": "plug", "do": "fail", "count": None}])
+    assert all(struck(faults, "plug") for _ in range(5))
+
+
+def test_all_ids_must_match_and_a_star_is_any_call() -> None:
+    match = {"volume_id": "v", "server_id": "s"}
+    faults = Faults([{"call": "*", "match": match, "do": "fail", "count": None}])
+    assert struck(faults, "plug", volume_id="v", server_id="s", host="h")
+    assert not struck(faults, "plug", volume_id="v", server_id="t")
+    assert not struck(faults, "plug", volume_id="v")
+
+
+def test_the_first_rule_that_is_not_used_up_takes_the_call() -> None:
+    rules = [{"call": "plug", "do": "fail", "message": m} for m in ("first", "second")]
+    faults = Faults(rules)
+    found = [faults.take("plug") for _ in range(3)]
+    assert [fault.message if fault else None for fault in found] == ["first", "second", None]
+
+
+@pytest.mark.parametrize(
+    ("rule", "status", "kind"),
+    [
+        ({"do": "fail"}, 503, "retryable"),
+        ({"do": "fail_after"}, 500, "unknown"),
+        ({"do": "timeout", "kind": "final"}, 500, "unknown"),
+        ({"do": "fail", "status": 409}, 409, "final"),
+        ({"do": "fail", "kind": "final"}, 400, "final"),
+        ({"do": "fail", "status": 500, "kind": "retryable"}, 500, "retryable"),
+    ],
+)
+def test_status_and_kind_follow_from_each_other(
+    rule: dict[str, Any], status: int, kind: str
+) -> None:
+    fault = Faults([{"call": "plug", **rule}]).take("plug")
+    assert fault is not None
+    assert (fault.status, fault.kind) == (status, kind)
+
+
+@pytest.mark.parametrize(
+    ("rules", "complaint"),
+    [
+        ({}, "must be a list"),
+        ([1], "rule 1: is a int, must be an object"),
+        ([{"do": "fail"}], "rule 1: 'call' is missing"),
+        ([{"call": "x", "do": "fail"}, {"call": "x"}], "rule 2: 'do' is missing"),
+        ([{"call": "x", "do": "burn"}], "rule 1: 'do' is 'burn'; it must be one of crash, "),
+        ([{"call": "x", "do": "fail", "tims": 1}], "rule 1: unknown key 'tims'; allowed: call"),
+        ([{"call": "x", "do": "fail", "count": 0}], "'count' is 0; it must be an integer >= 1"),
+        ([{"call": "x", "do": "fail", "skip": True}], "'skip' is True"),
+        ([{"call": "x", "do": "delay", "seconds": -1}], "'seconds' is -1"),
+        ([{"call": "x", "do": "fail", "status": 200}], "'status' is 200"),
+        ([{"call": "x", "do": "fail", "match": {"a": 1}}], "'match' is {'a': 1}"),
+        ([{"call": "x", "do": "fail"}] * (MAX_RULES + 1), "at most 1000"),
+    ],
+)
+def test_a_wrong_rule_is_refused_naming_rule_key_and_choice(rules: Any, complaint: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        Faults(rules)
+    assert complaint in str(caught.value)
+
+
+def test_what_around_does_before_and_after() -> None:
+    done: list[str] = []
+    rules: list[dict[str, Any]] = [
+        {"call": "plug", "do": do} for do in ("fail", "fail_after", "crash", "crash_after")
+    ]
+    rules += [{"call": "plug", "do": "lie"}, {"call": "plug", "do": "delay", "seconds": 2}]
+    faults = Faults(
+        rules, kill=lambda: done.append("killed"), sleep=lambda s: done.append(f"slept {s}")
+    )
+    for _ in rules:
+        try:
+            with faults.around("plug") as fault:
+                done.append("lied" if fault and fault.lies else "did")
+        except InjectedError:
+            done.append("failed")
+    assert done == [
+        *("failed", "did", "failed", "killed", "failed", "did", "killed", "failed"),
+        *("lied", "slept 2", "did"),
+    ]
+
+
+def test_a_body_that_fails_itself_is_not_struck_again() -> None:
+    faults = Faults([{"call": "plug", "do": "fail_after"}])
+    with pytest.raises(KeyError), faults.around("plug"):
+        raise KeyError
+
+
+async def test_around_async_strikes_alike() -> None:
+    faults = Faults([{"call": "plug", "do": "fail_after", "message": "late"}])
+    done = []
+    with pytest.raises(InjectedError, match="late"):
+        async with faults.around_async("plug"):
+            done.append(True)
+    assert done
+
+
+def test_the_error_factory_of_a_call_site_is_used() -> None:
+    faults = Faults([{"call": "plug", "do": "fail", "code": "no"}])
+    with (
+        pytest.raises(LookupError, match="no"),
+        faults.around("plug", error=lambda f: LookupError(f.code)),
+    ):
+        raise AssertionError("the body must not run")
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+_stamps = itertools.count(1)
+
+
+def write(path: Path, rules: object) -> None:
+    """Rules in a file whose mtime differs from before, however coarse the clock is."""
+    path.write_text(json.dumps(rules))
+    os.utime(path, (0, next(_stamps)))
+
+
+def test_a_changed_file_is_read_again_and_used_up_rules_stay_so(tmp_path: Path) -> None:
+    path, first = tmp_path / "faults.json", {"call": "plug", "do": "fail"}
+    faults = Faults.load(path, tmp_path / "state")
+    assert not struck(faults, "plug")
+    write(path, [first])
+    assert [struck(faults, "plug") for _ in range(2)] == [True, False]
+    write(path, [first, {"call": "unplug", "do": "fail"}])
+    assert not struck(faults, "plug")
+    assert struck(faults, "unplug")
+    assert [rule["seen"] for rule in faults.rules()] == [1, 1]
+
+
+def test_used_up_rules_stay_so_in_the_next_process(tmp_path: Path) -> None:
+    path, state = tmp_path / "faults.json", tmp_path / "state"
+    write(path, [{"call": "plug", "do": "fail", "count": 2}])
+    assert struck(Faults.load(path, state), "plug")
+    again = Faults.load(path, state)
+    assert [struck(again, "plug") for _ in range(2)] == [True, False]
+
+
+def test_replaced_rules_are_all_armed() -> None:
+    rule = {"call": "plug", "do": "fail"}
+    faults = Faults([rule])
+    assert struck(faults, "plug")
+    faults.replace([rule])
+    assert struck(faults, "plug")
+
+
+def test_a_bad_file_is_refused_at_start_and_ignored_loudly_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "faults.json"
+    path.write_text("[{]")
+    with pytest.raises(FaultError, match=r"faults\.json"):
+        Faults.load(path)
+    write(path, [{"call": "plug", "do": "fail", "count": None}])
+    faults = Faults.load(path)
+    write(path, [{"call": "plug"}])
+    assert struck(faults, "plug")
+    assert "rule 1: 'do' is missing" in caplog.text
+
+
+_CRASHER = """
+import sys
+from pathlib import Path
+from host_agent.faults import Faults
+faults = Faults.load(Path(sys.argv[1]), Path(sys.argv[2]))
+with faults.around("plug"):
+    print("did", flush=True)
+print("survived", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("do", "told"), [("crash", ""), ("crash_after", "did\n")])
+def test_a_crash_with_count_1_happens_once(tmp_path: Path, do: str, told: str) -> None:
+    path, state = tmp_path / "faults.json", tmp_path / "state"
+    write(path, [{"call": "plug", "do": do}])
+    command = [sys.executable, "-c", _CRASHER, str(path), str(state)]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, check=False) for _ in "12"
+    )
+    assert (first.returncode, first.stdout) == (-signal.SIGKILL, told)
+    assert (second.returncode, second.stdout) == (0, "did\nsurvived\n")
