@@ -1,0 +1,80 @@
+"""The ledger's own API, as the tests read it."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import requests
+
+from tests.lab.guest import wait_until
+from tests.lab.settings import ENV
+from tests.lab.world import CLI_S, SETTLE_S
+
+
+class Ledger:
+    """The ledger's own API, as an operator; and the plain truth of its Nova form."""
+
+    def __init__(self) -> None:
+        self._url = ENV["LAB_LEDGER_URL"]
+        self._user = {"X-Auth-Token": ENV["LAB_TOKEN"]}
+        self._operator = {"X-Auth-Token": ENV["LAB_OPERATOR_TOKEN"]}
+
+    def server_status(self, server_id: str) -> str | None:
+        """Nova's status of the server ("ACTIVE", ...), None if it is not known."""
+        url = f"{self._url}/v2.1/servers/{server_id}"
+        answer = requests.get(url, headers=self._user, timeout=CLI_S)
+        if answer.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        answer.raise_for_status()
+        return str(answer.json()["server"]["status"])
+
+    def wait_status(self, server_id: str, status: str) -> None:
+        def there() -> bool:
+            return self.server_status(server_id) == status
+
+        wait_until(there, f"server {server_id} to be {status}", SETTLE_S)
+
+    def attach(self, server_id: str, volume_id: str) -> requests.Response:
+        """The request of `openstack server add volume`, without the CLI's look-ups before it."""
+        url = f"{self._url}/v2.1/servers/{server_id}/os-volume_attachments"
+        body = {"volumeAttachment": {"volumeId": volume_id}}
+        headers = {**self._user, "OpenStack-API-Version": "compute 2.89"}
+        return requests.post(url, json=body, headers=headers, timeout=CLI_S)
+
+    def detach(self, server_id: str, volume_id: str) -> requests.Response:
+        url = f"{self._url}/v2.1/servers/{server_id}/os-volume_attachments/{volume_id}"
+        return requests.delete(url, headers=self._user, timeout=CLI_S)
+
+    def operation(self, flow: str, volume_id: str) -> Any:
+        """The newest operation of this flow on the volume, None if there is none."""
+        found = self._get("/v1/operations", volume=volume_id, flow=flow)["operations"]
+        newest = max(found, key=lambda operation: operation["started_at"], default=None)
+        return newest and self._get(f"/v1/operations/{newest['operation_id']}")
+
+    def wait_outcome(self, flow: str, volume_id: str) -> Any:
+        """The operation once it is finished or parked."""
+
+        def settled() -> Any:
+            operation = self.operation(flow, volume_id)
+            return operation if operation and operation["state"] != "running" else None
+
+        return wait_until(settled, f"{flow} of {volume_id} to settle", SETTLE_S)
+
+    def wait_step(self, flow: str, volume_id: str, step: str) -> None:
+        """Until the step of the running operation is done."""
+
+        def done() -> bool:
+            operation = self.operation(flow, volume_id)
+            steps = operation["steps"] if operation else []
+            return any(item["step"] == step and item["status"] == "done" for item in steps)
+
+        wait_until(done, f"step {step} of {flow} to be done", SETTLE_S)
+
+    def history(self, volume_id: str) -> list[Any]:
+        return list(self._get(f"/v1/volumes/{volume_id}/history")["events"])
+
+    def _get(self, path: str, **query: str) -> Any:
+        answer = requests.get(self._url + path, params=query, headers=self._operator, timeout=CLI_S)
+        answer.raise_for_status()
+        return answer.json()

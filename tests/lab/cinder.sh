@@ -1,0 +1,150 @@
+#!/bin/bash
+# cinder.sh up|down BACKENDS: real Cinder in one process (noauth, SQLite, bus in memory)
+# with the backends named ("nfs", "nfs,rbd"), the identity stand-in it finds the compute
+# endpoint through, and the gate the ledger and the agent reach it through.
+. "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
+BACKENDS=${2:-nfs}
+VENV=$LAB_DIR/venv-cinder STATE=$LAB_DIR/cinder CONF=$LAB_DIR/etc/cinder.conf
+export PATH="$VENV/bin:$PATH" PYTHONWARNINGS=ignore
+
+common_section() {
+  cat <<C
+[DEFAULT]
+state_path = $STATE
+host = lab
+my_ip = 127.0.0.1
+storage_availability_zone = nova
+osapi_volume_listen = 127.0.0.1
+osapi_volume_listen_port = $LAB_CINDER_PORT
+osapi_volume_workers = 1
+api_paste_config = $VENV/etc/cinder/api-paste.ini
+resource_query_filters_file = $VENV/etc/cinder/resource_filters.json
+rootwrap_config = $LAB_DIR/etc/rootwrap.conf
+# Within one process only: "kombu+memory" serialises, "fake" passes objects by reference.
+transport_url = kombu+memory://
+auth_strategy = noauth
+enabled_backends = $BACKENDS
+default_volume_type = ${BACKENDS%%,*}
+report_interval = 5
+# Services of one process share the record of their heart-beat: only one beats.
+service_down_time = 315360000
+volume_clear = none
+quota_volumes = -1
+quota_gigabytes = -1
+per_volume_size_limit = -1
+glance_api_servers = http://127.0.0.1:1
+image_conversion_dir = $STATE/conversion
+
+[database]
+connection = sqlite:///$STATE/cinder.sqlite
+
+[oslo_concurrency]
+lock_path = $STATE/lock
+
+[coordination]
+backend_url = file://$STATE/coordination
+
+[key_manager]
+backend = cinder.keymgr.conf_key_mgr.ConfKeyManager
+fixed_key = 0000000000000000000000000000000000000000000000000000000000000000
+
+[privsep_osbrick]
+helper_command = $VENV/bin/privsep-helper --config-file $CONF
+
+[cinder_sys_admin]
+helper_command = $VENV/bin/privsep-helper --config-file $CONF
+
+[nova]
+auth_type = password
+auth_url = $OS_AUTH_URL
+token_auth_url = $OS_AUTH_URL
+username = cinder
+password = cinder
+project_name = service
+user_domain_id = default
+project_domain_id = default
+C
+}
+
+nfs_section() {
+  cat <<C
+
+[nfs]
+volume_driver = cinder.volume.drivers.nfs.NfsDriver
+volume_backend_name = nfs
+nas_host = 127.0.0.1
+nas_share_path = $LAB_DIR/export
+nfs_mount_point_base = $LAB_DIR/mnt-cinder
+nas_secure_file_operations = false
+nas_secure_file_permissions = false
+C
+}
+
+rbd_section() {
+  cat <<C
+
+[rbd]
+volume_driver = cinder.volume.drivers.rbd.RBDDriver
+volume_backend_name = rbd
+rbd_pool = volumes
+rbd_user = cinder
+rbd_ceph_conf = $CEPH_CONF
+rbd_secret_uuid = $(cat "$LAB_DIR/ceph/secret_uuid")
+rados_connect_timeout = 5
+C
+}
+
+# In-tree, control plane only: the one that offers multi-attach without Ceph.
+fake_section() {
+  cat <<C
+
+[fake]
+volume_driver = cinder.tests.fake_driver.FakeLoggingVolumeDriver
+volume_backend_name = fake
+extra_capabilities = {"multiattach": true}
+C
+}
+
+configure() {
+  local backend etc=$VENV/etc
+  mkdir -p "$STATE"/{lock,coordination,conversion,volumes} "$LAB_DIR"/{export,mnt-cinder}
+  chmod 777 "$LAB_DIR/export"; touch "$LAB_DIR/export/.lab-nfs-export"
+  if [ ! -e /sbin/mount.nfs ]; then install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs; fi
+  { common_section; for backend in ${BACKENDS//,/ }; do "${backend}_section"; done; } >"$CONF.new"
+  sed "s#^filters_path=.*#filters_path=$etc/cinder/rootwrap.d,$etc/os-brick/rootwrap.d#
+    s#^exec_dirs=.*#&,$VENV/bin#" "$etc/cinder/rootwrap.conf" >"$LAB_DIR/etc/rootwrap.conf"
+}
+
+ceph_bindings() { # Debian's are built for its Python; take these two modules, nothing else
+  local module file
+  for module in rados rbd; do
+    for file in /usr/lib/python3/dist-packages/$module.cpython-*.so; do
+      ln -sfn "$file" "$VENV"/lib/python3*/site-packages/
+    done
+  done
+}
+
+up() {
+  configure
+  case ,$BACKENDS, in *,rbd,*) ceph_bindings ;; esac
+  # Another set of backends needs another process.
+  if ! cmp -s "$CONF.new" "$CONF"; then stop cinder; mv "$CONF.new" "$CONF"; fi
+  if [ ! -e "$STATE/.synced" ]; then
+    cinder-manage --config-file "$CONF" db sync >"$LAB_DIR/log/cinder-db.log" 2>&1
+    touch "$STATE/.synced"
+  fi
+  spawn identity "$LAB_VENV/bin/python" "$LAB_SRC/identity.py"
+  spawn gate "$LAB_VENV/bin/python" "$LAB_SRC/gate.py"
+  spawn cinder "$VENV/bin/python" "$LAB_SRC/cinder_process.py" --config-file "$CONF"
+  wait_port identity "$LAB_IDENTITY_PORT"
+  wait_port gate "$LAB_GATE_PORT"
+  wait_port cinder "$LAB_CINDER_PORT"
+  "$LAB_VENV/bin/python" "$LAB_SRC/cinder_ready.py" "${BACKENDS//,/ }"
+}
+
+down() {
+  local name; for name in cinder gate identity; do stop $name; done
+  if grep -qs 'written by the lab of attachment-ledger' /sbin/mount.nfs; then rm -f /sbin/mount.nfs; fi
+}
+
+"${1:?up or down}"

@@ -1,0 +1,58 @@
+"""Make the volume types and wait until each backend can make volumes.
+
+A type is called like its backend; where that can do it, "<backend>-multi" is
+one for multi-attach volumes.
+
+A service may call itself up before its driver is initialised and before the
+scheduler has heard of its pool: the proof is that the scheduler lists the pool.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from cinderclient import api_versions, client
+from keystoneauth1 import loading, session
+
+READY_S = 90
+MULTIATTACH = {"rbd", "fake"}
+
+
+def connect() -> client.Client:
+    auth: Any = loading.get_plugin_loader("noauth").load_from_options(
+        user_id=os.environ["LAB_USER"],
+        project_id=os.environ["LAB_PROJECT"],
+        endpoint=os.environ["CINDER_ENDPOINT"],
+    )
+    return client.Client(api_versions.APIVersion("3.71"), session=session.Session(auth=auth))
+
+
+def pools(cinder: client.Client) -> set[str]:
+    return {pool.name.partition("@")[2].partition("#")[0] for pool in cinder.pools.list()}
+
+
+def make_types(cinder: client.Client, backends: set[str]) -> None:
+    types = {backend: {"volume_backend_name": backend} for backend in backends}
+    for backend in backends & MULTIATTACH:
+        keys = {"volume_backend_name": backend, "multiattach": "<is> True"}
+        types[f"{backend}-multi"] = keys
+    present = {kind.name for kind in cinder.volume_types.list()}
+    for name in sorted(types.keys() - present):
+        cinder.volume_types.create(name).set_keys(types[name])
+
+
+def main() -> None:
+    cinder, wanted = connect(), set(sys.argv[1].split())
+    make_types(cinder, wanted)
+    deadline = time.monotonic() + READY_S
+    while missing := wanted - pools(cinder):
+        if time.monotonic() > deadline:
+            sys.exit(f"backends without a pool after {READY_S} s: {', '.join(sorted(missing))}")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Fixtures of the lab's tests.  `up.sh` has started everything they need.
+
+`make test` collects this directory too, on machines without libvirt's Python
+binding: then there is nothing here, and nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.lab.control import Lab
+    from tests.lab.guest import LabGuest
+
+if importlib.util.find_spec("libvirt") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+BACKENDS = ["nfs", "rbd"] if os.environ.get("LAB_TIER") == "full" else ["nfs"]
+
+
+@pytest.fixture(scope="session")
+def lab() -> Lab:
+    from tests.lab.api import Ledger
+    from tests.lab.control import Gate, Lab, Process
+    from tests.lab.world import Cloud
+
+    return Lab(
+        cloud=Cloud(),
+        ledger=Ledger(),
+        gate=Gate(),
+        service=Process("ledger"),
+        agent=Process("agent"),
+        libvirtd=Process("libvirtd"),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _processes_run(lab: Lab) -> Iterator[None]:
+    """However a test ends, the next one finds the service and the agent at work."""
+    yield
+    with contextlib.suppress(ProcessLookupError):
+        lab.service.resume()
+    lab.service.start()
+    lab.agent.start()
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def new_guest(lab: Lab) -> Iterator[Callable[..., LabGuest]]:
+    """Makes guests that the ledger knows; they are removed after the test."""
+    from tests.lab.guest import LabGuest
+
+    made: list[LabGuest] = []
+
+    def make(name: str, *, running: bool = True, with_system: bool = True) -> LabGuest:
+        guest = LabGuest(name, with_system=with_system)
+        made.append(guest)
+        if running:
+            guest.start()
+        lab.ledger.wait_status(guest.id, "ACTIVE" if running else "SHUTOFF")
+        return guest
+
+    yield make
+    for guest in made:
+        guest.remove()
+
+
+@pytest.fixture
+def guest(new_guest: Callable[..., LabGuest]) -> LabGuest:
+    """A running tiny Linux."""
+    return new_guest("guest")
+
+
+@pytest.fixture
+def new_volume(lab: Lab) -> Iterator[Callable[[str], str]]:
+    made: list[str] = []
+
+    def make(backend: str) -> str:
+        made.append(lab.cloud.create_volume(backend))
+        return made[-1]
+
+    yield make
+    for volume in made:
+        lab.cloud.remove_volume(volume)
+
+
+@pytest.fixture
+def volume(new_volume: Callable[[str], str], backend: str) -> str:
+    """The id of an available volume of each backend in turn."""
+    return new_volume(backend)

@@ -1,0 +1,94 @@
+"""Everything the tests hold in their hands: the cloud, the processes, the gate before Cinder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from tests.lab.api import Ledger
+from tests.lab.guest import wait_until
+from tests.lab.settings import ENV, LAB_DIR, LAB_SRC
+from tests.lab.world import CLI_S, SETTLE_S, Cloud
+
+
+class Process:
+    """One of the lab's daemons, by its pid file; started again by the script that knows how."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def pid(self) -> int:
+        return int((LAB_DIR / "run" / f"{self.name}.pid").read_text().split()[0])
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is no more."""
+        pid = self.pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not _running(pid), f"{self.name} to die", SETTLE_S)
+
+    def start(self) -> None:
+        """Does nothing if it runs."""
+        subprocess.run([LAB_SRC / "ledger.sh", "start", self.name], check=True, timeout=CLI_S)
+
+    def suspend(self) -> None:
+        """SIGSTOP: whoever calls it from now on waits for the answer."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.suspend()
+        try:
+            yield
+        finally:
+            self.resume()
+
+
+class Gate:
+    """Holds one kind of the ledger's requests to Cinder; see gate.py."""
+
+    def __init__(self) -> None:
+        self._url = f"{ENV['LAB_GATE_URL']}/_gate"
+
+    @contextlib.contextmanager
+    def hold(self, method: str, path: str, when: str) -> Iterator[Callable[[], None]]:
+        """Yields a function that waits until a request is held; the end opens the gate."""
+        rule = {"method": method, "path": path, "when": when}
+        requests.put(self._url, json=rule, timeout=CLI_S).raise_for_status()
+        try:
+            yield lambda: self._wait_held(f"{method} {path} to be held {when} Cinder does it")
+        finally:
+            requests.delete(self._url, timeout=CLI_S).raise_for_status()
+
+    def _wait_held(self, what: str) -> None:
+        wait_until(lambda: requests.get(self._url, timeout=CLI_S).json()["held"], what, SETTLE_S)
+
+
+def _running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Everything there is, to look at and to take hold of."""
+
+    cloud: Cloud
+    ledger: Ledger
+    gate: Gate
+    service: Process
+    agent: Process
+    libvirtd: Process

@@ -1,0 +1,32 @@
+# Settings of the lab, sourced by its scripts and by whoever wants to talk to it by hand.
+# Everything the lab makes is under LAB_DIR; each setting can be given from outside.
+export LAB_DIR="${LAB_DIR:-/var/tmp/attachment-ledger-lab}"
+export LAB_PYTHON="${LAB_PYTHON:-python3}"
+LAB_SRC="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+LAB_ROOT="$(cd "$LAB_SRC/../.." && pwd)"
+export LAB_SRC LAB_ROOT
+export LAB_VENV="${LAB_VENV:-$LAB_ROOT/.venv}" # the project's own: service, agent, pytest
+
+export LAB_CINDER_PORT="${LAB_CINDER_PORT:-18776}"
+export LAB_IDENTITY_PORT="${LAB_IDENTITY_PORT:-15000}"
+export LAB_LEDGER_PORT="${LAB_LEDGER_PORT:-18774}"
+export LAB_GATE_PORT="${LAB_GATE_PORT:-18777}"
+export LAB_MON_PORT="${LAB_MON_PORT:-16789}"
+export LAB_LIBVIRT_URI="qemu:///system"
+
+# Cinder's noauth takes "user:project" as a token and believes it; the ledger has the
+# same text among its static tokens, the identity stand-in hands it out.
+export LAB_PROJECT="${LAB_PROJECT:-11111111111111111111111111111111}"
+export LAB_USER="${LAB_USER:-22222222222222222222222222222222}"
+export LAB_TOKEN="$LAB_USER:$LAB_PROJECT"
+
+export CEPH_CONF="$LAB_DIR/ceph/ceph.conf"
+export CINDER_ENDPOINT="http://127.0.0.1:$LAB_CINDER_PORT/v3"
+export LAB_LEDGER_URL="http://127.0.0.1:$LAB_LEDGER_PORT"
+export LAB_OPERATOR_TOKEN=lab-operator LAB_AGENT_TOKEN=lab-agent LAB_HOST=lab
+export LAB_GATE_URL="http://127.0.0.1:$LAB_GATE_PORT" # Cinder, as its clients see it
+
+# What the unmodified openstack CLI reads.
+export OS_AUTH_TYPE=password OS_AUTH_URL="http://127.0.0.1:$LAB_IDENTITY_PORT/v3"
+export OS_USERNAME=lab OS_PASSWORD=lab OS_PROJECT_NAME=lab
+export OS_USER_DOMAIN_ID=default OS_PROJECT_DOMAIN_ID=default OS_REGION_NAME=RegionOne

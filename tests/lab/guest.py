@@ -1,0 +1,245 @@
+"""The lab's guests: domain definitions, a console to work in the guest, and what is true.
+
+Theory of operation.  A guest is a persistent libvirt domain named "lab-...", its UUID is
+the server id.  The tiny Linux in it (guest.sh) runs one command per line of its serial
+port.  `Console` reads that port through a non-blocking stream pumped by libvirt's event
+loop, on a connection of its own: a thread blocked in `recv()` makes other calls on the
+same connection stall until its next keep-alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from xml.etree import ElementTree as ET
+
+import libvirt
+
+from tests.lab.settings import ENV, LAB_DIR
+
+URI = ENV["LAB_LIBVIRT_URI"]
+PROJECT, USER = ENV["LAB_PROJECT"], ENV["LAB_USER"]
+
+BOOT_S = 90  # 4 s on an idle machine
+COMMAND_S = 30
+#: Root ports are where virtio disks are plugged in; each takes one device.
+ROOT_PORTS = 6
+MEMORY_MIB = 160
+
+_started = threading.Lock()
+
+
+def start_event_loop() -> None:
+    """Run libvirt's event loop in a thread; needed before the first connection."""
+    if not _started.acquire(blocking=False):
+        return
+    libvirt.virEventRegisterDefaultImpl()
+    libvirt.registerErrorHandler(lambda _context, _error: None, None)
+
+    def loop() -> None:
+        while True:
+            libvirt.virEventRunDefaultImpl()
+
+    threading.Thread(target=loop, name="libvirt-events", daemon=True).start()
+
+
+def wait_until(
+    condition: Callable[[], Any], what: str, deadline_s: float, poll_s: float = 0.05
+) -> Any:
+    """The first true answer of `condition`; TimeoutError naming `what` after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while not (answer := condition()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {deadline_s} s: {what}")
+        time.sleep(poll_s)
+    return answer
+
+
+def console_log(name: str) -> Path:
+    return LAB_DIR / "log" / f"{name}.console"
+
+
+def domain_xml(name: str, server_id: str, *, with_system: bool = True) -> str:
+    """A q35 machine with free root ports and a virtio-scsi controller.
+
+    Without a system nobody in the guest answers an unplug request.
+    The metadata are Nova's: whose server it is.
+    """
+    system = f"""<kernel>{LAB_DIR}/guest/vmlinux</kernel>
+      <initrd>{LAB_DIR}/guest/initramfs.cpio</initrd>
+      <cmdline>console=ttyS0 quiet nokaslr mitigations=off no_timer_check panic=-1</cmdline>"""
+    return f"""<domain type='qemu'>
+  <name>{name}</name><uuid>{server_id}</uuid>
+  <metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'>
+    <nova:name>{name}</nova:name>
+    <nova:owner><nova:user uuid='{USER}'>lab</nova:user>
+      <nova:project uuid='{PROJECT}'>lab</nova:project></nova:owner>
+  </nova:instance></metadata>
+  <memory unit='MiB'>{MEMORY_MIB}</memory><vcpu>1</vcpu>
+  <os><type arch='x86_64' machine='q35'>hvm</type>{system if with_system else ""}</os>
+  <features><acpi/></features>
+  <devices>
+    <controller type='pci' model='pcie-root'/>
+    {"<controller type='pci' model='pcie-root-port'/>" * ROOT_PORTS}
+    <controller type='usb' model='none'/>
+    <controller type='scsi' index='0' model='virtio-scsi'/>
+    <serial type='pty'><log file='{console_log(name)}' append='off'/><target port='0'/></serial>
+    <memballoon model='none'/>
+  </devices>
+</domain>"""
+
+
+class Console:
+    """Runs one-line commands in the tiny guest."""
+
+    def __init__(self, server_id: str) -> None:
+        start_event_loop()
+        self._connection = libvirt.open(URI)
+        domain = self._connection.lookupByUUIDString(server_id)
+        self._buffer = b""
+        self._arrived = threading.Condition()
+        self._stream = self._connection.newStream(libvirt.VIR_STREAM_NONBLOCK)
+        domain.openConsole(None, self._stream, libvirt.VIR_DOMAIN_CONSOLE_FORCE)
+        events = (
+            libvirt.VIR_STREAM_EVENT_READABLE
+            | libvirt.VIR_STREAM_EVENT_HANGUP
+            | libvirt.VIR_STREAM_EVENT_ERROR
+        )
+        self._stream.eventAddCallback(events, self._pump, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for end in (self._stream.eventRemoveCallback, self._stream.abort, self._connection.close):
+            with contextlib.suppress(libvirt.libvirtError):
+                end()
+
+    def _pump(self, stream: Any, _events: int, _opaque: object) -> None:
+        try:
+            data = stream.recv(4096)
+        except libvirt.libvirtError:
+            data = b""
+        if data == -2:  # nothing there after all
+            return
+        if not data:
+            with contextlib.suppress(libvirt.libvirtError):
+                stream.eventRemoveCallback()
+            return
+        with self._arrived:
+            self._buffer += data
+            self._arrived.notify_all()
+
+    def run(self, command: str, deadline_s: float = COMMAND_S) -> str:
+        """The output of the command; RuntimeError if it fails, TimeoutError if silent."""
+        with self._arrived:
+            self._buffer = b""
+        self._stream.send(command.encode() + b"\n")
+        with self._arrived:
+            done = self._arrived.wait_for(
+                lambda: re.search(rb"#rc=(\d+)\r?\n", self._buffer), deadline_s
+            )
+            text = self._buffer.decode(errors="replace").replace("\r", "")
+        if not done:
+            raise TimeoutError(f"the guest did not answer {command!r}: {text[-200:]!r}")
+        output, _, status = text.partition("#rc=")
+        if int(status.split()[0]):
+            raise RuntimeError(f"{command!r} in the guest: {output}")
+        return output.strip()
+
+
+class LabGuest:
+    """One domain.  Disks are looked up by serial, which is the volume's id."""
+
+    def __init__(self, name: str, *, with_system: bool = True) -> None:
+        start_event_loop()
+        self.name = f"lab-{name}"
+        self.id = str(uuid.uuid4())
+        self._connection = libvirt.open(URI)
+        console_log(self.name).unlink(missing_ok=True)
+        self.domain = self._connection.defineXML(
+            domain_xml(self.name, self.id, with_system=with_system)
+        )
+        self._with_system = with_system
+
+    def start(self) -> None:
+        self.domain.create()
+        if self._with_system:
+            wait_until(self._ready, f"the guest {self.name} to boot", BOOT_S)
+
+    def _ready(self) -> bool:
+        return b"GUEST-READY" in console_log(self.name).read_bytes()
+
+    def console(self) -> Console:
+        return Console(self.id)
+
+    def remove(self) -> None:
+        with contextlib.suppress(libvirt.libvirtError):
+            self.domain.destroy()
+        self.domain.undefine()
+        self._connection.close()
+
+    def disk(self, volume_id: str, *, persistent: bool = False) -> str | None:
+        """Target name of the volume's disk in the live (or persistent) definition now."""
+        if not persistent and not self.domain.isActive():
+            return None
+        flags = libvirt.VIR_DOMAIN_XML_INACTIVE if persistent else 0
+        tree = ET.fromstring(self.domain.XMLDesc(flags))
+        for disk in tree.iterfind("devices/disk"):
+            if disk.findtext("serial") == volume_id:
+                target = disk.find("target")
+                return None if target is None else target.get("dev")
+        return None
+
+    def disks(self) -> tuple[int, int]:
+        """Numbers of disks, live and persistent."""
+        live = self.domain.XMLDesc(0).count("<disk ") if self.domain.isActive() else 0
+        return live, self.domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE).count("<disk ")
+
+
+def node_of(console: Console, volume_id: str) -> str | None:
+    """Name of the volume's disk in the guest ("vda"), found by its serial; None if not there.
+
+    virtio-blk shows the first 20 characters of the serial, scsi has it in a VPD page.
+    """
+    command = (
+        "for d in /sys/block/*; do"
+        " s=$(cat $d/serial 2>/dev/null; cat $d/device/vpd_pg80 2>/dev/null | tr -cd 0-9a-f-);"
+        ' echo "$(basename $d) $s"; done'
+    )
+    for line in console.run(command).splitlines():
+        name, _, serial = line.partition(" ")
+        if serial and (volume_id.startswith(serial) or volume_id in serial):
+            return name
+    return None
+
+
+def wait_node(console: Console, volume_id: str) -> str:
+    return wait_until(lambda: node_of(console, volume_id), "the guest to see the disk", COMMAND_S)  # type: ignore[no-any-return]
+
+
+def ignore_unplug(console: Console) -> None:
+    """Make the guest deaf to requests to unplug PCI devices (ACPI's general purpose event 1)."""
+    console.run("echo disable > /sys/firmware/acpi/interrupts/gpe01")
+
+
+def was_asked_to_unplug(console: Console) -> bool:
+    """Whether a request came that the guest ignored: the event stands unhandled."""
+    return "STS" in console.run("cat /sys/firmware/acpi/interrupts/gpe01")
+
+
+def heed_unplug(console: Console) -> None:
+    """Listen again; what was asked meanwhile is forgotten, it does not happen late."""
+    console.run("cd /sys/firmware/acpi/interrupts; echo clear > gpe01; echo enable > gpe01")

@@ -1,0 +1,18 @@
+"""The lab's settings as env.sh has them: one place for ports, paths and credentials."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+LAB_SRC = Path(__file__).parent
+
+
+def load() -> dict[str, str]:
+    script = f". '{LAB_SRC}/env.sh' && env -0"
+    shown = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
+    return dict(line.split("=", 1) for line in shown.stdout.split("\0") if "=" in line)
+
+
+ENV = load()
+LAB_DIR = Path(ENV["LAB_DIR"])
