@@ -9,7 +9,6 @@ crash does not; it is only quicker to come back from.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -104,13 +103,17 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         wakeups = await stack.enter_async_context(Wakeups(dsn))
         service, queries = Service(ledger, cinder), Queries(pool)
 
+        # Having the address to ourselves makes our name: who had it before us is dead.
+        door = _door(settings)
+        stack.callback(door.close)
+
         async def caught_up() -> None:
             head = (await queries.head())["position"]
             future = asyncio.wrap_future(runner.projected(head))
             await asyncio.wait_for(future, PROJECTED_S)
 
         dispatcher = Dispatcher(
-            holder=f"{socket.gethostname()}/{os.getpid()}",
+            holder=f"{socket.gethostname()}:{door.getsockname()[1]}",
             leases=queries,
             advance=service.advance,
             caught_up=caught_up,
@@ -131,17 +134,22 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             authenticator=authenticator(settings),
             checks={"dispatcher": _alive(working), "cinder": _cinder_check(cinder)},
         )
-        url = await _listen(make_app(services), settings, stack)
-        yield Running(url, services)
+        yield Running(await _serve(make_app(services), door, stack), services)
 
 
-async def _listen(app: web.Application, settings: Settings, stack: AsyncExitStack) -> str:
+def _door(settings: Settings) -> socket.socket:
+    """The listening socket.  Raises OSError if the address is taken."""
+    host, port = settings.listen.host, settings.listen.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+async def _serve(app: web.Application, door: socket.socket, stack: AsyncExitStack) -> str:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    listen = settings.listen
-    await web.TCPSite(runner, listen.host, listen.port, reuse_port=None).start()
-    host, port = runner.addresses[0][:2]
+    await web.SockSite(runner, door).start()
+    host, port = door.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -23,7 +23,7 @@ import structlog
 from handlers.engine import Wait
 
 #: A lease not renewed for so long is free; renewed at a third of it.
-LEASE_S = 30.0
+LEASE_S = 10.0
 #: How long a due operation waits at most if every wake-up is lost.
 POLL_S = 1.0
 
@@ -36,13 +36,18 @@ class Leases(Protocol):
     async def due(self, now: datetime, limit: int, holder: str, lease_s: float) -> list[str]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, operation_id: str) -> None: ...
+    async def release_all(self, holder: str) -> None: ...
 
 
 class Dispatcher:
-    """`advance` does one thing for an operation (ledger.service); `caught_up` returns when
-    the projections know all that this process has written; `woken` returns when something
-    was written anywhere, or after the given seconds.  `concurrency_max`: operations worked
-    on at once; each may block a thread on Cinder.
+    """Takes and does what is due.
+
+    `holder` names this process, and its next life, among all that may live at once: what
+    it held when it died is free as soon as it is back.  `advance` does one thing for an
+    operation (ledger.service); `caught_up` returns when the projections know all that this
+    process has written; `woken` returns when something was written anywhere, or after the
+    given seconds.  `concurrency_max`: operations worked on at once; each may block a thread
+    on Cinder.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class Dispatcher:
         """Until cancelled; then what is under way gets to its next recorded point."""
         renewal = asyncio.create_task(self._renew())
         try:
+            with _survived("leases_not_released"):
+                await self._leases.release_all(self._holder)
             while True:
                 with _survived("dispatcher_failed"):
                     await self._take()

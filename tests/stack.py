@@ -33,7 +33,7 @@ ADMIN, AGENTS = "admin-token", "agent-token-of-{}"
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 
 
-def eventually(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+def eventually(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
     """The first true answer of `look`; fails with `what` at the deadline."""
     end = time.monotonic() + deadline_s
     while True:
@@ -116,7 +116,8 @@ class Stack:
         )
         return (
             f'database_url = "{self.database_url}"\nauth = "tokens"\nhost_down_after_s = 30.0\n'
-            f'[listen]\nport = {self.ports[number]}\n[cinder]\nendpoint = "{self.cinder.endpoint}"\n'
+            f"[listen]\nport = {self.ports[number]}\n"
+            f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n'
             f'[[tokens]]\nname = "admin"\ntoken = "{ADMIN}"\nuser_id = "admin"\n'
             f'project_id = "{PROJECT}"\nroles = ["admin"]\n{tokens}'
         )

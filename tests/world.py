@@ -26,6 +26,8 @@ from aggregates.volume import Volume
 from handlers.accept import AttachVolume, Contact, DetachVolume
 from handlers.progress import lane_of, plan_of
 from host_agent import verbs
+from host_agent.context import Context as AgentContext
+from host_agent.context import Waits
 from host_agent.contract import ErrorKind, Guest, PowerState, Registration, Report, StepError
 from host_agent.faults import Faults
 from host_agent.ports import PortError
@@ -204,8 +206,8 @@ class World:
         cinder = Tripwire("cinder", DirectCinder(self.cinder), lambda: self.trouble)
         brick = SimulatedBrick(self.host, Faults(), HOST)
         guests = SimulatedGuests(self.host, Faults(), HOST)
-        self.service = Service(self.store, cinder, self.clock)  # type: ignore[arg-type]
-        self.ports = {
+        self.service = Service(self.store, cinder, self.clock)
+        self.ports: dict[str, Any] = {
             "cinder": cinder,
             "brick": Tripwire("brick", brick, lambda: self.trouble),
             "guests": Tripwire("guests", guests, lambda: self.trouble),
@@ -268,7 +270,7 @@ class World:
         operation = self.operation(operation_id)
         runs = [run for run in operation.history.active.values() if run.host == HOST]
         for run in runs:
-            ctx = verbs.Context(clock=self.clock, waits=verbs.Waits(), **self.ports)
+            ctx = AgentContext(clock=self.clock, waits=Waits(), **self.ports)
             owed = [
                 s
                 for s in run.steps
@@ -279,7 +281,7 @@ class World:
                     break
         return bool(runs)
 
-    def _agent_step(self, operation_id: str, run: Any, step: str, ctx: verbs.Context) -> bool:
+    def _agent_step(self, operation_id: str, run: Any, step: str, ctx: AgentContext) -> bool:
         operation = self.operation(operation_id)
         verb = plan_of(operation).verb(step, undo=run.undo)
         outputs: dict[str, Any] = {}
@@ -382,7 +384,7 @@ class Broken:
     """Every call of one name fails until `heal`ed, or while a condition holds."""
 
     def __init__(self, world: World, call: str, kind: ErrorKind = ErrorKind.UNKNOWN) -> None:
-        self.while_ = lambda: True
+        self.while_: Callable[[], bool] = lambda: True
         self.calls = 0
         port, _, name = call.partition(".")
         tripwire = world.ports[port]

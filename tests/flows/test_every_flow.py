@@ -164,7 +164,8 @@ def test_every_step_done_twice_is_done_once(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calm = _undisturbed(scenario)
-    for table in (EFFECTS, VERBS):
+    tables: list[dict[Any, Callable[..., Any]]] = [EFFECTS, VERBS]
+    for table in tables:
         for verb, do in list(table.items()):
             monkeypatch.setitem(table, verb, _twice(do))
     world = scenario.world()

@@ -48,6 +48,12 @@ def start(op: Operation, run: Run) -> None:
     )
 
 
+def to_start(op: Operation, plan: Plan) -> tuple[Run, ...]:
+    decision = decide(plan, op.history, NOW)
+    assert isinstance(decision, Start)
+    return decision.runs
+
+
 def end(op: Operation, kind: type[Any], lane_no: int = 0, **fields: Any) -> None:
     run = op.history.active[lane_no]
     step = op.history.next_step(run)
@@ -86,7 +92,7 @@ def test_an_active_run_of_the_ledger_is_work_and_of_a_host_is_waiting() -> None:
 
 def test_the_next_stage_begins_when_all_lanes_are_through() -> None:
     op, plan = operation(lanes=2)
-    first, second = decide(plan, op.history, NOW).runs  # type: ignore[union-attr]
+    first, second = to_start(op, plan)
     start(op, first)
     end(op, Operation.StepSucceeded, 0)
     end(op, Operation.StepSucceeded, 0)
@@ -105,7 +111,7 @@ def test_when_everything_is_done_the_operation_is_completed() -> None:
 def test_a_retry_waits_for_its_time_and_then_starts_where_it_stopped() -> None:
     op, plan = operation()
     go_on(op, plan)
-    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    start(op, to_start(op, plan)[0])
     end(op, Operation.StepSucceeded)
     end(op, Operation.StepRetried, retry_at=NOW + 5)
     assert decide(plan, op.history, NOW) == Wait(NOW + 5)
@@ -117,7 +123,7 @@ def test_a_retry_waits_for_its_time_and_then_starts_where_it_stopped() -> None:
 def test_a_failure_undoes_in_reverse_what_may_have_happened_and_nothing_else() -> None:
     op, plan = operation()
     go_on(op, plan)
-    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    start(op, to_start(op, plan)[0])
     for _ in ("update", "ready"):
         end(op, Operation.StepSucceeded)
     end(op, Operation.StepFailed)  # connect
@@ -132,7 +138,7 @@ def test_a_failure_undoes_in_reverse_what_may_have_happened_and_nothing_else() -
 
 def test_a_lane_that_fails_lets_the_others_settle_before_anything_is_undone() -> None:
     op, plan = operation(lanes=2)
-    first, second = decide(plan, op.history, NOW).runs  # type: ignore[union-attr]
+    first, second = to_start(op, plan)
     start(op, first)
     start(op, second)
     end(op, Operation.StepFailed, 0)
@@ -146,7 +152,7 @@ def test_a_lane_that_fails_lets_the_others_settle_before_anything_is_undone() ->
 
 def test_after_the_pivot_a_failure_parks_with_all_that_is_left() -> None:
     op, plan = operation("detach")
-    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    start(op, to_start(op, plan)[0])
     end(op, Operation.StepSucceeded)  # unplug, the pivot
     end(op, Operation.StepFailed)  # disconnect
     parked = decide(plan, op.history, NOW)
@@ -156,9 +162,9 @@ def test_after_the_pivot_a_failure_parks_with_all_that_is_left() -> None:
 
 def test_a_failing_undo_parks() -> None:
     op, plan = operation()
-    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    start(op, to_start(op, plan)[0])
     end(op, Operation.StepFailed)
-    start(op, decide(plan, op.history, NOW).runs[0])  # type: ignore[union-attr]
+    start(op, to_start(op, plan)[0])
     end(op, Operation.StepFailed)
     assert isinstance(decide(plan, op.history, NOW), Park)
 
