@@ -135,7 +135,9 @@ class Instance(Aggregate):
                     event.bdm_id, event.volume_id, event.device_name
                 )
             case self.DeviceReleased():
-                self.devices.pop(event.bdm_id, None)
+                released = self.devices.pop(event.bdm_id).device_name
+                # Free at once, not only when the host is looked at again.
+                self.seen_devices = tuple(d for d in self.seen_devices if d != released)
             case self.Claimed():
                 self.claims[event.claimant] = event.exclusive
             case self.ClaimReleased():
@@ -168,7 +170,13 @@ class Instance(Aggregate):
         project_id: str | None,
         user_id: str | None,
     ) -> None:
-        """Take what a host shows; seeing nothing new records nothing."""
+        """Take what a host shows; seeing nothing new records nothing.
+
+        A host cannot take a guest from another one by showing it: only flows move
+        guests, or a host that has lost its own.
+        """
+        if self.version and host != self.host and self.power_state != "nostate":
+            return
         seen = {"name": name, "host": host, "power_state": power_state, "devices": list(devices)}
         if self.version == 0:
             self.record(self.InstanceRegistered, **seen, project_id=project_id, user_id=user_id)

@@ -153,3 +153,42 @@ def test_a_device_path_names_a_target(given_path: str | None, target: str | None
 def test_anything_else_is_no_device_path(path: str) -> None:
     with pytest.raises(errors.DevicePathError):
         device_target(path)
+
+
+def seen(instance: Instance, host: str, power_state: str = "running") -> None:
+    instance.observe(
+        name="vm", host=host, power_state=power_state, devices=(), project_id=None, user_id=None
+    )
+
+
+def test_a_host_cannot_take_a_guest_by_showing_it() -> None:
+    instance = Instance(uuid4())
+    seen(instance, "compute-1")
+    seen(instance, "compute-2")
+    assert instance.host == "compute-1"
+    seen(instance, "compute-1", "nostate")
+    seen(instance, "compute-2")
+    assert instance.host == "compute-2"
+
+
+def test_a_released_device_name_is_free_at_once() -> None:
+    instance = Instance(uuid4())
+    instance.observe(
+        name="vm",
+        host="h",
+        power_state="running",
+        devices=("vda",),
+        project_id=None,
+        user_id=None,
+    )
+    assert instance.reserve_device("b", "v", None) == "vdb"
+    instance.observe(
+        name="vm",
+        host="h",
+        power_state="running",
+        devices=("vda", "vdb"),
+        project_id=None,
+        user_id=None,
+    )
+    instance.release_device("b")
+    assert instance.reserve_device("b2", "v2", "vdb") == "vdb"

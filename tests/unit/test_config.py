@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledger import config
+from ledger.config import ConfigError, Role
+
+TOKEN = {"name": "ada", "user_id": "u1", "project_id": "p1", "roles": ["member"]}
+
+FULL = """
+database_url = "postgresql://ledger:hunter2@db/ledger"
+auth = "tokens"
+host_down_after_s = 90
+
+[listen]
+host = "0.0.0.0"
+port = 9000
+
+[[tokens]]
+token = "s3cret-of-ada"
+name = "ada"
+user_id = "u1"
+project_id = "p1"
+roles = ["admin", "operator"]
+
+[[tokens]]
+token = "s3cret-of-host"
+name = "agent on c1"
+user_id = "u2"
+project_id = "service"
+roles = ["agent"]
+host = "c1"
+
+[cinder]
+endpoint = "http://cinder:8776/v3"
+connect_timeout_s = 3
+
+[cinder.auth]
+auth_type = "password"
+username = "ledger"
+password = "pass-of-cinder"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "ledger.toml")
+    return tmp_path / "ledger.toml"
+
+
+def load(file: Path, text: str = "", **environ: str) -> config.Settings:
+    file.write_text(text)
+    return config.load(environ=environ)
+
+
+def refused(file: Path, text: str, **environ: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(file, text, **environ)
+    return str(caught.value)
+
+
+def test_defaults_serve_the_own_machine_only(file: Path) -> None:
+    settings = config.load(environ={})
+    assert settings.auth == "noauth"
+    assert settings.listen.is_loopback
+    assert settings.host_down_after_s == 60
+
+
+def test_flags_win_over_environment_over_file_over_defaults(file: Path) -> None:
+    file.write_text("[listen]\nport = 1\nhost = '127.0.0.2'\n[limits]\npage_items_max = 500")
+    environ = {"LEDGER_LISTEN__PORT": "2", "LEDGER_LIMITS__STREAMS_MAX": "7"}
+    settings = config.load(environ=environ, flags={"listen.port": 3, "database_url": None})
+
+    assert settings.listen == config.Listen(host="127.0.0.2", port=3)
+    assert (settings.limits.page_items_max, settings.limits.streams_max) == (500, 7)
+    assert config.load(environ=environ).listen.port == 2
+    assert config.load(environ={}).listen.port == 1
+
+
+def test_file_named_by_flag_wins_over_the_environments(file: Path, tmp_path: Path) -> None:
+    for name in ("flag", "environ"):
+        (tmp_path / name).write_text(f"database_url = '{name}'")
+    environ = {"LEDGER_CONFIG": str(tmp_path / "environ")}
+    assert config.load(environ=environ).database_url == "environ"
+    assert config.load(tmp_path / "flag", environ).database_url == "flag"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("databse_url = 'x'", "unknown key 'databse_url', did you mean 'database_url'?"),
+        ("[listen]\nprot = 1", "unknown key 'listen.prot', did you mean 'port'?"),
+        ("[limits]\nzzz = 1", "unknown key 'limits.zzz', known are request_body_bytes_max"),
+        ("[cinder]\nendpiont = 'x'", "unknown key 'cinder.endpiont', did you mean 'endpoint'?"),
+        ("[cinder.backoff]\nzzz = 1", "unknown key 'cinder.backoff.zzz', known are"),
+        ("[sever]\nx = 1", "unknown key 'sever'"),
+        ("[listen]\nport = 'many'", "listen.port: Input should be a valid integer"),
+        ("[listen]\nport = 65536", "listen.port: Input should be less than or equal to 65535"),
+        ("host_down_after_s = 0", "host_down_after_s: Input should be greater than 0"),
+        ("[cinder]\nconnect_timeout_s = 'long'", "cinder.connect_timeout_s: Input should be"),
+        ("listen = 5", "listen: Input should be"),
+        ("[limits]\npage_items_max = 5", "'page_items_default' is above 'page_items_max'"),
+        ("= 5", "Invalid"),
+    ],
+)
+def test_what_is_wrong_is_refused_naming_key_and_file(file: Path, text: str, said: str) -> None:
+    message = refused(file, text)
+    assert said in message
+    assert message.startswith(f"{file}: ")
+
+
+def test_wrong_environment_is_refused_naming_the_variable(file: Path) -> None:
+    assert refused(file, "", LEDGER_LISTEN__PORT="x").startswith(
+        "environment variable LEDGER_LISTEN__PORT: listen.port: "
+    )
+    assert "unknown key 'listen.prot'" in refused(file, "", LEDGER_LISTEN__PROT="1")
+    assert "no section" in refused(file, "database_url = 'x'", LEDGER_DATABASE_URL__X="1")
+
+
+def test_clients_variables_are_not_the_services(file: Path) -> None:
+    load(file, LEDGER_ENDPOINT="http://127.0.0.1", LEDGER_TEST_DATABASE_URL="x", PATH="/bin")
+
+
+def test_missing_file_that_was_named_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: .*No such file"):
+        config.load(tmp_path / "nowhere.toml", {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "ledger.example.org", ""])
+def test_noauth_is_refused_off_the_loopback(file: Path, host: str) -> None:
+    assert "everybody admin" in refused(file, f"[listen]\nhost = '{host}'")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_noauth_is_allowed_on_the_loopback(file: Path, host: str) -> None:
+    load(file, f"[listen]\nhost = '{host}'")
+
+
+def test_bearer_of_a_token_is_found_and_of_another_is_not(file: Path) -> None:
+    settings = load(file, FULL)
+    ada, agent = settings.bearer("s3cret-of-ada"), settings.bearer("s3cret-of-host")
+    assert ada
+    assert ada.roles == (Role.ADMIN, Role.OPERATOR)
+    assert agent
+    assert agent.host == "c1"
+    assert settings.bearer("s3cret-of-nobody") is None
+    assert settings.bearer(str(ada.token_sha256)) is None
+
+
+def token(**changes: Any) -> str:
+    given = {"token": "a", **TOKEN, **changes}
+    lines = [f"{key} = {value!r}" for key, value in given.items() if value is not None]
+    return "\n".join(["auth = 'tokens'", "[[tokens]]", *lines])
+
+
+def test_token_may_be_given_by_its_hash(file: Path) -> None:
+    digest = config.hash_token("a")
+    settings = load(file, token(token=None, token_sha256=digest.upper()))
+    assert settings.bearer("a") == settings.tokens[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"token": None}, "either 'token' or 'token_sha256'"),
+        ({"token_sha256": "0" * 64}, "either 'token' or 'token_sha256'"),
+        ({"token": ""}, "either 'token' or 'token_sha256'"),
+        ({"token": None, "token_sha256": "0" * 63}, "no SHA-256"),
+        ({"token": None, "token_sha256": "g" * 64}, "no SHA-256"),
+        ({"roles": ["agent"]}, "that role needs one"),
+        ({"host": "c1"}, "belongs to the role 'agent'"),
+        ({"roles": []}, "roles"),
+        ({"roles": ["king"]}, "roles"),
+        ({"colour": "red"}, "unknown key 'tokens.0.colour'"),
+    ],
+)
+def test_senseless_token_is_refused(file: Path, changes: dict[str, Any], said: str) -> None:
+    assert said in refused(file, token(**changes))
+
+
+def test_tokens_mode_needs_tokens_and_different_ones(file: Path) -> None:
+    assert "needs [[tokens]]" in refused(file, "auth = 'tokens'")
+    twice = token() + "\n" + token().removeprefix("auth = 'tokens'\n")
+    assert "the same token" in refused(file, twice)
+
+
+def test_cinder_section_becomes_the_clients_settings(file: Path) -> None:
+    settings = load(file, FULL, LEDGER_CINDER__AUTH__PASSWORD="other").cinder_settings()
+    assert settings.endpoint == "http://cinder:8776/v3"
+    assert settings.connect_timeout_s == 3.0
+    assert settings.auth
+    assert settings.auth["username"] == "ledger"
+    assert settings.auth["password"] == "other"
+
+
+def test_no_secret_is_shown_or_told_by_repr_or_error(file: Path) -> None:
+    settings = load(file, FULL)
+    digest = settings.tokens[0].token_sha256
+    shown = config.shown(settings)
+    assert shown["database_url"] == "postgresql://ledger:***@db/ledger"
+    assert shown["tokens"][0]["name"] == "ada"
+    assert shown["cinder"]["auth"]["username"] == "ledger"
+    wrong = refused(file, FULL + "\n[limits]\nstreams_max = 0")
+    for secret in ("hunter2", "s3cret", "pass-of-cinder", str(digest)):
+        assert secret not in str(shown)
+        assert secret not in repr(settings)
+        assert secret not in wrong
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.Settings().auth = config.AuthMode.TOKENS  # type: ignore[misc]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from ledger import telemetry
+from ledger.telemetry import masked
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def logged(**kwargs: str) -> tuple[io.StringIO, Any]:
+    stream = io.StringIO()
+    telemetry.set_up(stream=stream, **kwargs)
+    return stream, structlog.get_logger("ledger.test")
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_is_one_json_object_off_the_terminal() -> None:
+    stream, log = logged()
+    log.info("step started", step="reserve", attempt=2)
+    (line,) = lines(stream)
+    assert line["event"] == "step started"
+    assert (line["step"], line["attempt"], line["level"]) == ("reserve", 2, "info")
+    assert line["logger"] == "ledger.test"
+    assert line["timestamp"].endswith("Z")
+
+
+def test_a_line_is_text_on_a_terminal() -> None:
+    stream, log = logged(form="human")
+    log.info("step started", step="reserve")
+    assert "step started" in stream.getvalue()
+    assert "step=reserve" in stream.getvalue()
+
+
+def test_bound_context_is_on_our_lines_and_on_the_libraries_until_it_ends() -> None:
+    stream, log = logged()
+    with telemetry.bound(operation="op-1", request_id="req-1"):
+        log.info("ours")
+        logging.getLogger("cinderclient").info("%s %d", "theirs", 1)
+    log.info("after")
+    ours, theirs, after = lines(stream)
+    assert ours["operation"] == theirs["operation"] == "op-1"
+    assert theirs["event"] == "theirs 1"
+    assert "operation" not in after
+
+
+def test_level_is_kept_and_talkative_libraries_are_quiet() -> None:
+    stream, log = logged(level="info")
+    log.debug("detail")
+    logging.getLogger("keystoneauth.session").info("REQ: curl ...")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "auth_password",
+        "password",
+        "passwd",
+        "keyring",
+        "secret",
+        "client_secret",
+        "token",
+        "X-Auth-Token",
+        "token_sha256",
+        "secret_key",
+        "connection_info",
+        "Authorization",
+        "credentials",
+    ],
+)
+@pytest.mark.parametrize("form", ["json", "human"])
+def test_secret_under_its_key_is_masked_at_any_depth(key: str, form: str) -> None:
+    stream, log = logged(form=form)
+    log.info("x", **{key: "hunter2"}, deep={"list": [{key: {"data": "hunter2"}}]})
+    assert stream.getvalue()
+    assert "hunter2" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://ledger:hunter2@db/ledger",
+        "auth_password=hunter2 failed",
+        "{'auth_password': 'hunter2', 'x': 1}",
+        '{"keyring": "hunter2"}',
+        "X-Auth-Token: hunter2",
+    ],
+)
+def test_secret_in_text_is_masked_in_events_fields_and_tracebacks(text: str) -> None:
+    stream, log = logged()
+    log.info(text, why=text)
+    logging.getLogger("library").info("said %s", text)
+    try:
+        raise ValueError(text)
+    except ValueError:
+        log.exception("failed")
+    assert len(lines(stream)) == 3
+    assert "ValueError" in stream.getvalue()
+    assert "hunter2" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"secret_uuid": "u", "token_count": 3, "service_token": True, "token": None},
+        {"volume_id": "v", "auth_enabled": True, "author": "ada"},
+        "http://127.0.0.1:8776/v3",
+        "waiting for volume v: status is creating",
+    ],
+)
+def test_what_is_no_secret_is_shown(harmless: Any) -> None:
+    assert masked(harmless) == harmless

@@ -1,0 +1,145 @@
+"""Rules of the house that ruff, mypy and import-linter cannot say."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("ledger", "aggregates", "projections", "handlers", "host_agent", "sql")
+PURE = ("aggregates", "handlers")
+
+FUNCTION_LINES_MAX = 60
+MODULE_LINES_MAX = 450
+
+PRODUCT = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+#: A call of one of these makes a result depend on when and where it is computed.
+IMPURE_CALLS = {"now", "utcnow", "today", "uuid1", "uuid4", "open", "print", "input", "urandom"}
+
+SQL_STATEMENT = re.compile(
+    r"^\s*(SELECT\s.+\sFROM\s|INSERT\s+INTO\s|UPDATE\s+\w+\s+SET\s|DELETE\s+FROM\s"
+    r"|(CREATE|ALTER|DROP)\s+(TABLE|INDEX|VIEW|FUNCTION)\s)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def where(path: Path, node: ast.AST) -> str:
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines without the docstring: explaining costs nothing."""
+    first = function.body[0]
+    lines = (function.end_lineno or 0) - function.lineno + 1
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        lines -= (first.end_lineno or 0) - first.lineno + 1
+    return lines
+
+
+def too_long(path: Path) -> Iterator[str]:
+    lines = len(path.read_text().splitlines())
+    if lines > MODULE_LINES_MAX:
+        yield f"{path.relative_to(ROOT)}: {lines} lines"
+    for node in ast.walk(parsed(path)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if body_lines(node) > FUNCTION_LINES_MAX:
+            yield f"{where(path, node)} {node.name}: {body_lines(node)} lines"
+
+
+def impure(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
+            name = called.id if isinstance(called, ast.Name) else called
+            if name in IMPURE_CALLS:
+                yield f"{where(path, node)} {name}()"
+
+
+def sql_in_code(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and SQL_STATEMENT.match(text):
+            yield where(path, node)
+
+
+def test_functions_fit_a_screen_and_modules_a_sitting() -> None:
+    assert [found for path in PRODUCT + TESTS for found in too_long(path)] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [path for path in PRODUCT if path.read_text() and not ast.get_docstring(parsed(path))]
+    assert silent == []
+
+
+def test_pure_packages_ask_no_clock_and_roll_no_dice() -> None:
+    pure = [path for path in PRODUCT if path.relative_to(ROOT).parts[0] in PURE]
+    assert pure
+    assert [found for path in pure for found in impure(path)] == []
+
+
+def test_sql_is_in_sql_only() -> None:
+    outside = [path for path in PRODUCT if path.relative_to(ROOT).parts[0] != "sql"]
+    assert [found for path in outside for found in sql_in_code(path)] == []
+
+
+def test_packages_are_those_of_the_fixed_layout() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(PACKAGES)
+    assert project["tool"]["importlinter"]["root_packages"] == list(PACKAGES)
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-agent.lock"])
+def test_lock_pins_by_hash_and_names_no_place(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert not re.search(r"://|index-url|find-links|^/| /", text, re.MULTILINE)
+    pins = re.findall(
+        r"^[a-z0-9][^ ]*==.*\n(?: +--hash=sha256:[0-9a-f]{64}.*\n)+", text, re.MULTILINE
+    )
+    assert len(pins) == len(re.findall(r"^[a-z0-9]", text, re.MULTILINE))
+
+
+def test_locks_hold_every_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    declared = {
+        "requirements.lock": [
+            *project["project"]["dependencies"],
+            *project["dependency-groups"]["build"],
+            *(need for extra in ("embedded", "test", "lint") for need in extras[extra]),
+        ],
+        "requirements-agent.lock": [*project["project"]["dependencies"], *extras["agent"]],
+    }
+    for name, needs in declared.items():
+        locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / name).read_text(), re.MULTILINE))
+        assert {re.split(r"[\[<>=~! ]", need)[0] for need in needs} - locked == set()
+
+
+@pytest.mark.slow
+def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    shipped = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    present = {
+        str(path.relative_to(ROOT))
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert shipped == present
