@@ -1,0 +1,83 @@
+# Everything starts here: `make` lists the targets.  Needs make, git and Python >= 3.11 with venv.
+#
+#   make demo ARGS="--once -f json"     arguments go to the command behind the target
+#   make test ARGS="-k log -x"
+#   make lab TIER=full                  root, Debian
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+TIER   ?= full
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP   := $(BIN)/python -m pip --disable-pip-version-check --no-input
+UV    := uv==0.13.8
+
+LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 \
+          --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint style types imports format lab lock clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## install the locked dependencies and the project into .venv
+
+demo: $(STAMP) ## a whole small cloud on this machine, with a crash to watch (ARGS="--once -f json")
+	@$(BIN)/attachment-ledger demo $(ARGS)
+
+test: $(STAMP) ## the tests that need neither root nor network
+	$(BIN)/pytest $(ARGS)
+
+lint: style types imports ## style, types, architecture
+
+style: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## rewrite the code in the house's format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full)
+	tests/lab/run.sh $(TIER)
+
+# Changed dependencies are noticed by the lock files; the sources are installed editable.
+$(STAMP): requirements.lock pyproject.toml | $(BIN)/python
+	@echo "Installing the locked dependencies into $(VENV) (a minute, once) ..."
+	$(PIP) install --quiet --require-hashes -r requirements.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    found=$$(command -v $(PYTHON) >/dev/null && $(PYTHON) --version 2>&1); \
+	    echo "error: Python 3.11 or newer is needed; $(PYTHON) is $${found:-not installed}"; \
+	    echo "  Debian 12, Ubuntu 24.04: apt install python3 python3-venv"; \
+	    echo "  elsewhere: install one and say which: make PYTHON=/path/to/python3.11"; \
+	    exit 1; } >&2
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "error: $(PYTHON) has no venv module"; \
+	    echo "  Debian, Ubuntu: apt install python3-venv"; \
+	    exit 1; } >&2
+	@$(PYTHON) -m venv $(VENV)
+
+lock: $(BIN)/python ## resolve the dependencies of pyproject.toml anew
+	@$(BIN)/uv --version >/dev/null 2>&1 || $(PIP) install --quiet $(UV)
+	$(LOCK) --group build --extra embedded --extra test --extra lint --upgrade \
+	    --output-file requirements.lock
+	$(LOCK) --extra agent --constraint requirements.lock --upgrade \
+	    --output-file requirements-agent.lock
+	@! grep -nE '://|--(extra-)?index-url|--find-links' requirements*.lock
+
+clean: ## remove everything that was made here, the environment included
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

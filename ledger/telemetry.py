@@ -1,0 +1,114 @@
+"""Logs of the service: human lines on a terminal, one JSON object per line elsewhere.
+
+Every line of ours and of any library passes the same processors: what is bound to
+the context (`bound(operation=..., request_id=...)`) is added, secrets are masked.
+Masking is the second net; the first is that secrets are not handed to a logger.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import orjson
+import structlog
+from structlog.contextvars import bound_contextvars as bound
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+__all__ = ["MASK", "bound", "masked", "set_up"]
+
+MASK = "***"
+
+#: Keys whose values are not for logs, at any depth; `connection_info` as a whole.
+_SECRET_KEY = re.compile(
+    r"passw(or)?d|passphrase|keyring|credential|connection_info|authorization"
+    r"|(^|[-_])(secret|token|auth_?key|api_?key)s?([-_](key|value|sha256))?$",
+    re.IGNORECASE,
+)
+#: The same in text: `password=hunter2`, `"auth_password": "hunter2"`, `X-Auth-Token: ...`.
+_SECRET_IN_TEXT = re.compile(
+    r"""(?P<name>["']?[\w-]*(?:passw(?:or)?d|passphrase|keyring|secret|token)["']?\s*[:=]\s*)"""
+    r"""(?:"[^"]*"|'[^']*'|[^\s,;&}\])"']+)""",
+    re.IGNORECASE,
+)
+_PASSWORD_IN_URL = re.compile(r"(?P<name>\b[\w+.-]+://[^\s:/@]*:)[^\s/@]+(?=@)")
+
+#: Libraries that tell every request at INFO.
+_TALKATIVE = ("aiohttp.access", "keystoneauth", "urllib3", "asyncio")
+
+
+def masked(value: Any, key: str = "") -> Any:
+    """`value` with every recognisable secret in it replaced by MASK."""
+    if key and value is not None and not isinstance(value, bool) and _SECRET_KEY.search(key):
+        return MASK
+    if isinstance(value, Mapping):
+        return {name: masked(item, str(name)) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(item) for item in value]
+    if isinstance(value, str):
+        text = _PASSWORD_IN_URL.sub(rf"\g<name>{MASK}", value)
+        return _SECRET_IN_TEXT.sub(rf"\g<name>{MASK}", text)
+    return value
+
+
+def _mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    # Names with an underscore are structlog's own (the record, exc_info before it is text).
+    return {
+        key: value if key.startswith("_") else masked(value, key) for key, value in event.items()
+    }
+
+
+def _to_json(event: EventDict, **_options: Any) -> str:
+    return orjson.dumps(event, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def set_up(level: str = "info", form: str = "auto", stream: TextIO | None = None) -> None:
+    """Configure logging for this process; a second call replaces the first.
+
+    `form` is "human", "json" or "auto": human where `stream` (stderr) is a terminal.
+    """
+    stream = stream or sys.stderr
+    human = form == "human" or (form == "auto" and stream.isatty())
+    shared = _shared_processors()
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared, processors=_final_processors(human=human)
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
+
+
+def _shared_processors() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _final_processors(*, human: bool) -> list[Processor]:
+    """Exceptions become text before masking, so that theirs is masked as well."""
+    common: list[Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        _mask_secrets,
+    ]
+    if human:
+        return [*common, structlog.dev.ConsoleRenderer(colors=False)]
+    return [*common, structlog.processors.JSONRenderer(serializer=_to_json)]

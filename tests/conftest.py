@@ -1,0 +1,165 @@
+"""Shared fixtures: a throw-away PostgreSQL, a fresh migrated database per test, random seeds.
+
+The server is the embedded one without fsync, one per pytest process (so pytest-xdist
+needs no care), unless LEDGER_TEST_DATABASE_URL names a server whose role may create
+databases.  A test's database is cloned from a template that was migrated once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import hypothesis
+import psycopg
+import pytest
+from psycopg import sql
+
+from ledger.embedded import EmbeddedPostgres, EmbeddedPostgresError
+
+TEST_CLUSTER_PREFIX = "attachment-ledger-test-"
+MEMORY = Path("/dev/shm")  # making a database is 300 files: 15 ms here, 70 ms and more on a disk
+MEMORY_NEEDED_BYTES = 2 * 1024**3  # containers often have 64 MB
+DROP_LAG = 4  # a backend that is still leaving delays DROP DATABASE by 100 ms
+ABANDONED_AFTER_S = 600
+
+hypothesis.settings.register_profile("dev", max_examples=50, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Fix hypothesis's seed where it is not given, so that the header can name it."""
+    if config.getoption("hypothesis_seed") is None:  # xdist's workers inherit the option
+        config.option.hypothesis_seed = str(random.randrange(2**32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = config.getoption("hypothesis_seed")
+    profile = "ci" if os.environ.get("CI") else "dev"
+    return f"hypothesis profile {profile}; repeat with --hypothesis-seed={seed}"
+
+
+class Databases:
+    """Makes and drops databases on one server."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._admin = psycopg.connect(dsn, autocommit=True)
+        self._numbers = itertools.count()
+        self._template: str | None = None
+        self._used: deque[str] = deque()
+
+    def create(self, template: str = "template1") -> str:
+        name = f"ledger_test_{os.getpid()}_{next(self._numbers)}"
+        self._admin.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
+        return name
+
+    def create_migrated(self) -> str:
+        if self._template is None:
+            from ledger import migrations
+
+            template = self.create()
+            migrations.upgrade(self.url(template))
+            self._template = template
+        return self.create(self._template)
+
+    def drop(self, name: str, lag: int = DROP_LAG) -> None:
+        """Drop the database a few tests later, when its connections are gone."""
+        self._used.append(name)
+        while len(self._used) > lag:
+            name = self._used.popleft()
+            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+            self._admin.execute(drop)
+
+    def url(self, name: str) -> str:
+        server = urlsplit(self._dsn)  # geturl() would drop an empty host's slashes
+        return f"{server.scheme}://{server.netloc}/{name}?{server.query}"
+
+    def close(self) -> None:
+        if self._template is not None:
+            self.drop(self._template, lag=0)
+        self._admin.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A server to make databases on: its maintenance database's DSN."""
+    given = os.environ.get("LEDGER_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    _sweep_abandoned()
+    home = Path(tempfile.mkdtemp(prefix=TEST_CLUSTER_PREFIX, dir=_roomy()))
+    home.chmod(0o711)  # as root the server runs as another account
+    try:
+        with EmbeddedPostgres(fsync=False) as server:
+            yield server.start(home)
+    finally:
+        shutil.rmtree(home)
+
+
+@pytest.fixture(scope="session")
+def databases(postgres_url: str) -> Iterator[Databases]:
+    made = Databases(postgres_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def database_url(databases: Databases) -> Iterator[str]:
+    """A database of this test's own, with the current schema."""
+    name = databases.create_migrated()
+    yield databases.url(name)
+    databases.drop(name)
+
+
+@pytest.fixture
+def empty_database_url(databases: Databases) -> Iterator[str]:
+    """A database of this test's own, with nothing in it."""
+    name = databases.create()
+    yield databases.url(name)
+    databases.drop(name)
+
+
+def _roomy() -> Path:
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED_BYTES:
+        return MEMORY
+    return Path(tempfile.gettempdir())
+
+
+def _sweep_abandoned() -> None:
+    """Stop and remove the servers of test runs that were killed."""
+    for home in _roomy().glob(f"{TEST_CLUSTER_PREFIX}*"):
+        # Another run may be ending, or sweeping as well.
+        with contextlib.suppress(OSError, EmbeddedPostgresError):
+            if home.stat().st_uid == os.geteuid() and _is_abandoned(home / "users.lock"):
+                with EmbeddedPostgres(fsync=False) as server:
+                    server.start(home)
+                shutil.rmtree(home)
+
+
+def _is_abandoned(users: Path) -> bool:
+    if time.time() - users.stat().st_mtime < ABANDONED_AFTER_S:
+        return False  # perhaps between its start and its lock
+    with users.open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
