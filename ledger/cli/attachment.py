@@ -1,0 +1,112 @@
+"""`attachment list|show`: what is attached where and by which flow, now or at a moment."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+from uuid import UUID
+
+from ledger.cli.base import CliError, ExitCode, Lister, ShowOne, add_at, add_limit, usage
+
+HISTORY_EVENTS_MAX = 100_000
+
+COLUMNS = ("ID", "Volume", "Server", "Host", "State", "Operation", "Since", "Until")
+
+
+class List(Lister):
+    """List attachments: the open ones, or those that were on a host at a moment."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--volume", metavar="ID")
+        parser.add_argument("--server", metavar="ID")
+        parser.add_argument("--host", metavar="NAME")
+        parser.add_argument("--all", action="store_true", help="those that have ended too")
+        add_at(parser, "those that were on a host then; needs --volume or --host")
+        add_limit(parser, "at most so many attachments")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        asked = {name: getattr(parsed_args, name) for name in ("volume", "server", "host")}
+        if parsed_args.at:
+            return COLUMNS, self._then(parsed_args, asked)
+        found = self.client.items(
+            "/v1/attachments", "attachments", parsed_args.limit, open=not parsed_args.all, **asked
+        )
+        rows = [
+            (
+                row["attachment_id"],
+                row["volume_id"],
+                row["server_id"],
+                row["host"],
+                row["state"],
+                row["operation_id"],
+                row["created_at"],
+                row["ended_at"],
+            )
+            for row in found
+        ]
+        return COLUMNS, rows
+
+    def _then(self, parsed_args: argparse.Namespace, asked: dict[str, Any]) -> list[Any]:
+        if not (parsed_args.volume or parsed_args.host):
+            raise usage("--at needs --volume or --host: whose attachments at that time?")
+        spans = self.client.get("/v1/attachments", at=parsed_args.at, **asked)["attachments"]
+        return [
+            (
+                span["attachment_id"],
+                span["volume_id"],
+                span["server_id"],
+                span["host"],
+                "on host",
+                None,
+                span["from_at"],
+                span["to_at"],
+            )
+            for span in spans[: parsed_args.limit]
+        ]
+
+
+class Show(ShowOne):
+    """Show an attachment, as it is or as it was."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<attachment>")
+        add_at(parser, "as it was then")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        path = f"/v1/attachments/{parsed_args.id}"
+        if parsed_args.at:
+            return self.dict2columns(self._then(path, parsed_args.id, parsed_args.at))
+        return self.dict2columns(self.client.get(path))
+
+    def _then(self, path: str, attachment_id: str, at: str) -> dict[str, Any]:
+        """Its events up to then, put together by the aggregate's own rules."""
+        from eventsourcing.utils import resolve_topic
+
+        from aggregates.attachment import Attachment
+
+        told = self.client.items(f"{path}/history", "events", HISTORY_EVENTS_MAX, at=at)
+        own = [event for event in told if event["topic"].startswith(f"{Attachment.__name__}.")]
+        if not own:
+            raise CliError(f"there was no attachment {attachment_id} at {at}.", ExitCode.NOT_FOUND)
+        identity = UUID(attachment_id)
+        events = (
+            resolve_topic(event["topic"])(
+                originator_id=identity, originator_version=event["version"], **event["body"]
+            )
+            for event in own
+        )
+        then = Attachment.evolve(identity, events)
+        return {
+            "attachment_id": attachment_id,
+            "at": at,
+            "volume_id": then.volume_id,
+            "server_id": then.server_id,
+            "host": then.host,
+            "state": str(then.state),
+            "operation_id": own[-1]["operation_id"],
+            "since": own[-1]["recorded_at"],
+        }

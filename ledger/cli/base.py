@@ -1,0 +1,213 @@
+"""What all commands share: exit codes, errors, the client, cliff's classes made ours.
+
+Nothing here, and nothing at the top of a command's module, may import slowly: help
+must come at once.  The client, the database and the service are imported in actions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from cliff import command, lister, show
+
+if TYPE_CHECKING:
+    from ledger.client import ApiError, Client, ClientError
+
+LIMIT_DEFAULT = 100
+LIMIT_MAX = 100_000
+
+
+class ExitCode(IntEnum):
+    """What scripts can rely on (docs/cli.md)."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    OPERATION_FAILED = 5  # cleanly: all was undone, by itself or on request
+    PARKED = 6  # an operator is needed
+    TIMED_OUT = 7  # waiting ended, the operation goes on
+
+
+class CliError(Exception):
+    """The command ends here: what and why is the message, `hint` what to do next."""
+
+    def __init__(self, message: str, code: ExitCode, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+def usage(message: str, hint: str | None = None) -> CliError:
+    return CliError(message, ExitCode.USAGE, hint)
+
+
+def _from_api(error: ApiError) -> CliError:
+    codes = {400: ExitCode.USAGE, 404: ExitCode.NOT_FOUND}
+    server_error = 500
+    code = ExitCode.UNEXPECTED if error.status >= server_error else ExitCode.REFUSED
+    hints = {
+        401: "Give a token the service knows: --token, or the environment's LEDGER_TOKEN.",
+        403: "The token's roles do not allow this.",
+        503: "See what is not ready: curl .../readyz on the service.",
+    }
+    return CliError(
+        str(error), codes.get(error.status, code), error.hint or hints.get(error.status)
+    )
+
+
+def from_client(error: ClientError) -> CliError:
+    """The exit code of an answer, or of none."""
+    from ledger.client import ApiError, UnreachableError
+
+    if isinstance(error, ApiError):
+        return _from_api(error)
+    hint = error.hint
+    if isinstance(error, UnreachableError):
+        hint = (
+            "Is it running? Start it with 'attachment-ledger serve', or say where it is: "
+            "--url, or the environment's LEDGER_URL."
+        )
+    return CliError(str(error), ExitCode.UNEXPECTED, hint)
+
+
+class Reporting(command.Command):
+    """Errors go to stderr in one form and become exit codes; `exit_code` may be set too."""
+
+    exit_code = ExitCode.OK
+
+    def _load_hooks(self) -> None:
+        # No plug-ins: looking for them costs more than most commands.
+        self._hooks = []
+
+    def get_epilog(self) -> str:
+        # cliff would name the distribution, for which it reads those of all packages.
+        return ""
+
+    @property
+    def client(self) -> Client:
+        from ledger.client import Client
+
+        return Client(self.app.options.url, self.app.options.token)
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        try:
+            code = super().run(parsed_args)
+        except Exception as error:  # noqa: BLE001 - told to the user, with an exit code
+            return self._ended(error)
+        return self.exit_code or code
+
+    def _ended(self, error: Exception) -> int:
+        from ledger.client import ClientError
+
+        if isinstance(error, BrokenPipeError):
+            raise error
+        if isinstance(error, ClientError):
+            error = from_client(error)
+        if self.app.options.debug:
+            import traceback
+
+            traceback.print_exception(error, file=self.app.stderr)
+        if isinstance(error, CliError):
+            complain(str(error), error.hint)
+            return error.code
+        complain(
+            f"unexpected {type(error).__name__}: {error}",
+            "This is a bug, or a broken installation: the same with --debug shows where.",
+        )
+        return ExitCode.UNEXPECTED
+
+
+class Command(Reporting):
+    """A command that prints nothing, or something of its own."""
+
+
+class Lister(Reporting, lister.Lister):
+    """A command that prints a list in the format asked for."""
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        return _with_known_columns(
+            lambda: super(Lister, self).produce_output(parsed_args, column_names, data)
+        )
+
+
+class ShowOne(Reporting, show.ShowOne):
+    """A command that prints one thing in the format asked for."""
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        return _with_known_columns(
+            lambda: super(ShowOne, self).produce_output(parsed_args, column_names, data)
+        )
+
+
+def _with_known_columns(produce: Any) -> int:
+    try:
+        return int(produce())
+    except ValueError as error:
+        if "No recognized column" not in str(error):
+            raise
+        raise usage(str(error)) from None
+
+
+def complain(message: str, hint: str | None = None) -> None:
+    """The one form of an error: what and why, then what next."""
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"  {hint}", file=sys.stderr)
+
+
+def note(message: str) -> None:
+    """Something to know that is no result: kept out of what scripts read."""
+    print(message, file=sys.stderr)
+
+
+def add_limit(parser: argparse.ArgumentParser, what: str, default: int = LIMIT_DEFAULT) -> None:
+    parser.add_argument(
+        "--limit",
+        type=_limit,
+        default=default,
+        metavar="N",
+        help=f"{what} (default {default}, at most {LIMIT_MAX})",
+    )
+
+
+def _limit(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) <= LIMIT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {LIMIT_MAX}")
+    return int(text)
+
+
+def add_at(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--at",
+        type=moment,
+        metavar="TIME",
+        help=f"{what}: ISO 8601, UTC unless it has an offset, e.g. 2026-11-17T14:02",
+    )
+
+
+def moment(text: str) -> str:
+    """A time as the API takes it."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time in ISO 8601, like 2026-11-17T14:02 or 2026-11-17T15:02+01:00"
+        ) from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def clock(text: str | None) -> str:
+    """A moment of the API for people: UTC, to the second."""
+    return "" if not text else f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def on_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,65 @@
+"""`db upgrade|status|check`: the schema of the service's database."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.base import Command, ShowOne, note
+from ledger.cli.settings import add_config, database
+
+
+class Upgrade(Command):
+    """Bring the database to the schema of this version; safe to run at any time."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from ledger import migrations
+
+        with database(parsed_args) as dsn:
+            done = migrations.upgrade(dsn)
+        for name in done:
+            self.app.stdout.write(f"{name}\n")
+        note(f"{len(done)} migrations applied." if done else "The schema is current.")
+        return 0
+
+
+class Status(ShowOne):
+    """Show which migrations the database has, and which it lacks."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger import migrations
+
+        with database(parsed_args) as dsn:
+            state = migrations.status(dsn)
+        columns = ("current", "applied", "pending", "unknown", "changed")
+        values = [getattr(state, name) for name in columns]
+        if parsed_args.formatter in {"table", "value", "shell"}:
+            values = [", ".join(v) if isinstance(v, tuple) else v for v in values]
+        return columns, [list(v) if isinstance(v, tuple) else v for v in values]
+
+
+class Check(Command):
+    """Exit 0 if the schema is exactly this version's, else say what to run."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from ledger import migrations
+
+        with database(parsed_args) as dsn:
+            migrations.check(dsn)
+        note("The schema is current.")
+        return 0

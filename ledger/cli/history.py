@@ -1,0 +1,108 @@
+"""`history volume|server|attachment|host|operation`: everything that ever happened to it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.base import Lister, add_at, add_limit, note
+
+TIMELINE = "timeline"
+
+
+class History(Lister):
+    """The last events of one thing, oldest first."""
+
+    noun = ""
+
+    def _load_formatter_plugins(self) -> Any:
+        from stevedore import ExtensionManager
+        from stevedore.extension import Extension
+
+        manager = super()._load_formatter_plugins()
+        timeline = Extension(TIMELINE, None, None, _Timeline())  # type: ignore[arg-type]
+        return ExtensionManager.make_test_instance([*manager.extensions, timeline])
+
+    @property
+    def formatter_default(self) -> str:
+        return TIMELINE
+
+    @property
+    def need_sort_by_cliff(self) -> bool:
+        return False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        what = "name" if self.noun == "host" else "id"
+        parser.add_argument("id", metavar=f"<{self.noun} {what}>")
+        add_at(parser, "only what had happened by then")
+        add_limit(parser, "the last so many events")
+        parser.add_argument("--reverse", action="store_true", help="newest first")
+        parser.add_argument(
+            "--long", action="store_true", help="in the timeline, show claims and the like too"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.timeline import COLUMNS, Entry
+
+        events = self.client.items(
+            f"/v1/{self.noun}s/{parsed_args.id}/history",
+            "events",
+            parsed_args.limit,
+            at=parsed_args.at,
+            order="desc",
+        )
+        entries = [Entry.of(event) for event in events]
+        if len(entries) == parsed_args.limit:
+            note(f"Only the last {parsed_args.limit} events are shown: --limit shows more.")
+        if not parsed_args.reverse:
+            entries.reverse()
+        self.entries = entries
+        return COLUMNS, [entry.row for entry in entries]
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        from ledger.cli.timeline import lines
+
+        if parsed_args.formatter != TIMELINE:
+            return super().produce_output(parsed_args, column_names, data)
+        for line in lines(self.entries, long=parsed_args.long):
+            self.app.stdout.write(f"{line}\n")
+        return 0
+
+
+class _Timeline:
+    """Only a name for `-f`: the timeline is drawn from the events, not from columns."""
+
+    def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
+        """It has no options."""
+
+
+class OfVolume(History):
+    """Tell the history of a volume."""
+
+    noun = "volume"
+
+
+class OfServer(History):
+    """Tell the history of a server."""
+
+    noun = "server"
+
+
+class OfAttachment(History):
+    """Tell the history of an attachment."""
+
+    noun = "attachment"
+
+
+class OfHost(History):
+    """Tell the history of a host."""
+
+    noun = "host"
+
+
+class OfOperation(History):
+    """Tell the history of an operation."""
+
+    noun = "operation"

@@ -1,0 +1,91 @@
+"""`host list|show|fence|unfence`: the hypervisors, their agents, and who is shut out."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, clock
+
+COLUMNS = ("Host", "State", "Epoch", "Attachments", "Commands", "Last contact", "Version")
+
+
+def state(host: dict[str, Any]) -> str:
+    """In a word: fenced, up or down."""
+    if host["fenced"]:
+        return "fenced"
+    return "up" if host["alive"] else "down"
+
+
+class List(Lister):
+    """List hosts: up, down or fenced, and what they hold."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        rows = [
+            (
+                host["host"],
+                state(host),
+                host["epoch"],
+                host["open_attachments"],
+                host["open_commands"],
+                clock(host["seen_at"]),
+                host["service_version"],
+            )
+            for host in self.client.get("/v1/hosts")["hosts"]
+        ]
+        return COLUMNS, rows
+
+
+class _OfHost(ShowOne):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="<host>")
+        return parser
+
+    def shown(self, name: str) -> tuple[Any, Any]:
+        host = self.client.get(f"/v1/hosts/{name}")
+        return self.dict2columns({"host": host["host"], "state": state(host), **host})
+
+
+class Show(_OfHost):
+    """Show a host: its agent's contact and abilities, what it holds, its epoch."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        return self.shown(parsed_args.host)
+
+
+class Fence(_OfHost):
+    """Shut a host out: you vouch that nothing on it touches volumes any more.
+
+    Its results are refused from now on, and what it was asked to do fails.  Fencing a
+    host that still runs guests corrupts their data once the volumes are used elsewhere:
+    be sure that it is powered off or cut off from the storage, and say how you know.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
+        add("--evidence", required=True, metavar="TEXT", help="how you know that it is down")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        body = {"reason": parsed_args.reason, "evidence": parsed_args.evidence}
+        self.client.post(f"/v1/hosts/{parsed_args.host}/fence", body)
+        return self.shown(parsed_args.host)
+
+
+class Unfence(_OfHost):
+    """Let a fenced host work again."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        body = {"reason": parsed_args.reason}
+        self.client.post(f"/v1/hosts/{parsed_args.host}/unfence", body)
+        return self.shown(parsed_args.host)

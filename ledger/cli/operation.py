@@ -1,0 +1,70 @@
+"""`operation list|show`: what is under way, what is parked and why."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, add_limit, clock
+
+COLUMNS = ("ID", "Flow", "State", "Why", "Server", "Volumes", "Host", "Started", "Ended")
+
+
+class List(Lister):
+    """List operations, newest first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        state = parser.add_mutually_exclusive_group()
+        state.add_argument("--state", choices=("running", "parked", "finished"))
+        state.add_argument(
+            "--parked", dest="state", action="store_const", const="parked", help="--state parked"
+        )
+        parser.add_argument("--flow", metavar="NAME")
+        parser.add_argument("--server", metavar="ID")
+        parser.add_argument("--volume", metavar="ID")
+        parser.add_argument("--host", metavar="NAME")
+        add_limit(parser, "at most so many operations")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.plan import standing
+
+        wanted = ("state", "flow", "server", "volume", "host")
+        asked = {name: getattr(parsed_args, name) for name in wanted}
+        found = self.client.items("/v1/operations", "operations", parsed_args.limit, **asked)
+        rows = [
+            (
+                operation["operation_id"],
+                operation["flow"],
+                standing(operation),
+                operation["why"],
+                operation["server_id"],
+                ", ".join(operation["volume_ids"]),
+                operation["host"],
+                clock(operation["started_at"]),
+                clock(operation["finished_at"]),
+            )
+            for operation in found
+        ]
+        return COLUMNS, rows
+
+
+class Show(ShowOne):
+    """Show an operation: its steps, the one it is at, what is left and why."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<operation>")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        return shown(self.client.get(f"/v1/operations/{parsed_args.id}"))
+
+
+def shown(operation: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The rows of one operation."""
+    from ledger.cli.plan import fields
+
+    told = fields(operation)
+    return tuple(told), tuple(told.values())

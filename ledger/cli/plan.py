@@ -1,0 +1,167 @@
+"""An operation for people: its steps with where it stands, what is left, what may be done.
+
+Pure.  Works on the answers of `GET /v1/operations` and `/v1/operations/{id}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cliff.columns import FormattableColumn
+
+from ledger.cli.base import ExitCode, clock
+from ledger.cli.words import error_text, left_text
+
+Operation = dict[str, Any]
+Step = dict[str, Any]
+
+_ACTS = {
+    "retry": "operation retry {id} --reason ...",
+    "skip": "operation skip {id} {step} --reason ...",
+    "unwind": "operation unwind {id} --reason ...",
+    "give_up": "operation give-up {id} --reason ...",
+}
+
+
+def exit_code(operation: Operation) -> ExitCode:
+    """How an operation that nobody waits for any more has ended."""
+    if operation["state"] == "parked":
+        return ExitCode.PARKED
+    if operation["state"] == "running":
+        return ExitCode.TIMED_OUT
+    return ExitCode.OK if operation["outcome"] == "completed" else ExitCode.OPERATION_FAILED
+
+
+def is_over(operation: Operation) -> bool:
+    """Whether waiting on has no use: it ended, or it is an operator's turn."""
+    return str(operation["state"]) != "running"
+
+
+def standing(operation: Operation) -> str:
+    """State, outcome and direction in a word or two."""
+    if operation["state"] == "running" and operation["unwinding"]:
+        return "unwinding"
+    return str(operation["outcome"] or operation["state"])
+
+
+def name_of(step: Step) -> str:
+    return f"undo of {step['step']}" if step["undo"] else str(step["step"])
+
+
+def is_settled(step: Step) -> bool:
+    return step["status"] in {"done", "skipped"}
+
+
+def current(operation: Operation) -> Step | None:
+    """The step it is at: the first that is not done, in the direction it goes."""
+    if operation["state"] == "finished":
+        return None
+    back = [step for step in operation["steps"] if step["undo"]]
+    waiting = (step for step in back or operation["steps"] if not is_settled(step))
+    return next(waiting, None)
+
+
+def progress(operation: Operation) -> str:
+    """One line: where it is and, if something is wrong, what."""
+    step = current(operation)
+    text = f"{operation['flow']}: {standing(operation)}"
+    if step is None:
+        return text
+    text += f", step {name_of(step)}"
+    if step["error"]:
+        text += f", {step['attempts']} attempts: {error_text(step['error'])}"
+    return text
+
+
+def drawing(operation: Operation) -> Iterator[str]:
+    """A line per step: what is done, where it is, what went wrong."""
+    at = current(operation)
+    several = len({step["lane"] for step in operation["steps"]}) > 1
+    heading = ""
+    for step in operation["steps"]:
+        now = f"on {step['place']}" + (
+            f", lane {step['lane']}: {step['volume_id']}" if several else ""
+        )
+        if now != heading:
+            yield now
+            heading = now
+        mark = "->" if step is at else "  "
+        yield f" {mark} {name_of(step):<19} {_known(step)}".rstrip()
+
+
+def _known(step: Step) -> str:
+    words = [] if step["status"] == "pending" else [step["status"]]
+    if step["attempts"] > 1:
+        words.append(f"{step['attempts']} attempts")
+    if step["status"] == "done" and step["took_ms"] is not None:
+        words.append(f"{step['took_ms']} ms")
+    if step["status"] == "retrying" and step["retry_at"]:
+        words.append(f"again at {clock(step['retry_at'])}")
+    if step["error"] and not is_settled(step):
+        words.append(error_text(step["error"]))
+    return ", ".join(words)
+
+
+def left(operation: Operation) -> Iterator[str]:
+    """What a parked operation has not done, and why."""
+    for item in operation["left"] or []:
+        why = error_text(item["error"]) if item.get("error") else "waits for the step above"
+        yield f"{left_text(item)}: {why}"
+
+
+def next_commands(operation: Operation) -> Iterator[str]:
+    """The acts that the service would take now, ready to be copied."""
+    step = (operation["left"] or [{"step": "STEP"}])[0]["step"]
+    for act in operation["acts"]:
+        if act in _ACTS:
+            yield "attachment-ledger " + _ACTS[act].format(id=operation["operation_id"], step=step)
+
+
+class Drawing(FormattableColumn[list[Step]]):
+    """The steps: drawn for people, as they are for machines."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(operation["steps"])
+        self._operation = operation
+
+    def human_readable(self) -> str:
+        return "\n".join(drawing(self._operation))
+
+
+class Lines(FormattableColumn[list[Any]]):
+    """Lines for people, the rows behind them for machines."""
+
+    def __init__(self, rows: list[Any], lines: Iterator[str]) -> None:
+        super().__init__(rows)
+        self._lines = list(lines)
+
+    def human_readable(self) -> str:
+        return "\n".join(self._lines)
+
+
+def fields(operation: Operation) -> dict[str, Any]:
+    """One operation, from the answer that has its steps."""
+    at = current(operation)
+    shown: dict[str, Any] = {
+        "id": operation["operation_id"],
+        "flow": operation["flow"],
+        "state": operation["state"],
+        "outcome": operation["outcome"],
+        "unwinding": operation["unwinding"],
+        "step": name_of(at) if at else None,
+        "why": operation["why"],
+        "server": operation["server_id"],
+        "volumes": Lines(operation["volume_ids"], iter(operation["volume_ids"])),
+        "host": operation["host"],
+        "who": operation["actor"],
+        "request": operation["request_id"],
+        "started": operation["started_at"],
+        "ended": operation["finished_at"],
+        "steps": Drawing(operation),
+    }
+    if operation["state"] == "parked":
+        shown["left"] = Lines(operation["left"] or [], left(operation))
+    if operation["state"] != "finished":
+        shown["next"] = Lines(operation["acts"], next_commands(operation))
+    return shown

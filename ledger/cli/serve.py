@@ -1,0 +1,59 @@
+"""`serve`: run the service."""
+
+from __future__ import annotations
+
+import argparse
+
+from ledger.cli import settings
+from ledger.cli.base import CliError, Command, ExitCode, usage
+
+
+class Serve(Command):
+    """Run the service until SIGTERM or SIGINT.
+
+    Without a database in its settings it starts the embedded PostgreSQL, for trial.  On a
+    database whose schema is not this version's it refuses, and says what to run.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        settings.add_config(parser)
+        add = parser.add_argument
+        add("--host", help="overrides listen.host")
+        add("--port", type=int, help="overrides listen.port; 0 takes a free one, which is logged")
+        add("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+        add("--log-format", choices=("auto", "human", "json"), default="auto")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        flags = {"listen.host": parsed_args.host, "listen.port": parsed_args.port}
+        chosen = settings.load(parsed_args, **flags)
+
+        import psycopg
+
+        from ledger import bootstrap, telemetry
+        from ledger.embedded import EmbeddedPostgresError
+        from ledger.migrations import SchemaError
+
+        telemetry.set_up(parsed_args.log_level, parsed_args.log_format)
+        if not chosen.cinder:
+            raise usage(
+                "the settings do not say where Cinder is.",
+                "Set cinder.endpoint (LEDGER_CINDER__ENDPOINT) or [cinder.auth]; for a trial: "
+                "attachment-ledger sim cinder, or all at once: attachment-ledger demo",
+            )
+        try:
+            bootstrap.serve(chosen)
+        except SchemaError as error:
+            raise settings.schema_error(error) from None
+        except EmbeddedPostgresError as error:
+            raise CliError(f"no database: {error}", ExitCode.UNEXPECTED) from None
+        except psycopg.OperationalError as error:
+            raise settings.database_error(error) from None
+        except OSError as error:
+            raise CliError(
+                f"cannot serve on {chosen.listen.host}:{chosen.listen.port}: {error}",
+                ExitCode.UNEXPECTED,
+                "Another --port, or stop what uses this one.",
+            ) from None
+        return 0

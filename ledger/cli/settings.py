@@ -1,0 +1,95 @@
+"""For the commands that run on the service's own machine: its settings and its database."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.base import CliError, ExitCode
+
+if TYPE_CHECKING:
+    from ledger.config import Settings
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings in TOML (environment: LEDGER_CONFIG; then "
+        "/etc/attachment-ledger/ledger.toml if it is there)",
+    )
+    add("--database-url", metavar="URL", help="overrides database_url of the settings")
+
+
+def load(arguments: argparse.Namespace, **flags: Any) -> Settings:
+    """The settings; wrong ones end the command with the text that names the key."""
+    from ledger import config
+
+    flags = {"database_url": arguments.database_url, **flags}
+    try:
+        return config.load(arguments.config, flags=flags)
+    except config.ConfigError as error:
+        raise CliError(
+            f"the settings cannot be used.\n{error}",
+            ExitCode.USAGE,
+            "What is in force: attachment-ledger config show",
+        ) from None
+
+
+@contextmanager
+def database(arguments: argparse.Namespace) -> Iterator[str]:
+    """The DSN of the database that the settings name, else of the embedded one.
+
+    Database errors within end the command with what to look at.
+    """
+    import psycopg
+
+    from ledger.migrations import SchemaError
+
+    settings = load(arguments)
+    try:
+        if settings.database_url:
+            yield settings.database_url
+            return
+        with _embedded() as dsn:
+            yield dsn
+    except SchemaError as error:
+        raise schema_error(error) from None
+    except psycopg.OperationalError as error:
+        raise database_error(error) from None
+
+
+def schema_error(error: Exception) -> CliError:
+    """The text of a SchemaError ends with the command to run, where there is one."""
+    message, _, command = str(error).partition("Run: ")
+    return CliError(message.strip(), ExitCode.REFUSED, f"Run: {command}" if command else None)
+
+
+def database_error(error: Exception) -> CliError:
+    return CliError(
+        f"the database cannot be used: {str(error).strip()}",
+        ExitCode.UNEXPECTED,
+        "Check database_url: attachment-ledger config show",
+    )
+
+
+@contextmanager
+def _embedded() -> Iterator[str]:
+    from ledger import telemetry
+    from ledger.embedded import EmbeddedPostgres, EmbeddedPostgresError
+
+    telemetry.set_up("warning")  # to stderr: stdout is for results
+    try:
+        with EmbeddedPostgres() as server:
+            yield server.start()
+    except EmbeddedPostgresError as error:
+        raise CliError(
+            f"no database is named, and the embedded one is not to be had: {error}",
+            ExitCode.UNEXPECTED,
+            "Name one: --database-url postgresql://..., or LEDGER_DATABASE_URL.",
+        ) from None

@@ -1,0 +1,183 @@
+"""The program `attachment-ledger`: global options, the table of commands, help.
+
+Commands are named here and loaded when they are used; cliff's search through the
+entry points of all installed packages would cost more than most commands do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+
+from cliff import _argparse, app, commandmanager
+
+from ledger.cli.base import ExitCode, complain
+
+NAME = "attachment-ledger"
+DESCRIPTION = "The ledger of block-volume attachments: the service, its history, its operations."
+DEFAULT_URL = "http://127.0.0.1:8790"
+
+COMMANDS = {
+    "attachment list": "ledger.cli.attachment:List",
+    "attachment show": "ledger.cli.attachment:Show",
+    "config show": "ledger.cli.config:Show",
+    "db check": "ledger.cli.db:Check",
+    "db status": "ledger.cli.db:Status",
+    "db upgrade": "ledger.cli.db:Upgrade",
+    "demo": "ledger.cli.demo:Demo",
+    "event list": "ledger.cli.event:List",
+    "event tail": "ledger.cli.event:Tail",
+    "flow list": "ledger.cli.flow:List",
+    "flow show": "ledger.cli.flow:Show",
+    "history attachment": "ledger.cli.history:OfAttachment",
+    "history host": "ledger.cli.history:OfHost",
+    "history operation": "ledger.cli.history:OfOperation",
+    "history server": "ledger.cli.history:OfServer",
+    "history volume": "ledger.cli.history:OfVolume",
+    "host fence": "ledger.cli.host:Fence",
+    "host list": "ledger.cli.host:List",
+    "host show": "ledger.cli.host:Show",
+    "host unfence": "ledger.cli.host:Unfence",
+    "operation give-up": "ledger.cli.operation_acts:GiveUp",
+    "operation list": "ledger.cli.operation:List",
+    "operation retry": "ledger.cli.operation_acts:Retry",
+    "operation show": "ledger.cli.operation:Show",
+    "operation skip": "ledger.cli.operation_acts:Skip",
+    "operation unwind": "ledger.cli.operation_acts:Unwind",
+    "operation wait": "ledger.cli.operation_acts:Wait",
+    "projection list": "ledger.cli.projection:List",
+    "projection rebuild": "ledger.cli.projection:Rebuild",
+    "serve": "ledger.cli.serve:Serve",
+    "sim cinder": "ledger.cli.sim:Cinder",
+    "sim fault list": "ledger.cli.sim:FaultList",
+    "sim fault set": "ledger.cli.sim:FaultSet",
+}
+
+EXIT_BROKEN_PIPE = 141  # 128 and SIGPIPE, as cliff has it
+_HELP = ("-h", "--help")
+
+
+class Commands(commandmanager.CommandManager):
+    """The table above, in the form cliff asks for."""
+
+    def _load_commands(self) -> None:
+        for name, where in COMMANDS.items():
+            self.commands[name] = EntryPoint(name, where, NAME)
+
+    def begin(self, words: Sequence[str]) -> list[str]:
+        """The commands that begin with these words."""
+        return [name for name in sorted(COMMANDS) if name.split()[: len(words)] == list(words)]
+
+
+class Shell(app.App):
+    """The program; `options` are the global ones."""
+
+    NAME = NAME
+    command_manager: Commands
+    options: argparse.Namespace
+
+    def __init__(self) -> None:
+        super().__init__(DESCRIPTION, version=None, command_manager=Commands())
+        self.command_manager.commands.pop("help")  # ours is an option, also of each noun
+
+    def build_option_parser(
+        self,
+        description: str | None,
+        version: str | None,
+        argparse_kwargs: dict[str, object] | None = None,
+    ) -> argparse.ArgumentParser:
+        """Global options.  No abbreviations: they would steal the commands' options."""
+        del version, argparse_kwargs
+        parser = _argparse.ArgumentParser(
+            NAME, description=description, add_help=False, allow_abbrev=False
+        )
+        add = parser.add_argument
+        add("--version", action=_Version, nargs=0, help="print the version and exit")
+        add(
+            "--url",
+            default=os.environ.get("LEDGER_URL", DEFAULT_URL),
+            help=f"where the ledger is (environment: LEDGER_URL; default {DEFAULT_URL})",
+        )
+        add(
+            "--token",
+            default=os.environ.get("LEDGER_TOKEN"),
+            help="the token to ask with; better given in the environment: LEDGER_TOKEN",
+        )
+        add("-v", "--verbose", dest="verbose_level", action="count", default=0, help="say more")
+        add("--debug", action="store_true", help="show tracebacks and all messages")
+        return parser
+
+    def configure_logging(self) -> None:
+        """Messages of libraries, to stderr; the service sets up its own logs."""
+        levels = [logging.WARNING, logging.INFO, logging.DEBUG]
+        level = min(2, self.options.verbose_level + 2 * self.options.debug)
+        logging.basicConfig(level=levels[level], stream=sys.stderr, format="%(name)s: %(message)s")
+
+    def run(self, argv: list[str]) -> int:
+        words = self.parser.parse_known_args(argv)[1]
+        if words[:1] == ["help"]:  # as openstackclient has it
+            return self.run([*(word for word in argv if word != "help"), "--help"])
+        if not words or words[0] in _HELP:
+            self.print_help(self.command_manager.begin([]), full=True)
+            return ExitCode.OK if words else ExitCode.USAGE
+        return super().run(argv)
+
+    def run_subcommand(self, argv: list[str]) -> int:
+        try:
+            self.command_manager.find_command(argv)
+        except ValueError:
+            return self._no_command([word for word in argv if word not in _HELP], argv)
+        return super().run_subcommand(argv)
+
+    def _no_command(self, words: list[str], argv: list[str]) -> int:
+        """Help on a noun, or what may have been meant."""
+        begun = self.command_manager.begin(words)
+        if begun and argv[-1] in _HELP:
+            self.print_help(begun, full=False)
+            return ExitCode.OK
+        meant = begun or self.get_fuzzy_matches(" ".join(words))[:5]
+        hint = "Did you mean: " + ", ".join(meant) if meant else f"See: {NAME} --help"
+        complain(f"there is no command {' '.join(argv)!r}.", hint)
+        return ExitCode.USAGE
+
+    def print_help(self, names: list[str], *, full: bool) -> None:
+        if full:
+            self.parser.usage = f"{NAME} [global options] <noun> <verb> [arguments]"
+            self.parser.print_help(self.stdout)
+        self.stdout.write("\nCommands (each has --help):\n")
+        width = max(map(len, names))
+        for name in names:
+            kind = self.command_manager.commands[name].load()
+            first_line = (inspect.getdoc(kind) or "").splitlines()[0].rstrip(".")
+            self.stdout.write(f"  {name:<{width}}  {first_line}\n")
+
+
+class _Version(argparse.Action):
+    """Reading the version costs a little, so only when asked."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: object) -> None:
+        sys.stdout.write(f"{NAME} {importlib.metadata.version(NAME)}\n")
+        parser.exit()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        return Shell().run(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:  # cliff sees to its own part
+        return EXIT_BROKEN_PIPE
+    finally:
+        _flush()
+
+
+def _flush() -> None:
+    """What is still buffered, now: a reader that is gone is no error of the interpreter's."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

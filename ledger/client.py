@@ -1,0 +1,210 @@
+"""The ledger's HTTP API for the command line: one keystoneauth session, errors told apart.
+
+keystoneauth is the one door for authentication: today the plugins for a static token
+and for none, later any plugin it can load.  All calls block.  What goes wrong leaves
+as `ClientError`: the ledger was not reached, or it refused (`ApiError`, which carries
+the problem document's fields).  Nothing is retried here; who may wait does that.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
+
+DEFAULT_URL = "http://127.0.0.1:8790"
+TIMEOUT_S = 30.0
+STREAM_SILENCE_S = 90.0  # the feed sends a comment more often than this when nothing happens
+PAGE_ITEMS = 100
+PAGES_MAX = 1000
+
+
+class ClientError(Exception):
+    """The request has no good answer: what, why, and (if known) what to do next."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UnreachableError(ClientError):
+    """No answer: nothing listens there, or the connection broke."""
+
+
+class ApiError(ClientError):
+    """The service refused or failed; `code` is stable, the message is for people."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str | None) -> None:
+        super().__init__(message, hint)
+        self.status = status
+        self.code = code
+
+
+class Client:
+    """A ledger at `url` (its base, without /v1), asked as the owner of `token`.
+
+    Without a token, which only a ledger without authentication takes, the history will
+    name the account that this process runs as.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, token: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        auth = token_endpoint.Token(self.url, token) if token else noauth.NoAuth(self.url)
+        self._adapter = adapter.Adapter(
+            session.Session(auth=auth, timeout=TIMEOUT_S),
+            additional_headers={} if token else {"X-User-Id": _user()},
+            endpoint_override=self.url,
+            user_agent="attachment-ledger",
+        )
+
+    def get(self, path: str, *, timeout_s: float = TIMEOUT_S, **query: Any) -> Any:
+        """The JSON answer; parameters that are None are left out."""
+        return self.send("GET", path, query=query, timeout_s=timeout_s)
+
+    def post(self, path: str, body: Any) -> Any:
+        return self.send("POST", path, body=body)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Any:
+        """The JSON answer, None if it is empty.  Raises ClientError."""
+        with _told_apart(self.url):
+            answer = self._adapter.request(
+                path,
+                method,
+                json=body,
+                params=_given(query or {}),
+                headers=headers or {},
+                timeout=timeout_s,
+                raise_exc=False,
+            )
+        if answer.status_code >= HTTPStatus.BAD_REQUEST:
+            raise api_error(answer.status_code, answer.text)
+        if not answer.content:
+            return None
+        return _json(answer.text, self.url)
+
+    def items(
+        self, path: str, key: str, limit: int, *, after: int | None = None, **query: Any
+    ) -> Iterator[dict[str, Any]]:
+        """At most `limit` rows of a list handed out in pages; `next` is the cursor."""
+        cursor, left = after, limit
+        for _ in range(PAGES_MAX):
+            # A full page is the server's to size: its settings may have lowered the limit.
+            count = left if left < PAGE_ITEMS else None
+            page = self.get(path, limit=count, after=cursor, **query)
+            rows = page[key][:left]
+            yield from rows
+            left -= len(rows)
+            cursor = page.get("next")
+            if cursor is None or not rows or left <= 0:
+                return
+
+    def stream(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """The data of server-sent events as they come; returns when the server closes."""
+        with _told_apart(self.url):
+            answer = self._adapter.request(
+                path,
+                "GET",
+                params=_given(query),
+                headers={"Accept": "text/event-stream"},
+                timeout=(TIMEOUT_S, STREAM_SILENCE_S),
+                raise_exc=False,
+                log=False,
+                stream=True,
+            )
+            if answer.status_code >= HTTPStatus.BAD_REQUEST:
+                raise api_error(answer.status_code, answer.text)
+            with answer:
+                yield from sse_data(_lines(answer))
+
+
+def _user() -> str:
+    """Who asks, for the history of a ledger without authentication."""
+    try:
+        return re.sub(r"[^\w.@:-]", "_", getpass.getuser(), flags=re.ASCII)[:64] or "unknown"
+    except (KeyError, OSError):  # a process without an account
+        return "unknown"
+
+
+def _given(query: dict[str, Any]) -> dict[str, Any]:
+    named = {name: value for name, value in query.items() if value is not None}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in named.items()
+    }
+
+
+def _lines(answer: Any) -> Iterator[str]:
+    """Lines as soon as they are there: one byte at a time is what requests needs for it."""
+    for line in answer.iter_lines(chunk_size=1):
+        yield line.decode("utf-8", "replace")
+
+
+def sse_data(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The JSON data of each event of a text/event-stream (WHATWG HTML, 9.2.6)."""
+    data: list[str] = []
+    for line in lines:
+        if not line:
+            if data:
+                yield json.loads("\n".join(data))
+            data = []
+        elif line.startswith("data:"):
+            data.append(line.removeprefix("data:").removeprefix(" "))
+
+
+@contextmanager
+def _told_apart(url: str) -> Iterator[None]:
+    import requests  # keystoneauth has loaded it already
+
+    try:
+        yield
+    except (exceptions.ConnectFailure, exceptions.SSLError, requests.ConnectionError) as error:
+        raise UnreachableError(f"The ledger at {url} cannot be reached: {_short(error)}") from error
+    except (exceptions.ConnectTimeout, requests.Timeout) as error:
+        raise UnreachableError(f"The ledger at {url} did not answer in time.") from error
+    except (exceptions.ClientException, requests.RequestException, ValueError) as error:
+        raise ClientError(f"The request to {url} failed: {error}") from error
+
+
+def _short(error: Exception) -> str:
+    """The innermost reason; the outer ones repeat the address in three forms."""
+    text = str(error)
+    for reason in ("Connection refused", "Name or service not known", "No route to host"):
+        if reason in text:
+            return reason.lower()
+    return text
+
+
+def _json(text: str, url: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ClientError(f"{url} does not answer in JSON: is this the ledger?") from None
+
+
+def api_error(status: int, text: str) -> ApiError:
+    """From a problem document (RFC 9457), Nova's error shape, or anything else."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        return ApiError(status, f"http_{status}", f"HTTP {status}: {text[:200].strip()}", None)
+    if len(data) == 1 and isinstance(inner := next(iter(data.values())), dict):
+        return ApiError(status, f"http_{status}", str(inner.get("message", inner)), None)
+    message = str(data.get("detail") or data.get("title") or f"HTTP {status}")
+    return ApiError(status, str(data.get("code", f"http_{status}")), message, data.get("hint"))
