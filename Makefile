@@ -52,9 +52,9 @@ lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debi
 
 # Changed dependencies are noticed by the lock files; the sources are installed editable.
 $(STAMP): requirements.lock pyproject.toml | $(BIN)/python
-	@echo "Installing the locked dependencies into $(VENV) (a minute, once) ..."
-	$(PIP) install --quiet --require-hashes -r requirements.lock
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@echo "Installing the locked dependencies into $(VENV) (a minute, once) ..." >&2
+	@$(PIP) install --quiet --require-hashes -r requirements.lock >&2
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable . >&2
 	@touch $@
 
 $(BIN)/python:

@@ -13,7 +13,8 @@ eventsourcing library defines it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, ClassVar, Self
 from uuid import UUID
 
@@ -33,6 +34,10 @@ class About:
 
 
 NOBODY = About()
+
+#: Numbers events as they happen, so that those of one transaction, whatever their
+#: aggregates, are stored in the order in which they were decided.
+_RECORDED = count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,7 @@ class Event:
     originator_id: UUID
     originator_version: int
     about: About = NOBODY
+    nth: int = field(default=0, compare=False)  # of all events of this process, not stored
 
     TOPIC: ClassVar[str]
     class_version: ClassVar[int] = 1
@@ -107,7 +113,7 @@ class Aggregate:
             raise IllegalTransitionError(event=kind.TOPIC, id=str(self.id), state=self.state)
         event = kind(originator_id=self.id, originator_version=self.version + 1, **fields)
         self._advance(event)
-        self._pending.append(replace(event, about=self.about()))
+        self._pending.append(replace(event, about=self.about(), nth=next(_RECORDED)))
 
     def _advance(self, event: Event) -> None:
         self.apply(event)

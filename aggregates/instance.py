@@ -29,7 +29,8 @@ class VmState(StrEnum):
     BUILDING = "building"  # registered, never seen in a known power state
 
 
-_VM_STATE = {
+#: What a power state says by itself; one that is not here (nostate) says nothing.
+VM_STATE_OF = {
     "running": VmState.ACTIVE,
     "paused": VmState.PAUSED,
     "shutdown": VmState.STOPPED,
@@ -151,7 +152,7 @@ class Instance(Aggregate):
         self.name, self.host = event.name, event.host
         self.power_state, self.seen_devices = event.power_state, tuple(event.devices)
         # A guest the hypervisor lost keeps the state it had: losing sight is no stop.
-        self._vm_state = _VM_STATE.get(event.power_state, self._vm_state)
+        self._vm_state = VM_STATE_OF.get(event.power_state, self._vm_state)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id
 

@@ -122,7 +122,6 @@ class Settings:
     tokens: tuple[Token, ...] = ()
     cinder: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     host_down_after_s: Seconds = 60.0
-    volume_ready_deadline_s: Seconds = 300.0
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:

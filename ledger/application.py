@@ -1,0 +1,128 @@
+"""The ledger as an eventsourcing application: load aggregates, save several at once.
+
+A change is load, decide, save.  `save` stores the new events of all aggregates given in
+one transaction, and only if none of their streams has moved since it was loaded; so what
+was decided on still holds when it is stored.  Who lost the race gets a ConflictError and
+starts again from loading, which is what `retrying` does.
+
+All calls block until the answer is durable; from an event loop use `asyncio.to_thread`,
+or `submit` and `asyncio.wrap_future`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar, cast
+from uuid import UUID
+
+from eventsourcing.application import Application
+from eventsourcing.persistence import InfrastructureFactory, IntegrityError
+from eventsourcing.popo import POPOFactory
+from eventsourcing.utils import Environment
+
+from aggregates.base import Aggregate, Context
+from aggregates.errors import DomainError
+from ledger.mapping import LedgerMapper
+from ledger.store import LedgerRecorder
+
+A = TypeVar("A", bound=Aggregate)
+T = TypeVar("T")
+
+CONFLICT_ATTEMPTS = 8
+CONFLICT_PAUSE_MAX_S = 0.05
+
+
+class ConflictError(DomainError):
+    """Something else changed the same thing at the same time; read it again and retry."""
+
+    code = "conflict"
+    status = 409
+
+
+class Ledger(Application[UUID]):
+    """The log behind `dsn`, whose schema must be current (ledger.migrations.check)."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        super().__init__()
+
+    def construct_factory(self, env: Environment) -> InfrastructureFactory:  # noqa: ARG002
+        """Nothing is taken from the environment: configuration has one source."""
+        return cast("InfrastructureFactory", POPOFactory(Environment(self.name)))
+
+    def construct_mapper(self) -> LedgerMapper:
+        return LedgerMapper()
+
+    def construct_recorder(self) -> LedgerRecorder:
+        return LedgerRecorder(self._dsn)
+
+    @property
+    def log_recorder(self) -> LedgerRecorder:
+        """The recorder by its own type."""
+        return cast("LedgerRecorder", self.recorder)
+
+    def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002 - the library's name for it
+        """The aggregate as it is now; at version 0 if nothing ever happened to it."""
+        events = map(self.mapper.to_domain_event, self.recorder.select_events(id))
+        return kind.evolve(id, events)
+
+    def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
+        """Several aggregates, in the order asked for, as of one moment; one query."""
+        streams = self.log_recorder.select_streams([id_ for _, id_ in wanted])
+        return [
+            kind.evolve(id_, map(self.mapper.to_domain_event, streams[id_])) for kind, id_ in wanted
+        ]
+
+    def save(  # type: ignore[override]  # a position says all that callers need
+        self, *aggregates: Aggregate, context: Context | None = None
+    ) -> int:
+        """Store the new events of all aggregates, or none; 0 if there are none.
+
+        Returns the position of the last event.  Raises ConflictError if one of the
+        aggregates was changed since it was loaded; then all of them are to be loaded
+        again.  Raises the library's OperationalError if the database does not answer
+        (ledger.writer.UnknownOutcomeError if it may have stored them).
+        """
+        future = self.submit(*aggregates, context=context)
+        return settled(future)[-1] if future is not None else 0
+
+    def submit(
+        self, *aggregates: Aggregate, context: Context | None = None
+    ) -> Future[list[int]] | None:
+        """`save` without the wait: a future of the positions, None if nothing is new.
+
+        The future raises the library's IntegrityError for a conflict; see `settled`.
+        """
+        events = [event for aggregate in aggregates for event in aggregate.collect_events()]
+        if not events:
+            return None
+        events.sort(key=lambda event: event.nth)
+        stored = [self.mapper.to_stored_event(event) for event in events]
+        return self.log_recorder.writer.submit(stored, context)
+
+    def retrying(self, change: Callable[[], T]) -> T:
+        """Run a load-decide-save function; again, a bounded number of times, on conflict."""
+        for attempt in range(1, CONFLICT_ATTEMPTS):
+            try:
+                return change()
+            except ConflictError:
+                share = random.random() * attempt / CONFLICT_ATTEMPTS  # noqa: S311 - jitter
+                time.sleep(CONFLICT_PAUSE_MAX_S * share)
+        return change()
+
+    def close(self) -> None:
+        """Store what is queued and let go of all connections.  Can be called twice."""
+        if not self.closing.is_set():
+            super().close()
+            self.log_recorder.close()
+
+
+def settled(future: Future[list[int]]) -> Sequence[int]:
+    """The positions of a submitted append; raises ConflictError for a conflict."""
+    try:
+        return future.result()
+    except IntegrityError as error:
+        raise ConflictError from error

@@ -1,0 +1,65 @@
+"""Between events and their stored form.
+
+The body of a stored event is the JSON of exactly the fields its class declares, so that
+`event_log` reads in SQL as the class reads in Python.  Whom the event concerns (`about`)
+goes beside it into typed, indexed columns and is not read back: an aggregate knows it.
+
+Upcasting is the library's: an event class raises `class_version` and adds
+`upcast_v1_v2(state)`; a body without "class_version" is of version 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+from eventsourcing.domain import DomainEventProtocol
+from eventsourcing.persistence import Mapper, StoredEvent, Transcoder
+from eventsourcing.utils import get_topic
+
+from aggregates.base import NOBODY, About
+
+#: Datetimes and dataclasses in a body are mistakes: they would come back as something else.
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+_BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "nth")
+
+
+@dataclass(frozen=True)
+class IndexedEvent(StoredEvent):
+    """A stored event that says whom it concerns."""
+
+    about: About = NOBODY
+
+
+class JSONBody(Transcoder):
+    """JSON-native values to UTF-8 JSON and back; raises TypeError for anything else."""
+
+    def encode(self, obj: Any) -> bytes:
+        return orjson.dumps(obj, option=_OPTIONS)
+
+    def decode(self, data: bytes) -> Any:
+        return orjson.loads(data)
+
+
+class LedgerMapper(Mapper[UUID]):
+    """The library's mapper with `about` kept out of the body."""
+
+    def __init__(self) -> None:
+        super().__init__(transcoder=JSONBody())
+
+    def to_stored_event(self, domain_event: DomainEventProtocol[UUID]) -> IndexedEvent:
+        kind = type(domain_event)
+        fields = vars(domain_event)
+        body = {name: value for name, value in fields.items() if name not in _BESIDE_THE_BODY}
+        class_version = getattr(kind, "class_version", 1)
+        if class_version > 1:
+            body["class_version"] = class_version
+        return IndexedEvent(
+            originator_id=domain_event.originator_id,
+            originator_version=domain_event.originator_version,
+            topic=get_topic(kind),
+            state=self.transcoder.encode(body),
+            about=fields.get("about", NOBODY),
+        )

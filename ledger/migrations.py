@@ -1,0 +1,124 @@
+"""Bring a database to the schema of this code, and refuse to work on any other.
+
+Migrations only go forward.  Each runs in a transaction that also records its name and
+checksum; a lock lets any number of processes start at once.  What was applied must
+never change afterwards: a database that was made by another text is not ours to guess at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+import sql
+
+SERVER_VERSION_MIN = 150000
+_LOCK_KEY = 0x617474_6C6467  # "attldg": advisory locks have numbers, not names
+
+
+class SchemaError(Exception):
+    """The database does not have the schema that this version of the ledger works on."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a database stands, by names of migrations."""
+
+    applied: tuple[str, ...]
+    pending: tuple[str, ...]
+    unknown: tuple[str, ...]  # applied by newer code
+    changed: tuple[str, ...]  # applied with another text
+
+    @property
+    def current(self) -> bool:
+        return not (self.pending or self.unknown or self.changed)
+
+
+def upgrade(dsn: str) -> tuple[str, ...]:
+    """Apply what is pending and return its names.
+
+    Raises SchemaError, and changes nothing, if the server is too old, or the database
+    newer than this code or made by another text.
+    """
+    with _connect(dsn) as connection:
+        _run(connection, "lock", key=_LOCK_KEY)
+        _refuse_old_server(connection)
+        _run(connection, "create_table")
+        state = _status(connection)
+        _refuse_foreign(state)
+        for name in state.pending:
+            _apply(connection, name, sql.migrations()[name])
+        return state.pending
+
+
+def status(dsn: str) -> Status:
+    """Where the database stands; changes nothing."""
+    with _connect(dsn) as connection:
+        return _status(connection)
+
+
+def check(dsn: str) -> None:
+    """Raise SchemaError, saying what to run, unless the schema is exactly this code's."""
+    state = status(dsn)
+    _refuse_foreign(state)
+    if state.pending:
+        raise SchemaError(
+            f"The database lacks {', '.join(state.pending)}. Run: attachment-ledger db upgrade"
+        )
+
+
+def _refuse_foreign(state: Status) -> None:
+    if state.unknown:
+        raise SchemaError(
+            f"The database was upgraded by a newer version ({', '.join(state.unknown)} is not "
+            "known here). Run that version, or restore a backup made before the upgrade."
+        )
+    if state.changed:
+        raise SchemaError(
+            f"The database was made by a different text of {', '.join(state.changed)}. "
+            "Run the version that made it; released migrations must never be edited."
+        )
+
+
+def _refuse_old_server(connection: psycopg.Connection[Any]) -> None:
+    [(version,)] = _run(connection, "server_version")
+    if version < SERVER_VERSION_MIN:
+        raise SchemaError(
+            f"PostgreSQL {version // 10000} is too old: the ledger needs "
+            f"{SERVER_VERSION_MIN // 10000} or newer."
+        )
+
+
+def _status(connection: psycopg.Connection[Any]) -> Status:
+    [(exists,)] = _run(connection, "exists")
+    applied = dict(_run(connection, "applied")) if exists else {}
+    known = {name: checksum(text) for name, text in sql.migrations().items()}
+    return Status(
+        applied=tuple(applied),
+        pending=tuple(name for name in known if name not in applied),
+        unknown=tuple(name for name in applied if name not in known),
+        changed=tuple(name for name in known if applied.get(name, known[name]) != known[name]),
+    )
+
+
+def _apply(connection: psycopg.Connection[Any], name: str, text: str) -> None:
+    with connection.transaction():
+        connection.execute(text.encode())
+        _run(connection, "record", name=name, checksum=checksum(text))
+
+
+def checksum(text: str) -> str:
+    """SHA-256 of a migration, its includes expanded."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _connect(dsn: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(dsn, autocommit=True, application_name="attachment-ledger migrations")
+
+
+def _run(connection: psycopg.Connection[Any], query: str, /, **parameters: Any) -> list[Any]:
+    cursor = connection.execute(sql.query("migrations", query), parameters or None)
+    return cursor.fetchall() if cursor.description else []

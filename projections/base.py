@@ -1,0 +1,94 @@
+"""What a projection is: data and a pure fold.
+
+A projection keeps one row per key up to date with the events of its topics.  `fold` takes
+the row (None if there is none) and an event, and returns the new row (None: no row).  It
+has no effects and never changes the row it is given, so rows are a function of the log
+alone: a rebuild gives what following the log gave.
+
+Tables that follow from a row alone (the mailbox from an operation) are declared as
+`Derived`; they are rewritten whenever what they follow from changes.
+
+Rows and bodies hold JSON's values, ids as strings, and aware datetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString, NamedTuple
+
+from eventsourcing.utils import TopicError, resolve_topic
+
+Row = dict[str, Any]
+
+
+class LoggedEvent(NamedTuple):
+    """An event as the log has it, its body in the newest form its class knows."""
+
+    position: int
+    recorded_at: datetime
+    topic: str
+    originator_id: str
+    originator_version: int
+    attachment_id: str | None
+    volume_id: str | None
+    server_id: str | None
+    host: str | None
+    operation_id: str | None
+    request_id: str | None
+    cause: str | None
+    actor: str | None
+    user_id: str | None
+    project_id: str | None
+    body: dict[str, Any]
+
+    @property
+    def stamp(self) -> Row:
+        """What each row says about the last event in it."""
+        return {"updated_at": self.recorded_at, "position": self.position}
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A table whose rows follow from one row of the projection; it has the same key column."""
+
+    table: LiteralString
+    rows: Callable[[Row], list[Row]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projection:
+    """A table, its key column, the topics it follows, and how."""
+
+    table: LiteralString
+    key: LiteralString
+    key_type: LiteralString = "uuid"
+    topics: frozenset[str]
+    key_of: Callable[[LoggedEvent], str]
+    fold: Callable[[Row | None, LoggedEvent], Row | None]
+    derived: tuple[Derived, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.table
+
+
+def originator(event: LoggedEvent) -> str:
+    """The key of projections with one row per aggregate."""
+    return event.originator_id
+
+
+def upcast(topic: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The body in the newest form, by the event class's own `upcast_vN_vM`.
+
+    A topic that this code does not know stays as it is: newer code wrote it.
+    """
+    version = body.pop("class_version", 1)
+    try:
+        kind = resolve_topic(topic)
+    except TopicError:
+        return body
+    for old in range(version, getattr(kind, "class_version", 1)):
+        getattr(kind, f"upcast_v{old}_v{old + 1}")(body)
+    return body

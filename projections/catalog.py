@@ -1,0 +1,12 @@
+"""All projections of the ledger."""
+
+from __future__ import annotations
+
+from projections.attachments import ATTACHMENTS
+from projections.base import Projection
+from projections.hosts import HOSTS
+from projections.instances import INSTANCES
+from projections.mappings import MAPPINGS
+from projections.operations import OPERATIONS
+
+ALL: tuple[Projection, ...] = (INSTANCES, MAPPINGS, ATTACHMENTS, OPERATIONS, HOSTS)

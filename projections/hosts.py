@@ -1,0 +1,42 @@
+"""Hosts: what their agents can do, their epoch, and why they are fenced."""
+
+from __future__ import annotations
+
+from aggregates.host import Host
+from projections.base import LoggedEvent, Projection, Row
+
+_NEW: Row = {"epoch": 0, "fenced": False, "fence_reason": None, "fence_evidence": None}
+
+
+def _key(event: LoggedEvent) -> str:
+    assert event.host is not None, "a host's events say which host"
+    return event.host
+
+
+def _fold(row: Row | None, event: LoggedEvent) -> Row:
+    row = {**(row or _NEW), **event.stamp, "host": event.host}
+    match event.topic:
+        case Host.HostRegistered.TOPIC:
+            row["service_version"] = event.body["service_version"]
+            row["capabilities"] = event.body["capabilities"]
+            row.setdefault("registered_at", event.recorded_at)
+        case Host.Fenced.TOPIC:
+            row.update(
+                epoch=event.body["epoch"],
+                fenced=True,
+                fence_reason=event.body["reason"],
+                fence_evidence=event.body["evidence"],
+            )
+        case Host.Unfenced.TOPIC:
+            row.update(fenced=False, fence_reason=None, fence_evidence=None)
+    return row
+
+
+HOSTS = Projection(
+    table="hosts",
+    key="host",
+    key_type="text",
+    topics=frozenset({Host.HostRegistered.TOPIC, Host.Fenced.TOPIC, Host.Unfenced.TOPIC}),
+    key_of=_key,
+    fold=_fold,
+)

@@ -1,0 +1,244 @@
+"""Reads for the API and the dispatcher: one method per question, plain rows out.
+
+Rows are dicts with ids as strings, aware datetimes and parsed JSON.  Every list is bounded:
+`limit` is at most PAGE_MAX, whatever was asked for.  The SQL, with the index each question
+uses, is in sql/queries/reads.sql.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import orjson
+from psycopg import AsyncConnection
+from psycopg import sql as compose
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+import sql
+from projections.base import Row, upcast
+from projections.projector import prepare
+
+PAGE_MAX = 1_000
+POOL_CONNECTIONS_MAX = 8
+POOL_WAIT_S = 10.0
+_POSITION_MAX = 2**63 - 1
+
+Subject = Literal["volume_id", "server_id", "attachment_id", "host", "operation_id"]
+
+
+def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
+    """A pool for `Queries`; open it with `async with` in the event loop that uses it."""
+
+    async def configure(connection: AsyncConnection[Any]) -> None:
+        prepare(connection)
+
+    return AsyncConnectionPool(
+        dsn,
+        min_size=1,
+        max_size=POOL_CONNECTIONS_MAX,
+        timeout=POOL_WAIT_S,
+        kwargs={"autocommit": True, "application_name": "attachment-ledger reads"},
+        configure=configure,
+        check=AsyncConnectionPool.check_connection,
+        open=False,
+    )
+
+
+class Queries:
+    """What is now, what was, and what is due."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    # --- servers and their volumes ------------------------------------------------------
+
+    async def instance(self, server_id: str) -> Row | None:
+        return await self._one("instance", server_id=server_id)
+
+    async def instances(
+        self,
+        *,
+        project_id: str | None = None,
+        name: str | None = None,
+        limit: int = PAGE_MAX,
+        marker: str | None = None,
+    ) -> list[Row]:
+        """Newest first; `name` is a substring, `marker` the last server id already seen."""
+        return await self._all(
+            "instances", project_id=project_id, name=name, limit=limit, marker=marker
+        )
+
+    async def mappings(self, server_id: str, limit: int = PAGE_MAX, offset: int = 0) -> list[Row]:
+        """The server's live mappings, in the order they were made."""
+        return await self._all("mappings", server_id=server_id, limit=limit, offset=offset)
+
+    async def mapping(self, server_id: str, volume_id: str) -> Row | None:
+        return await self._one("mapping", server_id=server_id, volume_id=volume_id)
+
+    async def attachment(self, attachment_id: str) -> Row | None:
+        return await self._one("attachment", attachment_id=attachment_id)
+
+    async def attachments(
+        self,
+        *,
+        volume_id: str | None = None,
+        server_id: str | None = None,
+        host: str | None = None,
+        open_only: bool = False,
+        limit: int = PAGE_MAX,
+        after: int = 0,
+    ) -> list[Row]:
+        """In the order they were made; `after` is a `created_position`."""
+        return await self._all(
+            "attachments",
+            volume_id=volume_id,
+            server_id=server_id,
+            host=host,
+            open_only=open_only,
+            limit=limit,
+            after=after,
+        )
+
+    async def attachments_at(
+        self,
+        at: datetime,
+        *,
+        host: str | None = None,
+        volume_id: str | None = None,
+        limit: int = PAGE_MAX,
+    ) -> list[Row]:
+        """The spans that were open at a moment, on a host or of a volume."""
+        return await self._all("attachments_at", at=at, host=host, volume_id=volume_id, limit=limit)
+
+    # --- operations and hosts -----------------------------------------------------------
+
+    async def operation(self, operation_id: str) -> Row | None:
+        return await self._one("operation", operation_id=operation_id)
+
+    async def operations(
+        self,
+        *,
+        state: str | None = None,
+        flow: str | None = None,
+        server_id: str | None = None,
+        volume_id: str | None = None,
+        host: str | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after` is the `started_position` of the last one already seen."""
+        return await self._all(
+            "operations",
+            state=state,
+            flow=flow,
+            server_id=server_id,
+            volume_id=volume_id,
+            host=host,
+            limit=limit,
+            after=after,
+        )
+
+    async def commands(self, host: str, after: int, limit: int = PAGE_MAX) -> list[Row]:
+        """`{position, command}` of what waits for the host's agent after its cursor."""
+        return await self._all("commands", host=host, after=after, limit=limit)
+
+    async def hosts(self) -> list[Row]:
+        """With `seen_at` (None: never), `open_attachments` and `open_commands`."""
+        return await self._all("hosts", host=None)
+
+    async def host(self, host: str) -> Row | None:
+        return await self._one("hosts", host=host)
+
+    async def touch_host(self, host: str) -> None:
+        """Note that the host's agent was in contact just now."""
+        await self._all("touch_host", host=host)
+
+    # --- the log ------------------------------------------------------------------------
+
+    async def events(
+        self,
+        about: tuple[Subject, str] | None = None,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        at: datetime | None = None,
+        limit: int = PAGE_MAX,
+        newest_first: bool = False,
+    ) -> list[Row]:
+        """Events about one thing, or all, strictly between two positions.
+
+        `at` leaves out what was recorded later than that moment.  Bodies are in the
+        newest form that their classes know.
+        """
+        before = _POSITION_MAX if before is None else before
+        if at is not None:
+            before = min(before, await self.position_at(at) + 1)
+        name = ("feed" if about is None else "history") + ("_backwards" if newest_first else "")
+        rows = await self._all(
+            name,
+            column=about[0] if about else None,
+            id=about[1] if about else None,
+            after=after,
+            before=before,
+            limit=limit,
+        )
+        for row in rows:
+            row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
+        return rows
+
+    async def position_at(self, at: datetime) -> int:
+        """The last position recorded at or before a moment."""
+        [row] = await self._all("position_at", at=at)
+        return int(row["position"])
+
+    async def head(self) -> Row:
+        """`position` (0: none yet) and `recorded_at` of the last event."""
+        [row] = await self._all("head")
+        return row
+
+    async def tracking(self) -> list[Row]:
+        """Of each projection: `projection`, `position`, `lag_events`, `lag_s`."""
+        return await self._all("tracking")
+
+    # --- work that is due ---------------------------------------------------------------
+
+    async def due(self, now: datetime, limit: int, holder: str, lease_s: float) -> list[str]:
+        """Take leases on operations due by `now` that nobody else works on."""
+        rows = await self._all("due", now=now, limit=limit, holder=holder, lease_s=lease_s)
+        return [row["operation_id"] for row in rows]
+
+    async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]:
+        """Prolong leases; returns those that `holder` still has."""
+        rows = await self._all("renew", holder=holder, ids=list(ids), lease_s=lease_s)
+        return [row["operation_id"] for row in rows]
+
+    async def release(self, holder: str, operation_id: str) -> None:
+        await self._all("release", holder=holder, operation_id=operation_id)
+
+    async def release_all(self, holder: str) -> None:
+        """Give back what this holder's last life left behind."""
+        await self._all("release_all", holder=holder)
+
+    # ------------------------------------------------------------------------------------
+
+    async def _one(self, name: str, **parameters: Any) -> Row | None:
+        rows = await self._all(name, **parameters)
+        return rows[0] if rows else None
+
+    async def _all(
+        self, query: str, /, column: Subject | None = None, **parameters: Any
+    ) -> list[Row]:
+        if "limit" in parameters:
+            parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
+        text: Any = sql.query("reads", query)
+        if column is not None:
+            text = compose.SQL(text.decode()).format(column=compose.Identifier(column))
+        async with (
+            self._pool.connection() as connection,
+            connection.cursor(row_factory=dict_row) as cursor,
+        ):
+            await cursor.execute(text, parameters or None)
+            return await cursor.fetchall() if cursor.description else []

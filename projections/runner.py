@@ -1,0 +1,156 @@
+"""Keeps the projections of a process's database current, in the background.
+
+One thread with one connection.  It is woken by appends and by the projections of other
+processes; if a wake-up is lost it looks by itself after POLL_INTERVAL_S.  When the
+connection is lost it makes a new one, with growing pauses.
+
+`projected(position)` is how an answer waits until the reads that follow it, in whichever
+process, will see what it says: all processes share the tables, so it matters only that
+somebody has projected so far.  A projection that is held back by an event it cannot take
+is not waited for: it would make every answer late, and says so in the log and in `lag`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import psycopg
+
+import sql
+from projections.base import Projection
+from projections.projector import Projector
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 0.5
+RECONNECT_FIRST_S = 0.1
+RECONNECT_MAX_S = 5.0
+WAITERS_MAX = 100_000
+CONNECT_TIMEOUT_S = 5
+
+
+class NotProjectingError(Exception):
+    """The projections' thread was stopped, or too many wait for it already."""
+
+
+class Runner:
+    """Start it, wait on it, stop it."""
+
+    def __init__(self, dsn: str, projections: Sequence[Projection]) -> None:
+        self._dsn = dsn
+        self._projections = tuple(projections)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._projected = 0
+        self._waiters: list[tuple[int, int, Future[int]]] = []
+        self._numbers = itertools.count()
+        self._thread = threading.Thread(target=self._run, name="projections", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, after the batch it is at; whoever still waits is told so."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._lock:
+            waiters, self._waiters = self._waiters, []
+        for _, _, waiter in waiters:
+            if waiter.set_running_or_notify_cancel():
+                waiter.set_exception(NotProjectingError())
+
+    def projected(self, position: int) -> Future[int]:
+        """A future that is done when all (not held) projections have come to `position`.
+
+        It raises NotProjectingError if the runner stops.  In an event loop: await
+        `asyncio.wait_for(asyncio.wrap_future(...), timeout)`.
+        """
+        waiter: Future[int] = Future()
+        with self._lock:
+            if self._projected >= position:
+                waiter.set_result(self._projected)
+            elif self._stopping.is_set() or len(self._waiters) >= WAITERS_MAX:
+                waiter.set_exception(NotProjectingError())
+            else:
+                heapq.heappush(self._waiters, (position, next(self._numbers), waiter))
+        return waiter
+
+    def wait_for(self, position: int, timeout_s: float) -> bool:
+        """Block until `position` is projected; False if it was not in time."""
+        try:
+            self.projected(position).result(timeout_s)
+        except (TimeoutError, NotProjectingError):
+            return False
+        return True
+
+    def _run(self) -> None:
+        pause_s = RECONNECT_FIRST_S
+        while not self._stopping.is_set():
+            try:
+                with connect(self._dsn) as connection:
+                    projector = Projector(connection, self._projections)
+                    _listen(connection)
+                    pause_s = RECONNECT_FIRST_S
+                    self._follow(connection, projector)
+            except psycopg.Error as error:
+                log.warning("projections pause for %.1f s: %s", pause_s, error)
+            except Exception:
+                log.exception("projections pause for %.1f s", pause_s)
+            else:
+                continue
+            self._stopping.wait(pause_s)
+            pause_s = min(pause_s * 2, RECONNECT_MAX_S)
+
+    def _follow(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
+        while not self._stopping.is_set():
+            moved = projector.step()
+            _, positions = projector.positions()
+            free = [at for name, at in positions.items() if name not in projector.held]
+            self._announce(min(free, default=self._projected))
+            if not moved:
+                for _ in connection.notifies(timeout=POLL_INTERVAL_S, stop_after=1):
+                    pass
+
+    def _announce(self, position: int) -> None:
+        done = []
+        with self._lock:
+            self._projected = max(self._projected, position)
+            while self._waiters and self._waiters[0][0] <= self._projected:
+                done.append(heapq.heappop(self._waiters)[2])
+        for waiter in done:
+            if waiter.set_running_or_notify_cancel():
+                waiter.set_result(position)
+
+
+def connect(dsn: str) -> psycopg.Connection[Any]:
+    """A connection as Projector wants it."""
+    return psycopg.connect(
+        dsn,
+        autocommit=True,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        application_name="attachment-ledger projections",
+    )
+
+
+def _listen(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(sql.query("projections", "listen_appended"))
+    connection.execute(sql.query("projections", "listen_projected"))
+
+
+def catch_up(dsn: str, projections: Sequence[Projection]) -> None:
+    """Bring the projections to the head of the log, here and now."""
+    with connect(dsn) as connection:
+        Projector(connection, projections).catch_up()
+
+
+def rebuild(dsn: str, projection: Projection) -> int:
+    """Make one projection anew while its old rows are still read; returns its position."""
+    with connect(dsn) as connection:
+        return Projector(connection, [projection]).rebuild(projection.name)

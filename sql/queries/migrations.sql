@@ -1,0 +1,29 @@
+-- What the migration runner needs.
+
+-- name: lock
+-- Lets one process migrate at a time; the lock ends with the session.
+SELECT pg_advisory_lock(%(key)s);
+
+-- name: create_table
+-- The record of what was applied; schema.sql explains it.
+CREATE TABLE IF NOT EXISTS schema_migrations (
+    name text PRIMARY KEY,
+    checksum text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- name: exists
+-- Whether the record is there at all.
+SELECT to_regclass('schema_migrations') IS NOT NULL;
+
+-- name: applied
+-- What was applied, in order.
+SELECT name, checksum FROM schema_migrations ORDER BY name;
+
+-- name: record
+-- Notes one migration as applied, in the transaction that ran it.
+INSERT INTO schema_migrations (name, checksum) VALUES (%(name)s, %(checksum)s);
+
+-- name: server_version
+-- The server's version as a number, 150004 for 15.4.
+SELECT current_setting('server_version_num')::int;

@@ -1,0 +1,232 @@
+-- The whole present schema, top to bottom.  PostgreSQL >= 15, no extensions, no triggers.
+-- It is here to be read: databases are made and changed by migrations/ alone, and a test
+-- holds that both give the same result.
+
+-- Which migrations this database has seen.
+CREATE TABLE schema_migrations (
+    name text PRIMARY KEY,
+    checksum text NOT NULL,  -- SHA-256 of the text that was run
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- ---------------------------------------------------------------------------------------
+-- The log.  Rows are only ever added, and only by append_events().
+
+CREATE TABLE events (
+    position bigint PRIMARY KEY,         -- gap-free, in commit order
+    originator_id uuid NOT NULL,         -- the aggregate
+    originator_version bigint NOT NULL,  -- place in the aggregate's own sequence
+    topic text NOT NULL,                 -- 'Attachment.Completed'
+    body bytea NOT NULL,                 -- JSON; see the view event_log
+    recorded_at timestamptz NOT NULL,    -- this database's clock, never less than before
+    -- whom it concerns
+    attachment_id uuid,
+    volume_id uuid,
+    server_id uuid,
+    host text,
+    -- why it is there
+    operation_id uuid,
+    request_id text,
+    cause text,
+    -- who asked
+    actor text,
+    user_id text,
+    project_id text,
+    roles text[],
+    append_id uuid NOT NULL,             -- events with the same one were stored together
+    UNIQUE (originator_id, originator_version)
+);
+
+CREATE INDEX events_by_attachment ON events (attachment_id, position)
+    WHERE attachment_id IS NOT NULL;
+CREATE INDEX events_by_volume ON events (volume_id, position) WHERE volume_id IS NOT NULL;
+CREATE INDEX events_by_server ON events (server_id, position) WHERE server_id IS NOT NULL;
+CREATE INDEX events_by_host ON events (host, position) WHERE host IS NOT NULL;
+CREATE INDEX events_by_operation ON events (operation_id, position)
+    WHERE operation_id IS NOT NULL;
+CREATE INDEX events_by_time ON events USING brin (recorded_at);
+
+-- One row: the position and time of the last event.  Its lock is the lock of the log.
+CREATE TABLE log_head (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    position bigint NOT NULL,
+    recorded_at timestamptz NOT NULL
+) WITH (fillfactor = 10);
+INSERT INTO log_head (position, recorded_at) VALUES (0, 'epoch');
+
+-- The log for people and for BI.  Its columns are a promise: they are added to, never
+-- renamed or removed.  (json and not jsonb: jsonb refuses some text that JSON allows,
+-- and one such event must not make the whole log unreadable.)
+CREATE VIEW event_log AS
+    SELECT position, recorded_at, topic, originator_id, originator_version,
+           attachment_id, volume_id, server_id, host,
+           operation_id, request_id, cause, actor, user_id, project_id, roles, append_id,
+           convert_from(body, 'UTF8')::json AS body
+      FROM events;
+
+\ir functions/append_events.sql
+
+-- ---------------------------------------------------------------------------------------
+-- Rows outside the log: they carry no facts, and may be lost without harm.
+
+-- Who works on an operation just now.  Only avoids double work: right is what the log says.
+CREATE TABLE leases (
+    operation_id uuid PRIMARY KEY,
+    holder text NOT NULL,
+    until timestamptz NOT NULL
+);
+
+-- When a host's agent was last heard of.
+CREATE TABLE host_contact (
+    host text PRIMARY KEY,
+    seen_at timestamptz NOT NULL
+);
+
+-- ---------------------------------------------------------------------------------------
+-- Projections: each can be rebuilt from the log at any time.
+
+-- How far each projection has come; the row's lock is the right to advance it.
+CREATE TABLE tracking (
+    projection text PRIMARY KEY,
+    position bigint NOT NULL
+);
+
+CREATE TABLE instances (
+    server_id uuid PRIMARY KEY,
+    name text NOT NULL,
+    host text,
+    project_id text,
+    user_id text,
+    power_state text NOT NULL,           -- as the hypervisor tells it
+    vm_state text NOT NULL,              -- Nova's; 'error' while there are faults
+    base_vm_state text NOT NULL,         -- what it is without them
+    faults jsonb NOT NULL,               -- {operation id: message}
+    devices jsonb NOT NULL,              -- disk targets last seen in the guest
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,     -- in every projection: recorded_at and position
+    position bigint NOT NULL             -- of the last event that is in the row
+);
+CREATE INDEX instances_by_project ON instances (project_id, name);
+CREATE INDEX instances_by_host ON instances (host);
+
+-- Block device mappings that are alive.
+CREATE TABLE mappings (
+    bdm_id uuid PRIMARY KEY,
+    server_id uuid NOT NULL,
+    volume_id uuid NOT NULL,
+    attachment_id uuid NOT NULL,
+    device_name text,
+    bus text,
+    tag text,
+    boot_index int,
+    delete_on_termination boolean NOT NULL,
+    multiattach boolean NOT NULL,
+    state text NOT NULL,                 -- aggregates.mapping.MappingState
+    created_at timestamptz NOT NULL,
+    created_position bigint NOT NULL,    -- the order in which mappings are listed
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
+);
+CREATE INDEX mappings_by_server ON mappings (server_id, created_position);
+CREATE INDEX mappings_by_volume ON mappings (volume_id);
+
+-- All attachments, deleted ones too: which volume, which host, by which flow.
+CREATE TABLE attachments (
+    attachment_id uuid PRIMARY KEY,
+    volume_id uuid NOT NULL,
+    server_id uuid NOT NULL,
+    host text,
+    state text NOT NULL,                 -- aggregates.attachment.AttachmentState
+    driver text,
+    target_digest text,
+    device_path text,
+    adopted boolean NOT NULL,
+    operation_id uuid,                   -- the last that touched it
+    created_at timestamptz NOT NULL,
+    ended_at timestamptz,
+    spans jsonb NOT NULL,                -- what the table spans is derived from
+    created_position bigint NOT NULL,
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
+);
+CREATE INDEX attachments_by_volume ON attachments (volume_id, created_position);
+CREATE INDEX attachments_by_server ON attachments (server_id, created_position);
+CREATE INDEX attachments_by_host ON attachments (host, created_position);
+CREATE INDEX attachments_open_by_host ON attachments (host) WHERE state <> 'deleted';
+
+-- When which host may have held which volume, from the connector until the proof (or the
+-- waiver of it) that it let go; to_* are NULL while it lasts.
+CREATE TABLE spans (
+    attachment_id uuid NOT NULL,
+    host text NOT NULL,
+    from_position bigint NOT NULL,
+    to_position bigint,
+    from_at timestamptz NOT NULL,
+    to_at timestamptz,
+    volume_id uuid NOT NULL,
+    server_id uuid NOT NULL,
+    PRIMARY KEY (attachment_id, host, from_position)
+);
+CREATE INDEX spans_by_volume ON spans (volume_id, from_at);
+CREATE INDEX spans_by_host ON spans (host, from_at);
+
+CREATE TABLE operations (
+    operation_id uuid PRIMARY KEY,
+    flow text NOT NULL,
+    server_id uuid NOT NULL,
+    volume_ids uuid[] NOT NULL,
+    host text,                           -- where its host steps run
+    state text NOT NULL,                 -- aggregates.operation.OperationState
+    outcome text,                        -- aggregates.operation.Outcome, once finished
+    error jsonb,                         -- the first one
+    left_steps jsonb,                    -- while parked: what is not done
+    plan jsonb NOT NULL,
+    lanes jsonb NOT NULL,                -- the plan's lanes with what was learnt since
+    steps jsonb NOT NULL,                -- {"<lane>.<step>[.undo]": {status, attempts, ...}}
+    active jsonb NOT NULL,               -- {lane: run whose result is not all known}
+    retries jsonb NOT NULL,              -- {lane: {at, undo}}
+    unwinding boolean NOT NULL,
+    bound boolean NOT NULL,              -- every mapping it makes exists (or it is finished)
+    actor text,
+    user_id text,
+    project_id text,
+    request_id text NOT NULL,
+    started_at timestamptz NOT NULL,
+    started_position bigint NOT NULL,
+    finished_at timestamptz,
+    due_at timestamptz,                  -- when a dispatcher must look; NULL: a host's turn
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
+);
+CREATE INDEX operations_due ON operations (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX operations_open ON operations (state, started_position) WHERE state <> 'finished';
+CREATE INDEX operations_by_start ON operations (started_position);
+CREATE INDEX operations_by_server ON operations (server_id, started_position);
+CREATE INDEX operations_by_volume ON operations USING gin (volume_ids);
+CREATE INDEX operations_by_position ON operations (position);
+
+-- Commands that wait for a host's agent, derived from operations.
+CREATE TABLE mailbox (
+    operation_id uuid NOT NULL,
+    run int NOT NULL,
+    host text NOT NULL,
+    position bigint NOT NULL,            -- of the intent: the agent's cursor, it never moves
+    command jsonb NOT NULL,              -- host_agent.contract.Command without `position`
+    done_steps int NOT NULL,
+    PRIMARY KEY (operation_id, run)
+);
+CREATE INDEX mailbox_by_host ON mailbox (host, position);
+CREATE INDEX mailbox_by_position ON mailbox (position);
+
+CREATE TABLE hosts (
+    host text PRIMARY KEY,
+    service_version int NOT NULL,
+    capabilities jsonb NOT NULL,
+    epoch int NOT NULL,
+    fenced boolean NOT NULL,
+    fence_reason text,
+    fence_evidence text,
+    registered_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
+);

@@ -1,0 +1,41 @@
+"""What the tests of the log share: a ledger, a context, and small aggregates' events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from aggregates.base import Actor, Context
+from ledger.application import Ledger
+from ledger.store import LedgerRecorder
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[Ledger]:
+    with Ledger(database_url) as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def recorder(ledger: Ledger) -> LedgerRecorder:
+    return ledger.log_recorder
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def context() -> Context:
+    return Context(
+        actor=Actor(name="ada", user_id="u1", project_id="p1", roles=("admin", "member")),
+        request_id=f"req-{uuid4()}",
+        cause="api",
+        operation_id=str(uuid4()),
+    )

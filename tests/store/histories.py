@@ -1,0 +1,183 @@
+"""Histories to project: what the real service, engine and agent verbs record in a world.
+
+`Watched` folds every projection in memory as events are saved, so that a test may compare
+rows with aggregates at every point that could be a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from aggregates.base import Context, Event
+from aggregates.errors import DomainError
+from aggregates.operation import OperationState
+from handlers import operator
+from handlers.accept import AttachVolume, DetachVolume
+from host_agent.contract import PowerState
+from ledger.mapping import IndexedEvent, LedgerMapper
+from projections.base import LoggedEvent, Projection, Row
+from projections.catalog import ALL
+from tests.world import (
+    CALL_MODES,
+    CONTEXT,
+    SAVE_MODES,
+    SERVER,
+    Crash,
+    Trouble,
+    World,
+    alive,
+)
+
+MAPPER = LedgerMapper()
+
+
+def logged(position: int, event: Event, context: Context, at: datetime) -> LoggedEvent:
+    """The event as a projection reads it from the log."""
+    stored = MAPPER.to_stored_event(event)
+    return LoggedEvent(
+        position=position,
+        recorded_at=at,
+        topic=stored.topic,
+        originator_id=str(stored.originator_id),
+        originator_version=stored.originator_version,
+        attachment_id=stored.about.attachment_id,
+        volume_id=stored.about.volume_id,
+        server_id=stored.about.server_id,
+        host=stored.about.host,
+        operation_id=context.operation_id,
+        request_id=context.request_id,
+        cause=context.cause,
+        actor=context.actor.name,
+        user_id=context.actor.user_id,
+        project_id=context.actor.project_id,
+        body=orjson.loads(stored.state),
+    )
+
+
+class Folded:
+    """Every projection's rows, in memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, Row | None]] = {p.name: {} for p in ALL}
+        self.position = 0
+
+    def fold(self, event: LoggedEvent) -> None:
+        self.position = event.position
+        for projection in ALL:
+            if event.topic in projection.topics:
+                self._fold(projection, event)
+
+    def _fold(self, projection: Projection, event: LoggedEvent) -> None:
+        rows, key = self.rows[projection.name], projection.key_of(event)
+        before = orjson.dumps(rows.get(key))
+        row = projection.fold(rows.get(key), event)
+        assert orjson.dumps(rows.get(key)) == before, "a fold never changes the row it is given"
+        rows[key] = row
+
+    def table(self, name: str) -> list[Row]:
+        return [row for row in self.rows[name].values() if row is not None]
+
+    def derived(self, name: str) -> list[Row]:
+        return [
+            row
+            for projection in ALL
+            for derived in projection.derived
+            if derived.table == name
+            for parent in self.table(projection.name)
+            for row in derived.rows(parent)
+        ]
+
+
+class Watched:
+    """A world whose every save is folded; `at_rest` is called after each."""
+
+    def __init__(self, world: World, at_rest: Callable[[Watched], None] = lambda _: None) -> None:
+        self.world = world
+        self.folded = Folded()
+        self._at_rest = at_rest
+        self._save = world.store.save
+        self._seen = 0
+        self._catch_up()
+        world.store.save = self._saved  # type: ignore[method-assign]
+
+    def _saved(self, *aggregates: Any, context: Context) -> int:
+        try:
+            return self._save(*aggregates, context=context)
+        finally:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        for event, context in self.world.store.log[self._seen :]:
+            at = datetime.fromtimestamp(self.world.clock(), UTC)
+            self.folded.fold(logged(self.folded.position + 1, event, context, at))
+        self._seen = len(self.world.store.log)
+        self._at_rest(self)
+
+
+def attach(world: World, volume_id: str) -> str:
+    """World.attach for several volumes: each request has a key of its own."""
+    request = AttachVolume(server_id=SERVER, volume_id=volume_id)
+    key = f"attach {volume_id}"
+    return world._ask(lambda: world.service.attach(request, CONTEXT, alive, key))
+
+
+def detach(world: World, volume_id: str) -> str:
+    request = DetachVolume(server_id=SERVER, volume_id=volume_id)
+    key = f"detach {volume_id}"
+    return world._ask(lambda: world.service.detach(request, CONTEXT, alive, key))
+
+
+def scenario(seed: int, at_rest: Callable[[Watched], None] = lambda _: None) -> Watched:
+    """Two volumes attached and detached, with random trouble and an operator who reacts."""
+    chance = random.Random(seed)
+    world = World(chance.choice([PowerState.RUNNING, PowerState.SHUTDOWN]), volumes=2)
+    watched = Watched(world, at_rest)
+    for ask in (attach, detach):
+        for volume_id in world.volumes:
+            points = {
+                chance.randrange(40): chance.choice(CALL_MODES + SAVE_MODES) for _ in range(3)
+            }
+            world.trouble = Trouble(points)
+            try:
+                operation_id = ask(world, volume_id)
+                if chance.random() < 0.25:
+                    _change_mind(world, operation_id, chance)
+                operation = world.run(operation_id)
+            except DomainError:  # refused, after the trouble before: an answer as well
+                continue
+            if operation.state is OperationState.PARKED:
+                _react(world, str(operation.id), chance)
+    return watched
+
+
+def _react(world: World, operation_id: str, chance: random.Random) -> None:
+    world.trouble = Trouble()
+    act = chance.choice(["retry", "unwind", "give_up", "skip"])
+    step = operator.left(world.operation(operation_id))[0]
+    with contextlib.suppress(DomainError):
+        world.service.act(operation_id, act, "why", CONTEXT, lane=step.lane, step=step.step)
+        world.run(operation_id)
+
+
+def _change_mind(world: World, operation_id: str, chance: random.Random) -> None:
+    """Unwind what is under way."""
+    try:
+        for _ in range(chance.randrange(3)):
+            world.service.advance(operation_id)
+            world.run_agent(operation_id, steps=chance.randrange(1, 4))
+        world.service.act(operation_id, "unwind", "why", CONTEXT)
+    except Crash:
+        world.boot()
+    except DomainError:
+        pass  # too late, or nothing to unwind
+
+
+def stored_events(world: World) -> list[tuple[IndexedEvent, Context]]:
+    """The world's log in the form the recorder takes."""
+    return [(MAPPER.to_stored_event(event), context) for event, context in world.store.log]

@@ -1,0 +1,226 @@
+"""What a crash leaves: every acknowledged append whole, every other one whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from eventsourcing.persistence import OperationalError, StoredEvent
+
+from ledger import migrations
+from ledger import writer as writer_module
+from ledger.embedded import EmbeddedPostgres
+from ledger.store import LedgerRecorder
+from ledger.writer import UnknownOutcomeError
+from tests.store.test_tailing import start_writers
+
+DEADLINE_S = 60
+APPEND_SIZE = 3  # load.py's
+
+
+def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.01)
+
+
+def check_log(dsn: str, acknowledged: list[int]) -> None:
+    """No gap, no part of an append, and everything that was acknowledged."""
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute(
+            "SELECT position, append_id, originator_id, originator_version FROM events"
+            " ORDER BY position"
+        ).fetchall()
+        head = connection.execute("SELECT position FROM log_head").fetchone()
+    positions = [row[0] for row in rows]
+    assert positions == list(range(1, len(rows) + 1))
+    assert head == (len(rows),)
+    assert set(Counter(row[1] for row in rows).values()) <= {APPEND_SIZE}
+    assert len({row[2:] for row in rows}) == len(rows)
+    assert set(acknowledged) <= set(positions)
+
+
+class Appenders:
+    """Threads that append until they are stopped; any error of theirs is the test's."""
+
+    def __init__(self, recorder: LedgerRecorder, threads: int) -> None:
+        self._recorder = recorder
+        self._acknowledged: list[int] = []
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(threads)
+        self._futures = [self._pool.submit(self._append) for _ in range(threads)]
+
+    def _append(self) -> None:
+        while not self._stop.is_set():
+            stream = uuid4()
+            events = [StoredEvent(stream, version, "T", b"{}") for version in (1, 2, 3)]
+            self._acknowledged.extend(self._recorder.insert_events(events))
+
+    def wait_for_more(self, positions: int) -> None:
+        target = len(self._acknowledged) + positions
+        until(lambda: len(self._acknowledged) >= target)
+
+    def stop(self) -> list[int]:
+        self._stop.set()
+        for future in self._futures:
+            future.result(DEADLINE_S)
+        return self._acknowledged
+
+
+def test_kill_9_of_a_writing_process_leaves_whole_appends(database_url: str) -> None:
+    process = start_writers(database_url, threads=8)
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(100)]
+    process.kill()
+    rest, _ = process.communicate(timeout=DEADLINE_S)
+
+    whole = [line for line in (*lines, *rest.splitlines(keepends=True)) if line.endswith("\n")]
+    acknowledged = [int(word) for line in whole for word in line.split()]
+
+    assert process.returncode == -signal.SIGKILL
+    assert len(acknowledged) >= 300
+    check_log(database_url, acknowledged)
+
+
+def test_a_killed_backend_costs_no_append_and_no_false_conflict(
+    recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any]
+) -> None:
+    appenders = Appenders(recorder, 4)
+    for _ in range(5):
+        appenders.wait_for_more(30)
+        db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'attachment-ledger writer'"
+            " AND datname = current_database()"
+        )
+    appenders.wait_for_more(30)
+    acknowledged = appenders.stop()
+
+    check_log(database_url, acknowledged)
+    assert len(acknowledged) == db.execute("SELECT count(*) FROM events").fetchone()[0]  # type: ignore[index]
+
+
+def test_an_answer_lost_after_the_commit_is_found_again(
+    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch, db: psycopg.Connection[Any]
+) -> None:
+    send = recorder.writer._send
+    lost: list[int] = []
+
+    def lose_the_first_answer(batch: list[writer_module.Append]) -> None:
+        if lost:
+            send(batch)
+            return
+        lost.append(1)
+        connection = recorder.writer._connect()
+        with connection.cursor(binary=True) as cursor:
+            cursor.execute(writer_module._APPEND, writer_module._parameters(batch))
+        connection.close()
+        raise psycopg.OperationalError("the connection went away")
+
+    monkeypatch.setattr(recorder.writer, "_send", lose_the_first_answer)
+
+    assert recorder.insert_events([StoredEvent(uuid4(), 1, "T", b"{}")]) == [1]
+    assert db.execute("SELECT count(*) FROM events").fetchone() == (1,)
+
+
+def test_an_append_without_an_answer_ends_at_its_deadline(
+    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(batch: list[writer_module.Append]) -> None:
+        for append in batch:
+            append.sent = True
+        recorder.writer._disconnect()
+        raise psycopg.OperationalError("no answer")
+
+    monkeypatch.setattr(writer_module, "APPEND_DEADLINE_S", 0.3)
+    monkeypatch.setattr(recorder.writer, "_send", no_answer)
+    with pytest.raises(UnknownOutcomeError, match="may have been stored"):
+        recorder.insert_events([StoredEvent(uuid4(), 1, "T", b"{}")])
+
+
+def test_an_append_that_was_never_sent_says_that_nothing_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer_module, "APPEND_DEADLINE_S", 0.3)
+    writer = writer_module.Writer("host=/nonexistent")
+    future = writer.submit([StoredEvent(uuid4(), 1, "T", b"{}")])
+    with pytest.raises(OperationalError, match="nothing stored"):
+        future.result(DEADLINE_S)
+    writer.close()
+
+
+class Cluster:
+    """A server of this test's own, with fsync, that may be killed."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._server = EmbeddedPostgres(fsync=True)
+        self.dsn = self._server.start(home)
+
+    def kill(self) -> None:
+        """kill -9 of the postmaster and of all its children."""
+        pid_file = self.home / "cluster" / "postmaster.pid"
+        postmaster = int(pid_file.read_text().splitlines()[0])
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        for pid in (postmaster, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(_alive(pid) for pid in (postmaster, *map(int, children))))
+
+    def start(self) -> None:
+        self._server.stop()  # lets go of the one that was killed
+        self._server = EmbeddedPostgres(fsync=True)
+        self.dsn = self._server.start(self.home)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    home = Path(tempfile.mkdtemp(prefix="attachment-ledger-crash-"))
+    home.chmod(0o711)  # as root the server runs as another account
+    cluster = Cluster(home)
+    yield cluster
+    cluster.stop()
+    shutil.rmtree(home)
+
+
+@pytest.mark.slow
+def test_kill_9_of_postgresql_under_load_loses_nothing_that_was_acknowledged(
+    cluster: Cluster,
+) -> None:
+    migrations.upgrade(cluster.dsn)
+    recorder = LedgerRecorder(cluster.dsn)
+    appenders = Appenders(recorder, 8)
+    for _ in range(2):
+        appenders.wait_for_more(300)
+        cluster.kill()
+        cluster.start()
+    appenders.wait_for_more(300)
+    acknowledged = appenders.stop()
+    recorder.close()
+
+    check_log(cluster.dsn, acknowledged)

@@ -1,0 +1,211 @@
+"""What each projection says agrees with the aggregates, after every append of any history."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import pytest
+
+from aggregates.base import Event
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation, OperationState, StepStatus
+from handlers.engine import Wait, Work, decide
+from handlers.progress import lane_of, plan_of
+from host_agent.contract import Command
+from projections.attachments import ATTACHMENTS
+from projections.base import Row
+from projections.catalog import ALL
+from projections.mappings import MAPPINGS
+from tests.store.histories import Folded, Watched, logged, scenario
+from tests.world import CONTEXT, SERVER, World
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+SEEDS = range(60)
+
+
+def check_operation(watched: Watched, row: Row) -> None:
+    operation = watched.world.operation(row["operation_id"])
+    history = operation.history
+    assert row["state"] == operation.state
+    assert row["outcome" if operation.outcome else "state"] == operation.outcome or operation.state
+    assert row["error"] == operation.first_error
+    assert row["lanes"] == operation.lanes
+    if operation.state is not OperationState.FINISHED:
+        assert {
+            int(lane): (run["run"], tuple(run["steps"]), run["undo"], run["host"], run["epoch"])
+            for lane, run in row["active"].items()
+        } == {
+            lane: (run.number, run.steps, run.undo, run.host, run.epoch)
+            for lane, run in history.active.items()
+        }
+    for (lane, step, undo), record in history.records.items():
+        said = row["steps"].get(f"{lane}.{step}" + (".undo" if undo else ""), {})
+        assert said.get("status", StepStatus.PENDING) == record.status
+        assert said.get("attempts", 0) == record.attempts
+
+
+def check_due(watched: Watched, row: Row) -> None:
+    """A dispatcher is told exactly when the engine has something for it to do."""
+    operation = watched.world.operation(row["operation_id"])
+    if operation.state is not OperationState.RUNNING:
+        assert row["due_at"] is None
+        return
+    now = watched.world.clock()
+    match decide(plan_of(operation), operation.history, now):
+        case Work():
+            assert row["due_at"].timestamp() <= now
+        case Wait(until=None):
+            assert row["due_at"] is None
+        case Wait(until=until):
+            assert row["due_at"].timestamp() == pytest.approx(until, abs=1e-3)
+        case decision:
+            pytest.fail(f"{decision} was left to be taken")
+
+
+def check_mailbox(watched: Watched) -> None:
+    commands = {
+        (row["operation_id"], row["run"]): Command.from_wire(
+            {**row["command"], "position": row["position"]}
+        )
+        for row in watched.folded.derived("mailbox")
+    }
+    owed = {}
+    for row in watched.folded.table("operations"):
+        operation = watched.world.operation(row["operation_id"])
+        for run in operation.history.active.values():
+            if run.host is not None and operation.state is OperationState.RUNNING:
+                owed[row["operation_id"], run.number] = (operation, run)
+    assert set(commands) == set(owed)
+    for key, (operation, run) in owed.items():
+        steps = [
+            (step, plan_of(operation).verb(step, undo=run.undo))
+            for step in run.steps
+            if not operation.history.record(run.lane, step, undo=run.undo).settled
+        ]
+        assert [(step.name, step.verb) for step in commands[key].steps] == steps
+        assert commands[key].lane == lane_of(operation, run.lane)
+        assert commands[key].epoch == run.epoch
+
+
+def check_rest(watched: Watched) -> None:
+    world, folded = watched.world, watched.folded
+    [instance] = folded.table("instances")
+    assert instance["vm_state"] == world.instance.vm_state
+    assert {(m["bdm_id"], m["state"], m["device_name"]) for m in folded.table("mappings")} == {
+        (str(m.id), m.state, m.device_name) for m in world.mappings()
+    }
+    open_rows = {
+        (a["attachment_id"], a["state"])
+        for a in folded.table("attachments")
+        if a["state"] != "deleted"
+    }
+    assert open_rows == {(str(a.id), a.state) for a in world.attachments()}
+    on_host = {str(a.id) for a in world.attachments() if a.on_host}
+    assert on_host == {
+        s["attachment_id"] for s in folded.derived("spans") if s["to_position"] is None
+    }
+
+
+def check_all(watched: Watched) -> None:
+    for row in watched.folded.table("operations"):
+        check_operation(watched, row)
+        check_due(watched, row)
+    check_mailbox(watched)
+    check_rest(watched)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_agree_with_the_aggregates_after_every_append(seed: int) -> None:
+    scenario(seed, check_all)
+
+
+def test_the_histories_contain_what_they_are_meant_to_test() -> None:
+    """Retries, failures, undoing, parking, and operators: else the test above is empty."""
+    topics = {type(event).TOPIC for seed in SEEDS for event, _ in scenario(seed).world.store.log}
+    assert {kind.TOPIC for kind in Operation.TRANSITIONS} <= topics
+
+
+def fold_all(*events: Event) -> Folded:
+    folded = Folded()
+    for position, event in enumerate(events, 1):
+        folded.fold(logged(position, event, CONTEXT, AT))
+    return folded
+
+
+def test_every_topic_of_a_projection_is_an_event_of_this_code() -> None:
+    known = {kind.TOPIC for kind in Event.__subclasses__()}
+    for projection in ALL:
+        assert projection.topics <= known
+
+
+def test_a_host_is_fenced_with_reason_and_evidence_and_unfenced() -> None:
+    host = Host(host_uuid("h"))
+    host.register("h", 1, {"tag": True})
+    host.fence("dead", "ipmi says off")
+    fenced = host.collect_events()
+    [row] = fold_all(*fenced).table("hosts")
+    assert (row["epoch"], row["fenced"], row["fence_reason"]) == (1, True, "dead")
+    assert row["fence_evidence"] == "ipmi says off"
+
+    host.unfence("repaired")
+    [row] = fold_all(*fenced, *host.collect_events()).table("hosts")
+    assert (row["epoch"], row["fenced"], row["fence_reason"]) == (1, False, None)
+
+
+def test_a_guest_that_is_lost_keeps_the_vm_state_it_had() -> None:
+    instance = Instance(UUID(SERVER))
+    seen = {"name": "vm", "host": "h", "devices": (), "project_id": "p", "user_id": "u"}
+    instance.observe(**seen, power_state="shutdown")  # type: ignore[arg-type]
+    instance.observe(**seen, power_state="nostate")  # type: ignore[arg-type]
+    [row] = fold_all(*instance.collect_events()).table("instances")
+    assert (row["power_state"], row["vm_state"]) == ("nostate", "stopped")
+
+
+def test_a_mapping_row_goes_when_the_mapping_ends() -> None:
+    mapping = BlockDeviceMapping(uuid4())
+    ids = {name: str(uuid4()) for name in ("server_id", "volume_id", "attachment_id")}
+    mapping.record(
+        BlockDeviceMapping.MappingCreated,
+        **ids,
+        device_name="vdb",
+        tag=None,
+        boot_index=None,
+        delete_on_termination=False,
+        multiattach=False,
+    )
+    mapping.set_delete_on_termination(value=True)
+    events = mapping.collect_events()
+    [row] = fold_all(*events).table(MAPPINGS.name)
+    assert (row["delete_on_termination"], row["state"]) == (True, "bound")
+
+    mapping.record(BlockDeviceMapping.MappingEnded)
+    assert fold_all(*events, *mapping.collect_events()).table(MAPPINGS.name) == []
+
+
+def test_an_answered_attach_is_bound_and_a_failed_one_is_when_it_is_over() -> None:
+    bound: list[bool] = []
+    world = World()
+    watched = Watched(
+        world, lambda w: bound.extend(row["bound"] for row in w.folded.table("operations"))
+    )
+    world.run(world.attach())
+    assert bound == sorted(bound)
+    assert bound[0] is False
+    assert [row["state"] for row in watched.folded.table("operations")] == ["finished"]
+
+
+def test_a_deleted_attachment_keeps_its_row_and_its_closed_span() -> None:
+    world = World()
+    watched = Watched(world)
+    world.run(world.attach())
+    detach = world.detach()
+    world.run(detach)
+    [row] = watched.folded.table(ATTACHMENTS.name)
+    assert (row["state"], row["host"]) == ("deleted", "compute-1")
+    assert row["operation_id"] == detach
+    assert row["ended_at"] is not None
+    [span] = watched.folded.derived("spans")
+    assert span["from_position"] < span["to_position"] < row["position"]

@@ -1,0 +1,392 @@
+"""Projections follow the log exactly once, whoever follows, and can be made anew."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from eventsourcing.persistence import StoredEvent
+from psycopg.rows import dict_row
+
+from aggregates.base import Event
+from aggregates.host import Host, host_uuid
+from ledger.application import Ledger
+from ledger.store import LedgerRecorder
+from projections import projector as projector_module
+from projections.base import LoggedEvent, Projection, Row, upcast
+from projections.catalog import ALL
+from projections.hosts import HOSTS
+from projections.projector import Projector, prepare
+from projections.runner import NotProjectingError, Runner, catch_up, connect, rebuild
+from tests.store.histories import Folded, scenario, stored_events
+
+TABLES = ["instances", "mappings", "attachments", "spans", "operations", "mailbox", "hosts"]
+
+
+@pytest.fixture
+def projecting(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with connect(database_url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector_module, "BATCH_EVENTS_MAX", 3)
+
+
+def tables(connection: psycopg.Connection[Any]) -> dict[str, list[Row]]:
+    prepare(connection)
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return {
+            name: cursor.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3").fetchall()
+            for name in TABLES
+        }
+
+
+def fill(recorder: LedgerRecorder, seeds: range) -> int:
+    """Store what happened in some worlds; their servers and volumes have the same ids."""
+    last = 0
+    for seed in seeds:
+        renamed: dict[UUID, UUID] = {}
+        for event, context in stored_events(scenario(seed).world):
+            id_ = renamed.setdefault(UUID(str(event.originator_id)), uuid4())
+            last = recorder.insert_events([replace(event, originator_id=id_)], context=context)[-1]
+    return last
+
+
+def register(ledger: Ledger, name: str, version: int = 1) -> int:
+    host = ledger.load(Host, host_uuid(name))
+    host.register(name, version, {})
+    return ledger.save(host)
+
+
+def test_tables_equal_the_folds_of_the_log(
+    recorder: LedgerRecorder, projecting: psycopg.Connection[Any], small_batches: None
+) -> None:
+    watched = scenario(5)
+    for event, context in stored_events(watched.world):
+        recorder.insert_events([event], context=context)
+
+    Projector(projecting, ALL).catch_up()
+
+    stored, folded = tables(projecting), watched.folded
+    for projection in ALL:
+        rows = {row[projection.key]: row for row in stored[projection.table]}
+        expected = {row[projection.key]: row for row in folded.table(projection.name)}
+        assert set(rows) == set(expected)
+        for key, row in expected.items():
+            # Times differ: the folded ones are the simulated clock's.
+            timeless = {n: v for n, v in row.items() if not n.endswith("_at") and n != "spans"}
+            assert timeless == {name: rows[key][name] for name in timeless}
+    assert len(stored["spans"]) == len(folded.derived("spans"))
+    assert stored["mailbox"] == sorted(
+        folded.derived("mailbox"), key=lambda row: (row["operation_id"], row["run"])
+    )
+
+
+def test_a_rebuild_gives_what_following_gave(
+    database_url: str, recorder: LedgerRecorder, projecting: psycopg.Connection[Any]
+) -> None:
+    projector = Projector(projecting, ALL)
+    for seed in range(6):
+        fill(recorder, range(seed, seed + 1))
+        projector.catch_up()
+    before = tables(projecting)
+
+    positions = [rebuild(database_url, projection) for projection in ALL]
+
+    assert tables(projecting) == before
+    assert set(positions) == {recorder.max_notification_id()}
+    assert all(before[name] for name in TABLES if name != "mailbox")
+
+
+def test_readers_see_the_old_rows_while_a_projection_is_rebuilt(
+    ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
+) -> None:
+    register(ledger, "h")
+    catch_up(database_url, ALL)
+    seen: list[Any] = []
+
+    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+        seen.extend(db.execute("SELECT host FROM hosts").fetchall())
+        return HOSTS.fold(row, event)
+
+    rebuild(database_url, replace(HOSTS, fold=fold))
+
+    assert seen == [("h",)]
+
+
+def test_a_rebuild_stops_no_other_projection(
+    ledger: Ledger, database_url: str, projecting: psycopg.Connection[Any]
+) -> None:
+    register(ledger, "h")
+    projector = Projector(projecting, ALL)
+    projector.catch_up()
+    with psycopg.connect(database_url) as rebuilding:
+        rebuilding.execute("SELECT FROM tracking WHERE projection = 'hosts' FOR UPDATE")
+        position = register(ledger, "i")
+        projector.catch_up()
+        _, positions = projector.positions()
+    assert positions.pop("hosts") == position - 1
+    assert set(positions.values()) == {position}
+    projector.catch_up()
+    assert projector.positions()[1]["hosts"] == position
+
+
+def counting(folded: list[int]) -> Projection:
+    """Hosts, where each fold is counted, and the row counts its events as well."""
+
+    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+        folded.append(event.position)
+        new = HOSTS.fold(row, event)
+        assert new is not None
+        return {**new, "epoch": (row or {"epoch": 0})["epoch"] + 1}
+
+    return replace(HOSTS, fold=fold)
+
+
+def test_several_projectors_fold_each_event_exactly_once(
+    ledger: Ledger, database_url: str, db: psycopg.Connection[Any], small_batches: None
+) -> None:
+    folded: list[int] = []
+    stop = threading.Event()
+
+    def follow() -> None:
+        with connect(database_url) as connection:
+            projector = Projector(connection, [counting(folded)])
+            while not stop.is_set():
+                projector.step()
+
+    with ThreadPoolExecutor(3) as pool:
+        followers = [pool.submit(follow) for _ in range(3)]
+        for number in range(120):
+            last = register(ledger, f"h{number % 4}", number)
+        wait_until(lambda: tracked(db, "hosts") == last)
+        stop.set()
+        for follower in followers:
+            follower.result(10)
+
+    assert sorted(folded) == list(range(1, last + 1))
+    rows = db.execute("SELECT epoch FROM hosts").fetchall()
+    assert rows == [(30,)] * 4
+
+
+def tracked(db: psycopg.Connection[Any], name: str) -> int:
+    row = db.execute("SELECT position FROM tracking WHERE projection = %s", (name,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def wait_until(condition: Any, deadline_s: float = 30) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.005)
+
+
+def poisoned(position: int) -> Projection:
+    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+        if event.position == position:
+            raise ValueError("cannot fold this")
+        return HOSTS.fold(row, event)
+
+    return replace(HOSTS, fold=fold)
+
+
+def test_an_event_that_cannot_be_folded_holds_back_its_projection_alone(
+    ledger: Ledger,
+    projecting: psycopg.Connection[Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(5):
+        last = register(ledger, "h", number)
+    others = [projection for projection in ALL if projection is not HOSTS]
+    projector = Projector(projecting, [*others, poisoned(3)])
+
+    with caplog.at_level(logging.ERROR):
+        projector.catch_up()
+
+    _, positions = projector.positions()
+    assert positions.pop("hosts") == 2
+    assert set(positions.values()) == {last}
+    assert projector.held == {"hosts"}
+    assert "projection hosts fails at position 3 (Host.HostRegistered)" in caplog.text
+    row = projecting.execute("SELECT service_version FROM hosts").fetchone()
+    assert row == (1,)
+
+    mended = Projector(projecting, ALL)
+    mended.catch_up()
+    assert mended.positions()[1]["hosts"] == last
+
+
+def test_a_held_projection_is_tried_again_and_goes_on_when_it_can(
+    ledger: Ledger, projecting: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(projector_module, "HOLD_FIRST_S", 0.05)
+    for number in range(3):
+        last = register(ledger, "h", number)
+    broken = [True]
+
+    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+        if event.position == 2 and broken:
+            raise ValueError("not yet")
+        return HOSTS.fold(row, event)
+
+    projector = Projector(projecting, [replace(HOSTS, fold=fold)])
+    projector.catch_up()
+    assert projector.held == {"hosts"}
+    broken.clear()
+
+    wait_until(lambda: (projector.step(), projector.positions()[1]["hosts"] == last)[1])
+
+    assert projector.held == frozenset()
+
+
+def test_a_row_that_the_table_refuses_holds_back_its_projection_alone(
+    ledger: Ledger, projecting: psycopg.Connection[Any]
+) -> None:
+    last = register(ledger, "h")
+
+    def fold(row: Row | None, event: LoggedEvent) -> Row:
+        return {**event.stamp, "host": event.host, "service_version": "many"}
+
+    others = [projection for projection in ALL if projection is not HOSTS]
+    projector = Projector(projecting, [*others, replace(HOSTS, fold=fold)])
+    projector.catch_up()
+
+    assert projector.held == {"hosts"}
+    assert projector.positions()[1]["operations"] == last
+
+
+def test_text_with_a_nul_is_projected_with_a_replacement(
+    ledger: Ledger, projecting: psycopg.Connection[Any]
+) -> None:
+    host = Host(host_uuid("h"))
+    host.register("h", 1, {"says": "a\x00b"})
+    ledger.save(host)
+    Projector(projecting, [HOSTS]).catch_up()
+    assert projecting.execute("SELECT capabilities ->> 'says' FROM hosts").fetchone() == (
+        "a\ufffdb",
+    )
+
+
+def test_a_new_projection_catches_up_with_the_others_and_joins_them(
+    ledger: Ledger, projecting: psycopg.Connection[Any], small_batches: None
+) -> None:
+    for number in range(10):
+        last = register(ledger, "h", number)
+    old = [projection for projection in ALL if projection is not HOSTS]
+    Projector(projecting, old).catch_up()
+
+    projector = Projector(projecting, ALL)
+    projector.catch_up()
+
+    assert set(projector.positions()[1].values()) == {last}
+
+
+def test_topics_unknown_to_this_code_are_passed_over(
+    recorder: LedgerRecorder, projecting: psycopg.Connection[Any]
+) -> None:
+    recorder.insert_events([StoredEvent(uuid4(), 1, "Newer.Happened", b"{}")])
+    projector = Projector(projecting, ALL)
+    projector.catch_up()
+    assert set(projector.positions()[1].values()) == {1}
+    assert upcast("Newer.Happened", {"class_version": 3, "a": 1}) == {"a": 1}
+
+
+class Upcasting(Event):
+    """Version 2 calls `old` `new`."""
+
+    class_version = 2
+
+    @staticmethod
+    def upcast_v1_v2(state: dict[str, Any]) -> None:
+        state["new"] = state.pop("old")
+
+
+def test_projections_see_bodies_in_their_newest_form() -> None:
+    assert upcast("Upcasting", {"old": 1}) == {"new": 1}
+    assert upcast("Upcasting", {"class_version": 2, "new": 1}) == {"new": 1}
+
+
+# --------------------------------------------------------------------- the runner
+
+
+@pytest.fixture
+def runner(database_url: str) -> Iterator[Runner]:
+    runner = Runner(database_url, ALL)
+    runner.start()
+    yield runner
+    runner.stop()
+
+
+def test_who_waits_for_a_position_then_reads_it(
+    ledger: Ledger, runner: Runner, db: psycopg.Connection[Any]
+) -> None:
+    for number in range(20):
+        position = register(ledger, "h", number)
+        assert runner.wait_for(position, 10)
+        assert db.execute("SELECT service_version FROM hosts").fetchone() == (number,)
+
+
+def test_a_process_may_wait_for_what_another_one_projects(
+    ledger: Ledger, database_url: str, runner: Runner, db: psycopg.Connection[Any]
+) -> None:
+    other = Runner(database_url, ALL)
+    other.start()
+    try:
+        for number in range(20):
+            position = register(ledger, f"h{number}")
+            assert other.wait_for(position, 10)
+            assert runner.wait_for(position, 10)
+            assert db.execute("SELECT count(*) FROM hosts").fetchone() == (number + 1,)
+    finally:
+        other.stop()
+
+
+def test_waiting_for_what_never_comes_ends(runner: Runner) -> None:
+    assert not runner.wait_for(10**9, 0.05)
+
+
+def test_stopping_tells_who_waits(runner: Runner) -> None:
+    waiting = runner.projected(10**9)
+    runner.stop()
+    with pytest.raises(NotProjectingError):
+        waiting.result(1)
+    assert not runner.wait_for(10**9, 1)
+
+
+def test_a_lost_connection_is_made_anew(
+    ledger: Ledger, runner: Runner, db: psycopg.Connection[Any]
+) -> None:
+    assert runner.wait_for(register(ledger, "h"), 10)
+    db.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'attachment-ledger projections'"
+        " AND datname = current_database()"
+    )
+    assert runner.wait_for(register(ledger, "i"), 10)
+
+
+def test_a_held_projection_is_not_waited_for(ledger: Ledger, database_url: str) -> None:
+    others = [projection for projection in ALL if projection is not HOSTS]
+    runner = Runner(database_url, [*others, poisoned(1)])
+    runner.start()
+    try:
+        assert runner.wait_for(register(ledger, "h"), 10)
+    finally:
+        runner.stop()
+
+
+def test_in_memory_and_stored_folds_know_the_same_tables() -> None:
+    declared = {p.table for p in ALL} | {d.table for p in ALL for d in p.derived}
+    assert declared == set(TABLES)
+    assert set(Folded().rows) == {p.name for p in ALL}

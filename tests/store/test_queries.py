@@ -1,0 +1,308 @@
+"""The reads of API and dispatcher, on a log that the real engine wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from eventsourcing.persistence import StoredEvent
+
+from aggregates.instance import Instance
+from ledger.application import Ledger
+from ledger.store import LedgerRecorder
+from projections.catalog import ALL
+from projections.queries import PAGE_MAX, Queries, read_pool
+from projections.runner import catch_up
+from tests.store.histories import Watched, attach, detach, stored_events
+from tests.world import HOST, SERVER, World
+
+
+@pytest.fixture
+async def queries(database_url: str) -> AsyncIterator[Queries]:
+    async with read_pool(database_url) as pool:
+        yield Queries(pool)
+
+
+class Story:
+    """One volume attached and detached, the next one attached up to the host's turn."""
+
+    def __init__(self, recorder: LedgerRecorder, database_url: str) -> None:
+        self.world = World(volumes=2)
+        watched = Watched(self.world)
+        self.attach = attach(self.world, self.world.volumes[0])
+        self.world.run(self.attach)
+        self.detach = detach(self.world, self.world.volumes[0])
+        self.world.run(self.detach)
+        self.waiting = attach(self.world, self.world.volumes[1])
+        while self.world.service.advance(self.waiting) is None:
+            pass
+        for event, context in stored_events(self.world):
+            recorder.insert_events([event], context=context)
+        catch_up(database_url, ALL)
+        self.rows = watched.folded
+        self.head = watched.folded.position
+
+
+@pytest.fixture
+def story(recorder: LedgerRecorder, database_url: str) -> Story:
+    return Story(recorder, database_url)
+
+
+async def test_servers_are_found_by_id_project_and_part_of_the_name(
+    queries: Queries, story: Story
+) -> None:
+    found = await queries.instance(SERVER)
+    assert found is not None
+    assert (found["server_id"], found["vm_state"], found["devices"]) == (SERVER, "active", ["vda"])
+    assert await queries.instance(str(uuid4())) is None
+    assert len(await queries.instances(project_id="p", name="v")) == 1
+    assert await queries.instances(project_id="q") == []
+    assert await queries.instances(name="%") == []
+
+
+async def test_servers_are_paged_newest_first(
+    ledger: Ledger, queries: Queries, database_url: str
+) -> None:
+    ids = []
+    for number in range(5):
+        instance = Instance(uuid4())
+        instance.observe(
+            name=f"vm{number}",
+            host="h",
+            power_state="running",
+            devices=(),
+            project_id="p",
+            user_id="u",
+        )
+        ledger.save(instance)
+        ids.append(str(instance.id))
+    catch_up(database_url, ALL)
+
+    first = await queries.instances(limit=2)
+    rest = await queries.instances(limit=10, marker=first[-1]["server_id"])
+
+    assert [row["server_id"] for row in first + rest] == ids[::-1]
+
+
+async def test_mappings_and_attachments_are_those_of_the_story(
+    queries: Queries, story: Story
+) -> None:
+    volume, other = story.world.volumes
+    [mapping] = await queries.mappings(SERVER)
+    assert mapping["volume_id"] == other
+    assert await queries.mapping(SERVER, volume) is None
+    assert await queries.mapping(SERVER, other) == mapping
+    assert await queries.mappings(SERVER, offset=1) == []
+
+    [deleted, open_] = await queries.attachments(server_id=SERVER)
+    assert (deleted["state"], open_["state"]) == ("deleted", "reserved")
+    assert await queries.attachments(open_only=True) == [open_]
+    assert await queries.attachments(volume_id=volume) == [deleted]
+    assert await queries.attachments(host=HOST) == [deleted]
+    assert await queries.attachments(after=deleted["created_position"]) == [open_]
+    assert await queries.attachment(open_["attachment_id"]) == open_
+
+
+async def test_operations_are_found_by_each_filter_newest_first(
+    queries: Queries, story: Story
+) -> None:
+    def ids(rows: list[dict[str, Any]]) -> list[str]:
+        return [row["operation_id"] for row in rows]
+
+    everything = [story.waiting, story.detach, story.attach]
+    assert ids(await queries.operations()) == everything
+    assert ids(await queries.operations(flow="attach")) == [story.waiting, story.attach]
+    assert ids(await queries.operations(state="running")) == [story.waiting]
+    assert ids(await queries.operations(volume_id=story.world.volumes[0])) == everything[1:]
+    assert ids(await queries.operations(server_id=SERVER, host=HOST)) == everything
+    page = await queries.operations(limit=1)
+    assert ids(await queries.operations(after=page[0]["started_position"])) == everything[1:]
+    one = await queries.operation(story.attach)
+    assert one is not None
+    assert (one["outcome"], one["bound"], one["active"]) == ("completed", True, {})
+    assert {step["status"] for step in one["steps"].values()} == {"done"}
+
+
+async def test_a_host_gets_its_commands_once_it_moves_its_cursor(
+    queries: Queries, story: Story
+) -> None:
+    [command] = await queries.commands(HOST, after=0)
+    assert command["command"]["operation_id"] == story.waiting
+    assert next(step["name"] for step in command["command"]["steps"]) == "update"
+    assert await queries.commands(HOST, after=command["position"]) == []
+    assert await queries.commands("another", after=0) == []
+
+
+async def test_hosts_show_contact_and_what_is_open(queries: Queries, story: Story) -> None:
+    before = await queries.host(HOST)
+    await queries.touch_host(HOST)
+    await queries.touch_host(HOST)
+    after = await queries.host(HOST)
+    assert before is not None
+    assert after is not None
+    assert (before["seen_at"], after["open_commands"], after["open_attachments"]) == (None, 1, 0)
+    assert abs(after["seen_at"] - datetime.now(UTC)) < timedelta(minutes=1)
+    assert await queries.hosts() == [after]
+    assert await queries.host("another") is None
+
+
+async def test_history_is_what_concerns_the_thing_in_order(queries: Queries, story: Story) -> None:
+    volume = story.world.volumes[0]
+    history = await queries.events(("volume_id", volume))
+    positions = [event["position"] for event in history]
+    assert positions == sorted(positions)
+    assert {event["volume_id"] for event in history} == {volume}
+    topics = [event["topic"] for event in history]
+    assert topics.index("Attachment.Completed") < topics.index("Attachment.Deleted")
+
+    backwards = await queries.events(("volume_id", volume), newest_first=True)
+    assert backwards == history[::-1]
+    middle = await queries.events(
+        ("volume_id", volume), after=positions[1], before=positions[-1], limit=2
+    )
+    assert middle == history[2:4]
+    assert len(await queries.events(("server_id", SERVER))) > len(history)
+    assert {e["operation_id"] for e in await queries.events(("operation_id", story.attach))} == {
+        story.attach
+    }
+    assert await queries.events(("host", "another")) == []
+
+
+async def test_every_event_is_in_the_feed(queries: Queries, story: Story) -> None:
+    feed = await queries.events()
+    assert [event["position"] for event in feed] == list(range(1, story.head + 1))
+    assert feed[0]["actor"] == "alice"
+    assert feed[0]["roles"] == ["member"]
+    assert feed[0]["body"]
+    assert await queries.events(newest_first=True, limit=1) == feed[-1:]
+
+
+async def test_as_of_reads_stop_at_the_moment(
+    queries: Queries, recorder: LedgerRecorder, db: psycopg.Connection[Any]
+) -> None:
+    for _ in range(7):
+        recorder.insert_events([StoredEvent(uuid4(), 1, "T", b"{}")])
+    times = [at for (at,) in db.execute("SELECT recorded_at FROM events ORDER BY position")]
+    tick = timedelta(microseconds=1)
+
+    assert [await queries.position_at(at) for at in times] == list(range(1, 8))
+    assert await queries.position_at(times[0] - tick) == 0
+    assert await queries.position_at(times[-1] + timedelta(days=1)) == 7
+    assert [e["position"] for e in await queries.events(at=times[3])] == [1, 2, 3, 4]
+    assert await queries.events(at=times[0] - tick) == []
+
+
+async def test_the_position_at_a_moment_of_an_empty_log_is_zero(queries: Queries) -> None:
+    assert await queries.position_at(datetime.now(UTC)) == 0
+    assert (await queries.head())["position"] == 0
+
+
+async def test_spans_say_who_held_what_at_a_moment(queries: Queries, story: Story) -> None:
+    volume = story.world.volumes[0]
+    [connector] = [
+        e
+        for e in await queries.events(("volume_id", volume))
+        if e["topic"] == "Attachment.ConnectorUpdated"
+    ]
+    [disconnected] = [
+        e
+        for e in await queries.events(("volume_id", volume))
+        if e["topic"] == "Attachment.Disconnected"
+    ]
+    began, ended, tick = connector["recorded_at"], disconnected["recorded_at"], timedelta(0, 0, 1)
+
+    for filters in ({"volume_id": volume}, {"host": HOST}):
+        assert await queries.attachments_at(began - tick, **filters) == []  # type: ignore[arg-type]
+        [span] = await queries.attachments_at(began, **filters)  # type: ignore[arg-type]
+        assert (span["host"], span["volume_id"], span["to_at"]) == (HOST, volume, ended)
+        assert await queries.attachments_at(ended - tick, **filters) == [span]  # type: ignore[arg-type]
+        assert await queries.attachments_at(ended, **filters) == []  # type: ignore[arg-type]
+
+
+async def test_tracking_says_how_far_behind_each_projection_is(
+    queries: Queries, story: Story, recorder: LedgerRecorder
+) -> None:
+    assert {row["lag_events"] for row in await queries.tracking()} == {0}
+    recorder.insert_events([StoredEvent(uuid4(), version, "T", b"{}") for version in (0,)])
+    rows = await queries.tracking()
+    assert {row["projection"] for row in rows} == {projection.name for projection in ALL}
+    assert {row["lag_events"] for row in rows} == {1}
+    assert all(0 < row["lag_s"] < 60 for row in rows)
+
+
+# --------------------------------------------------------------------- leases
+
+
+@pytest.fixture
+def due_operations(db: psycopg.Connection[Any], story: Story) -> list[str]:
+    db.execute("UPDATE operations SET due_at = started_at")
+    return [story.attach, story.detach, story.waiting]
+
+
+async def test_what_is_due_is_taken_once_the_longest_due_first(
+    queries: Queries, due_operations: list[str]
+) -> None:
+    now = datetime.now(UTC)
+    assert await queries.due(now - timedelta(days=1), 10, "a", 60) == []
+    assert await queries.due(now, 1, "a", 60) == due_operations[:1]
+    assert sorted(await queries.due(now, 10, "b", 60)) == sorted(due_operations[1:])
+    assert await queries.due(now, 10, "a", 60) == []
+
+
+async def test_takers_at_the_same_time_share_what_is_due(
+    queries: Queries, due_operations: list[str]
+) -> None:
+    takers = [queries.due(datetime.now(UTC), 10, f"holder{n}", 60) for n in range(8)]
+    taken = [id_ for ids in await asyncio.gather(*takers) for id_ in ids]
+    assert sorted(taken) == sorted(due_operations)
+
+
+async def test_who_comes_second_to_a_lease_gets_nothing(
+    queries: Queries, due_operations: list[str], db: psycopg.Connection[Any], database_url: str
+) -> None:
+    """Both saw the operation free; the second waits for the first one's commit."""
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with psycopg.connect(database_url) as first:
+        first.execute(
+            "INSERT INTO leases SELECT operation_id, 'first', now() + interval '1 minute'"
+            " FROM operations ORDER BY operation_id"
+        )
+        second = asyncio.create_task(queries.due(datetime.now(UTC), 10, "second", 60))
+        async with asyncio.timeout(10):
+            while db.execute(waiting).fetchone() == (0,):  # noqa: ASYNC110 - the server is asked
+                await asyncio.sleep(0.01)
+    assert await second == []
+
+
+async def test_a_lease_ends_by_time_or_release_and_is_kept_by_renewal(
+    queries: Queries, due_operations: list[str]
+) -> None:
+    now = datetime.now(UTC)
+    await queries.due(now, 10, "dead", -1)
+    assert sorted(await queries.due(now, 10, "a", 60)) == sorted(due_operations)
+    assert await queries.renew("dead", due_operations, 60) == []
+    assert sorted(await queries.renew("a", due_operations, 60)) == sorted(due_operations)
+
+    await queries.release("b", due_operations[0])  # not its own
+    assert await queries.due(now, 10, "b", 60) == []
+    await queries.release("a", due_operations[0])
+    assert await queries.due(now, 10, "b", 60) == due_operations[:1]
+
+
+async def test_lists_are_bounded_whatever_is_asked_for(
+    queries: Queries, recorder: LedgerRecorder
+) -> None:
+    stream = uuid4()
+    recorder.insert_events(
+        [StoredEvent(stream, version, "T", b"{}") for version in range(PAGE_MAX + 5)]
+    )
+    assert len(await queries.events(limit=10**9)) == PAGE_MAX
+    assert await queries.events(limit=-1) == []

@@ -1,0 +1,141 @@
+"""Who waits is woken by what it waits for, by nothing else, and never too late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from aggregates.host import Host, host_uuid
+from ledger import wakeups as wakeups_module
+from ledger.application import Ledger
+from ledger.store import LedgerRecorder
+from ledger.wakeups import ANY_EVENT, Wakeups, host_key, operation_key
+from projections.catalog import ALL
+from projections.runner import catch_up
+from tests.store.histories import stored_events
+from tests.world import HOST, World
+
+SOON_S = 10
+NEVER_S = 0.3
+
+
+@pytest.fixture
+async def wakeups(database_url: str) -> AsyncIterator[Wakeups]:
+    async with Wakeups(database_url) as wakeups:
+        with wakeups.watch(ANY_EVENT) as started:
+            deadline = asyncio.get_running_loop().time() + SOON_S
+            while wakeups._head is None:  # it has looked once
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.01)
+            started.event.clear()
+        yield wakeups
+
+
+async def in_thread(function: Any, *args: Any) -> Any:
+    return await asyncio.to_thread(function, *args)
+
+
+def attach_up_to_the_hosts_turn(recorder: LedgerRecorder, database_url: str) -> str:
+    world = World()
+    operation_id = world.attach()
+    while world.service.advance(operation_id) is None:
+        pass
+    for event, context in stored_events(world):
+        recorder.insert_events([event], context=context)
+    catch_up(database_url, ALL)
+    return operation_id
+
+
+def register(ledger: Ledger, database_url: str, name: str) -> None:
+    host = ledger.load(Host, host_uuid(name))
+    host.register(name, 1, {})
+    ledger.save(host)
+    catch_up(database_url, ALL)
+
+
+async def test_a_command_wakes_its_host_and_its_operation_alone(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str
+) -> None:
+    with (
+        wakeups.watch(host_key(HOST)) as host,
+        wakeups.watch(host_key("another")) as another,
+        wakeups.watch(ANY_EVENT) as any_event,
+    ):
+        operation_id = await in_thread(attach_up_to_the_hosts_turn, recorder, database_url)
+        assert await host.wait(SOON_S)
+        assert await any_event.wait(SOON_S)
+        assert not await another.wait(NEVER_S)
+    assert operation_id
+
+
+async def test_an_operation_that_moves_wakes_who_watches_it(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str
+) -> None:
+    world = World()
+    operation_id = world.attach()
+    stored = stored_events(world)
+    with wakeups.watch(operation_key(operation_id)) as watch:
+        for event, context in stored:
+            await in_thread(lambda e=event, c=context: recorder.insert_events([e], context=c))
+        await in_thread(catch_up, database_url, ALL)
+        assert await watch.wait(SOON_S)
+        assert not await watch.wait(NEVER_S)
+
+
+async def test_events_of_others_wake_no_host(
+    wakeups: Wakeups, ledger: Ledger, database_url: str
+) -> None:
+    with wakeups.watch(host_key(HOST)) as host, wakeups.watch(ANY_EVENT) as any_event:
+        await in_thread(register, ledger, database_url, HOST)
+        assert await any_event.wait(SOON_S)
+        assert not await host.wait(NEVER_S)
+
+
+async def test_thousands_wait_and_only_who_is_concerned_wakes(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str
+) -> None:
+    watches = [wakeups.watch(host_key(f"h{n}")) for n in range(5_000)]
+    waiting = [watch.__enter__() for watch in watches]
+    with wakeups.watch(host_key(HOST)) as mine:
+        await in_thread(attach_up_to_the_hosts_turn, recorder, database_url)
+        assert await mine.wait(SOON_S)
+    assert not any(watch.event.is_set() for watch in waiting)
+    for watch in watches:
+        watch.__exit__(None, None, None)
+    assert wakeups._watches == {}
+
+
+async def test_a_lost_notification_costs_a_poll_interval_and_no_more(
+    wakeups: Wakeups,
+    ledger: Ledger,
+    database_url: str,
+    db: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wakeups_module, "POLL_INTERVAL_S", 0.1)
+    db.execute(
+        "CREATE FUNCTION public.pg_notify(text, text) RETURNS void LANGUAGE sql AS $$ $$;"
+        f'ALTER DATABASE "{db.info.dbname}" SET search_path = public, pg_catalog'
+    )
+    with wakeups.watch(ANY_EVENT) as watch:
+        await in_thread(register, Ledger(database_url), database_url, "h")
+        assert await watch.wait(SOON_S)
+
+
+async def test_a_lost_connection_wakes_everybody_and_is_made_anew(
+    wakeups: Wakeups, ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
+) -> None:
+    with wakeups.watch(host_key("h")) as watch, wakeups.watch(ANY_EVENT) as any_event:
+        db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'attachment-ledger wakeups'"
+            " AND datname = current_database()"
+        )
+        assert await watch.wait(SOON_S)
+        assert await any_event.wait(SOON_S)
+        await in_thread(register, ledger, database_url, "h")
+        assert await any_event.wait(SOON_S)
