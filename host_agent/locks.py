@@ -1,0 +1,163 @@
+"""Locks between runs, across threads and across processes of one host.
+
+Theory of operation.  A lock is `flock` on a file of `lock_path`, opened afresh by
+each holder: flock belongs to the open file, so it excludes threads as well as
+processes, and the kernel releases it when its holder dies, however it dies.  (POSIX
+record locks belong to the process and would let two threads in; the field's bug
+here was LP 1947370, locks that were in-process only.)  Files are empty.  They are
+removed by whoever releases the lock, while holding it: so an opener that won the
+lock checks that the name still leads to the file it locked, and else opens again.
+
+Kinds, in the order in which they are taken; a run takes at most one of each, so no
+two runs can wait for each other in a circle:
+
+1. `server-<id>-<volume id>`: runs of one (server, volume) pair exclude each other;
+   different volumes of one server go in parallel.
+2. `volume-<id>`, for multi-attach volumes: "is there another user on this host?" and
+   the disconnect that follows from the answer are one unit.
+3. `target-<service_uuid>`: the shared-target lock of S3, around all of Cinder's
+   update and delete and os-brick's calls of a run.  Tri-state `shared_targets`: false
+   means none is needed (os-brick 1800515), true and null mean it is (LP 1961102).
+
+`agent` is apart from these: one agent process per lock_path, held for its life.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from host_agent.contract import ErrorKind, Lane
+from host_agent.ports import PortError, VolumeView
+
+#: How often a lock that another process holds is tried: there is nothing to wait on.
+RETRY_S = 0.05
+#: Beyond the longest run (unplug attempts, readiness): its holder hangs.
+DEADLINE_S = 1800.0
+
+_SAFE = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Waiter(Protocol):
+    """How a run waits: `wait` returns after the time, or raises if the agent stops."""
+
+    def now(self) -> float: ...
+    def wait(self, seconds: float) -> None: ...
+
+
+class AgentRunningError(Exception):
+    """Another agent process holds the `agent` lock of this lock_path."""
+
+
+def names_for(lane: Lane, volume: VolumeView | None) -> list[str]:
+    """The locks of a run, in order.  No volume in Cinder: no target to share either."""
+    names = [f"server-{lane.server_id}-{lane.volume_id}"]
+    if lane.multiattach or (volume is not None and volume.multiattach):
+        names.append(f"volume-{lane.volume_id}")
+    if volume is not None and volume.shared_targets is not False:
+        names.append(f"target-{volume.service_uuid or 'unassigned'}")
+    return names
+
+
+def _file_name(name: str) -> str:
+    """Ids come from other services: nothing but a plain file name may result."""
+    if _SAFE.fullmatch(name):
+        return f"{name}.lock"
+    return f"{hashlib.sha256(name.encode()).hexdigest()}.lock"
+
+
+class Locks:
+    """The locks of one directory, which is created if it is missing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir(parents=True, exist_ok=True, mode=0o750)
+
+    @contextmanager
+    def hold(
+        self, names: Sequence[str], waiter: Waiter, deadline_s: float = DEADLINE_S
+    ) -> Iterator[None]:
+        """Hold all `names`, taken in the order given; RETRYABLE `lock_busy` at the deadline."""
+        end = waiter.now() + deadline_s
+        with ExitStack() as held:
+            for name in names:
+                held.enter_context(self._one(name, waiter, end))
+            yield
+
+    @contextmanager
+    def _one(self, name: str, waiter: Waiter, end: float) -> Iterator[None]:
+        path = self._path / _file_name(name)
+        while (handle := _try_or_explain(path)) is None:
+            if waiter.now() >= end:
+                raise PortError(
+                    ErrorKind.RETRYABLE,
+                    "lock_busy",
+                    f"Lock {path.name} was not free in time: see who holds it (lsof {path}).",
+                )
+            waiter.wait(RETRY_S)
+        try:
+            yield
+        finally:
+            with suppress(FileNotFoundError):
+                path.unlink()
+            os.close(handle)
+
+    @contextmanager
+    def agent(self) -> Iterator[None]:
+        """Be the one agent of this directory, or raise AgentRunningError saying who is."""
+        path = self._path / _file_name("agent")
+        handle = _try_lock(path)
+        if handle is None:
+            pid = ""
+            with suppress(OSError):
+                pid = path.read_text().strip()
+            raise AgentRunningError(
+                f"another agent (process {pid or '?'}) already runs with lock_path {self._path}: "
+                "stop it first, or give this one a lock_path and a host name of its own"
+            )
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+
+def _try_lock(path: Path) -> int | None:
+    """The open, locked file of this name, or None if somebody else has it."""
+    while True:
+        handle = os.open(path, _FLAGS, 0o640)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        if _leads_to(path, handle):
+            return handle
+        os.close(handle)  # its former holder has removed it: the name is free again
+
+
+def _try_or_explain(path: Path) -> int | None:
+    try:
+        return _try_lock(path)
+    except OSError as error:
+        raise PortError(
+            ErrorKind.RETRYABLE,
+            "lock_failed",
+            f"Lock file {path} cannot be used: {error.strerror}. Check lock_path.",
+        ) from error
+
+
+def _leads_to(path: Path, handle: int) -> bool:
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, os.fstat(handle))

@@ -1,0 +1,197 @@
+"""The state of a simulated host, in memory or in a file, and questions about it.
+
+With a file it outlives the agent's `kill -9` as a real hypervisor and kernel would,
+and several processes may use it: every change is made under `flock`, written to a
+new file, synced and renamed.
+
+The state is one JSON object:
+
+    {"guests": {"<server id>": {"name": ..., "power_state": "running",
+                                "live": "<domain ...>" | null,
+                                "persistent": "<domain ...>" | null}},
+     "connected": {"<target digest>": {"driver": ..., "path": ...}}}
+
+To begin with, describe guests instead: {"define": [{"server_id": ..., "name": ...,
+"power_state": "running", "project_id": ..., "devices": ["vda"], "transient": false}]}
+(all but server_id may be left out); they are created when the state is first opened.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from host_agent import disk_xml
+from host_agent.contract import PowerState
+
+_LIVE_STATES = frozenset({PowerState.RUNNING, PowerState.PAUSED})
+
+
+class StateError(ValueError):
+    """The state file does not have the form described above."""
+
+
+class Store:
+    """The state of one simulated host.  Thread-safe; with a path also across processes."""
+
+    def __init__(self, path: Path | None = None, initial: dict[str, Any] | None = None) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._state: dict[str, Any] = {}
+        with self.edit() as state:
+            for key, value in (initial or {}).items():
+                state.setdefault(key, value)
+            _normalise(state)
+
+    @contextmanager
+    def edit(self) -> Iterator[dict[str, Any]]:
+        """The state, to be changed; durable when the block ends, untouched if it raises."""
+        with self._lock, ExitStack() as held:
+            if self._path is None:
+                draft = copy.deepcopy(self._state)
+                yield draft
+                self._state = draft
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            guard = held.enter_context(self._path.with_name(self._path.name + ".lock").open("w"))
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            state = _read(self._path)
+            yield state
+            _write(self._path, state)
+
+    def read(self) -> dict[str, Any]:
+        """A copy of the state as it is now.  A file is replaced whole, so needs no lock."""
+        with self._lock:
+            return copy.deepcopy(self._state) if self._path is None else _read(self._path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+        state = json.loads(text) if text.strip() else {}
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise StateError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(state, dict):
+        raise StateError(f"{path}: must hold a JSON object")
+    return state
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
+    draft = path.with_name(path.name + ".new")
+    with draft.open("w") as out:
+        json.dump(state, out, indent=1)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(path)
+
+
+def _normalise(state: dict[str, Any]) -> None:
+    guests = state.setdefault("guests", {})
+    state.setdefault("connected", {})
+    for definition in state.pop("define", []):
+        if not isinstance(definition, dict) or not isinstance(definition.get("server_id"), str):
+            raise StateError(f"a guest's definition needs a server_id: {definition!r}")
+        guests.setdefault(definition["server_id"], guest_state(**definition))
+
+
+def guest_state(
+    *,
+    server_id: str,
+    name: str | None = None,
+    power_state: str = "running",
+    project_id: str | None = None,
+    user_id: str | None = None,
+    devices: list[str] | tuple[str, ...] = ("vda",),
+    transient: bool = False,
+) -> dict[str, Any]:
+    """A guest's entry in the state, with its own disks `devices` (no volumes)."""
+    name = name or f"instance-{server_id[:8]}"
+    xml = f'<domain type="qemu"><name>{name}</name><uuid>{server_id}</uuid>'
+    if project_id:
+        ns = disk_xml.NOVA_NS
+        xml += f'<metadata><n:instance xmlns:n="{ns}"><n:owner><n:user uuid="{user_id or ""}"/>'
+        xml += f'<n:project uuid="{project_id}"/></n:owner></n:instance></metadata>'
+    xml += '<devices><controller type="scsi" model="virtio-scsi"/>'
+    for device in devices:
+        bus = "virtio" if device.startswith("vd") else "scsi"
+        xml += f'<disk type="file" device="disk"><target dev="{device}" bus="{bus}"/></disk>'
+    xml += "</devices></domain>"
+    return {
+        "name": name,
+        "power_state": PowerState(power_state).value,
+        "live": xml if PowerState(power_state) in _LIVE_STATES else None,
+        "persistent": None if transient else xml,
+    }
+
+
+# --- what people and tests ask of the state -----------------------------------------------
+
+
+def set_power(store: Store, server_id: str, power_state: PowerState) -> None:
+    """Start, pause or stop a guest, as its owner would.  A transient one goes when stopped."""
+    with store.edit() as state:
+        guest = state["guests"][server_id]
+        guest["power_state"] = power_state.value
+        if power_state in _LIVE_STATES:
+            guest["live"] = guest["live"] or guest["persistent"]
+        elif guest["persistent"] is None:
+            del state["guests"][server_id]
+        else:
+            guest["live"] = None
+
+
+def connected_paths(store: Store) -> set[str]:
+    """The volumes that are connected to this host."""
+    return {entry["path"] for entry in store.read()["connected"].values()}
+
+
+def plugged(store: Store) -> dict[str, dict[str, tuple[str | None, str | None]]]:
+    """Per server and volume: the target name (live, persistent) of the volume's disk."""
+    found: dict[str, dict[str, tuple[str | None, str | None]]] = {}
+    for server_id, guest in store.read()["guests"].items():
+        live, persistent = _volumes(guest["live"]), _volumes(guest["persistent"])
+        found[server_id] = {
+            volume: (live.get(volume), persistent.get(volume)) for volume in live | persistent
+        }
+    return found
+
+
+def _volumes(domain: str | None) -> dict[str, str]:
+    disks = disk_xml.parse(domain).disks if domain else ()
+    return {disk.serial: disk.target for disk in disks if disk.serial}
+
+
+def broken_invariants(store: Store) -> list[str]:
+    """What must not be so at rest, in words: empty for a sane host."""
+    state = store.read()
+    wrong = []
+    used = set()
+    for server_id, guest in state["guests"].items():
+        for copy_name in ("live", "persistent"):
+            domain = guest[copy_name]
+            for disk in disk_xml.parse(domain).disks if domain else ():
+                if disk.serial is None:
+                    continue
+                path = disk_xml.source_of(disk.xml)
+                used.add(path)
+                if path not in connected_paths(store):
+                    wrong.append(f"{server_id} has {disk.target} ({copy_name}) not connected")
+    for server_id, volumes in plugged(store).items():
+        guest = state["guests"][server_id]
+        both = guest["live"] is not None and guest["persistent"] is not None
+        wrong += [
+            f"{server_id} has volume {volume} live as {live}, persistent as {persistent}"
+            for volume, (live, persistent) in volumes.items()
+            if both and live != persistent
+        ]
+    wrong += [f"{path} is connected and unused" for path in connected_paths(store) - used]
+    return wrong

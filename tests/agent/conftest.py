@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.agent.bench import Bench, FakeLedger, Reports
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def fake_ledger() -> Iterator[FakeLedger]:
+    with FakeLedger().running() as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def reports() -> Reports:
+    return Reports()

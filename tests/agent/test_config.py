@@ -1,0 +1,79 @@
+"""Settings: file, environment, command line; wrong ones name where, which key, what is expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from host_agent import config
+from host_agent.config import ConfigError
+
+
+def write(path: Path, text: str) -> Path:
+    file = path / "agent.toml"
+    file.write_text(text)
+    return file
+
+
+def test_later_source_wins(tmp_path: Path) -> None:
+    file = write(tmp_path, '[agent]\nhost = "file"\nworkers = 1\n[ledger]\nurl = "http://file"')
+    environ = {
+        "ATTACHMENT_LEDGER_AGENT_AGENT_HOST": "environment",
+        "ATTACHMENT_LEDGER_AGENT_AGENT_WORKERS": "2",
+    }
+    settings = config.load(_with_cinder(file), environ, {"agent.workers": "3"})
+    assert settings.agent.host == "environment"
+    assert settings.agent.workers == 3
+    assert settings.ledger.url == "http://file"
+    assert settings.libvirt.detach_attempts == 8
+
+
+def _with_cinder(file: Path) -> Path:
+    file.write_text(file.read_text() + '\n[cinder]\nendpoint = "http://c/v3"\n')
+    return file
+
+
+def test_cinder_takes_keystone_options_as_a_table(tmp_path: Path) -> None:
+    text = '[cinder]\nconnect_timeout_s = 2\nauth = {auth_type = "password", username = "u"}'
+    settings = config.load(write(tmp_path, text), {})
+    assert settings.cinder.auth == {"auth_type": "password", "username": "u"}
+    assert settings.cinder.connect_timeout_s == 2.0
+
+
+def test_token_comes_from_its_file_and_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret-token\n")
+    text = f'[ledger]\ntoken_file = "{tmp_path / "token"}"'
+    settings = config.load(write(tmp_path, text), {})
+    assert settings.link().token == "s3cret-token"
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[ledger]\nurl = 5", r"\[ledger\] url: is a int, expected a text"),
+        ("[agent]\nworkers = true", r"\[agent\] workers: is a bool, expected a whole number"),
+        ("[agent]\nworkers = -1", r"\[agent\] workers: is -1, expected a number above 0"),
+        ("[brick]\nuse_multipath = 1", r"use_multipath: is a int, expected true or false"),
+        ("[cinder]\nauth = 'x'", r"\[cinder\] auth: is a str, expected a table"),
+        ("[agent]\nhots = 'x'", r"\[agent\] hots: unknown key; known: .*host"),
+        ("[agents]\n", r"unknown section \[agents\]; known: agent"),
+        ("ledger = 1", "ledger must be a section"),
+        ("[ledger]\ntoken = 'a'\ntoken_file = 'b'", "both set"),
+        ("[ledger]\ntoken_file = '/nowhere/at/all'", "cannot be read"),
+    ],
+)
+def test_wrong_setting_is_explained(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        config.load(write(tmp_path, text), {})
+
+
+def test_wrong_environment_names_the_variable() -> None:
+    with pytest.raises(ConfigError, match="ATTACHMENT_LEDGER_AGENT_AGENT_WORKERS: is 'many'"):
+        config.load(None, {"ATTACHMENT_LEDGER_AGENT_AGENT_WORKERS": "many"})
+
+
+def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such file.*host-agent\.md"):
+        config.load(tmp_path / "none.toml", {})

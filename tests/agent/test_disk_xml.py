@@ -1,0 +1,126 @@
+"""The disk's XML as Nova writes it, and reading domains that others wrote."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from host_agent import disk_xml
+from host_agent.ports import Disk
+
+VOLUME = "0f9d3f0e-1111-2222-3333-444455556666"
+
+
+def disk(**over: Any) -> Disk:
+    values: dict[str, Any] = {
+        "volume_id": VOLUME,
+        "source": {"type": "block", "path": "/dev/sdx"},
+        "device_name": "vdb",
+        "bus": "virtio",
+    }
+    return Disk(**{**values, **over})
+
+
+def built(**over: Any) -> ET.Element:
+    return ET.fromstring(disk_xml.build(disk(**over)))
+
+
+def test_block_disk_has_novas_settings() -> None:
+    element = built(discard=True)
+    assert element.attrib == {"type": "block", "device": "disk"}
+    driver = element.find("driver")
+    assert driver is not None
+    assert driver.attrib == {
+        "name": "qemu",
+        "type": "raw",
+        "cache": "none",
+        "io": "native",
+        "discard": "unmap",
+    }
+    assert element.find("source").attrib == {"dev": "/dev/sdx"}  # type: ignore[union-attr]
+    assert element.find("target").attrib == {"dev": "vdb", "bus": "virtio"}  # type: ignore[union-attr]
+    assert element.findtext("serial") == VOLUME
+    assert element.find("alias").get("name") == f"ua-{VOLUME}"  # type: ignore[union-attr]
+    assert element.find("shareable") is None
+    assert element.find("address") is None
+
+
+def test_shareable_only_when_asked() -> None:
+    assert built(shareable=True).find("shareable") is not None
+
+
+def test_network_disk_names_the_secret_and_does_not_hold_it() -> None:
+    source = {
+        "type": "network",
+        "protocol": "rbd",
+        "name": "pool/image",
+        "hosts": [["192.0.2.1", "6789"], ["2001:db8::1", "6789"]],
+        "auth": {"user": "cinder", "secret_uuid": "s-1"},
+    }
+    element = built(source=source)
+    assert element.get("type") == "network"
+    assert [host.get("name") for host in element.iterfind("source/host")] == [
+        "192.0.2.1",
+        "2001:db8::1",
+    ]
+    assert element.find("source/auth").get("username") == "cinder"  # type: ignore[union-attr]
+    assert element.find("source/auth/secret").attrib == {"type": "ceph", "uuid": "s-1"}  # type: ignore[union-attr]
+    assert element.find("driver").get("io") is None  # type: ignore[union-attr]
+
+
+def test_file_disk_has_the_format_of_its_data() -> None:
+    element = built(source={"type": "file", "path": "/mnt/volume-1"}, format="qcow2")
+    assert element.find("source").attrib == {"file": "/mnt/volume-1"}  # type: ignore[union-attr]
+    assert element.find("driver").get("type") == "qcow2"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"), [("sda", "0"), ("sdb", "1"), ("sdz", "25"), ("sdaa", "26"), ("hdb", "1")]
+)
+def test_scsi_disk_sits_on_the_first_controller_by_its_name(name: str, unit: str) -> None:
+    address = built(device_name=name, bus="scsi").find("address")
+    assert address is not None
+    assert (address.get("controller"), address.get("unit")) == ("0", unit)
+
+
+def test_text_that_is_no_xml_cannot_break_out() -> None:
+    path = "/dev/x'/><evil attr=\"<"
+    element = built(source={"type": "block", "path": path})
+    assert element.find("source").get("dev") == path  # type: ignore[union-attr]
+    assert element.find("evil") is None
+
+
+def test_lp2074219_odd_devices_without_alias_serial_or_target_are_not_in_the_way() -> None:
+    domain = f"""<domain><devices>
+      <disk type='file' device='cdrom'><target dev='hdc'/></disk>
+      <disk type='file'><serial>no target</serial></disk>
+      <disk><target bus='virtio'/></disk>
+      <hostdev mode='subsystem'/><filesystem/>
+      <disk type='block'><target dev='vdb' bus='virtio'/><serial> {VOLUME} </serial></disk>
+    </devices></domain>"""
+    read = disk_xml.parse(domain)
+    assert read.targets() == ("hdc", "vdb")
+    found = read.disk_of(VOLUME)
+    assert found is not None
+    assert (found.target, found.alias) == ("vdb", None)
+
+
+def test_disk_is_known_by_its_alias_where_the_serial_is_missing() -> None:
+    domain = f"<domain><devices><disk><target dev='vdc'/><alias name='ua-{VOLUME}'/></disk>"
+    found = disk_xml.parse(domain + "</devices></domain>").disk_of(VOLUME)
+    assert found is not None
+    assert found.target == "vdc"
+
+
+def test_domain_without_devices_or_owner_is_read() -> None:
+    read = disk_xml.parse("<domain><name>x</name></domain>")
+    assert (read.disks, read.project_id, read.has_virtio_scsi) == ((), None, False)
+
+
+def test_disk_added_and_removed_again_leaves_the_domain() -> None:
+    domain = "<domain><devices><disk><target dev='vda' /></disk></devices></domain>"
+    with_it = disk_xml.with_disk(domain, disk_xml.build(disk()))
+    assert disk_xml.parse(with_it).targets() == ("vda", "vdb")
+    assert disk_xml.parse(disk_xml.without_disk(with_it, "vdb")).targets() == ("vda",)

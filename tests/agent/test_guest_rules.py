@@ -1,0 +1,192 @@
+"""What `guests.py` makes of a hypervisor whose guests move, and of each kind of refusal."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from host_agent.contract import ErrorKind, PowerState
+from host_agent.faults import Faults
+from host_agent.guests import HypervisorGuests, Patience
+from host_agent.hypervisor import HypervisorError, Trouble
+from host_agent.ports import Disk, DiskState, PortError
+from host_agent.simulated import SimulatedBrick, SimulatedHypervisor
+from host_agent.simulated_state import Store, guest_state, set_power
+
+SERVER = "11111111-1111-1111-1111-111111111111"
+
+
+class Scripted(SimulatedHypervisor):
+    """Does `before` ahead of each change, once per entry: the world between look and act."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.before: list[Callable[[], Any]] = []
+        self.asked: list[tuple[str, bool, bool]] = []
+
+    def attach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None:
+        self._step("attach", live, persistent)
+        super().attach(server_id, disk, live=live, persistent=persistent)
+
+    def detach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None:
+        self._step("detach", live, persistent)
+        super().detach(server_id, disk, live=live, persistent=persistent)
+
+    def _step(self, call: str, live: bool, persistent: bool) -> None:
+        self.asked.append((call, live, persistent))
+        if self.before:
+            self.before.pop(0)()
+
+
+class World:
+    def __init__(self, power: PowerState) -> None:
+        self.store = Store()
+        with self.store.edit() as state:
+            entry = guest_state(server_id=SERVER, power_state=power.value)
+            state["guests"][SERVER] = entry
+        info = {"driver_volume_type": "local", "device_path": "/dev/v"}
+        source = SimulatedBrick(self.store, Faults(), "h").connect(info)
+        source.pop("format")
+        self.disk = Disk(
+            volume_id=str(uuid.uuid4()), source=source, device_name="vdb", bus="virtio"
+        )
+        self.hypervisor = Scripted(self.store)
+        patience = Patience(detach_attempts=3, detach_timeout_s=0)
+        self.guests = HypervisorGuests(self.hypervisor, patience)
+
+    def power(self, power: PowerState) -> Callable[[], None]:
+        return lambda: set_power(self.store, SERVER, power)
+
+    def trouble(self, trouble: Trouble) -> Callable[[], None]:
+        def fail() -> None:
+            raise HypervisorError(trouble, f"libvirt says {trouble}")
+
+        return fail
+
+    def state(self) -> DiskState:
+        return self.guests.disk(SERVER, self.disk.volume_id)
+
+
+def test_guest_that_stops_between_look_and_plug_gets_the_disk_in_its_definition() -> None:
+    world = World(PowerState.RUNNING)
+    world.hypervisor.before = [world.power(PowerState.SHUTDOWN)]
+    state = world.guests.plug(SERVER, world.disk)
+    assert state == DiskState(live=None, persistent="vdb", running=False)
+
+
+def test_guest_that_starts_between_look_and_plug_gets_the_disk_live_too() -> None:
+    world = World(PowerState.SHUTDOWN)
+    world.hypervisor.before = [world.power(PowerState.RUNNING)]
+    state = world.guests.plug(SERVER, world.disk)
+    assert state == DiskState(live="vdb", persistent="vdb", running=True)
+
+
+def test_guest_that_stops_between_look_and_unplug_loses_the_disk() -> None:
+    world = World(PowerState.RUNNING)
+    world.guests.plug(SERVER, world.disk)
+    world.hypervisor.before = [world.power(PowerState.SHUTDOWN)]
+    assert world.guests.unplug(SERVER, world.disk.volume_id).persistent is None
+
+
+def test_guest_that_starts_between_look_and_unplug_loses_both_copies() -> None:
+    world = World(PowerState.SHUTDOWN)
+    world.guests.plug(SERVER, world.disk)
+    world.hypervisor.before = [world.power(PowerState.RUNNING)]
+    world.guests.unplug(SERVER, world.disk.volume_id)
+    assert world.state() == DiskState(live=None, persistent=None, running=True)
+
+
+def test_guest_that_vanishes_during_an_unplug_is_success() -> None:
+    world = World(PowerState.RUNNING)
+    world.guests.plug(SERVER, world.disk)
+
+    def vanish() -> None:
+        with world.store.edit() as state:
+            del state["guests"][SERVER]
+
+    world.hypervisor.before = [vanish]
+    state = world.guests.unplug(SERVER, world.disk.volume_id)
+    assert state == DiskState(live=None, persistent=None, running=False)
+
+
+def test_guest_that_never_comes_to_rest_is_unknown() -> None:
+    world = World(PowerState.RUNNING)
+    world.hypervisor.before = [world.trouble(Trouble.DOMAIN_INACTIVE)] * 99
+    with pytest.raises(PortError) as raised:
+        world.guests.plug(SERVER, world.disk)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.UNKNOWN, "guest_unsettled")
+
+
+def test_both_copies_are_changed_by_one_request_when_plugging() -> None:
+    world = World(PowerState.RUNNING)
+    world.guests.plug(SERVER, world.disk)
+    assert world.hypervisor.asked == [("attach", True, True)]
+
+
+def test_live_disk_goes_first_so_that_a_refusal_leaves_the_definition() -> None:
+    world = World(PowerState.RUNNING)
+    world.guests.plug(SERVER, world.disk)
+    world.hypervisor.asked.clear()
+    world.guests.unplug(SERVER, world.disk.volume_id)
+    assert world.hypervisor.asked == [("detach", True, False), ("detach", False, True)]
+
+
+def test_unplug_already_under_way_counts_as_an_attempt_and_is_waited_for() -> None:
+    world = World(PowerState.RUNNING)
+    world.guests.plug(SERVER, world.disk)
+    world.hypervisor.asked.clear()
+    world.hypervisor.before = [world.trouble(Trouble.UNPLUGGING)] * 3
+    with pytest.raises(PortError) as raised:
+        world.guests.unplug(SERVER, world.disk.volume_id)
+    assert raised.value.code == "guest_refused"
+    assert len(world.hypervisor.asked) == 3
+    assert world.state() == DiskState(live="vdb", persistent="vdb", running=True)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind", "code"),
+    [
+        (Trouble.BUSY, ErrorKind.RETRYABLE, "guest_busy"),
+        (Trouble.UNREACHABLE, ErrorKind.RETRYABLE, "hypervisor_unreachable"),
+        (Trouble.LOST, ErrorKind.UNKNOWN, "hypervisor_lost"),
+        (Trouble.NO_FREE_PORT, ErrorKind.FINAL, "no_free_pci_port"),
+        (Trouble.TARGET_TAKEN, ErrorKind.FINAL, "device_name_taken"),
+        (Trouble.OTHER, ErrorKind.FINAL, "hypervisor_error"),
+    ],
+)
+def test_each_refusal_says_what_it_means(trouble: Trouble, kind: ErrorKind, code: str) -> None:
+    world = World(PowerState.RUNNING)
+    world.hypervisor.before = [world.trouble(trouble)]
+    with pytest.raises(PortError) as raised:
+        world.guests.plug(SERVER, world.disk)
+    assert (raised.value.kind, raised.value.code) == (kind, code)
+
+
+def test_after_a_first_request_nothing_can_be_said_not_to_have_happened() -> None:
+    world = World(PowerState.RUNNING)
+    world.guests.plug(SERVER, world.disk)
+    unplugging, busy = world.trouble(Trouble.UNPLUGGING), world.trouble(Trouble.BUSY)
+    world.hypervisor.before = [unplugging, busy]
+    with pytest.raises(PortError) as raised:
+        world.guests.unplug(SERVER, world.disk.volume_id)
+    assert raised.value.kind is ErrorKind.UNKNOWN
+
+
+def test_definition_that_cannot_be_given_back_is_told_as_such() -> None:
+    world = World(PowerState.RUNNING)
+    world.guests.plug(SERVER, world.disk)
+    world.hypervisor.detach(SERVER, _xml(world), live=False, persistent=True)
+    unplugging = world.trouble(Trouble.UNPLUGGING)
+    world.hypervisor.before = [unplugging] * 3 + [world.trouble(Trouble.OTHER)]
+    with pytest.raises(PortError) as raised:
+        world.guests.unplug(SERVER, world.disk.volume_id)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.UNKNOWN, "guest_copies_differ")
+
+
+def _xml(world: World) -> str:
+    from host_agent import disk_xml
+
+    return disk_xml.build(world.disk)

@@ -1,0 +1,284 @@
+"""The line to the ledger: registers, resumes, and loses nothing while the ledger is away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.contract import ErrorKind, Guest, PowerState, Registration
+from host_agent.executor import Executor, Hooks
+from host_agent.ledger_client import Backoff, LinkSettings
+from host_agent.link import Link
+from host_agent.locks import Locks
+from host_agent.ports import PortError
+from host_agent.simulated_state import broken_invariants, set_power
+from tests.agent.bench import ATTACH, DETACH, WAIT_S, Bench, FakeLedger, command, eventually
+
+STEPS = [verb.value for verb in ATTACH]
+
+
+def settings(ledger: FakeLedger, **over: Any) -> LinkSettings:
+    fast = LinkSettings(
+        url=ledger.url,
+        token=FakeLedger.TOKEN,
+        host="compute-1",
+        wait_s=0.3,
+        inventory_interval_s=5.0,
+        backoff_first_s=0.01,
+        backoff_max_s=0.05,
+        denied_retry_s=0.05,
+    )
+    return replace(fast, **over)
+
+
+class Agent:
+    """Link and executor over a bench, as the agent's process wires them."""
+
+    def __init__(self, bench: Bench, ledger: FakeLedger, lock_path: Path, **over: Any) -> None:
+        self.bench = bench
+        self.describe: Callable[[], Registration] = self._describe
+        self.link = Link(settings(ledger, **over), lambda: self.describe())  # noqa: PLW0108 - tests replace it
+        hooks = Hooks(
+            report=self.link.report,
+            is_current=self.link.is_current,
+            disks_moved=self.link.wake,
+            dropped=self.link.resync,
+        )
+        self.executor = Executor(bench.world(), Locks(lock_path), hooks)
+
+    def _describe(self) -> Registration:
+        guests = tuple(self.bench.guests.inventory())
+        return Registration(service_version=1, capabilities={"multiattach": True}, guests=guests)
+
+    @contextmanager
+    def running(self) -> Iterator[Agent]:
+        thread = threading.Thread(target=lambda: asyncio.run(self.link.run(self.executor)))
+        self.executor.start()
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.executor.stop(1.0)
+            assert self.link._loop is not None
+            self.link._loop.call_soon_threadsafe(self.link.close)
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+            assert self.executor.stop(WAIT_S)
+
+
+@pytest.fixture
+def agent(bench: Bench, fake_ledger: FakeLedger, tmp_path: Path) -> Iterator[Agent]:
+    with Agent(bench, fake_ledger, tmp_path).running() as running:
+        eventually(lambda: fake_ledger.registrations, "a registration")
+        yield running
+
+
+def finished(ledger: FakeLedger, given: Any) -> None:
+    eventually(lambda: ledger.is_done(given), f"the end of {given.id}: {ledger.steps_of(given)}")
+
+
+def test_commands_are_run_and_reported(agent: Agent, fake_ledger: FakeLedger) -> None:
+    given = fake_ledger.give(command(agent.bench.lane()))
+    finished(fake_ledger, given)
+    assert fake_ledger.steps_of(given) == STEPS
+    assert fake_ledger.refused == []
+
+
+def test_registration_tells_version_capabilities_and_all_guests(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path
+) -> None:
+    server_id = bench.server(name="web-1", project_id="p-1", user_id="u-1")
+    with Agent(bench, fake_ledger, tmp_path).running():
+        eventually(lambda: fake_ledger.registrations, "a registration")
+    sent = fake_ledger.registrations[0]
+    assert sent.service_version == 1
+    assert sent.guests == (
+        Guest(
+            server_id=server_id,
+            name="web-1",
+            power_state=PowerState.RUNNING,
+            devices=("vda",),
+            project_id="p-1",
+            user_id="u-1",
+        ),
+    )
+
+
+def test_changed_inventory_is_sent_and_an_unchanged_one_is_not(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    server_id = agent.bench.server()
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.registrations) == 2, "the new guest")
+    agent.bench.calls.clear()
+    agent.link.wake()
+    eventually(lambda: "guests.inventory" in agent.bench.calls, "the inventory to be read again")
+    set_power(agent.bench.store, server_id, PowerState.SHUTDOWN)
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.registrations) == 3, "the stopped guest")
+    assert fake_ledger.registrations[-1].guests[0].power_state is PowerState.SHUTDOWN
+
+
+def test_inventory_is_read_again_after_a_run_moved_a_disk(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    fake_ledger.give(command(agent.bench.lane()))
+    eventually(
+        lambda: any("vdb" in g.devices for r in fake_ledger.registrations for g in r.guests),
+        "vdb in an inventory",
+    )
+
+
+def test_inventory_that_cannot_be_read_is_not_sent(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.server()
+    agent = Agent(bench, fake_ledger, tmp_path)
+    failures = iter(range(3))
+
+    def describe() -> Registration:
+        if next(failures, None) is not None:
+            raise PortError(ErrorKind.RETRYABLE, "hypervisor_unreachable", "libvirt is down")
+        return agent._describe()
+
+    agent.describe = describe
+    with agent.running():
+        eventually(lambda: fake_ledger.registrations, "a registration")
+    assert len(fake_ledger.registrations[0].guests) == 1
+    assert "libvirt is down" in caplog.text
+
+
+def test_ledger_outage_of_a_run_is_survived_without_running_a_step_twice(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    gate, inside = threading.Event(), threading.Event()
+    real = agent.bench.brick.connect
+    connects: list[int] = []
+
+    def connect(info: Any) -> Any:
+        connects.append(1)
+        inside.set()
+        assert gate.wait(WAIT_S)
+        return real(info)
+
+    agent.bench.brick.connect = connect  # type: ignore[method-assign]
+    given = fake_ledger.give(command(agent.bench.lane()))
+    assert inside.wait(WAIT_S)
+    fake_ledger.stop()
+    gate.set()
+    eventually(lambda: broken_invariants(agent.bench.store), "connected while the ledger is away")
+    fake_ledger.start()
+    finished(fake_ledger, given)
+    assert fake_ledger.steps_of(given) == STEPS
+    assert len(connects) == 1
+    eventually(lambda: fake_ledger.polls.count(0) >= 2, "subscribed from the beginning again")
+    assert len(connects) == 1
+
+
+def test_agent_that_starts_before_the_ledger_waits_for_it(bench: Bench, tmp_path: Path) -> None:
+    ledger = FakeLedger()
+    ledger.start()
+    ledger.stop()  # the port is known, nobody listens
+    with Agent(bench, ledger, tmp_path).running(), ledger.running():
+        given = ledger.give(command(bench.lane()))
+        finished(ledger, given)
+
+
+def test_server_errors_and_garbage_are_retried(agent: Agent, fake_ledger: FakeLedger) -> None:
+    fake_ledger.fail_next = [500, 503, 502, 429]
+    given = fake_ledger.give(command(agent.bench.lane()))
+    finished(fake_ledger, given)
+    assert fake_ledger.steps_of(given) == STEPS
+
+
+def test_report_that_met_a_server_error_is_delivered_again_without_running_its_step_again(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    fake_ledger.fail_reports = [500, 503, 429]
+    lane = agent.bench.lane()
+    agent.bench.calls.clear()
+    given = fake_ledger.give(command(lane))
+    finished(fake_ledger, given)
+    assert fake_ledger.steps_of(given) == STEPS
+    assert agent.bench.calls.count("brick.connector") == 1
+    assert fake_ledger.polls.count(0) == 1, "no run was dropped"
+
+
+def test_report_whose_answer_was_lost_does_not_lose_the_run(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    fake_ledger.drop_answers = 1
+    given = fake_ledger.give(command(agent.bench.lane()))
+    eventually(lambda: fake_ledger.refused, "the repeated report, refused as stale")
+    finished(fake_ledger, given)
+    assert fake_ledger.steps_of(given) == STEPS
+    assert broken_invariants(agent.bench.store) == []
+
+
+def test_raised_epoch_drops_the_run_registers_again_and_takes_the_new_command(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    given = fake_ledger.give(command(agent.bench.lane()))
+    finished(fake_ledger, given)
+    fake_ledger.epoch = 2
+    fake_ledger.give(command(agent.bench.lane(), epoch=1))  # of before: never to be run
+    eventually(lambda: agent.link.is_current(2), "the new epoch")
+    new = fake_ledger.give(command(given.lane, DETACH, epoch=2))
+    finished(fake_ledger, new)
+    ran = {report.operation_id for report in fake_ledger.reports}
+    assert ran == {given.operation_id, new.operation_id}
+
+
+def test_wrong_token_is_explained_and_tried_again(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake_ledger.denied = True
+    with caplog.at_level(logging.WARNING), Agent(bench, fake_ledger, tmp_path).running():
+        eventually(lambda: "[ledger] token" in caplog.text, "an explanation in the log")
+        assert FakeLedger.TOKEN not in caplog.text
+        fake_ledger.denied = False
+        given = fake_ledger.give(command(bench.lane()))
+        finished(fake_ledger, given)
+
+
+def test_command_of_an_unknown_verb_is_declined(
+    agent: Agent, fake_ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = command(agent.bench.lane())
+    wire = given.to_wire()
+    wire["steps"] = [{"name": "attachment_update", "verb": "volume_teleport"}]
+    monkeypatch.setattr(type(given), "to_wire", lambda _self: wire)
+    fake_ledger.give(given)
+    finished(fake_ledger, given)
+    error = fake_ledger.reports[0].error
+    assert error is not None
+    assert (error.kind, error.code) == (ErrorKind.FINAL, "not_understood")
+    assert "volume_teleport" in error.message
+
+
+def test_command_that_is_dropped_each_time_does_not_spin(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path
+) -> None:
+    given = command(bench.lane())
+    fake_ledger.give(given)
+    fake_ledger.expects_nothing = True
+    with Agent(bench, fake_ledger, tmp_path, backoff_first_s=0.5, backoff_max_s=5.0).running():
+        eventually(lambda: len(fake_ledger.refused) >= 2, "a second try")
+        assert len(fake_ledger.refused) == 2
+
+
+def test_backoff_grows_within_bounds_and_is_reset() -> None:
+    backoff = Backoff(0.2, 1.0)
+    waits = [backoff.next_s() for _ in range(6)]
+    for wait, bound in zip(waits, [0.2, 0.4, 0.8, 1.0, 1.0, 1.0], strict=True):
+        assert bound / 2 <= wait <= bound
+    backoff.reset()
+    assert backoff.next_s() <= 0.2

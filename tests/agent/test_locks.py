@@ -1,0 +1,174 @@
+"""Locks exclude threads and processes, and go when their holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from host_agent.context import Stopping
+from host_agent.executor import StopClock
+from host_agent.locks import AgentRunningError, Locks, _try_lock, names_for
+from host_agent.ports import PortError, VolumeView
+from tests.agent.bench import WAIT_S, Bench, FakeClock, lock_held_elsewhere
+
+
+def view(**over: object) -> VolumeView:
+    values: dict[str, object] = {
+        "id": "v",
+        "status": "in-use",
+        "size_gb": 1,
+        "multiattach": False,
+        "shared_targets": True,
+        "service_uuid": "backend-1",
+        "bootable": False,
+        "encrypted": False,
+        "availability_zone": None,
+        "project_id": None,
+        "name": None,
+        "migration_status": None,
+    }
+    return VolumeView(**{**values, **over})  # type: ignore[arg-type]
+
+
+def clock() -> StopClock:
+    return StopClock(threading.Event())
+
+
+@pytest.mark.parametrize(("shared_targets", "locked"), [(True, True), (None, True), (False, False)])
+def test_lp1961102_lp1800515_target_lock_follows_the_tri_state(
+    shared_targets: bool | None, locked: bool
+) -> None:
+    names = names_for(Bench().lane(), view(shared_targets=shared_targets))
+    assert ("target-backend-1" in names) is locked
+
+
+def test_locks_are_taken_pair_then_volume_then_target() -> None:
+    lane = Bench().lane(multiattach=True)
+    kinds = [name.split("-")[0] for name in names_for(lane, view())]
+    assert kinds == ["server", "volume", "target"]
+
+
+def test_volume_that_cinder_forgot_has_no_target_lock() -> None:
+    assert [n.split("-")[0] for n in names_for(Bench().lane(), None)] == ["server"]
+
+
+def test_lp1947370_lock_of_another_process_excludes_us(tmp_path: Path) -> None:
+    locks, inside = Locks(tmp_path), threading.Event()
+
+    def enter() -> None:
+        with locks.hold(["target-x"], clock()):
+            inside.set()
+
+    with lock_held_elsewhere(tmp_path, "target-x") as holder:
+        thread = threading.Thread(target=enter)
+        thread.start()
+        assert not inside.wait(0.3)
+        holder.release()
+        assert inside.wait(WAIT_S)
+        thread.join()
+
+
+def test_killed_holder_releases_by_itself(tmp_path: Path) -> None:
+    with lock_held_elsewhere(tmp_path, "target-x") as holder:
+        holder.kill()
+        with Locks(tmp_path).hold(["target-x"], clock(), deadline_s=WAIT_S):
+            pass
+
+
+def test_threads_of_one_process_exclude_each_other(tmp_path: Path) -> None:
+    locks, inside, worst = Locks(tmp_path), [], []
+
+    def work() -> None:
+        for _ in range(25):
+            with locks.hold(["target-x"], clock()):
+                inside.append(1)
+                worst.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(worst) == 75
+    assert max(worst) == 1
+
+
+def test_other_names_do_not_wait(tmp_path: Path) -> None:
+    locks = Locks(tmp_path)
+    with locks.hold(["target-x"], clock()), locks.hold(["target-y"], clock(), deadline_s=0):
+        pass
+
+
+def test_lock_that_is_not_free_in_time_is_retryable(tmp_path: Path) -> None:
+    locks = Locks(tmp_path)
+    with locks.hold(["target-x"], clock()), pytest.raises(PortError, match="not free") as raised:  # noqa: SIM117
+        with locks.hold(["server-a", "target-x"], FakeClock(), deadline_s=1):
+            pass
+    assert raised.value.code == "lock_busy"
+    with locks.hold(["server-a"], clock(), deadline_s=0):
+        pass  # what was taken before is free again
+
+
+def test_waiting_ends_when_the_agent_stops(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    locks = Locks(tmp_path)
+    with locks.hold(["x"], clock()), pytest.raises(Stopping), locks.hold(["x"], StopClock(stop)):
+        pass
+
+
+def test_released_locks_leave_no_files_and_names_cannot_escape(tmp_path: Path) -> None:
+    path = tmp_path / "locks"
+    with Locks(path).hold(["target-../../evil", "volume-" + "x" * 500], clock()):
+        inside = list(path.iterdir())
+        assert len(inside) == 2
+        assert all(file.read_bytes() == b"" for file in inside)
+    assert list(path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_unusable_lock_path_is_explained(tmp_path: Path) -> None:
+    locks = Locks(tmp_path / "locks")
+    (tmp_path / "locks" / "target-x.lock").mkdir()
+    with pytest.raises(PortError, match="lock_path") as raised, locks.hold(["target-x"], clock()):
+        pass
+    assert raised.value.code == "lock_failed"
+
+
+def test_second_agent_of_a_lock_path_is_refused_and_told_who_is_first(tmp_path: Path) -> None:
+    second = Locks(tmp_path).agent()
+    with (
+        Locks(tmp_path).agent(),
+        pytest.raises(AgentRunningError, match=str(os.getpid())),
+        second,
+    ):
+        pass
+    with Locks(tmp_path).agent():
+        pass
+
+
+def test_lock_on_a_file_that_was_removed_meanwhile_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = tmp_path / "x.lock", fcntl.flock
+    others: list[int] = []
+
+    def overtaken(handle: int, flags: int) -> None:
+        """Between our open and our lock its holder leaves, and another takes the name."""
+        if not others:
+            path.unlink()
+            others.append(os.open(path, os.O_RDWR | os.O_CREAT))
+            real(others[0], fcntl.LOCK_EX)
+        real(handle, flags)
+
+    monkeypatch.setattr(fcntl, "flock", overtaken)
+    assert _try_lock(path) is None
+    os.close(others[0])
+    handle = _try_lock(path)
+    assert handle is not None
+    os.close(handle)

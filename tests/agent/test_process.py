@@ -1,0 +1,232 @@
+"""The real agent process: killed at every step before and after its effect, and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.contract import Command, Lane, PowerState
+from host_agent.simulated_state import Store, broken_invariants, connected_paths, plugged
+from ledger.simulation.cinder_direct import DirectCinder
+from ledger.simulation.harness import RunningCinder, running_cinder
+from tests.agent.bench import ATTACH, DETACH, WAIT_S, FakeLedger, command, eventually
+
+SERVER = "11111111-1111-1111-1111-111111111111"
+ROOT = Path(__file__).parents[2]
+
+
+class Host:
+    """One simulated hypervisor on disk, and agent processes over it."""
+
+    def __init__(self, path: Path, ledger: FakeLedger, cinder: RunningCinder) -> None:
+        self.path, self.ledger, self.cinder = path, ledger, cinder
+        self.state = path / "host.json"
+        self.state.write_text(json.dumps({"define": [{"server_id": SERVER, "name": "vm-1"}]}))
+        self.log = path / "agent.log"
+        (path / "agent.toml").write_text(
+            f"""
+            [agent]
+            host = "compute-1"
+            lock_path = "{path / "locks"}"
+            [ledger]
+            url = "{ledger.url}"
+            token = "{FakeLedger.TOKEN}"
+            wait_s = 0.5
+            [cinder]
+            endpoint = "{cinder.endpoint}"
+            """
+        )
+
+    def lane(self, **over: Any) -> Lane:
+        volume = self.cinder.model.add_volume(driver="iscsi")
+        view = DirectCinder(self.cinder.model).attachment_create(volume.id, SERVER)
+        return Lane(
+            server_id=SERVER,
+            volume_id=volume.id,
+            bdm_id="bdm-1",
+            attachment_id=view.id,
+            device_name="vdb",
+            **over,
+        )
+
+    def start(self, *arguments: str, faults: list[dict[str, Any]] | None = None) -> Any:
+        if faults is not None:
+            (self.path / "faults.json").write_text(json.dumps(faults))
+        with self.log.open("ab") as out:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "host_agent", "run"),
+                    *("--config", str(self.path / "agent.toml"), "--simulated", str(self.state)),
+                    *("--faults", str(self.path / "faults.json"), *arguments),
+                ],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONWARNINGS": "default"},
+                stdout=out,
+                stderr=out,
+            )
+
+    @contextmanager
+    def agent(self, **kwargs: Any) -> Iterator[Any]:
+        process = self.start(**kwargs)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                assert process.wait(WAIT_S) == 0, self.log.read_text()
+
+    def finish(self, given: Command) -> None:
+        eventually(lambda: self.ledger.is_done(given), self.log.read_text())
+
+
+@pytest.fixture
+def host(tmp_path: Path, fake_ledger: FakeLedger) -> Iterator[Host]:
+    with running_cinder() as cinder:
+        yield Host(tmp_path, fake_ledger, cinder)
+
+
+KILLS = [
+    ("attach", "brick.connector", "crash"),
+    ("attach", "brick.connect", "crash"),
+    ("attach", "brick.connect", "crash_after"),
+    ("attach", "guests.plug", "crash"),
+    ("attach", "guests.plug", "crash_after"),
+    ("detach", "guests.unplug", "crash"),
+    ("detach", "guests.unplug", "crash_after"),
+    ("detach", "brick.disconnect", "crash"),
+    ("detach", "brick.disconnect", "crash_after"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("flow", "call", "deed"), KILLS)
+def test_killed_agent_takes_up_where_it_was(host: Host, flow: str, call: str, deed: str) -> None:
+    lane = host.lane()
+    attach = host.ledger.give(command(lane))
+    if flow == "detach":
+        with host.agent(faults=[]):
+            host.finish(attach)
+    given = host.ledger.give(command(lane, DETACH)) if flow == "detach" else attach
+
+    with host.agent(faults=[{"call": call, "do": deed}]) as process:
+        assert process.wait(WAIT_S) == -signal.SIGKILL, host.log.read_text()
+    assert not host.ledger.is_done(given)
+    with host.agent():
+        host.finish(given)
+
+    steps = ATTACH if flow == "attach" else DETACH
+    assert host.ledger.steps_of(given) == [verb.value for verb in steps]
+    assert all(report.error is None for report in host.ledger.reports)
+    store = Store(host.state)
+    assert broken_invariants(store) == []
+    assert plugged(store)[SERVER] == ({lane.volume_id: ("vdb", "vdb")} if flow == "attach" else {})
+    row = host.cinder.model.attachments.get(lane.attachment_id or "")
+    assert (row.status if row else None) == ("attached" if flow == "attach" else None)
+
+
+def test_no_planted_secret_is_in_logs_reports_state_or_locks(host: Host) -> None:
+    lane = host.lane()
+    given = host.ledger.give(command(lane))
+    chatty = [{"call": "brick.connect", "do": "delay", "seconds": 0.01}]
+    process = host.start("--log-level", "debug", faults=chatty)
+    try:
+        host.finish(given)
+        host.finish(host.ledger.give(command(lane, DETACH)))
+    finally:
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+    secrets = list(host.cinder.model.secrets)
+    assert secrets
+    written = [path for path in host.path.rglob("*") if path.is_file()]
+    texts = [path.read_text() for path in written if path.name != "agent.toml"]
+    texts.append(str([report.to_wire() for report in host.ledger.reports]))
+    assert any("debug" in text for text in texts)
+    assert not [secret for secret in [*secrets, FakeLedger.TOKEN] for t in texts if secret in t]
+
+
+def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: Host) -> None:
+    given = host.ledger.give(command(host.lane()))
+    with host.agent(faults=[]):
+        host.finish(given)
+    lines = [json.loads(line) for line in host.log.read_text().splitlines()]
+    step = next(line for line in lines if line["message"].startswith("step disk_plug done"))
+    assert step["operation"] == given.operation_id
+    assert (step["server"], step["volume"]) == (SERVER, given.lane.volume_id)
+    assert step["request_id"] == given.request_id
+
+
+def test_second_agent_of_the_same_lock_path_refuses_to_start(host: Host) -> None:
+    with host.agent(faults=[]):
+        eventually(lambda: host.ledger.registrations, host.log.read_text())
+        second = host.start()
+        assert second.wait(WAIT_S) == 3
+    assert "already runs" in host.log.read_text()
+
+
+def test_sigterm_leaves_no_run_half_reported(host: Host) -> None:
+    slow = [{"call": "brick.connect", "do": "delay", "seconds": 1.0}]
+    given = host.ledger.give(command(host.lane()))
+    process = host.start(faults=slow)
+    eventually(lambda: len(host.ledger.steps_of(given)) == 2, host.log.read_text())
+    process.terminate()
+    assert process.wait(WAIT_S) == 0
+    assert host.ledger.steps_of(given) == [verb.value for verb in ATTACH[:3]]
+    assert len(connected_paths(Store(host.state))) == 1
+    with host.agent(faults=[]):
+        host.finish(given)
+
+
+def test_guests_of_the_state_file_are_registered(host: Host) -> None:
+    with host.agent(faults=[]):
+        eventually(lambda: host.ledger.registrations, host.log.read_text())
+    guest = host.ledger.registrations[0].guests[0]
+    assert (guest.server_id, guest.name) == (SERVER, "vm-1")
+    assert guest.power_state is PowerState.RUNNING
+    assert host.ledger.registrations[0].capabilities["multiattach"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[agent]\nworkers = 'many'", "expected a whole number"),
+        ("[agnet]\n", "unknown section"),
+        ("[ledger]\ntokn = 'x'", "unknown key"),
+        ("[agent", "no TOML"),
+        ("[libvirt]\ndetach_attempts = 0", "above 0"),
+    ],
+)
+def test_wrong_configuration_is_explained_in_one_line(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "host_agent", "run", "--config", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert str(path) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_os_brick_and_libvirt_are_not_loaded_for_a_simulated_host() -> None:
+    code = (
+        "import sys, host_agent.__main__, host_agent.simulated\n"
+        "print([m for m in ('os_brick', 'libvirt', 'eventlet') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,231 @@
+"""The Brick port: one behaviour, simulated and over the real os-brick.
+
+The LOCAL connector needs neither root nor a backend, so it runs anywhere; NFS needs
+root and a `mount.nfs`, so it is of the lab (LEDGER_LAB_NFS_EXPORT=<server:/path>).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.brick import OsBrick
+from host_agent.config import BrickSection
+from host_agent.contract import ErrorKind
+from host_agent.faults import Faults
+from host_agent.ports import Brick, ConnectionInfo, PortError
+from host_agent.simulated import SimulatedBrick
+from host_agent.simulated_state import Store
+
+# oslo.privsep imports eventlet, which warns at every fork from then on.
+pytestmark = pytest.mark.filterwarnings("ignore:Using fork:DeprecationWarning")
+
+RBD = {
+    "driver_volume_type": "rbd",
+    "name": "volumes/volume-1",
+    "hosts": ["192.0.2.11", "[2001:db8::1]"],
+    "ports": ["6789", "6790"],
+    "auth_enabled": True,
+    "auth_username": "cinder",
+    "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337",
+    "keyring": "[client.cinder] key = topsecret==",
+}
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> ConnectionInfo:
+    path = tmp_path / "volume-1"
+    path.write_bytes(b"\0" * 4096)
+    return {"driver_volume_type": "local", "device_path": str(path), "volume_id": "volume-1"}
+
+
+def real(tmp_path: Path, **settings: Any) -> OsBrick:
+    section = BrickSection(my_ip="192.0.2.1", mount_point_base=str(tmp_path / "mnt"), **settings)
+    return OsBrick(section, "compute-1", tmp_path / "locks")
+
+
+@pytest.fixture(params=["simulated", "os-brick"])
+def brick(request: pytest.FixtureRequest, tmp_path: Path) -> Brick:
+    if request.param == "simulated":
+        return SimulatedBrick(Store(), Faults(), "compute-1")
+    return real(tmp_path)
+
+
+def test_connector_names_this_host_and_its_address(brick: Brick) -> None:
+    connector = brick.connector()
+    assert connector["host"] == "compute-1"
+    assert connector["ip"] == "192.0.2.1"
+    assert connector["platform"]
+    assert connector["multipath"] is False
+
+
+def test_connect_answers_where_the_data_is_and_again_the_same(
+    brick: Brick, volume: ConnectionInfo
+) -> None:
+    first = brick.connect(volume)
+    assert first["path"] == volume["device_path"]
+    assert first["type"] in ("file", "block")
+    assert first["format"] == "raw"
+    assert brick.connect(volume) == first
+
+
+def test_format_is_what_the_driver_says(brick: Brick, volume: ConnectionInfo) -> None:
+    assert brick.connect({**volume, "format": "qcow2"})["format"] == "qcow2"
+
+
+def test_disconnect_is_success_again_and_again(brick: Brick, volume: ConnectionInfo) -> None:
+    brick.connect(volume)
+    brick.disconnect(volume)
+    brick.disconnect(volume)
+
+
+def test_disconnect_of_what_was_never_connected_is_success(
+    brick: Brick, volume: ConnectionInfo
+) -> None:
+    brick.disconnect(volume)
+
+
+def test_rbd_is_a_network_disk_and_its_key_stays_behind(brick: Brick) -> None:
+    source = brick.connect(RBD)
+    assert source == {
+        "type": "network",
+        "protocol": "rbd",
+        "name": "volumes/volume-1",
+        "hosts": [["192.0.2.11", "6789"], ["2001:db8::1", "6790"]],
+        "auth": {"user": "cinder", "secret_uuid": RBD["secret_uuid"]},
+        "format": "raw",
+    }
+    brick.disconnect(RBD)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{}, {"driver_volume_type": "rbd", "name": "no-pool"}, {**RBD, "hosts": ["192.0.2.11"]}],
+)
+def test_unusable_connection_information_is_final_and_not_shown(
+    brick: Brick, broken: ConnectionInfo
+) -> None:
+    with pytest.raises(PortError) as raised:
+        brick.connect(broken)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "bad_connection_info")
+    assert "topsecret" not in raised.value.message
+    assert "192.0.2.11" not in raised.value.message
+
+
+# --- what only the real one can show ----------------------------------------------------------
+
+
+def test_every_protocol_of_os_brick_is_offered(tmp_path: Path) -> None:
+    offered = real(tmp_path).drivers()
+    assert {"iscsi", "fibre_channel", "nvmeof", "nfs", "rbd", "local"} <= set(offered)
+
+
+def test_unknown_protocol_is_final(tmp_path: Path) -> None:
+    with pytest.raises(PortError) as raised:
+        real(tmp_path).connect({"driver_volume_type": "carrier_pigeon"})
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "not_connectable")
+
+
+def test_device_that_is_not_there_after_connecting_is_retryable(
+    tmp_path: Path, volume: ConnectionInfo
+) -> None:
+    Path(volume["device_path"]).unlink()
+    with pytest.raises(PortError) as raised:
+        real(tmp_path).connect(volume)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, "device_missing")
+
+
+def test_ceph_without_a_secret_says_what_to_do(tmp_path: Path) -> None:
+    nameless = {key: value for key, value in RBD.items() if key != "secret_uuid"}
+    with pytest.raises(PortError, match="rbd_secret_uuid"):
+        real(tmp_path).connect(nameless)
+    own = real(tmp_path, rbd_secret_uuid="s-1").connect(nameless)
+    assert own["auth"]["secret_uuid"] == "s-1"
+
+
+class BrokenConnector:
+    """Stands for a connector whose device cannot be flushed, or whose paths do not show."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.forced: list[Any] = []
+
+    def get_volume_paths(self, _info: Any) -> list[str]:
+        return ["/dev/broken"]
+
+    def connect_volume(self, _info: Any) -> Any:
+        raise self.error
+
+    def disconnect_volume(self, _info: Any, _device: Any, **options: Any) -> None:
+        self.forced.append(options)
+        raise self.error
+
+
+@pytest.fixture
+def broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Exception], tuple[OsBrick, BrokenConnector]]:
+    def make(error: Exception) -> tuple[OsBrick, BrokenConnector]:
+        brick, connector = real(tmp_path), BrokenConnector(error)
+        monkeypatch.setattr(brick, "_connector_for", lambda _kind, _info: connector)
+        return brick, connector
+
+    return make
+
+
+def test_lp1502534_failed_flush_is_an_error_and_never_forced(broken: Any) -> None:
+    from oslo_concurrency import processutils
+
+    error = processutils.ProcessExecutionError(
+        cmd="blockdev --flushbufs /dev/broken", exit_code=1, stderr="Input/output error"
+    )
+    brick, connector = broken(error)
+    with pytest.raises(PortError) as raised:
+        brick.disconnect({"driver_volume_type": "iscsi"})
+    assert raised.value.code == "flush_failed"
+    assert raised.value.kind is ErrorKind.UNKNOWN
+    assert connector.forced == [{}]
+
+
+def test_lp2035695_paths_that_do_not_show_yet_are_retryable(broken: Any) -> None:
+    import os_brick.exception
+
+    brick, _ = broken(os_brick.exception.VolumeDeviceNotFound(device="/dev/x"))
+    with pytest.raises(PortError) as raised:
+        brick.connect({"driver_volume_type": "nvmeof"})
+    assert raised.value.kind is ErrorKind.RETRYABLE
+
+
+def test_any_other_failure_of_a_connect_is_unknown(broken: Any) -> None:
+    brick, _ = broken(RuntimeError("half of the paths are there"))
+    with pytest.raises(PortError) as raised:
+        brick.connect({"driver_volume_type": "iscsi"})
+    assert raised.value.kind is ErrorKind.UNKNOWN
+
+
+@pytest.mark.lab
+def test_nfs_volume_is_a_file_below_our_mount_point(tmp_path: Path) -> None:
+    export = os.environ.get("LEDGER_LAB_NFS_EXPORT")
+    if not export:
+        pytest.skip("LEDGER_LAB_NFS_EXPORT names no export")
+    name = "contract-volume"
+    brick = real(tmp_path)
+    share = Path(export.partition(":")[2]) / name
+    share.write_bytes(b"\0" * 4096)
+    info = {"driver_volume_type": "nfs", "export": export, "name": name, "format": "qcow2"}
+    try:
+        source = brick.connect(info)
+        assert source["type"] == "file"
+        assert source["format"] == "qcow2"
+        assert Path(source["path"]).is_relative_to(tmp_path / "mnt")
+        assert brick.connect(info) == source
+        brick.disconnect(info)
+        brick.disconnect(info)
+    finally:
+        share.unlink()
+        for mounted in (tmp_path / "mnt").iterdir():
+            os.system(f"umount {mounted}")

@@ -1,0 +1,354 @@
+"""The Guests port: one behaviour, simulated and over the real libvirt and QEMU.
+
+The real one is of the lab: LEDGER_LAB_LIBVIRT is the URI of a hypervisor to make
+throw-away guests on.  Guests without an operating system let go of virtio-scsi disks
+and never of virtio-blk ones, which is what a stubborn guest is here.  With
+LEDGER_LAB_GUEST, a directory with `vmlinux` and `initramfs.cpio`, a real one boots.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent.contract import ErrorKind, PowerState
+from host_agent.guests import HypervisorGuests, Patience
+from host_agent.hypervisor import HypervisorError, Trouble
+from host_agent.ports import Disk, DiskState, PortError
+from tests.contracts.machines import Machine, RealMachine, SimulatedMachine
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Iterator[RealMachine]:
+    uri = os.environ.get("LEDGER_LAB_LIBVIRT")
+    if not uri:
+        pytest.skip("LEDGER_LAB_LIBVIRT names no hypervisor")
+    machine = RealMachine(uri, tmp_path)
+    yield machine
+    machine.close()
+
+
+@pytest.fixture(params=["simulated", pytest.param("libvirt", marks=pytest.mark.lab)])
+def machine(request: pytest.FixtureRequest) -> Machine:
+    if request.param == "simulated":
+        return SimulatedMachine()
+    real_machine: RealMachine = request.getfixturevalue("real")
+    return real_machine
+
+
+def disk(machine: Machine, name: str = "sdb", volume_id: str | None = None, **over: Any) -> Disk:
+    volume_id = volume_id or str(uuid.uuid4())
+    bus = "scsi" if name.startswith("sd") else "virtio"
+    source = {"type": "file", "path": machine.volume(volume_id)}
+    return Disk(volume_id=volume_id, source=source, device_name=name, bus=bus, **over)
+
+
+NOWHERE = DiskState(live=None, persistent=None, running=False)
+
+
+@pytest.mark.parametrize("power", [PowerState.RUNNING, PowerState.PAUSED, PowerState.SHUTDOWN])
+def test_plugged_disk_is_in_both_copies_and_unplugged_from_both(
+    machine: Machine, power: PowerState
+) -> None:
+    server_id = machine.new_guest(power)
+    one, running = disk(machine), power is not PowerState.SHUTDOWN
+    expected = DiskState(live="sdb" if running else None, persistent="sdb", running=running)
+
+    assert machine.guests.plug(server_id, one) == expected
+    assert machine.guests.disk(server_id, one.volume_id) == expected
+    assert machine.guests.plug(server_id, one) == expected, "again"
+    if power is PowerState.PAUSED:
+        machine.power(server_id, PowerState.RUNNING)  # only a running guest can let go
+
+    gone = DiskState(live=None, persistent=None, running=running)
+    assert machine.guests.unplug(server_id, one.volume_id) == gone
+    assert machine.guests.unplug(server_id, one.volume_id) == gone, "again"
+    assert machine.guests.disk(server_id, one.volume_id) == gone
+
+
+def test_transient_guest_has_only_a_live_copy(machine: Machine) -> None:
+    server_id = machine.new_guest(PowerState.RUNNING, transient=True)
+    one = disk(machine)
+    state = machine.guests.plug(server_id, one)
+    assert state == DiskState(live="sdb", persistent=None, running=True)
+    machine.guests.unplug(server_id, one.volume_id)
+    assert machine.guests.disk(server_id, one.volume_id).live is None
+
+
+def test_unplug_from_a_guest_that_is_not_there_is_success(machine: Machine) -> None:
+    assert machine.guests.unplug(str(uuid.uuid4()), "v") == NOWHERE
+    assert machine.guests.disk("no-uuid-at-all", "v") == NOWHERE
+
+
+def test_plug_into_a_guest_that_is_not_there_is_final(machine: Machine) -> None:
+    with pytest.raises(PortError) as raised:
+        machine.guests.plug(str(uuid.uuid4()), disk(machine))
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "guest_missing")
+
+
+def test_name_that_another_disk_has_is_refused_and_changes_nothing(machine: Machine) -> None:
+    server_id = machine.new_guest(PowerState.RUNNING)
+    machine.guests.plug(server_id, disk(machine))
+    other = disk(machine)
+    with pytest.raises(PortError) as raised:
+        machine.guests.plug(server_id, other)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "device_name_taken")
+    assert machine.guests.disk(server_id, other.volume_id).persistent is None
+
+
+def test_stubborn_guest_keeps_the_disk_in_both_copies(machine: Machine) -> None:
+    server_id = machine.new_guest(PowerState.RUNNING)
+    one = disk(machine, "vdb")
+    machine.guests.plug(server_id, one)
+    machine.stubborn(server_id)
+    with pytest.raises(PortError) as raised:
+        machine.guests.unplug(server_id, one.volume_id)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "guest_refused")
+    both = DiskState(live="vdb", persistent="vdb", running=True)
+    assert machine.guests.disk(server_id, one.volume_id) == both
+
+
+def test_guest_that_is_stopped_while_it_refuses_loses_the_disk_at_last(machine: Machine) -> None:
+    server_id = machine.new_guest(PowerState.RUNNING)
+    one = disk(machine, "vdb")
+    machine.guests.plug(server_id, one)
+    machine.stubborn(server_id)
+    with pytest.raises(PortError):
+        machine.guests.unplug(server_id, one.volume_id)
+    machine.power(server_id, PowerState.SHUTDOWN)
+    machine.guests.unplug(server_id, one.volume_id)
+    assert machine.guests.disk(server_id, one.volume_id) == NOWHERE
+
+
+def test_no_free_port_is_final_says_so_and_changes_nothing(machine: Machine) -> None:
+    # One port is the scsi controller's in the real machine.
+    server_id = machine.new_guest(PowerState.RUNNING, ports=2)
+    full: PortError | None = None
+    for letter in "bcd":
+        one = disk(machine, f"vd{letter}")
+        try:
+            machine.guests.plug(server_id, one)
+        except PortError as error:
+            full = error
+            break
+    assert full is not None
+    assert (full.kind, full.code) == (ErrorKind.FINAL, "no_free_pci_port")
+    assert machine.guests.disk(server_id, one.volume_id) == DiskState(
+        live=None, persistent=None, running=True
+    )
+
+
+def test_multiattach_disk_is_shared_by_two_guests(machine: Machine) -> None:
+    first, second = (machine.new_guest(PowerState.RUNNING) for _ in range(2))
+    one = disk(machine, shareable=True)
+    machine.guests.plug(first, one)
+    machine.guests.plug(second, one)
+    assert machine.guests.users(one.volume_id) == sorted([first, second])
+    machine.power(second, PowerState.SHUTDOWN)
+    assert machine.guests.users(one.volume_id) == sorted([first, second]), "stopped, still a user"
+    machine.guests.unplug(first, one.volume_id)
+    assert machine.guests.users(one.volume_id) == [second]
+
+
+def test_disk_left_in_one_copy_is_completed_under_the_same_name(machine: Machine) -> None:
+    server_id = machine.new_guest(PowerState.SHUTDOWN)
+    one = disk(machine)
+    machine.guests.plug(server_id, one)
+    machine.power(server_id, PowerState.RUNNING)
+    again = disk(machine, "sdc", one.volume_id)
+    assert machine.guests.plug(server_id, again).live == "sdb"
+
+
+def test_inventory_shows_name_owner_power_and_disks(machine: Machine) -> None:
+    running = machine.new_guest(PowerState.RUNNING, ports=4)
+    stopped = machine.new_guest(PowerState.SHUTDOWN)
+    machine.guests.plug(running, disk(machine))
+    found = {guest.server_id: guest for guest in machine.guests.inventory()}
+    assert found[running].power_state is PowerState.RUNNING
+    assert found[stopped].power_state is PowerState.SHUTDOWN
+    assert "sdb" in found[running].devices
+    assert (found[running].project_id, found[running].user_id) == ("p-1", "u-1")
+    assert found[running].name
+
+
+# --- what only the real one can show ------------------------------------------------------------
+
+
+def system() -> str:
+    guest = os.environ.get("LEDGER_LAB_GUEST")
+    if not guest:
+        pytest.skip("LEDGER_LAB_GUEST names no directory with vmlinux and initramfs.cpio")
+    return (
+        f"<kernel>{guest}/vmlinux</kernel><initrd>{guest}/initramfs.cpio</initrd>"
+        "<cmdline>console=ttyS0 quiet nokaslr mitigations=off no_timer_check panic=-1</cmdline>"
+    )
+
+
+def until(holds: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def booted(real: RealMachine, server_id: str) -> bool:
+    log = real.path / f"{server_id}.console"
+    return log.exists() and b"GUEST-READY" in log.read_bytes()
+
+
+@pytest.mark.lab
+def test_real_guest_lets_go_of_a_virtio_disk(real: RealMachine) -> None:
+    server_id = real.new_guest(PowerState.RUNNING, system=system())
+    until(lambda: booted(real, server_id), "the guest to boot")
+    one = disk(real, "vdb")
+    real.guests.plug(server_id, one)
+    real.guests.unplug(server_id, one.volume_id)
+    gone = DiskState(live=None, persistent=None, running=True)
+    assert real.guests.disk(server_id, one.volume_id) == gone
+
+
+@pytest.mark.lab
+def test_unplug_that_is_lost_while_the_guest_boots_is_tried_again(real: RealMachine) -> None:
+    patient = HypervisorGuests(real.driver, Patience(detach_attempts=8, detach_timeout_s=3.0))
+    server_id = real.new_guest(PowerState.RUNNING, system=system())
+    one = disk(real, "vdb")
+    patient.plug(server_id, one)
+    assert not booted(real, server_id)
+    patient.unplug(server_id, one.volume_id)
+    assert patient.disk(server_id, one.volume_id).live is None
+
+
+@pytest.mark.lab
+def test_paused_guest_refuses_is_told_so_and_lets_go_later(real: RealMachine) -> None:
+    server_id = real.new_guest(PowerState.RUNNING, system=system())
+    until(lambda: booted(real, server_id), "the guest to boot")
+    one = disk(real, "vdb")
+    real.guests.plug(server_id, one)
+    real.power(server_id, PowerState.PAUSED)
+    with pytest.raises(PortError, match="paused") as raised:
+        real.guests.unplug(server_id, one.volume_id)
+    assert raised.value.code == "guest_refused"
+    real.power(server_id, PowerState.RUNNING)
+    real.guests.unplug(server_id, one.volume_id)
+    assert real.guests.disk(server_id, one.volume_id).persistent is None
+
+
+@pytest.mark.lab
+def test_guest_that_stops_during_the_unplug_ends_the_wait(real: RealMachine) -> None:
+    patient = HypervisorGuests(real.driver, Patience(detach_attempts=8, detach_timeout_s=60.0))
+    server_id = real.new_guest(PowerState.RUNNING)
+    one = disk(real, "vdb")
+    patient.plug(server_id, one)
+    done = threading.Event()
+
+    def unplug() -> None:
+        patient.unplug(server_id, one.volume_id)
+        done.set()
+
+    threading.Thread(target=unplug, daemon=True).start()
+    until(lambda: real.driver._watchers, "the unplug to wait")
+    real.power(server_id, PowerState.SHUTDOWN)
+    assert done.wait(WAIT_S)
+    assert patient.disk(server_id, one.volume_id) == NOWHERE
+
+
+@pytest.mark.lab
+def test_changes_of_guests_wake_the_subscriber(real: RealMachine) -> None:
+    woken = threading.Event()
+    real.guests.subscribe(woken.set)
+    real.guests.inventory()
+    real.new_guest(PowerState.RUNNING)
+    assert woken.wait(WAIT_S)
+
+
+@pytest.mark.lab
+def test_broken_connection_is_opened_again(real: RealMachine) -> None:
+    server_id = real.new_guest(PowerState.SHUTDOWN)
+    before = real.driver._open()
+    before.close()  # as a restart of libvirtd does to it
+    with suppress(PortError):
+        real.guests.inventory()
+    assert server_id in {guest.server_id for guest in real.guests.inventory()}
+    assert real.driver._open() is not before
+
+
+@pytest.mark.lab
+def test_hypervisor_that_is_not_there_is_retryable(tmp_path: Path) -> None:
+    from host_agent.libvirt_driver import Libvirt
+
+    pytest.importorskip("libvirt")
+    nobody = Libvirt(f"qemu+unix:///system?socket={tmp_path}/nobody")
+    with pytest.raises(PortError) as raised:
+        HypervisorGuests(nobody, Patience()).inventory()
+    assert (raised.value.kind, raised.value.code) == (
+        ErrorKind.RETRYABLE,
+        "hypervisor_unreachable",
+    )
+
+
+@pytest.mark.lab
+def test_scsi_disk_needs_a_controller_and_says_so(real: RealMachine) -> None:
+    server_id = real.new_guest(PowerState.RUNNING, scsi=False)
+    with pytest.raises(PortError) as raised:
+        real.guests.plug(server_id, disk(real))
+    assert raised.value.code == "no_scsi_controller"
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("name", ["sdb", "sdz", "hdb", "sdaa"])
+def test_any_scsi_name_is_plugged_on_the_one_controller(real: RealMachine, name: str) -> None:
+    server_id = real.new_guest(PowerState.RUNNING)
+    one = Disk(
+        volume_id=str(uuid.uuid4()),
+        source={"type": "file", "path": real.volume("v")},
+        device_name=name,
+        bus="scsi",
+    )
+    both = DiskState(live=name, persistent=name, running=True)
+    assert real.guests.plug(server_id, one) == both
+    assert "lsilogic" not in real.domain(server_id).XMLDesc(0)
+    real.guests.unplug(server_id, one.volume_id)
+    assert real.guests.disk(server_id, one.volume_id).persistent is None
+
+
+@pytest.mark.lab
+def test_disk_is_described_as_nova_does(real: RealMachine) -> None:
+    server_id = real.new_guest(PowerState.RUNNING)
+    one = disk(real, discard=True, shareable=True, readonly=True)
+    real.guests.plug(server_id, one)
+    for flags in (0, 2):
+        xml = real.domain(server_id).XMLDesc(flags)
+        for part in (
+            "cache='none'",
+            "io='native'",
+            "discard='unmap'",
+            "<shareable/>",
+            "<readonly/>",
+            f"<serial>{one.volume_id}</serial>",
+            f"<alias name='ua-{one.volume_id}'/>",
+        ):
+            assert part in xml, part
+
+
+@pytest.mark.lab
+def test_live_change_of_a_stopped_guest_is_known_as_such(real: RealMachine) -> None:
+    server_id = real.new_guest(PowerState.SHUTDOWN)
+    from host_agent import disk_xml
+
+    xml = disk_xml.build(disk(real))
+    with pytest.raises(HypervisorError) as raised:
+        real.driver.attach(server_id, xml, live=True, persistent=False)
+    assert raised.value.trouble is Trouble.DOMAIN_INACTIVE
+    with pytest.raises(HypervisorError) as raised:
+        real.driver.detach(server_id, xml, live=False, persistent=True)
+    assert raised.value.trouble is Trouble.DEVICE_MISSING
