@@ -21,9 +21,10 @@ import structlog
 from aiohttp import web
 
 from host_agent.cinder import CinderClient
+from host_agent.contract import ErrorKind
+from host_agent.ports import PortError
 from ledger import migrations
 from ledger.api.app import make_app
-from ledger.api.reads import Reads
 from ledger.api.services import Services
 from ledger.application import Ledger
 from ledger.auth import authenticator
@@ -57,7 +58,8 @@ class Running:
 def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT.
 
-    Raises SchemaError if the database is not at this version's schema.
+    Raises SchemaError if the database is not at this version's schema, PortError if
+    Cinder would refuse our deletes for want of a service token.
     """
     asyncio.run(_serve_until_told(settings))
 
@@ -96,6 +98,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         stack.callback(ledger.close)
         cinder = CinderClient(settings.cinder_settings())
         stack.callback(cinder.close)
+        await asyncio.to_thread(_check_service_token, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = Runner(dsn, ALL)
         runner.start()
@@ -127,12 +130,11 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             service=service,
             queries=queries,
             wakeups=wakeups,
-            reads=Reads(pool),
             runner=runner,
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings),
-            checks={"dispatcher": _alive(working), "cinder": _cinder_check(cinder)},
+            checks={"dispatcher": _alive(working)},
         )
         yield Running(await _serve(make_app(services), door, stack), services)
 
@@ -160,17 +162,18 @@ def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:
     return check
 
 
-def _cinder_check(cinder: CinderClient) -> Callable[[], Awaitable[str | None]]:
-    """LP 2019892: without a service token Cinder refuses our deletes; say so loudly."""
+def _check_service_token(cinder: CinderClient) -> None:
+    """Without a service token Cinder refuses our deletes: better not to begin (LP 2019892).
 
-    async def check() -> str | None:
-        try:
-            await asyncio.to_thread(cinder.check_service_token)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong is what is said
-            return str(error)
-        return None
-
-    return check
+    Raises PortError if the token is known to lack the role; if nobody can be asked now,
+    that is logged, and every delete will say what is wrong.
+    """
+    try:
+        cinder.check_service_token()
+    except PortError as error:
+        if error.kind is ErrorKind.FINAL:
+            raise
+        _log.warning("service_token_not_checked", why=error.message)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -203,6 +203,19 @@ class Queries:
         """Of each projection: `projection`, `position`, `lag_events`, `lag_s`."""
         return await self._all("tracking")
 
+    async def guests_of_host(self, host: str) -> set[str]:
+        """The servers that the host is known to have, those it has lost left out."""
+        return {row["server_id"] for row in await self._all("guests_of_host", host=host)}
+
+    async def open_on_host(self, host: str) -> list[str]:
+        """The operations that wait for this host's agent."""
+        return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
+
+    async def counts(self) -> Row:
+        """`running`, `parked` and `due` operations, and `oldest_parked_s`."""
+        [row] = await self._all("counts")
+        return row
+
     # --- work that is due ---------------------------------------------------------------
 
     async def due(self, now: datetime, limit: int, holder: str, lease_s: float) -> list[str]:

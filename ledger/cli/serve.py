@@ -31,6 +31,7 @@ class Serve(Command):
 
         import psycopg
 
+        from host_agent.ports import PortError
         from ledger import bootstrap, telemetry
         from ledger.embedded import EmbeddedPostgresError
         from ledger.migrations import SchemaError
@@ -46,6 +47,12 @@ class Serve(Command):
             bootstrap.serve(chosen)
         except SchemaError as error:
             raise settings.schema_error(error) from None
+        except PortError as error:
+            raise CliError(
+                f"Cinder would not serve us: {error.message}",
+                ExitCode.REFUSED,
+                "Check [cinder.auth] and its service user's roles.",
+            ) from None
         except EmbeddedPostgresError as error:
             raise CliError(f"no database: {error}", ExitCode.UNEXPECTED) from None
         except psycopg.OperationalError as error:

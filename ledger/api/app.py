@@ -1,0 +1,187 @@
+"""The web application: routes, and what every request passes on its way.
+
+From the outside in: a request id and the log line's context; errors in the form of
+the API's root; who is asking and whether they may; the microversion.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import structlog
+from aiohttp import web
+
+from ledger.api import microversions
+from ledger.api.call import Call, answer
+from ledger.api.metrics import METRICS, Metrics
+from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
+from ledger.api.route import Route
+from ledger.api.routes import ROUTES
+from ledger.api.services import HOLDS, SERVICES, Holds, Services
+from ledger.auth import NOBODY, POLICY, Identity
+from ledger.telemetry import bound
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+#: The most that aiohttp itself reads of a body; `Call` has the smaller bounds.
+BODY_BYTES_MAX = 64 * 1024 * 1024
+
+REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+GLOBAL_ID: web.RequestKey[str] = web.RequestKey("global_request_id", str)
+VERSION: web.RequestKey[tuple[int, int]] = web.RequestKey("version", tuple)
+IDENTITY: web.RequestKey[Identity] = web.RequestKey("identity", Identity)
+
+_GLOBAL_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
+_log = structlog.get_logger(__name__)
+
+
+def make_app(services: Services) -> web.Application:
+    """The application.  Closing it ends the requests that are held open."""
+    app = web.Application(
+        middlewares=[_identified, _explained, _authenticated, _negotiated],
+        client_max_size=BODY_BYTES_MAX,
+    )
+    app[SERVICES] = services
+    app[HOLDS] = Holds(services.settings.limits.streams_max)
+    app[METRICS] = Metrics(services.registry)
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
+    app.on_response_prepare.append(_add_headers)
+    app.on_shutdown.append(_end_holds)
+    return app
+
+
+def _unique(route: Route) -> str | None:
+    """aiohttp wants a name once; a route of several paths gives it to the first."""
+    first = next(other for other in ROUTES if other.name == route.name)
+    return route.name if first is route else None
+
+
+def _handler(route: Route) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await route.handler(
+            Call(
+                request=request,
+                services=request.app[SERVICES],
+                identity=request[IDENTITY],
+                request_id=request[REQUEST_ID],
+                version=request.get(VERSION, microversions.MIN),
+            )
+        )
+
+    handle.route = route  # type: ignore[attr-defined]
+    return handle
+
+
+def _route_of(request: web.Request) -> Route | None:
+    return getattr(request.match_info.handler, "route", None)
+
+
+async def _end_holds(app: web.Application) -> None:
+    app[HOLDS].closing.set()
+
+
+def _is_nova(request: web.Request) -> bool:
+    return request.path == "/" or request.path.startswith("/v2.1")
+
+
+@web.middleware
+async def _identified(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Name the request; count and time it."""
+    request[REQUEST_ID] = f"req-{uuid.uuid4()}"
+    given = request.headers.get("X-OpenStack-Global-Request-Id", "")
+    names = {"request_id": request[REQUEST_ID]}
+    if _GLOBAL_ID.match(given):
+        request[GLOBAL_ID] = names["global_request_id"] = given
+    route = _route_of(request)
+    began = time.monotonic()
+    with bound(**names):
+        response = await handler(request)
+        took_s = time.monotonic() - began
+        request.app[METRICS].requested(
+            route.name if route else "unknown", request.method, response.status, took_s
+        )
+        _log.debug(
+            "request",
+            method=request.method,
+            path=request.path,
+            status=response.status,
+            took_ms=round(took_s * 1000),
+        )
+    return response
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Headers of every answer, streams and errors included."""
+    request_id = request.get(REQUEST_ID)
+    if request_id is not None:
+        response.headers["X-Openstack-Request-Id"] = request_id
+        if _is_nova(request):
+            response.headers["X-Compute-Request-Id"] = request_id
+    if GLOBAL_ID in request:
+        response.headers["X-OpenStack-Global-Request-Id"] = request[GLOBAL_ID]
+    if VERSION in request:
+        response.headers.update(microversions.answer_headers(request[VERSION]))
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
+@web.middleware
+async def _explained(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors in the form of the API's root; the unforeseen ones are logged, here alone."""
+    try:
+        if "%00" in request.rel_url.raw_path_qs:
+            raise ApiError(400, "malformed", "A URL may not hold a NUL character.")  # noqa: TRY301
+        return await handler(request)
+    except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is ours
+        failure = explain(error, request[REQUEST_ID])
+        if failure.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            _log.error(
+                "request_failed",
+                method=request.method,
+                path=request.path,
+                status=failure.status,
+                code=failure.code,
+                exc_info=error if failure.status == HTTPStatus.INTERNAL_SERVER_ERROR else None,
+            )
+        return _error(request, failure)
+
+
+def _error(request: web.Request, failure: Failure) -> web.Response:
+    headers = dict(failure.headers)
+    if _is_nova(request):
+        return answer(as_nova(failure), failure.status, headers)
+    response = answer(as_problem(failure, request[REQUEST_ID]), failure.status, headers)
+    response.content_type = "application/problem+json"
+    return response
+
+
+@web.middleware
+async def _authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Who is asking, and whether this route is open to them."""
+    route = _route_of(request)
+    if route is not None and not POLICY[route.name]:
+        request[IDENTITY] = NOBODY
+        return await handler(request)
+    identity = await request.app[SERVICES].authenticator.authenticate(request.headers)
+    request[IDENTITY] = identity
+    if route is not None and not identity.may(route.name):
+        wanted = " or ".join(sorted(POLICY[route.name]))
+        raise ApiError(
+            403,
+            "forbidden",
+            f"Policy doesn't allow {route.name} to be performed: it needs the role {wanted}.",
+        )
+    with bound(actor=identity.actor.name):
+        return await handler(request)
+
+
+@web.middleware
+async def _negotiated(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if request.path.startswith("/v2.1"):
+        request[VERSION] = microversions.requested(request.headers)
+    return await handler(request)

@@ -1,0 +1,78 @@
+"""/v1/attachments: which are open, where, since when; and which were, at a moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from ledger.api.call import Call, answer
+from ledger.api.problem import ApiError, not_found
+from ledger.api.schemas import (
+    Attachments,
+    AttachmentsAt,
+    AttachmentShown,
+    AttachmentsQuery,
+    NoQuery,
+    SpanShown,
+)
+from ledger.api.scope import page_limit, refuse_foreign_server, sees_server
+
+Row = dict[str, Any]
+
+
+async def attachments(call: Call) -> web.StreamResponse:
+    """GET /v1/attachments, in the order they were made."""
+    query = call.query(AttachmentsQuery)
+    if query.at is not None:
+        return await _attachments_at(call, query)
+    await refuse_foreign_server(call, query.server)
+    limit = page_limit(call, query.limit)
+    rows = await call.services.queries.attachments(
+        volume_id=query.volume,
+        server_id=query.server,
+        host=query.host,
+        open_only=query.open,
+        limit=limit,
+        after=query.after or 0,
+    )
+    return answer(
+        Attachments(
+            attachments=[AttachmentShown.model_validate(row) for row in rows],
+            next=rows[-1]["created_position"] if len(rows) == limit else None,
+        )
+    )
+
+
+async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResponse:
+    """Which attachments were on a host at the moment; a span says from when to when."""
+    if (query.volume is None and query.host is None) or query.after is not None:
+        raise ApiError(400, "invalid", "With 'at', give 'volume' or 'host', and no cursor.")
+    if not call.identity.everywhere:
+        raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
+    assert query.at is not None, "that is why we are here"
+    rows = await call.services.queries.attachments_at(
+        query.at, host=query.host, volume_id=query.volume, limit=page_limit(call, query.limit)
+    )
+    spans = [
+        SpanShown.model_validate(row)
+        for row in rows
+        if query.server is None or row["server_id"] == query.server
+    ]
+    return answer(AttachmentsAt(at=query.at, attachments=spans))
+
+
+async def attachment(call: Call) -> web.StreamResponse:
+    """GET /v1/attachments/{id}; those that are deleted, too."""
+    call.query(NoQuery)
+    return answer(AttachmentShown.model_validate(await attachment_row(call)))
+
+
+async def attachment_row(call: Call) -> Row:
+    """The attachment of the path, if it exists for the caller.  ApiError 404."""
+    message = "Attachment {} could not be found."
+    attachment_id = call.id("attachment_id", message)
+    row = await call.services.queries.attachment(attachment_id)
+    if row is None or not await sees_server(call, row["server_id"]):
+        raise not_found("attachment_not_found", message.format(attachment_id))
+    return row

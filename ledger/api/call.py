@@ -1,0 +1,198 @@
+"""One request, as a handler sees it: who asks, in which version, with what.
+
+Everything read from the outside is bounded and typed here: ids are canonical UUIDs,
+bodies and queries are models that know no other keys, text holds no NUL (PostgreSQL
+could not store it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
+from uuid import UUID
+
+import orjson
+from aiohttp import web
+from pydantic import BaseModel
+
+from aggregates.base import Context
+from ledger.api.microversions import Version
+from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
+from ledger.api.services import HOLDS, Holds, Services
+from ledger.auth import Identity
+from projections.runner import NotProjectingError
+
+M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+#: A held request looks at least this often, whatever became of the wake-ups.
+POLL_S = 1.0
+#: How long any request may be held.
+HOLD_S_MAX = 60.0
+#: How long an answer waits for the projections to have what it has just written.
+PROJECTED_S_MAX = 10.0
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")
+_NUL = (b"\x00", b"\\u0000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A request that passed the middlewares.  `version` is Nova's microversion."""
+
+    request: web.Request
+    services: Services
+    identity: Identity
+    request_id: str
+    version: Version
+
+    @property
+    def holds(self) -> Holds:
+        return self.request.app[HOLDS]
+
+    def context(self, cause: str = "api") -> Context:
+        """The metadata of events that this request leads to."""
+        return Context(actor=self.identity.actor, request_id=self.request_id, cause=cause)
+
+    # ----------------------------------------------------------------- what was sent
+
+    def id(self, name: str, message: str = "{} could not be found.") -> str:
+        """An id of the path in canonical form; what is no UUID names nothing: 404."""
+        text = self.request.match_info[name]
+        known = canonical(text)
+        if known is None:
+            raise not_found("not_found", message.format(text[:100]))
+        return known
+
+    def host(self) -> str:
+        """The host name of the path."""
+        text = self.request.match_info["host"]
+        if not _HOST.match(text):
+            raise not_found("host_not_found", "This is no host name.")
+        return text
+
+    def query(self, model: type[M]) -> M:
+        """The query, which may have each key once and no others than the model's."""
+        given = self.request.query
+        for key in given:
+            if len(given.getall(key)) > 1:
+                raise ApiError(400, "invalid", f"Query parameter '{key[:100]}' is given twice.")
+        return model.model_validate(dict(given))
+
+    async def json(self, model: type[M]) -> M:
+        """The body as a model; no type is bent to fit."""
+        return model.model_validate(await self.json_object(), strict=True)
+
+    async def json_object(self, bytes_max: int | None = None) -> dict[str, Any]:
+        """The body, which must be a JSON object of at most `bytes_max` bytes."""
+        limit = bytes_max or self.services.settings.limits.request_body_bytes_max
+        if self.request.content_type != "application/json":
+            raise ApiError(
+                415,
+                "media_type",
+                f"Unsupported Content-Type {self.request.content_type[:100]}",
+                hint="Send JSON, and say so: Content-Type: application/json.",
+            )
+        raw = await self._read(limit)
+        try:
+            data = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            raise ApiError(400, "malformed", "Malformed request body") from None
+        if not isinstance(data, dict) or any(nul in raw for nul in _NUL):
+            raise ApiError(
+                400,
+                "malformed",
+                "Malformed request body: it must be an object, "
+                "and no text in it may hold a NUL character.",
+            )
+        return data
+
+    async def _read(self, limit: int) -> bytes:
+        if (self.request.content_length or 0) > limit:
+            raise _too_large(limit)
+        raw = bytearray()
+        async for chunk in self.request.content.iter_any():
+            raw += chunk
+            if len(raw) > limit:
+                raise _too_large(limit)
+        return bytes(raw)
+
+    # ---------------------------------------------------------------------- waiting
+
+    async def written(self, position: int) -> None:
+        """Return when what was just written can be read, whichever process is asked next."""
+        if position > 0:
+            projected = asyncio.wrap_future(self.services.runner.projected(position))
+            try:
+                await asyncio.wait_for(projected, PROJECTED_S_MAX)
+            except (TimeoutError, NotProjectingError):
+                raise late() from None
+
+    async def hold(
+        self, key: str, look: Callable[[], Awaitable[T | None]], wait_s: float
+    ) -> T | None:
+        """`until` for callers who choose to wait: only so many may at once.
+
+        Raises ApiError 503 if there are as many as there may be.
+        """
+        if wait_s <= 0:
+            return await look()
+        with self.holds.one():
+            return await self.until(key, look, wait_s)
+
+    async def until(
+        self, key: str, look: Callable[[], Awaitable[T | None]], wait_s: float
+    ) -> T | None:
+        """What `look` finds, asked again at each wake-up of `key`, for at most `wait_s`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(wait_s, HOLD_S_MAX)
+        with self.services.wakeups.watch(key) as woken:
+            while True:
+                found = await look()
+                left_s = deadline - loop.time()
+                if found is not None or left_s <= 0 or self.ended:
+                    return found
+                await woken.wait(min(left_s, POLL_S))
+
+    @property
+    def ended(self) -> bool:
+        """Whether holding on is of no use: the caller is gone, or the service stops."""
+        transport = self.request.transport
+        return self.holds.closing.is_set() or transport is None or transport.is_closing()
+
+
+def canonical(text: str) -> str | None:
+    """A UUID in canonical form; None for anything else, its other spellings included."""
+    try:
+        known = str(UUID(text))
+    except ValueError:
+        return None
+    return known if known == text.lower() else None
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, "too_large", f"The body is larger than {limit} bytes, the limit here.")
+
+
+def late() -> ApiError:
+    """What was written is durable, and not to be read yet."""
+    return ApiError(
+        503,
+        "projections_late",
+        "The request is stored, but cannot be read yet: the projections are late.",
+        hint="See /readyz. With an Idempotency-Key the request can be repeated safely.",
+        Retry_After=RETRY_AFTER_S,
+    )
+
+
+def answer(
+    data: Any, status: int = HTTPStatus.OK, headers: dict[str, str] | None = None
+) -> web.Response:
+    """A JSON answer; models say which of their fields are shown."""
+    model = isinstance(data, BaseModel)
+    body = data.model_dump_json(by_alias=True).encode() if model else orjson.dumps(data)
+    return web.Response(body=body, status=status, content_type="application/json", headers=headers)

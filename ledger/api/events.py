@@ -1,0 +1,160 @@
+"""The log over HTTP: the history of one thing, all events by page, and the live feed.
+
+Positions have no gaps and are in commit order, so a reader that goes on after the last
+position it saw misses nothing, on whichever process it asks.  The feed is server-sent
+events: `id` is the position, so that a browser resumes by itself (Last-Event-ID).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from ledger.api.attachments import attachment_row
+from ledger.api.call import Call, answer
+from ledger.api.hosts import host_row
+from ledger.api.operations import operation_row
+from ledger.api.problem import ApiError, not_found
+from ledger.api.schemas import Event, Events, EventsQuery, HistoryQuery, Order, StreamQuery
+from ledger.api.scope import page_limit
+from ledger.api.servers import server_row
+from ledger.wakeups import ANY_EVENT
+from projections.queries import Subject
+
+STREAM_PAGE = 200
+#: A comment is sent this often when nothing happens, so that dead connections are found.
+HEARTBEAT_S = 15.0
+#: A reader that does not take what it is sent for so long is let go; it can resume.
+SEND_S_MAX = 30.0
+#: The log is looked at this often, whatever became of the wake-ups.
+POLL_S = 1.0
+
+Row = dict[str, Any]
+
+
+# ----------------------------------------------------------------------------- history
+
+
+async def volume_history(call: Call) -> web.StreamResponse:
+    """GET /v1/volumes/{id}/history."""
+    message = "Nothing is known of volume {}."
+    return await _history(call, "volume_id", call.id("volume_id", message), message)
+
+
+async def server_history(call: Call) -> web.StreamResponse:
+    """GET /v1/servers/{id}/history."""
+    server_id = str((await server_row(call))["server_id"])
+    return await _history(call, "server_id", server_id)
+
+
+async def attachment_history(call: Call) -> web.StreamResponse:
+    """GET /v1/attachments/{id}/history."""
+    attachment_id = str((await attachment_row(call))["attachment_id"])
+    return await _history(call, "attachment_id", attachment_id)
+
+
+async def operation_history(call: Call) -> web.StreamResponse:
+    """GET /v1/operations/{id}/history."""
+    operation_id = str((await operation_row(call))["operation_id"])
+    return await _history(call, "operation_id", operation_id)
+
+
+async def host_history(call: Call) -> web.StreamResponse:
+    """GET /v1/hosts/{host}/history."""
+    return await _history(call, "host", (await host_row(call))["host"])
+
+
+async def _history(
+    call: Call, subject: Subject, name: str, unknown: str | None = None
+) -> web.StreamResponse:
+    query = call.query(HistoryQuery)
+    limit = page_limit(call, query.limit)
+    newest_first = query.order is Order.NEWEST
+    after, before = query.after, query.before
+    if newest_first:
+        after, before = before, after
+    rows = await call.services.queries.events(
+        (subject, name),
+        after=after or 0,
+        before=before,
+        at=query.at,
+        limit=limit,
+        newest_first=newest_first,
+    )
+    if unknown and not rows and not await call.services.queries.events((subject, name), limit=1):
+        raise not_found(f"{subject.removesuffix('_id')}_not_found", unknown.format(name))
+    return answer(_page(rows, limit))
+
+
+async def events(call: Call) -> web.StreamResponse:
+    """GET /v1/events: a page of the whole log, oldest first."""
+    query = call.query(EventsQuery)
+    limit = page_limit(call, query.limit)
+    rows = await call.services.queries.events(after=query.after, limit=limit)
+    return answer(_page(rows, limit))
+
+
+def _page(rows: list[Row], limit: int) -> Events:
+    return Events(
+        events=[Event.model_validate(row) for row in rows],
+        next=rows[-1]["position"] if len(rows) == limit else None,
+    )
+
+
+# -------------------------------------------------------------------------------- live
+
+
+async def event_stream(call: Call) -> web.StreamResponse:
+    """GET /v1/events/stream: from a position on (default: from now), until one side ends it."""
+    after = await _stream_start(call)
+    response = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+    )
+    with call.holds.one(), call.services.wakeups.watch(ANY_EVENT) as changed:
+        await response.prepare(call.request)
+        try:
+            await _send(response, b": from position %d\n\n" % after)
+            await _follow(call, response, changed, after)
+        except (ConnectionError, TimeoutError):
+            return response  # the reader is gone, or too slow; it resumes where it was
+    return response
+
+
+async def _follow(call: Call, response: web.StreamResponse, changed: Any, after: int) -> None:
+    loop = asyncio.get_running_loop()
+    spoken_at = loop.time()
+    while not call.ended:
+        rows = await call.services.queries.events(after=after, limit=STREAM_PAGE)
+        if rows:
+            await _send(response, b"".join(_message(row) for row in rows))
+            after, spoken_at = rows[-1]["position"], loop.time()
+        elif loop.time() - spoken_at >= HEARTBEAT_S:
+            await _send(response, b": still here\n\n")
+            spoken_at = loop.time()
+        if len(rows) < STREAM_PAGE:
+            await changed.wait(POLL_S)
+
+
+async def _stream_start(call: Call) -> int:
+    query = call.query(StreamQuery)
+    resumed = call.request.headers.get("Last-Event-ID")
+    if resumed is not None:
+        if not (resumed.isascii() and resumed.isdigit() and len(resumed) < 19):  # noqa: PLR2004
+            raise ApiError(400, "invalid", "Last-Event-ID is a position of the log.")
+        return int(resumed)
+    if query.after is not None:
+        return query.after
+    return int((await call.services.queries.head())["position"])
+
+
+def _message(row: Row) -> bytes:
+    data = orjson.dumps(Event.model_validate(row).model_dump(mode="json"))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (row["position"], row["topic"].encode(), data)
+
+
+async def _send(response: web.StreamResponse, data: bytes) -> None:
+    async with asyncio.timeout(SEND_S_MAX):
+        await response.write(data)

@@ -1,0 +1,92 @@
+"""What a deployment asks: alive, ready, and in numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+
+import structlog
+from aiohttp import web
+
+from ledger.api.call import Call, answer
+from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS
+from ledger.api.schemas import Health
+from ledger.api.services import Check, Services
+
+#: Projections that are behind for longer make a process not ready.
+LAG_S_MAX = 30.0
+CHECK_S_MAX = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+async def health(call: Call) -> web.StreamResponse:
+    """GET /healthz: the process answers."""
+    del call
+    return answer(Health(status="ok", checks={}))
+
+
+async def ready(call: Call) -> web.StreamResponse:
+    """GET /readyz: what the process needs is there; 503 names what is not."""
+    services = call.services
+    checks: Mapping[str, Check] = {
+        "database": lambda: _database(services),
+        "projections": lambda: _projections(services),
+        **services.checks,
+    }
+    found = dict(
+        zip(
+            checks, await asyncio.gather(*(_asked(check) for check in checks.values())), strict=True
+        )
+    )
+    failing = any(found.values())
+    status = HTTPStatus.SERVICE_UNAVAILABLE if failing else HTTPStatus.OK
+    return answer(Health(status="failing" if failing else "ok", checks=found), status)
+
+
+async def metrics(call: Call) -> web.StreamResponse:
+    """GET /metrics."""
+    services = call.services
+    head, tracking, counts, hosts = await asyncio.gather(
+        services.queries.head(),
+        services.queries.tracking(),
+        services.queries.counts(),
+        services.queries.hosts(),
+    )
+    silence = timedelta(seconds=services.settings.host_down_after_s)
+    states = {"alive": 0, "silent": 0, "fenced": 0}
+    for row in hosts:
+        alive = row["seen_at"] is not None and datetime.now(UTC) - row["seen_at"] < silence
+        states["fenced" if row["fenced"] else "alive" if alive else "silent"] += 1
+    page = call.request.app[METRICS].show(
+        head=head["position"],
+        lag={row["projection"]: row["lag_events"] for row in tracking},
+        counts=counts,
+        hosts=states,
+        held=call.holds.count,
+    )
+    return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _asked(check: Check) -> str | None:
+    try:
+        async with asyncio.timeout(CHECK_S_MAX):
+            return await check()
+    except TimeoutError:
+        return f"no answer within {CHECK_S_MAX:g} s"
+    except Exception as error:  # noqa: BLE001 - a check that fails is an answer
+        _log.warning("check_failed", exc_info=error)
+        return f"the check failed: {type(error).__name__}"
+
+
+async def _database(services: Services) -> str | None:
+    await services.queries.head()
+    return None
+
+
+async def _projections(services: Services) -> str | None:
+    late = [row for row in await services.queries.tracking() if row["lag_s"] > LAG_S_MAX]
+    names = ", ".join(f"{row['projection']} ({row['lag_s']:.0f} s)" for row in late)
+    return f"behind for more than {LAG_S_MAX:g} s: {names}" if late else None

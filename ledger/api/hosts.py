@@ -1,0 +1,96 @@
+"""/v1/hosts for operators: who is there, who is alive, fencing."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiohttp import web
+
+from handlers.accept import Contact
+from ledger.api.call import Call, answer
+from ledger.api.problem import not_found
+from ledger.api.schemas import Fence, Hosts, HostShown, NoQuery, Why
+from ledger.api.services import Services
+
+#: A run that began between looking and fencing is seen in the second round; in a third
+#: there can be none, for a fenced host is given nothing.
+FENCE_ROUNDS = 2
+
+Row = dict[str, Any]
+
+
+async def hosts(call: Call) -> web.StreamResponse:
+    """GET /v1/hosts."""
+    call.query(NoQuery)
+    rows = await call.services.queries.hosts()
+    return answer(Hosts(hosts=[_shown(call.services, row) for row in rows]))
+
+
+async def host(call: Call) -> web.StreamResponse:
+    """GET /v1/hosts/{host}."""
+    call.query(NoQuery)
+    return answer(_shown(call.services, await host_row(call)))
+
+
+async def fence(call: Call) -> web.StreamResponse:
+    """POST fence: what the host was asked to do and has not answered fails at once."""
+    name = (await host_row(call))["host"]
+    body = await call.json(Fence)
+    waiting = await call.services.queries.open_on_host(name)
+    for _ in range(FENCE_ROUNDS):
+        position = await asyncio.to_thread(
+            call.services.service.fence,
+            name,
+            body.reason,
+            body.evidence,
+            waiting,
+            call.context("operator"),
+        )
+        await call.written(position)
+        waiting = await call.services.queries.open_on_host(name)
+        if not waiting:
+            break
+    return await _answer_again(call)
+
+
+async def unfence(call: Call) -> web.StreamResponse:
+    """POST unfence: it gets work again, in its new epoch."""
+    name = (await host_row(call))["host"]
+    body = await call.json(Why)
+    position = await asyncio.to_thread(
+        call.services.service.unfence, name, body.reason, call.context("operator")
+    )
+    await call.written(position)
+    return await _answer_again(call)
+
+
+async def host_row(call: Call) -> Row:
+    """The host of the path.  ApiError 404."""
+    name = call.host()
+    row = await call.services.queries.host(name)
+    if row is None:
+        raise not_found("host_not_found", f"No agent has registered for host {name}.")
+    return row
+
+
+async def contact_of(services: Services, name: str) -> Contact:
+    """Whether the host's agent was heard of lately."""
+    row = await services.queries.host(name)
+    seen_at = row["seen_at"] if row else None
+    since = seen_at.isoformat(timespec="seconds") if seen_at else "ever"
+    return Contact(alive=_alive(services, seen_at), since=since)
+
+
+async def _answer_again(call: Call) -> web.StreamResponse:
+    return answer(_shown(call.services, await host_row(call)))
+
+
+def _alive(services: Services, seen_at: datetime | None) -> bool:
+    silence = timedelta(seconds=services.settings.host_down_after_s)
+    return seen_at is not None and datetime.now(UTC) - seen_at < silence
+
+
+def _shown(services: Services, row: Row) -> HostShown:
+    return HostShown.model_validate({**row, "alive": _alive(services, row["seen_at"])})

@@ -1,0 +1,84 @@
+"""Nova's microversions: which one a request speaks, by either header.
+
+`OpenStack-API-Version: compute 2.89` is the newer header and wins;
+`X-OpenStack-Nova-API-Version: 2.89` is all that novaclient sends below 2.27.
+No header means 2.1.  Answers repeat both, and say that they vary by them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ledger.api.problem import ApiError
+
+Version = tuple[int, int]
+
+MIN: Version = (2, 1)
+MAX: Version = (2, 101)
+
+#: What changes where (Nova's REST API version history); handlers compare with these.
+VOLUMES_ATTACHED_DELETE = (2, 3)  # volumes_attached tells delete_on_termination
+LOCKED = (2, 9)
+DESCRIPTION = (2, 19)
+SERVER_TAGS = (2, 26)
+TAG_REQUEST = (2, 49)
+FLAVOR_EMBEDDED = (2, 47)
+MULTIATTACH = (2, 60)
+TAG_SHOWN = (2, 70)
+QUERY_STRICT = (2, 75)
+DELETE_ON_TERMINATION = (2, 79)
+UPDATE = (2, 85)
+ATTACHMENT_ID = (2, 89)
+ASYNC_ATTACH = (2, 101)
+
+STANDARD_HEADER = "OpenStack-API-Version"
+LEGACY_HEADER = "X-OpenStack-Nova-API-Version"
+_SERVICE = "compute"
+_FORM = re.compile(r"([1-9]\d{0,8})\.([1-9]\d{0,8}|0)\Z", re.ASCII)
+
+
+def requested(headers: Mapping[str, str]) -> Version:
+    """The version a request speaks.  ApiError 400 if malformed, 406 if out of range."""
+    text = _of_compute(headers.get(STANDARD_HEADER, "")) or headers.get(LEGACY_HEADER, "").strip()
+    if not text:
+        return MIN
+    if text.lower() in {"latest", "2.latest"}:
+        return MAX
+    match = _FORM.match(text)
+    if match is None:
+        raise ApiError(
+            400,
+            "microversion_malformed",
+            f"API Version String {text} is of invalid format. Must be of format MajorNum.MinorNum.",
+        )
+    version = (int(match[1]), int(match[2]))
+    if not MIN <= version <= MAX:
+        raise ApiError(
+            406,
+            "microversion_unknown",
+            f"Version {text} is not supported by the API. "
+            f"Minimum is {shown(MIN)} and maximum is {shown(MAX)}.",
+        )
+    return version
+
+
+def _of_compute(header: str) -> str | None:
+    """The entry for us of a list like "volume 3.69, compute 2.89"."""
+    for entry in header.split(","):
+        service, _, version = entry.strip().partition(" ")
+        if service.lower() == _SERVICE:
+            return version.strip()
+    return None
+
+
+def shown(version: Version) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def answer_headers(version: Version) -> dict[str, str]:
+    return {
+        STANDARD_HEADER: f"{_SERVICE} {shown(version)}",
+        LEGACY_HEADER: shown(version),
+        "Vary": f"{STANDARD_HEADER}, {LEGACY_HEADER}",
+    }

@@ -1,0 +1,184 @@
+"""The OpenAPI document, made of the route table and the models; served at /openapi.json."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from aiohttp import web
+from pydantic.json_schema import models_json_schema
+
+from ledger.api import microversions
+from ledger.api.call import Call
+from ledger.api.route import Model, Route
+from ledger.api.schemas import Problem
+from ledger.api.schemas_nova import NovaError
+from ledger.auth import POLICY
+
+OPENAPI_VERSION = "3.1.0"
+API_VERSION = "1.0.0"
+
+Schema = dict[str, Any]
+
+_PATH_PARAMETERS: dict[str, Schema] = {
+    "host": {"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$"},
+    "name": {"type": "string", "minLength": 1, "pattern": r"^[a-z0-9_-]+$"},
+}
+_UUID = {"type": "string", "format": "uuid"}
+_HEADERS: dict[str, Schema] = {
+    "Idempotency-Key": {"type": "string", "pattern": r"^[!-~]{1,255}$"},
+    microversions.STANDARD_HEADER: {
+        "type": "string",
+        "pattern": r"^compute 2\.([1-9][0-9]?|10[01])$",
+    },
+}
+
+
+async def openapi(call: Call) -> web.StreamResponse:
+    """GET /openapi.json: this document."""
+    del call
+    return web.Response(body=_bytes(), content_type="application/json")
+
+
+@lru_cache(maxsize=1)
+def _bytes() -> bytes:
+    from ledger.api.routes import ROUTES  # the table has this module's handler in it
+
+    return orjson.dumps(document(ROUTES))
+
+
+def document(routes: Iterable[Route]) -> Schema:
+    """The OpenAPI document of these routes."""
+    routes = _once(routes)
+    references, definitions = models_json_schema(
+        sorted({pair for route in routes for pair in _models(route)}, key=str),
+        ref_template="#/components/schemas/{model}",
+    )
+    paths: dict[str, Schema] = {}
+    for route in routes:
+        operation = _operation(route, references, definitions["$defs"])
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    return {
+        "openapi": OPENAPI_VERSION,
+        "info": {
+            "title": "attachment-ledger",
+            "version": API_VERSION,
+            "description": "Block-volume attachments: Nova's form at /v2.1, our own at /v1.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": definitions["$defs"],
+            "securitySchemes": {
+                "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}
+            },
+        },
+    }
+
+
+def _once(routes: Iterable[Route]) -> list[Route]:
+    """A route with two spellings of its path is documented under the first."""
+    return list({route.name: route for route in reversed(list(routes))}.values())[::-1]
+
+
+def _models(route: Route) -> list[tuple[Model, Any]]:
+    answers = [answer for answer in route.answers.values() if inspect.isclass(answer)]
+    error = NovaError if route.nova else Problem
+    asked = [model for model in (route.body, route.query, error) if model is not None]
+    return [
+        *((model, "validation") for model in asked),
+        *((model, _mode(route)) for model in answers),
+    ]
+
+
+def _mode(route: Route) -> str:
+    """Nova's answers leave fields out, by microversion; ours are always whole."""
+    return "validation" if route.nova else "serialization"
+
+
+def _operation(route: Route, references: Any, definitions: Schema) -> Schema:
+    text = inspect.getdoc(route.handler) or route.name
+    operation: Schema = {
+        "operationId": route.name,
+        "summary": text.partition("\n")[0],
+        "tags": ["nova" if route.nova else "ledger"],
+        "parameters": [*_path_and_headers(route), *_query(route, references, definitions)],
+        "responses": _responses(route, references),
+    }
+    if POLICY[route.name]:
+        roles = ", ".join(sorted(POLICY[route.name]))
+        operation["description"] = f"Roles: {roles}."
+        operation["security"] = [{"token": []}]
+    if route.body is not None:
+        schema = references[route.body, "validation"]
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema}},
+        }
+    return operation
+
+
+def _path_and_headers(route: Route) -> list[Schema]:
+    names = re.findall(r"{(\w+)}", route.path)
+    versioned = (microversions.STANDARD_HEADER,) if route.path.startswith("/v2.1/") else ()
+    return [
+        *(
+            {
+                "name": name,
+                "in": "path",
+                "required": True,
+                "schema": _PATH_PARAMETERS.get(name, _UUID),
+            }
+            for name in names
+        ),
+        *(
+            {"name": name, "in": "header", "required": False, "schema": _HEADERS[name]}
+            for name in (*route.headers, *versioned)
+        ),
+    ]
+
+
+def _query(route: Route, references: Any, definitions: Schema) -> list[Schema]:
+    if route.query is None:
+        return []
+    name = references[route.query, "validation"]["$ref"].rpartition("/")[2]
+    schema = definitions[name]
+    return [
+        {
+            "name": key,
+            "in": "query",
+            "required": key in schema.get("required", ()),
+            "schema": _without_null(value),
+        }
+        for key, value in schema.get("properties", {}).items()
+    ]
+
+
+def _without_null(schema: Schema) -> Schema:
+    """A parameter that is not given is absent, never null."""
+    choices = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
+    rest = {k: v for k, v in schema.items() if k not in {"anyOf", "default", "title"}}
+    return {**rest, **choices[0]} if len(choices) == 1 else rest
+
+
+def _responses(route: Route, references: Any) -> Schema:
+    responses: Schema = {}
+    for status, answer in route.answers.items():
+        responses[str(status)] = described = {"description": HTTPStatus(status).phrase}
+        if isinstance(answer, str):
+            described["content"] = {answer: {}}  # type: ignore[assignment]
+        elif answer is not None:
+            content = {"application/json": {"schema": references[answer, _mode(route)]}}
+            described["content"] = content  # type: ignore[assignment]
+    media = "application/json" if route.nova else "application/problem+json"
+    error = references[NovaError if route.nova else Problem, "validation"]
+    for family in ("4XX", "5XX"):
+        responses[family] = {
+            "description": "Refused" if family == "4XX" else "Failed",
+            "content": {media: {"schema": error}},
+        }
+    return responses

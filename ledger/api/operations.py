@@ -1,0 +1,189 @@
+"""/v1/operations: flows under way, what is left of parked ones, and acting on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+from aggregates.operation import OperationState
+from ledger.api.call import Call, answer
+from ledger.api.problem import ApiError, not_found
+from ledger.api.schemas import (
+    OperationAct,
+    OperationQuery,
+    Operations,
+    OperationShown,
+    OperationsQuery,
+    OperationSummary,
+    SkipStep,
+    StepShown,
+)
+from ledger.api.scope import page_limit, refuse_foreign_server, sees_server
+from ledger.wakeups import operation_key
+
+Row = dict[str, Any]
+
+
+async def operations(call: Call) -> web.StreamResponse:
+    """GET /v1/operations, newest first."""
+    query = call.query(OperationsQuery)
+    await refuse_foreign_server(call, query.server)
+    limit = page_limit(call, query.limit)
+    rows = await call.services.queries.operations(
+        state=query.state,
+        flow=query.flow,
+        server_id=query.server,
+        volume_id=query.volume,
+        host=query.host,
+        limit=limit,
+        after=query.after,
+    )
+    return answer(
+        Operations(
+            operations=[OperationSummary.model_validate(_summary(row)) for row in rows],
+            next=rows[-1]["started_position"] if len(rows) == limit else None,
+        )
+    )
+
+
+async def operation(call: Call) -> web.StreamResponse:
+    """GET /v1/operations/{id}: at once, or (`wait_s`) when it is finished or parked."""
+    query = call.query(OperationQuery)
+    operation_id = str((await operation_row(call))["operation_id"])
+
+    async def look() -> Row | None:
+        row = await call.services.queries.operation(operation_id)
+        return row if row and row["state"] != OperationState.RUNNING else None
+
+    row = await call.hold(operation_key(operation_id), look, query.wait_s)
+    return answer(_shown(row or await operation_row(call)))
+
+
+async def act(call: Call) -> web.StreamResponse:
+    """POST actions: retry, skip, unwind or give up; answered when it can be read."""
+    operation_id = str((await operation_row(call))["operation_id"])
+    wanted = await call.json(OperationAct)
+    if len(wanted.model_fields_set) != 1:
+        raise ApiError(400, "invalid", "Name exactly one of retry, skip, unwind, give_up.")
+    [name] = wanted.model_fields_set
+    how = getattr(wanted, name)
+    if how is None:
+        raise ApiError(400, "invalid", f"'{name}' needs an object with a reason.")
+    skip = how if isinstance(how, SkipStep) else None
+    position = await asyncio.to_thread(
+        call.services.service.act,
+        operation_id,
+        name,
+        how.reason,
+        call.context("operator"),
+        lane=skip.lane if skip else 0,
+        step=skip.step if skip else "",
+    )
+    await call.written(position)
+    return answer(_shown(await operation_row(call)))
+
+
+async def operation_row(call: Call) -> Row:
+    """The operation of the path, if it exists for the caller.  ApiError 404."""
+    message = "Operation {} could not be found."
+    operation_id = call.id("operation_id", message)
+    row = await call.services.queries.operation(operation_id)
+    if row is None or not await sees_server(call, row["server_id"]):
+        raise not_found("operation_not_found", message.format(operation_id))
+    return row
+
+
+# ------------------------------------------------------------------------------- view
+
+
+def _summary(row: Row) -> Row:
+    return {**row, "why": _why(row)}
+
+
+def _why(row: Row) -> str | None:
+    """What stands in the way, or went wrong first; None for what goes well."""
+    errors = [left["error"] for left in row["left_steps"] or () if left["error"]]
+    if not errors and row["outcome"] != "completed" and row["error"]:
+        errors = [row["error"]]
+    return str(errors[0]["message"]) if errors else None
+
+
+def _shown(row: Row) -> OperationShown:
+    failed = row["outcome"] != "completed"
+    return OperationShown.model_validate(
+        {
+            **_summary(row),
+            "error": row["error"] if failed else None,
+            "left": row["left_steps"] or [],
+            "steps": list(_steps(row)),
+            "acts": _acts(row),
+        }
+    )
+
+
+def _steps(row: Row) -> Iterator[StepShown]:
+    """Every step of the plan in order; then, if it is unwound, what is undone of it."""
+    for undo in (False, True) if row["unwinding"] else (False,):
+        stages = row["plan"]["stages"]
+        for stage in reversed(stages) if undo else stages:
+            steps = stage["steps"]
+            for lane in range(len(row["lanes"])):
+                for step in reversed(steps) if undo else steps:
+                    shown = _step(row, stage, step, lane, undo=undo)
+                    if shown is not None:
+                        yield shown
+
+
+def _step(row: Row, stage: Row, step: Row, lane: int, *, undo: bool) -> StepShown | None:
+    key = f"{lane}.{step['name']}" + (".undo" if undo else "")
+    known = row["steps"].get(key)
+    active = _is_active(row, lane, step["name"], undo=undo)
+    if undo and (step["undo"] is None or (known is None and not active)):
+        return None
+    known = known or {}
+    status = known.get("status", "pending")
+    retry_at = known.get("retry_at")
+    return StepShown(
+        lane=lane,
+        volume_id=row["lanes"][lane]["volume_id"],
+        step=step["name"],
+        verb=step["undo"] if undo else step["do"],
+        place=row["plan"]["hosts"].get(stage["place"], stage["place"]),
+        undo=undo,
+        status="running" if active and status in {"pending", "retrying"} else status,
+        attempts=known.get("attempts", 0),
+        took_ms=known.get("took_ms"),
+        error=known.get("error"),
+        retry_at=datetime.fromtimestamp(retry_at, UTC) if retry_at and not active else None,
+    )
+
+
+def _is_active(row: Row, lane: int, step: str, *, undo: bool) -> bool:
+    """Whether this is the step whose result is owed next in the lane."""
+    run = row["active"].get(str(lane))
+    if run is None or run["undo"] != undo:
+        return False
+    return bool(run["steps"][run["done"]] == step)
+
+
+def _acts(row: Row) -> list[str]:
+    """What an operator may try; the log has the last word."""
+    match row["state"]:
+        case OperationState.PARKED:
+            passed = _pivot_passed(row)
+            return ["retry", "skip", *(() if passed else ("unwind",)), "give_up"]
+        case OperationState.RUNNING if not row["unwinding"] and not _pivot_passed(row):
+            return ["unwind"]
+    return []
+
+
+def _pivot_passed(row: Row) -> bool:
+    pivot = row["plan"]["pivot"]
+    return pivot is not None and any(
+        row["steps"].get(f"{lane}.{pivot}", {}).get("status") in {"done", "skipped"}
+        for lane in range(len(row["lanes"]))
+    )

@@ -1,0 +1,208 @@
+"""Errors of the API: what happened, in one form inside and two outside.
+
+`explain` turns anything a handler raises into a `Failure`; `as_problem` shows it as RFC
+9457 problem details (/v1), `as_nova` in the one-key form of Nova (/v2.1).  What nobody
+foresaw becomes a 500 that names the request id and nothing of its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import psycopg
+import psycopg_pool
+from aiohttp import web
+from eventsourcing import persistence
+from pydantic import ValidationError
+
+from aggregates.errors import DomainError
+from host_agent.contract import ErrorKind, WireError
+from host_agent.ports import PortError
+from ledger.auth import AuthError
+from ledger.writer import UnknownOutcomeError
+
+RETRY_AFTER_S = "2"
+#: Of a refused value, so many characters are repeated to the caller.
+VALUE_CHARS_MAX = 100
+
+#: The database cannot be reached, or is busy for too long.
+_DATABASE_ERRORS = (
+    psycopg.OperationalError,
+    psycopg_pool.PoolTimeout,
+    persistence.OperationalError,
+)
+
+_NOVA_NAMES = {
+    400: "badRequest",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "itemNotFound",
+    405: "badMethod",
+    409: "conflictingRequest",
+    413: "overLimit",
+    415: "badMediaType",
+    429: "overLimit",
+    501: "notImplemented",
+    503: "serviceUnavailable",
+}
+
+
+class ApiError(Exception):
+    """The API itself refuses or cannot; `code` is stable, the message is for people."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        operation: str | None = None,
+        **headers: str,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.hint = hint
+        self.operation = operation
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An error as the caller gets to see it."""
+
+    status: int
+    code: str
+    detail: str
+    hint: str | None = None
+    operation: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def not_found(code: str, message: str) -> ApiError:
+    return ApiError(404, code, message)
+
+
+def explain(error: Exception, request_id: str) -> Failure:
+    """What to tell the caller about this error."""
+    match error:
+        case ApiError():
+            return Failure(
+                status=error.status,
+                code=error.code,
+                detail=str(error),
+                hint=error.hint,
+                operation=error.operation,
+                headers=error.headers,
+            )
+        case DomainError():
+            operation = error.fields.get("operation_id")
+            return Failure(
+                status=error.status, code=error.code, detail=str(error), operation=operation
+            )
+        case PortError():
+            return _explain_cinder(error)
+        case AuthError():
+            challenge = {"WWW-Authenticate": 'Token realm="attachment-ledger"'}  # RFC 9110 15.5.2
+            return Failure(status=401, code="unauthorized", detail=str(error), headers=challenge)
+        case ValidationError():
+            return Failure(status=400, code="invalid", detail=invalid_input(error))
+        case WireError():
+            return Failure(status=400, code="malformed", detail=f"{error}.")
+        case web.HTTPException():
+            return _explain_http(error)
+    return _explain_inside(error, request_id)
+
+
+def _explain_cinder(error: PortError) -> Failure:
+    """Cinder's own refusals are the caller's to mend, and come in Cinder's words."""
+    status = {"refused": 400, "not_found": 404, "forbidden": 403}.get(error.code, 500)
+    if error.kind is not ErrorKind.FINAL:
+        status = 503
+    headers = {"Retry-After": RETRY_AFTER_S} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return Failure(status=status, code=error.code, detail=error.message, headers=headers)
+
+
+def _explain_http(error: web.HTTPException) -> Failure:
+    allow = error.headers.get("Allow")
+    details = {
+        404: ("not_found", "The resource could not be found."),
+        405: ("method_not_allowed", f"This resource knows only {allow}."),
+        413: ("too_large", "The request is larger than this service takes."),
+    }
+    code, detail = details.get(error.status, ("http_error", error.reason))
+    return Failure(
+        status=error.status,
+        code=code,
+        detail=detail,
+        headers={"Allow": allow} if allow is not None else {},
+    )
+
+
+def _explain_inside(error: Exception, request_id: str) -> Failure:
+    headers = {"Retry-After": RETRY_AFTER_S}
+    match error:
+        case UnknownOutcomeError():
+            return Failure(
+                status=503,
+                code="unknown_outcome",
+                detail="The database broke off; the request may have been stored.",
+                hint="Look before you repeat it; with an Idempotency-Key, simply repeat it.",
+                headers=headers,
+            )
+        case _ if isinstance(error, _DATABASE_ERRORS):
+            return Failure(
+                status=503,
+                code="database_unavailable",
+                detail="The database does not answer; nothing was written. Try again.",
+                headers=headers,
+            )
+    return Failure(
+        status=500,
+        code="internal",
+        detail=f"Unexpected error; the service's log has the traceback under {request_id}.",
+    )
+
+
+def invalid_input(error: ValidationError) -> str:
+    """The first thing wrong with a body or query, in Nova's words."""
+    problem = error.errors(include_url=False, include_context=False)[0]
+    path = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return unexpected(str(problem["loc"][-1]))
+    if problem["type"] == "missing":
+        return f"'{path}' is a required property"
+    value = _short(problem["input"])
+    return f"Invalid input for field/attribute {path}. Value: {value}. {problem['msg']}"
+
+
+def unexpected(name: str) -> str:
+    """What Nova says of a key it does not know."""
+    return f"Additional properties are not allowed ('{_short(name)}' was unexpected)"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= VALUE_CHARS_MAX else text[:VALUE_CHARS_MAX] + "..."
+
+
+def as_nova(failure: Failure) -> dict[str, Any]:
+    name = _NOVA_NAMES.get(failure.status, "computeFault")
+    return {name: {"code": failure.status, "message": failure.detail}}
+
+
+def as_problem(failure: Failure, request_id: str) -> dict[str, Any]:
+    return {
+        "type": f"urn:attachment-ledger:problem:{failure.code}",
+        "title": HTTPStatus(failure.status).phrase,
+        "status": failure.status,
+        "detail": failure.detail,
+        "code": failure.code,
+        "request_id": request_id,
+        "operation": failure.operation,
+        "hint": failure.hint,
+    }

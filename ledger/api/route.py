@@ -1,0 +1,34 @@
+"""What a line of the route table says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from ledger.api.call import Call
+
+Model = type[BaseModel]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """`name` is the one of `ledger.auth.POLICY` and the operationId of the OpenAPI document.
+
+    `answers`: the model of the body by status, None for an empty one, or a media type.
+    """
+
+    name: str
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[web.StreamResponse]]
+    answers: Mapping[int, Model | str | None]
+    query: Model | None = None
+    body: Model | None = None
+    headers: tuple[str, ...] = field(default=())
+
+    @property
+    def nova(self) -> bool:
+        return self.path == "/" or self.path.startswith("/v2.1")

@@ -1,0 +1,236 @@
+"""Every route of the service: the table of contents of the API.
+
+The application, the policy check and the OpenAPI document are all made from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ledger.api import (
+    agents,
+    attachments,
+    events,
+    flows,
+    health,
+    hosts,
+    openapi,
+    operations,
+    schemas,
+    schemas_agent,
+    schemas_nova,
+    servers,
+    versions,
+    volume_attachments,
+)
+from ledger.api.route import Route
+
+_SERVERS = "/v2.1/servers"
+_VOLUMES = "/v2.1/servers/{server_id}/os-volume_attachments"
+_HISTORY: dict[str, Any] = {"query": schemas.HistoryQuery, "answers": {200: schemas.Events}}
+_IDEMPOTENT = ("Idempotency-Key",)
+
+
+def _get(name: str, path: str, handler: Any, answer: Any, **more: Any) -> Route:
+    return Route(name=name, method="GET", path=path, handler=handler, answers={200: answer}, **more)
+
+
+_ROOT = (
+    _get("versions", "/", versions.versions, schemas_nova.Versions),
+    _get("health", "/healthz", health.health, schemas.Health),
+    Route(
+        name="ready",
+        method="GET",
+        path="/readyz",
+        handler=health.ready,
+        answers={200: schemas.Health, 503: schemas.Health},
+    ),
+    _get("metrics", "/metrics", health.metrics, "text/plain"),
+    _get("openapi", "/openapi.json", openapi.openapi, "application/json"),
+)
+
+_NOVA = (
+    _get("version", "/v2.1", versions.version, schemas_nova.VersionAnswer),
+    _get("version", "/v2.1/", versions.version, schemas_nova.VersionAnswer),
+    _get(
+        "servers", _SERVERS, servers.servers, schemas_nova.Servers, query=schemas_nova.ServersQuery
+    ),
+    _get(
+        "servers_detail",
+        f"{_SERVERS}/detail",
+        servers.servers_detail,
+        schemas_nova.Servers,
+        query=schemas_nova.ServersQuery,
+    ),
+    _get("server", f"{_SERVERS}/{{server_id}}", servers.server, schemas_nova.ServerAnswer),
+    _get(
+        "volume_attachments",
+        _VOLUMES,
+        volume_attachments.volume_attachments,
+        schemas_nova.VolumeAttachments,
+        query=schemas_nova.VolumeAttachmentsQuery,
+    ),
+    Route(
+        name="volume_attachment_create",
+        method="POST",
+        path=_VOLUMES,
+        handler=volume_attachments.volume_attachment_create,
+        body=schemas_nova.AttachBody,
+        answers={200: schemas_nova.VolumeAttachmentAnswer, 202: None},
+        headers=_IDEMPOTENT,
+    ),
+    _get(
+        "volume_attachment",
+        f"{_VOLUMES}/{{volume_id}}",
+        volume_attachments.volume_attachment,
+        schemas_nova.VolumeAttachmentAnswer,
+    ),
+    Route(
+        name="volume_attachment_update",
+        method="PUT",
+        path=f"{_VOLUMES}/{{volume_id}}",
+        handler=volume_attachments.volume_attachment_update,
+        body=schemas_nova.UpdateBody,
+        answers={202: None},
+    ),
+    Route(
+        name="volume_attachment_delete",
+        method="DELETE",
+        path=f"{_VOLUMES}/{{volume_id}}",
+        handler=volume_attachments.volume_attachment_delete,
+        answers={202: None},
+        headers=_IDEMPOTENT,
+    ),
+)
+
+_OWN = (
+    _get(
+        "operations",
+        "/v1/operations",
+        operations.operations,
+        schemas.Operations,
+        query=schemas.OperationsQuery,
+    ),
+    _get(
+        "operation",
+        "/v1/operations/{operation_id}",
+        operations.operation,
+        schemas.OperationShown,
+        query=schemas.OperationQuery,
+    ),
+    Route(
+        name="operation_act",
+        method="POST",
+        path="/v1/operations/{operation_id}/actions",
+        handler=operations.act,
+        body=schemas.OperationAct,
+        answers={200: schemas.OperationShown},
+    ),
+    _get(
+        "attachments",
+        "/v1/attachments",
+        attachments.attachments,
+        schemas.AttachmentsAnswer,
+        query=schemas.AttachmentsQuery,
+    ),
+    _get(
+        "attachment",
+        "/v1/attachments/{attachment_id}",
+        attachments.attachment,
+        schemas.AttachmentShown,
+    ),
+    _get("hosts", "/v1/hosts", hosts.hosts, schemas.Hosts),
+    _get("host", "/v1/hosts/{host}", hosts.host, schemas.HostShown),
+    Route(
+        name="host_fence",
+        method="POST",
+        path="/v1/hosts/{host}/fence",
+        handler=hosts.fence,
+        body=schemas.Fence,
+        answers={200: schemas.HostShown},
+    ),
+    Route(
+        name="host_unfence",
+        method="POST",
+        path="/v1/hosts/{host}/unfence",
+        handler=hosts.unfence,
+        body=schemas.Why,
+        answers={200: schemas.HostShown},
+    ),
+    _get("flows", "/v1/flows", flows.flows, schemas.FlowsShown),
+    _get("flow", "/v1/flows/{name}", flows.flow, schemas.FlowShown),
+)
+
+_LOG = (
+    Route(
+        name="volume_history",
+        method="GET",
+        path="/v1/volumes/{volume_id}/history",
+        handler=events.volume_history,
+        **_HISTORY,
+    ),
+    Route(
+        name="server_history",
+        method="GET",
+        path="/v1/servers/{server_id}/history",
+        handler=events.server_history,
+        **_HISTORY,
+    ),
+    Route(
+        name="attachment_history",
+        method="GET",
+        path="/v1/attachments/{attachment_id}/history",
+        handler=events.attachment_history,
+        **_HISTORY,
+    ),
+    Route(
+        name="operation_history",
+        method="GET",
+        path="/v1/operations/{operation_id}/history",
+        handler=events.operation_history,
+        **_HISTORY,
+    ),
+    Route(
+        name="host_history",
+        method="GET",
+        path="/v1/hosts/{host}/history",
+        handler=events.host_history,
+        **_HISTORY,
+    ),
+    _get("events", "/v1/events", events.events, schemas.Events, query=schemas.EventsQuery),
+    _get(
+        "event_stream",
+        "/v1/events/stream",
+        events.event_stream,
+        "text/event-stream",
+        query=schemas.StreamQuery,
+    ),
+)
+
+_AGENT = (
+    Route(
+        name="host_register",
+        method="PUT",
+        path="/v1/hosts/{host}",
+        handler=agents.register,
+        body=schemas_agent.RegistrationBody,
+        answers={200: schemas.Registered},
+    ),
+    _get(
+        "host_commands",
+        "/v1/hosts/{host}/commands",
+        agents.commands,
+        schemas.Commands,
+        query=schemas.CommandsQuery,
+    ),
+    Route(
+        name="host_reports",
+        method="POST",
+        path="/v1/hosts/{host}/reports",
+        handler=agents.reports,
+        body=schemas_agent.ReportBody,
+        answers={200: schemas_agent.Continue},
+    ),
+)
+
+ROUTES: tuple[Route, ...] = (*_ROOT, *_NOVA, *_OWN, *_LOG, *_AGENT)

@@ -1,0 +1,360 @@
+"""/v1 as data: what may be asked, and what is answered.
+
+Requests know no keys but these.  Answers are made of rows of `projections.queries`: a model
+picks the columns that are shown, and gives them their documented types.  Lists are pages:
+`next` is the cursor to give as `after` for the next one, null at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    StringConstraints,
+)
+
+from aggregates.operation import OperationState
+from ledger.api.call import HOLD_S_MAX
+
+_UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+_POSITION_MAX = 2**63 - 1
+PAGE_ITEMS_MAX = 1000  # the settings may only lower it
+
+
+def _digits(value: Any) -> Any:
+    """Numbers of a query are plain digits (int() would take ' 1_0 ')."""
+    if isinstance(value, str):
+        if not re.fullmatch(r"\d{1,19}", value, re.ASCII):
+            raise ValueError("a whole number is wanted")
+        return int(value)
+    return value
+
+
+def _plus(value: Any) -> Any:
+    """A '+' of a time zone that a client did not quote arrives as a space."""
+    return re.sub(r" (\d\d:?\d\d)$", r"+\1", value) if isinstance(value, str) else value
+
+
+Id = Annotated[
+    str,
+    StringConstraints(pattern=_UUID),
+    AfterValidator(str.lower),
+    Field(json_schema_extra={"format": "uuid"}),
+]
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True)]
+# The bounds come first: behind a function pydantic would leave them out of the document.
+Position = Annotated[int, Field(ge=0, le=_POSITION_MAX), BeforeValidator(_digits)]
+Limit = Annotated[int, Field(ge=1, le=PAGE_ITEMS_MAX), BeforeValidator(_digits)]
+Instant = Annotated[AwareDatetime, BeforeValidator(_plus)]
+WaitS = Annotated[float, Field(ge=0, le=HOLD_S_MAX, allow_inf_nan=False)]
+
+
+class Asked(BaseModel):
+    """A query or a body."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Shown(BaseModel):
+    """An answer, or a part of one."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class NoQuery(Asked):
+    """No parameters."""
+
+
+# ------------------------------------------------------------------------- requests
+
+
+class Order(StrEnum):
+    OLDEST = "asc"
+    NEWEST = "desc"
+
+
+class HistoryQuery(Asked):
+    """`at`: as of this moment.  `after`, `before`: positions, in the order asked for."""
+
+    at: Instant | None = None
+    after: Position | None = None
+    before: Position | None = None
+    limit: Limit | None = None
+    order: Order = Order.OLDEST
+
+
+class EventsQuery(Asked):
+    after: Position = 0
+    limit: Limit | None = None
+
+
+class StreamQuery(Asked):
+    after: Position | None = None
+
+
+class OperationsQuery(Asked):
+    state: OperationState | None = None
+    flow: Annotated[str, StringConstraints(max_length=64)] | None = None
+    server: Id | None = None
+    volume: Id | None = None
+    host: HostName | None = None
+    limit: Limit | None = None
+    after: Position | None = None
+
+
+class OperationQuery(Asked):
+    """`wait_s`: answer when it is finished or parked, at the latest then."""
+
+    wait_s: WaitS = 0.0
+
+
+class AttachmentsQuery(Asked):
+    """`at`: which were on a host at this moment; needs `volume` or `host`."""
+
+    open: bool = True
+    volume: Id | None = None
+    server: Id | None = None
+    host: HostName | None = None
+    at: Instant | None = None
+    limit: Limit | None = None
+    after: Position | None = None
+
+
+class CommandsQuery(Asked):
+    after: Position = 0
+    epoch: Position
+    wait_s: WaitS = 0.0
+
+
+class Why(Asked):
+    reason: Reason
+
+
+class SkipStep(Asked):
+    lane: Annotated[int, Field(ge=0, le=63)] = 0
+    step: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    reason: Reason
+
+
+class OperationAct(Asked):
+    """Exactly one of the acts."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    retry: Why | None = None
+    skip: SkipStep | None = None
+    unwind: Why | None = None
+    give_up: Why | None = None
+
+
+class Fence(Asked):
+    """`evidence`: how the operator knows that the host touches no volume any more."""
+
+    reason: Reason
+    evidence: Reason
+
+
+# -------------------------------------------------------------------------- answers
+
+
+class Problem(Shown):
+    """RFC 9457 problem details; `code` is stable, `detail` for people."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str
+    operation: str | None = None
+    hint: str | None = None
+
+
+class Event(Shown):
+    """One event of the log, whom it concerns and why it is there."""
+
+    position: int
+    recorded_at: datetime
+    topic: str
+    originator_id: UUID
+    version: int
+    attachment_id: UUID | None = None
+    volume_id: UUID | None = None
+    server_id: UUID | None = None
+    host: str | None = None
+    operation_id: UUID | None = None
+    request_id: str | None = None
+    cause: str | None = None
+    actor: str | None = None
+    user_id: str | None = None
+    project_id: str | None = None
+    roles: list[str] | None = None
+    body: dict[str, Any]
+
+
+class Events(Shown):
+    events: list[Event]
+    next: int | None
+
+
+class StepShown(Shown):
+    """A step of the plan, and what is known of it; `undo`: the plan is being unwound."""
+
+    lane: int
+    volume_id: UUID
+    step: str
+    verb: str
+    place: str
+    undo: bool
+    status: str
+    attempts: int = 0
+    took_ms: int | None = None
+    error: dict[str, Any] | None = None
+    retry_at: datetime | None = None
+
+
+class OperationSummary(Shown):
+    """A flow under way, or over; `why` it is parked or has failed."""
+
+    operation_id: UUID
+    flow: str
+    server_id: UUID
+    volume_ids: list[UUID]
+    host: str | None
+    state: OperationState
+    outcome: str | None
+    unwinding: bool
+    why: str | None
+    actor: str | None = None
+    user_id: str | None = None
+    project_id: str | None = None
+    request_id: str | None = None
+    started_at: datetime
+    finished_at: datetime | None
+    position: int
+
+
+class OperationShown(OperationSummary):
+    """`left`: the steps that wait for the operator; `acts`: what can be done about it."""
+
+    error: dict[str, Any] | None
+    left: list[dict[str, Any]]
+    steps: list[StepShown]
+    acts: list[Literal["retry", "skip", "unwind", "give_up"]]
+
+
+class Operations(Shown):
+    operations: list[OperationSummary]
+    next: int | None
+
+
+class AttachmentShown(Shown):
+    """An attachment: where it is, and which operation touched it last."""
+
+    attachment_id: UUID
+    volume_id: UUID
+    server_id: UUID
+    host: str | None
+    state: str
+    driver: str | None
+    target_digest: str | None
+    device_path: str | None
+    adopted: bool
+    operation_id: UUID | None
+    created_at: datetime
+    ended_at: datetime | None
+    updated_at: datetime
+    position: int
+
+
+class Attachments(Shown):
+    attachments: list[AttachmentShown]
+    next: int | None
+
+
+class SpanShown(Shown):
+    """An attachment was on this host from one moment to another (null: still is)."""
+
+    attachment_id: UUID
+    volume_id: UUID
+    server_id: UUID
+    host: str
+    from_position: int
+    to_position: int | None
+    from_at: datetime
+    to_at: datetime | None
+
+
+class AttachmentsAt(Shown):
+    at: datetime
+    attachments: list[SpanShown]
+
+
+class AttachmentsAnswer(RootModel[Attachments | AttachmentsAt]):
+    """A page of attachments; with `at`, the spans that were open then."""
+
+
+class HostShown(Shown):
+    """`alive`: its agent was in contact within `host_down_after_s`."""
+
+    host: str
+    service_version: int
+    capabilities: dict[str, Any]
+    epoch: int
+    fenced: bool
+    fence_reason: str | None = None
+    fence_evidence: str | None = None
+    registered_at: datetime
+    seen_at: datetime | None = None
+    alive: bool
+    open_attachments: int = 0
+    open_commands: int = 0
+
+
+class Hosts(Shown):
+    hosts: list[HostShown]
+
+
+class Registered(Shown):
+    host: str
+    epoch: int
+    fenced: bool
+
+
+class Commands(Shown):
+    """Commands in order; `after` is the cursor for the next poll."""
+
+    commands: list[dict[str, Any]]
+    after: int
+
+
+class FlowShown(Shown):
+    """A flow's table as data: stages of steps, with the point of no return."""
+
+    name: str
+    pivot: str | None
+    summary: str
+    stages: list[dict[str, Any]]
+
+
+class FlowsShown(Shown):
+    flows: list[FlowShown]
+
+
+class Health(Shown):
+    """`status` is "ok" or "failing"; a check says what is wrong, null if nothing is."""
+
+    status: Literal["ok", "failing"]
+    checks: dict[str, str | None]

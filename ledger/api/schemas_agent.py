@@ -1,0 +1,65 @@
+"""What agents send, for the OpenAPI document alone: `host_agent.contract` is what reads it.
+
+A test holds that both know the same keys.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from host_agent.contract import ErrorKind, PowerState
+from ledger.api.schemas import Id
+
+_NUMBER_MAX = 2**31 - 1
+
+Number = Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
+
+
+class Said(BaseModel):
+    """Unknown keys are ignored: the agent may be newer."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class GuestBody(Said):
+    server_id: Id
+    name: Annotated[str, Field(max_length=255)]
+    power_state: PowerState
+    devices: list[Word]
+    project_id: Word | None
+    user_id: Word | None
+
+
+class RegistrationBody(Said):
+    """The agent and the whole inventory of its host."""
+
+    service_version: Number
+    capabilities: dict[Word, bool | list[Word]]
+    guests: list[GuestBody]
+
+
+class StepErrorBody(Said):
+    kind: ErrorKind
+    code: Word
+    message: str
+
+
+class ReportBody(Said):
+    """The result of one step; `outputs` that the contract does not name are dropped."""
+
+    operation_id: Id
+    run: Annotated[int, Field(ge=1, le=_NUMBER_MAX)]
+    epoch: Number
+    step: Word
+    took_ms: Number
+    outputs: dict[str, Any]
+    error: StepErrorBody | None
+
+
+class Continue(BaseModel):
+    """Whether the agent goes on with the run."""
+
+    continue_: Annotated[bool, Field(alias="continue")]

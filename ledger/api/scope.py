@@ -1,0 +1,35 @@
+"""What of /v1 exists for a caller: everything, or what concerns their project's servers."""
+
+from __future__ import annotations
+
+from ledger.api.call import Call
+from ledger.api.problem import ApiError, not_found
+
+
+def page_limit(call: Call, asked: int | None) -> int:
+    """The page size: what was asked for, within the settings."""
+    limits = call.services.settings.limits
+    return min(asked or limits.page_items_default, limits.page_items_max)
+
+
+async def sees_server(call: Call, server_id: str) -> bool:
+    """Whether this server exists for the caller."""
+    if call.identity.everywhere:
+        return True
+    row = await call.services.queries.instance(server_id)
+    return row is not None and call.identity.sees(row["project_id"])
+
+
+async def refuse_foreign_server(call: Call, server_id: str | None) -> None:
+    """Lists over all servers are the operators'; others name one of theirs."""
+    if call.identity.everywhere:
+        return
+    if server_id is None:
+        raise ApiError(
+            403,
+            "server_wanted",
+            "Lists over all servers need the role admin or operator.",
+            hint="Name one of your servers: ?server=ID.",
+        )
+    if not await sees_server(call, server_id):
+        raise not_found("server_not_found", f"Instance {server_id} could not be found.")

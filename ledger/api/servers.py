@@ -1,0 +1,254 @@
+"""/v2.1/servers: as much of a server as clients need to name it and to list its volumes.
+
+Servers come from what agents see; this service has no flavors, images or networks, and
+says so in the form that clients can print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from ledger.api import microversions
+from ledger.api.call import Call, answer, canonical
+from ledger.api.problem import ApiError, not_found
+from ledger.api.versions import base
+
+#: Rows read for one page at most, when a filter lets few of them through.
+ROWS_READ_MAX = 5_000
+
+_STATUS = {
+    "active": "ACTIVE",
+    "paused": "PAUSED",
+    "stopped": "SHUTOFF",
+    "error": "ERROR",
+    "building": "BUILD",
+}
+_POWER_STATE = {"nostate": 0, "running": 1, "paused": 3, "shutdown": 4, "crashed": 6}
+_TRUE = frozenset({"1", "t", "true", "on", "y", "yes", "", "none"})
+#: What is shown where Nova shows the flavor: guests come without one.
+_FLAVOR = {
+    "vcpus": 0,
+    "ram": 0,
+    "disk": 0,
+    "ephemeral": 0,
+    "swap": 0,
+    "original_name": "unknown",
+    "extra_specs": {},
+}
+
+Row = dict[str, Any]
+
+
+async def servers(call: Call) -> web.StreamResponse:
+    """GET /servers."""
+    rows, more = await _page(call)
+    shown = [
+        {"id": str(row["server_id"]), "name": row["name"], "links": _links(call, row)}
+        for row in rows
+    ]
+    return answer(_listed(call, shown, more))
+
+
+async def servers_detail(call: Call) -> web.StreamResponse:
+    """GET /servers/detail."""
+    rows, more = await _page(call)
+    return answer(_listed(call, [await _shown(call, row) for row in rows], more))
+
+
+async def server(call: Call) -> web.StreamResponse:
+    """GET /servers/{id}; a name is no id, and 404 makes clients look it up by name."""
+    return answer({"server": await _shown(call, await server_row(call))})
+
+
+async def server_row(call: Call) -> Row:
+    """The server of the path, if it exists for the caller.  ApiError 404."""
+    message = "Instance {} could not be found."
+    server_id = call.id("server_id", message)
+    row = await call.services.queries.instance(server_id)
+    if row is None or not call.identity.sees(row["project_id"]):
+        raise not_found("server_not_found", message.format(server_id))
+    return row
+
+
+# ------------------------------------------------------------------------------ pages
+
+
+async def _page(call: Call) -> tuple[list[Row], bool]:
+    """The rows of this page, and whether there may be more."""
+    limit = _limit(call)
+    page: list[Row] = []
+    async for row in _matching(call, limit):
+        page.append(row)
+        if len(page) > limit:
+            break
+    return page[:limit], len(page) > limit
+
+
+async def _matching(call: Call, limit: int) -> AsyncIterator[Row]:
+    query = call.request.query
+    status, host = query.get("status"), query.get("host")
+    marker, project = await _marker(call), _project(call)
+    for _ in range(0, ROWS_READ_MAX, limit + 1):
+        rows = await call.services.queries.instances(
+            project_id=project, name=query.get("name"), limit=limit + 1, marker=marker
+        )
+        for row in rows:
+            fits = status is None or _STATUS[row["vm_state"]] == status.upper()
+            if fits and (host is None or row["host"] == host or not call.identity.everywhere):
+                yield row
+        if len(rows) <= limit:
+            return
+        marker = str(rows[-1]["server_id"])
+
+
+def _limit(call: Call) -> int:
+    limits = call.services.settings.limits
+    given = call.request.query.get("limit")
+    if given is None:
+        return limits.page_items_max
+    if not (given.isascii() and given.isdigit() and len(given) < 10):  # noqa: PLR2004
+        raise ApiError(
+            400,
+            "invalid",
+            f"Invalid input for query parameters limit. Value: {given[:100]}. "
+            f"'{given[:100]}' does not match '^[0-9]*$'",
+        )
+    return min(int(given) or limits.page_items_max, limits.page_items_max)
+
+
+async def _marker(call: Call) -> str | None:
+    marker = call.request.query.get("marker")
+    if marker is None:
+        return None
+    server_id = canonical(marker)
+    row = await call.services.queries.instance(server_id) if server_id else None
+    if row is None or not call.identity.sees(row["project_id"]):
+        raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
+    return str(row["server_id"])
+
+
+def _project(call: Call) -> str | None:
+    """The project to list, None for all: what is asked for, within what may be seen."""
+    query, identity = call.request.query, call.identity
+    everything = [
+        query[name].lower() in _TRUE for name in ("all_tenants", "all_projects") if name in query
+    ]
+    if not identity.everywhere:
+        if any(everything):
+            rule = "os_compute_api:servers:index:get_all_tenants"
+            raise ApiError(403, "forbidden", f"Policy doesn't allow {rule} to be performed.")
+        return identity.project_scope
+    if any(everything):
+        return query.get("project_id") or query.get("tenant_id")
+    return identity.actor.project_id
+
+
+def _listed(call: Call, shown: list[Row], more: bool) -> Row:
+    listed: Row = {"servers": shown}
+    if more:
+        query = urlencode({**call.request.query, "marker": shown[-1]["id"]})
+        href = f"{base(call)}{call.request.path}?{query}"
+        listed["servers_links"] = [{"rel": "next", "href": href}]
+    return listed
+
+
+# ------------------------------------------------------------------------------- view
+
+
+def _links(call: Call, row: Row) -> list[dict[str, str]]:
+    path = f"servers/{row['server_id']}"
+    return [
+        {"rel": "self", "href": f"{base(call)}/v2.1/{path}"},
+        {"rel": "bookmark", "href": f"{base(call)}/{path}"},
+    ]
+
+
+async def _shown(call: Call, row: Row) -> Row:
+    """A server as Nova shows it at the request's microversion."""
+    version = call.version
+    shown = {
+        **_identity(call, row),
+        **_state(row),
+        "image": "",  # booted from a volume, or from nothing this service knows
+        "flavor": _flavor(version),
+        "addresses": {},
+        "metadata": {},
+        "accessIPv4": "",
+        "accessIPv6": "",
+        "config_drive": "",
+        "key_name": None,
+        "hostId": "",
+        "OS-DCF:diskConfig": "MANUAL",
+        "OS-EXT-AZ:availability_zone": "",
+        "OS-SRV-USG:launched_at": None,
+        "OS-SRV-USG:terminated_at": None,
+        "os-extended-volumes:volumes_attached": await _volumes(call, row),
+        "security_groups": [],
+    }
+    if call.identity.everywhere:
+        shown |= {
+            "OS-EXT-SRV-ATTR:host": row["host"],
+            "OS-EXT-SRV-ATTR:hypervisor_hostname": row["host"],
+            "OS-EXT-SRV-ATTR:instance_name": row["name"],
+        }
+    if version >= microversions.LOCKED:
+        shown["locked"] = False
+    if version >= microversions.DESCRIPTION:
+        shown["description"] = None
+    if version >= microversions.SERVER_TAGS:
+        shown["tags"] = []
+    if row["vm_state"] == "error":
+        shown["fault"] = _fault(row)
+    return shown
+
+
+def _identity(call: Call, row: Row) -> Row:
+    return {
+        "id": str(row["server_id"]),
+        "name": row["name"],
+        "tenant_id": row["project_id"] or "",
+        "user_id": row["user_id"] or "",
+        "created": _time(row["created_at"]),
+        "updated": _time(row["updated_at"]),
+        "links": _links(call, row),
+    }
+
+
+def _state(row: Row) -> Row:
+    return {
+        "status": _STATUS[row["vm_state"]],
+        "progress": 0,
+        "OS-EXT-STS:vm_state": row["vm_state"],
+        "OS-EXT-STS:task_state": None,
+        "OS-EXT-STS:power_state": _POWER_STATE.get(row["power_state"], 0),
+    }
+
+
+def _flavor(version: microversions.Version) -> Row:
+    if version >= microversions.FLAVOR_EMBEDDED:
+        return _FLAVOR
+    return {"id": _FLAVOR["original_name"], "links": []}
+
+
+def _fault(row: Row) -> Row:
+    message = "; ".join(str(text) for text in row["faults"].values())
+    return {"code": 500, "created": _time(row["updated_at"]), "message": message}
+
+
+async def _volumes(call: Call, row: Row) -> list[Row]:
+    mappings = await call.services.queries.mappings(str(row["server_id"]))
+    if call.version < microversions.VOLUMES_ATTACHED_DELETE:
+        return [{"id": str(each["volume_id"])} for each in mappings]
+    return [
+        {"id": str(each["volume_id"]), "delete_on_termination": each["delete_on_termination"]}
+        for each in mappings
+    ]
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,43 @@
+"""Discovery: what clients and keystoneauth ask before anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from ledger.api import microversions
+from ledger.api.call import Call, answer
+
+_UPDATED = "2013-07-23T11:33:21Z"  # v2.1 of Nova's form; clients compare nothing else
+
+
+async def versions(call: Call) -> web.StreamResponse:
+    """GET /: the list of versions."""
+    return answer({"versions": [_version(call)]})
+
+
+async def version(call: Call) -> web.StreamResponse:
+    """GET /v2.1: the one version."""
+    described = _version(call)
+    kind = {
+        "base": "application/json",
+        "type": "application/vnd.openstack.compute+json;version=2.1",
+    }
+    return answer({"version": {**described, "media-types": [kind]}})
+
+
+def _version(call: Call) -> dict[str, Any]:
+    return {
+        "id": "v2.1",
+        "status": "CURRENT",
+        "version": microversions.shown(microversions.MAX),
+        "min_version": microversions.shown(microversions.MIN),
+        "updated": _UPDATED,
+        "links": [{"rel": "self", "href": f"{base(call)}/v2.1/"}],
+    }
+
+
+def base(call: Call) -> str:
+    """The address the caller knows this service by."""
+    return f"{call.request.scheme}://{call.request.host}"

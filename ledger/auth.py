@@ -1,0 +1,168 @@
+"""Who is asking, and what they may do: one door for every way to prove it.
+
+An `Authenticator` turns the headers of a request into an `Identity`; Keystone will be
+a third one.  `POLICY` says which roles each route is open to, by the route's name in
+`ledger.api.routes`; a test holds that every route has its line.  What a role may see
+of other projects is `Identity.project_scope`; what is outside of it does not exist for
+the caller (404, as in Nova; LP 2138566).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from aggregates.base import Actor
+from ledger.config import AuthMode, Role, Settings
+
+#: Header values become part of the log: ids of Keystone and names of people, no more.
+_NAME = re.compile(r"[\w.@:-]{1,64}\Z", re.ASCII)
+
+TOKEN_CHARS_MAX = 4096  # no token of ours or of Keystone's is longer
+
+
+class AuthError(Exception):
+    """The caller did not prove who it is; the message says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """A proven caller.  `host`: the one an agent is bound to, None for any."""
+
+    actor: Actor
+    roles: frozenset[Role]
+    host: str | None = None
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether all projects are open to this caller."""
+        return bool(self.roles & {Role.ADMIN, Role.OPERATOR, Role.SERVICE})
+
+    @property
+    def project_scope(self) -> str | None:
+        """The only project this caller may see, None for all of them."""
+        return None if self.everywhere else self.actor.project_id or ""
+
+    def sees(self, project_id: str | None) -> bool:
+        """Whether something of this project exists for the caller."""
+        return self.everywhere or (project_id is not None and project_id == self.project_scope)
+
+    def may(self, route: str) -> bool:
+        return bool(self.roles & POLICY[route])
+
+    def may_speak_for(self, host: str) -> bool:
+        """Whether the caller is the agent of this host."""
+        return Role.AGENT in self.roles and self.host in {None, host}
+
+
+#: The caller of what is open to everybody.
+NOBODY = Identity(actor=Actor(name="nobody"), roles=frozenset())
+
+
+class Authenticator(Protocol):
+    """Turns the headers of a request into who sent it."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Identity:
+        """Raises AuthError."""
+
+
+class NoAuth:
+    """Everybody is everything; the settings allow it on loopback only.
+
+    Trials can still tell people apart: X-User-Id and X-Project-Id name the actor.
+    """
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Identity:
+        user_id = _name(headers, "X-User-Id")
+        actor = Actor(
+            name=user_id or "noauth",
+            user_id=user_id,
+            project_id=_name(headers, "X-Project-Id"),
+            roles=(Role.ADMIN.value,),
+        )
+        return Identity(actor=actor, roles=frozenset(Role))
+
+
+class StaticTokens:
+    """X-Auth-Token against the tokens of the settings, compared by hash in constant time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Identity:
+        presented = headers.get("X-Auth-Token", "")
+        if not presented:
+            raise AuthError("This request needs a token: send it as X-Auth-Token.")
+        known = self._settings.bearer(presented) if len(presented) <= TOKEN_CHARS_MAX else None
+        if known is None:
+            raise AuthError("The token is not known here; check it, and the service's [[tokens]].")
+        actor = Actor(
+            name=known.name,
+            user_id=known.user_id,
+            project_id=known.project_id,
+            roles=tuple(role.value for role in known.roles),
+        )
+        return Identity(actor=actor, roles=frozenset(known.roles), host=known.host)
+
+
+def authenticator(settings: Settings) -> Authenticator:
+    """The one the settings ask for."""
+    return NoAuth() if settings.auth is AuthMode.NOAUTH else StaticTokens(settings)
+
+
+def _name(headers: Mapping[str, str], header: str) -> str | None:
+    value = headers.get(header) or None
+    if value is not None and not _NAME.match(value):
+        raise AuthError(f"{header} is no id: letters, digits and _.@:- up to 64 are.")
+    return value
+
+
+_ANYONE: frozenset[Role] = frozenset()
+_OPERATORS = frozenset({Role.ADMIN, Role.OPERATOR})
+_WRITERS = _OPERATORS | {Role.MEMBER}
+_READERS = _WRITERS | {Role.READER}
+_AGENTS = frozenset({Role.AGENT})
+
+#: Which roles a route is open to; the empty set is everybody, with no token at all.
+POLICY: dict[str, frozenset[Role]] = {
+    "versions": _ANYONE,
+    "version": _ANYONE,
+    "health": _ANYONE,
+    "ready": _ANYONE,
+    "metrics": _ANYONE,  # counts only, no ids
+    "openapi": _ANYONE,
+    # Nova's form
+    "servers": _READERS | {Role.SERVICE},
+    "servers_detail": _READERS | {Role.SERVICE},
+    "server": _READERS | {Role.SERVICE},
+    "volume_attachments": _READERS | {Role.SERVICE},
+    "volume_attachment": _READERS | {Role.SERVICE},  # Cinder asks before it lets a user delete
+    "volume_attachment_create": _WRITERS,
+    "volume_attachment_update": _WRITERS | {Role.SERVICE},  # swap is Cinder's alone
+    "volume_attachment_delete": _WRITERS,
+    # our own
+    "operations": _READERS,
+    "operation": _READERS,
+    "operation_act": _OPERATORS,
+    "operation_history": _READERS,
+    "volume_history": _OPERATORS,  # a volume may have been another project's before
+    "server_history": _READERS,
+    "attachment_history": _READERS,
+    "host_history": _OPERATORS,
+    "attachments": _READERS,
+    "attachment": _READERS,
+    "hosts": _OPERATORS,
+    "host": _OPERATORS,
+    "host_fence": _OPERATORS,
+    "host_unfence": _OPERATORS,
+    "events": _OPERATORS,
+    "event_stream": _OPERATORS,
+    "flows": _READERS,
+    "flow": _READERS,
+    # agents, each for its own host
+    "host_register": _AGENTS,
+    "host_commands": _AGENTS,
+    "host_reports": _AGENTS,
+}

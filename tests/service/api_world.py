@@ -1,0 +1,249 @@
+"""The API over a real socket: PostgreSQL, dispatcher and projections as in production.
+
+Cinder is the simulation, in this process.  Hosts' agents are played by the test, through
+the same requests a real one sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+
+from host_agent.faults import Faults
+from ledger.api.app import make_app
+from ledger.api.services import Services
+from ledger.application import Ledger
+from ledger.auth import authenticator
+from ledger.config import AuthMode, Limits, Role, Settings, Token
+from ledger.dispatcher import Dispatcher
+from ledger.service import Service
+from ledger.simulation.cinder_direct import DirectCinder
+from ledger.simulation.cinder_model import CinderModel
+from ledger.wakeups import ANY_EVENT, Wakeups
+from projections.catalog import ALL
+from projections.queries import Queries, read_pool
+from projections.runner import Runner
+
+T = TypeVar("T")
+
+HOST = "compute-1"
+PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
+DEADLINE_S = 20.0
+NEWEST = "2.101"
+
+
+def _token(name: str, role: Role, **fields: Any) -> Token:
+    given = {"user_id": f"user-{name}", "project_id": PROJECT, **fields}
+    return Token(name=name, roles=(role,), token=f"{name}-token", **given)
+
+
+TOKENS = (
+    _token("admin", Role.ADMIN),
+    _token("operator", Role.OPERATOR, project_id="operators"),
+    _token("member", Role.MEMBER),
+    _token("reader", Role.READER),
+    _token("stranger", Role.MEMBER, project_id="another-project"),
+    _token("cinder", Role.SERVICE, project_id="service"),
+    _token("agent-1", Role.AGENT, project_id="service", host=HOST),
+    _token("agent-2", Role.AGENT, project_id="service", host="compute-2"),
+)
+
+SETTINGS = Settings(
+    auth=AuthMode.TOKENS,
+    tokens=TOKENS,
+    limits=Limits(
+        request_body_bytes_max=64 * 1024, page_items_default=50, page_items_max=100, streams_max=20
+    ),
+)
+
+
+@dataclass
+class Api:
+    """The service, and ways to play the people and agents around it."""
+
+    http: TestClient[Any, Any]
+    services: Services
+    cinder: CinderModel
+    faults: Faults
+    dispatcher: Dispatcher
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        who: str | None = "admin",
+        version: str | None = None,
+        **options: Any,
+    ) -> ClientResponse:
+        headers = dict(options.pop("headers", {}))
+        if who is not None:
+            headers["X-Auth-Token"] = f"{who}-token"
+        if version is not None:
+            headers["OpenStack-API-Version"] = f"compute {version}"
+            headers["X-OpenStack-Nova-API-Version"] = version
+        return await self.http.request(method, path, headers=headers, **options)
+
+    async def get(self, path: str, who: str | None = "admin", **options: Any) -> Any:
+        """The JSON of an answer that must be 200."""
+        response = await self.ask("GET", path, who, **options)
+        assert response.status == 200, (response.status, await response.text())
+        return await response.json()
+
+    async def head(self) -> int:
+        return int((await self.services.queries.head())["position"])
+
+    # ---------------------------------------------------------------------- agents
+
+    async def register(self, *guests: dict[str, Any], host: str = HOST, **said: Any) -> Any:
+        body = {
+            "service_version": 1,
+            "capabilities": {"multiattach": True, "tag": True},
+            "guests": list(guests),
+            **said,
+        }
+        response = await self.ask("PUT", f"/v1/hosts/{host}", f"agent-{host[-1]}", json=body)
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+    async def server(self, project_id: str | None = PROJECT, **fields: Any) -> str:
+        """A running guest on compute-1; forgets the guests shown before."""
+        shown = guest(project_id=project_id, **fields)
+        await self.register(shown)
+        return str(shown["server_id"])
+
+    def volume(self, project_id: str = PROJECT, **fields: Any) -> str:
+        return self.cinder.add_volume(project_id=project_id, **fields).id
+
+    async def commands(self, after: int = 0, epoch: int = 0, wait_s: float = 10) -> list[Any]:
+        query = f"after={after}&epoch={epoch}&wait_s={wait_s}"
+        answer = await self.get(f"/v1/hosts/{HOST}/commands?{query}", "agent-1")
+        return list(answer["commands"])
+
+    async def report(self, command: dict[str, Any], step: str, **fields: Any) -> ClientResponse:
+        body = {
+            "operation_id": command["operation_id"],
+            "run": command["run"],
+            "epoch": command["epoch"],
+            "step": step,
+            "took_ms": 5,
+            "outputs": {},
+            "error": None,
+            **fields,
+        }
+        return await self.ask("POST", f"/v1/hosts/{HOST}/reports", "agent-1", json=body)
+
+    async def do_next_command(self, after: int = 0) -> dict[str, Any]:
+        """Play the agent for one command: every step succeeds."""
+        [command, *_] = await self.commands(after)
+        for step in command["steps"]:
+            answer = await self.report(command, step["name"])
+            assert answer.status == 200, await answer.text()
+        return dict(command)
+
+    # ----------------------------------------------------------------------- users
+
+    async def attach(
+        self, server: str, volume: str, version: str = "2.89", who: str = "admin", **body: Any
+    ) -> ClientResponse:
+        headers = body.pop("headers", {})
+        return await self.ask(
+            "POST",
+            f"/v2.1/servers/{server}/os-volume_attachments",
+            who,
+            version,
+            json={"volumeAttachment": {"volumeId": volume, "device": None, **body}},
+            headers=headers,
+        )
+
+    async def attached(self, **fields: Any) -> tuple[str, str]:
+        """A server with a volume that its host has connected."""
+        server, volume = await self.server(), self.volume(**fields)
+        answer = await self.attach(server, volume)
+        assert answer.status == 200, await answer.text()
+        await self.do_next_command()
+        operation = await self.finished(answer)
+        assert operation["outcome"] == "completed", operation
+        return server, volume
+
+    async def finished(self, answer: ClientResponse) -> Any:
+        """The operation an answer names, when it is finished or parked."""
+        operation = await self.get(answer.headers["X-Attachment-Ledger-Operation"] + "?wait_s=20")
+        assert operation["state"] != "running", operation
+        return operation
+
+
+def guest(project_id: str | None = PROJECT, **fields: Any) -> dict[str, Any]:
+    """A guest as an agent shows it."""
+    return {
+        "server_id": str(uuid4()),
+        "name": "vm",
+        "power_state": "running",
+        "devices": ["vda"],
+        "project_id": project_id,
+        "user_id": "someone",
+        **fields,
+    }
+
+
+async def eventually(look: Callable[[], Awaitable[T]], what: str) -> T:
+    """The first true answer of `look`; fails with `what` at the deadline."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + DEADLINE_S
+    while not (found := await look()):
+        assert loop.time() < end, f"not in {DEADLINE_S:g} s: {what}"
+        await asyncio.sleep(0.02)
+    return found
+
+
+@asynccontextmanager
+async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[Api]:
+    """The service on a free port."""
+    async with AsyncExitStack() as stack:
+        log = Ledger(dsn)
+        stack.callback(log.close)
+        model, faults = CinderModel(), Faults()
+        cinder = DirectCinder(model, faults)
+        pool = await stack.enter_async_context(read_pool(dsn))
+        runner = Runner(dsn, ALL)
+        runner.start()
+        stack.callback(runner.stop)
+        wakeups = await stack.enter_async_context(Wakeups(dsn))
+        services = Services(
+            service=Service(log, cinder),
+            queries=Queries(pool),
+            wakeups=wakeups,
+            runner=runner,
+            cinder=cinder,
+            settings=settings,
+            authenticator=authenticator(settings),
+        )
+        dispatcher = Dispatcher(
+            holder="test",
+            leases=services.queries,
+            advance=services.service.advance,
+            caught_up=lambda: _caught_up(services),
+            woken=stack.enter_context(wakeups.watch(ANY_EVENT)).wait,
+            concurrency_max=4,
+        )
+        task = asyncio.create_task(dispatcher.run())
+        stack.push_async_callback(_cancelled, task)
+        client = TestClient(TestServer(make_app(services)))
+        await stack.enter_async_context(client)
+        yield Api(client, services, model, faults, dispatcher)
+
+
+async def _caught_up(services: Services) -> None:
+    head = (await services.queries.head())["position"]
+    await asyncio.wrap_future(services.runner.projected(head))
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

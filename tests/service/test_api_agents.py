@@ -1,0 +1,140 @@
+"""What agents say and get: registration, commands, reports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from host_agent.contract import Command, Guest, Registration, Report, StepError
+from ledger.api import schemas_agent
+from tests.service.api_world import HOST, Api, guest
+
+SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
+
+
+async def test_registering_shows_guests_and_answers_the_epoch(api: Api) -> None:
+    assert await api.register(guest(name="vm-1")) == {"host": HOST, "epoch": 0, "fenced": False}
+    [server] = (await api.get("/v2.1/servers/detail"))["servers"]
+    assert server["name"] == "vm-1"
+
+
+async def test_registering_again_with_nothing_new_writes_nothing(api: Api) -> None:
+    one = guest()
+    await api.register(one)
+    head = await api.head()
+    await api.register(one)
+    assert await api.head() == head
+
+
+async def test_a_guest_that_is_not_shown_any_more_is_lost(api: Api) -> None:
+    one, two = guest(name="one"), guest(name="two")
+    await api.register(one, two)
+    await api.register(two)
+    shown = {row["name"]: row for row in (await api.get("/v2.1/servers/detail"))["servers"]}
+    assert shown["one"]["OS-EXT-STS:power_state"] == 0
+    assert shown["one"]["status"] == "ACTIVE"  # losing sight of it is no stop
+    assert shown["two"]["OS-EXT-STS:power_state"] == 1
+
+
+async def test_a_host_cannot_take_a_guest_by_showing_it_unless_its_host_lost_it(api: Api) -> None:
+    one = guest()
+    path = f"/v2.1/servers/{one['server_id']}"
+    await api.register(one)
+    await api.register(one, host="compute-2")
+    assert (await api.get(path))["server"]["OS-EXT-SRV-ATTR:host"] == "compute-1"
+    await api.register()
+    await api.register(one, host="compute-2")
+    shown = (await api.get(path))["server"]
+    assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == ("compute-2", 1)
+
+
+async def test_a_command_is_one_of_the_contract_and_comes_once_per_cursor(api: Api) -> None:
+    server, volume = await api.server(), api.volume()
+    polling = asyncio.create_task(api.commands(wait_s=20))
+    await api.attach(server, volume)
+    [wire] = await asyncio.wait_for(polling, 10)
+    command = Command.from_wire(wire)
+    assert (command.lane.server_id, command.lane.volume_id) == (server, volume)
+    assert command.lane.attachment_id == api.cinder.attachments_of(volume)[0].id
+    assert command.steps[0].name == "update"
+    assert await api.commands(after=command.position, wait_s=0) == []
+    assert len(await api.commands(wait_s=0)) == 1  # a restarted agent asks from 0
+
+
+async def test_a_restarted_agent_is_given_the_steps_that_are_left(api: Api) -> None:
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    await api.report(command, "update", outputs={"driver": "rbd"})
+
+    async def steps() -> list[str]:
+        [again] = await api.commands(wait_s=0)
+        return [step["name"] for step in again["steps"]]
+
+    assert await steps() in (["update", *(rest := ["ready", "connect", "plug", "complete"])], rest)
+
+
+async def test_reports_move_the_operation_and_a_repeated_one_is_answered_alike(api: Api) -> None:
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    for step in ("update", "ready"):
+        answer = await api.report(command, step)
+        assert (answer.status, await answer.json()) == (200, {"continue": True})
+    head = await api.head()
+    again = await api.report(command, "update")
+    assert (again.status, await again.json()) == (200, {"continue": True})
+    assert await api.head() == head
+    for step in ("connect", "plug"):
+        await api.report(command, step)
+    answer = await api.report(command, "complete")
+    assert await answer.json() == {"continue": False}
+
+
+async def test_a_failed_step_ends_the_run(api: Api) -> None:
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    error = {"kind": "final", "code": "no_iscsi", "message": "no portal"}
+    answer = await api.report(command, "update", error=error)
+    assert await answer.json() == {"continue": False}
+
+
+async def test_a_late_report_is_stale(api: Api) -> None:
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    for wrong in ({"run": 77}, {"step": "plug"}, {"operation_id": guest()["server_id"]}):
+        answer = await api.report({**command, **wrong}, str(wrong.get("step", "update")))
+        assert answer.status == 409
+        assert (await answer.json())["code"] == "stale_report"
+
+
+async def test_only_facts_of_the_contract_reach_the_log(api: Api) -> None:
+    """D5: a secret in a report has no way into events, answers or errors."""
+    _, volume = await api.server(), api.volume()
+    answer = await api.attach(_, volume)
+    [command] = await api.commands()
+    outputs = {"driver": "rbd", "auth_password": SECRET, "connection_info": {"key": SECRET}}
+    assert (await api.report(command, "update", outputs=outputs)).status == 200
+    error = {"kind": "retryable", "code": "failed", "message": f"password={SECRET} " + "x" * 5000}
+    assert (await api.report(command, "ready", error=error)).status == 200
+    events = await api.get(f"/v1/volumes/{volume}/history")
+    assert SECRET not in str(events)
+    operation = await api.get(answer.headers["X-Attachment-Ledger-Operation"])
+    assert SECRET not in str(operation)
+    [step] = [step for step in operation["steps"] if step["step"] == "ready"]
+    assert len(step["error"]["message"]) <= 1000
+    [row] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
+    assert row["driver"] == "rbd"
+
+
+@pytest.mark.parametrize(
+    ("model", "wire"),
+    [
+        (schemas_agent.GuestBody, Guest),
+        (schemas_agent.RegistrationBody, Registration),
+        (schemas_agent.StepErrorBody, StepError),
+        (schemas_agent.ReportBody, Report),
+    ],
+)
+def test_the_document_knows_the_keys_of_the_contract(model: Any, wire: Any) -> None:
+    assert set(model.model_fields) == set(wire.__dataclass_fields__)
