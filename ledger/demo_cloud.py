@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,21 @@ class DemoError(Exception):
     """The demo cannot go on; what happened, and the end of the log that tells why."""
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals that would end us wait: a child that is born is known before we leave."""
+    held: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {n: signal.signal(n, lambda number, _frame: held.append(number)) for n in numbers}
+    try:
+        yield
+    finally:
+        for ours, handler in before.items():
+            signal.signal(ours, handler)
+        for number in held:
+            signal.raise_signal(number)
+
+
 @dataclass
 class Process:
     """One program, its log, and how to end it."""
@@ -60,7 +75,7 @@ class Process:
     def start(self) -> None:
         """Begin it (again); its output is added to its log."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
-        with self.log.open("ab") as out:
+        with undisturbed(), self.log.open("ab") as out:
             # A session of its own: Ctrl-C on the terminal is for us, and we end it in order.
             self.child = subprocess.Popen(
                 [sys.executable, "-m", *self.arguments],
@@ -183,8 +198,8 @@ class Cloud:
     def _run(self, name: str, arguments: list[str]) -> None:
         process = Process(name, arguments, self.home / f"{name}.log")
         self.processes[name] = process
-        process.start()
         self._stack.callback(process.stop)
+        process.start()
 
     def _run_agent(self, host: str) -> None:
         guests = [guest for guest in self.guests if guest.host == host]

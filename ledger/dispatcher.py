@@ -33,7 +33,9 @@ _log = structlog.get_logger(__name__)
 class Leases(Protocol):
     """Which operations are due, and who works on them (projections.queries)."""
 
-    async def due(self, now: datetime, limit: int, holder: str, lease_s: float) -> list[str]: ...
+    async def due(
+        self, now: datetime, limit: int, holder: str, lease_s: float
+    ) -> list[tuple[str, bool]]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, operation_id: str) -> None: ...
     async def release_all(self, holder: str) -> None: ...
@@ -44,17 +46,17 @@ class Dispatcher:
 
     `holder` names this process, and its next life, among all that may live at once: what
     it held when it died is free as soon as it is back.  `advance` does one thing for an
-    operation (ledger.service); `caught_up` returns when the projections know all that this
-    process has written; `woken` returns when something was written anywhere, or after the
-    given seconds.  `concurrency_max`: operations worked on at once; each may block a thread
-    on Cinder.
+    operation, told whether another life may have been at it (ledger.service); `caught_up`
+    returns when the projections know all that this process has written; `woken` returns
+    when something was written anywhere, or after the given seconds.  `concurrency_max`:
+    operations worked on at once; each may block a thread on Cinder.
     """
 
     def __init__(
         self,
         holder: str,
         leases: Leases,
-        advance: Callable[[str], Wait | None],
+        advance: Callable[[str, bool], Wait | None],
         caught_up: Callable[[], Awaitable[object]],
         woken: Callable[[float], Awaitable[object]],
         concurrency_max: int,
@@ -91,19 +93,19 @@ class Dispatcher:
         if free <= 0:
             return
         now = datetime.now(UTC)
-        for operation_id in await self._leases.due(now, free, self._holder, LEASE_S):
+        for operation_id, taken_over in await self._leases.due(now, free, self._holder, LEASE_S):
             if operation_id not in self._working:
-                task = asyncio.create_task(self._work(operation_id))
+                task = asyncio.create_task(self._work(operation_id, taken_over))
                 self._working[operation_id] = task
                 task.add_done_callback(partial(self._done, operation_id))
 
     def _done(self, operation_id: str, _: asyncio.Task[None]) -> None:
         del self._working[operation_id]
 
-    async def _work(self, operation_id: str) -> None:
+    async def _work(self, operation_id: str, taken_over: bool) -> None:
         with _survived("operation_failed", operation=operation_id):
-            while await asyncio.to_thread(self._advance, operation_id) is None:
-                pass
+            while await asyncio.to_thread(self._advance, operation_id, taken_over) is None:
+                taken_over = False  # what follows is our own
             # Without this the row would still say "due" when the lease is gone.
             await self._caught_up()
             await self._leases.release(self._holder, operation_id)

@@ -6,11 +6,16 @@ attachment may exist that nobody knows.  `reserve` therefore looks first at the
 attachments of (volume, server), leaves out those the ledger knows, and adopts
 what is left, if it is a bare reservation.  That is safe because the operation
 holds the claim on the volume: nobody else in the ledger reserves it now.
+
+A lost request may even be carried out *after* that look: whoever sent it died, or
+gave up waiting, and Cinder does not know.  So an attempt that follows another one
+of unknown outcome gives the reservation some time to appear before it makes one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from aggregates.attachment import Attachment, AttachmentState
@@ -20,38 +25,56 @@ from handlers.plan import LedgerVerb
 from host_agent.contract import Lane
 from host_agent.ports import AttachmentView, Cinder
 
+#: How long a reservation may take to appear whose request was sent by somebody who is
+#: gone.  Creating one without connector is a few rows in Cinder's database.
+LATE_S = 5.0
+LATE_POLL_S = 0.25
 
-def reserve(lane: Lane, cinder: Cinder, book: Book) -> dict[str, Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What effects act on; `wait` blocks for so many seconds."""
+
+    cinder: Cinder
+    book: Book
+    wait: Callable[[float], None]
+    uncertain: bool = False  # an earlier attempt of this step may still have an effect
+
+
+def reserve(lane: Lane, world: World) -> dict[str, Any]:
     """S1: attachment_create without connector; the volume becomes `reserved`."""
-    orphans = _orphans(lane, cinder, book)
-    if orphans:
-        return {"attachment_id": orphans[0].id, "adopted": True}
-    return {"attachment_id": cinder.attachment_create(lane.volume_id, lane.server_id).id}
+    for _ in range(1 + round(LATE_S / LATE_POLL_S) if world.uncertain else 1):
+        if orphans := _orphans(lane, world):
+            return {"attachment_id": orphans[0].id, "adopted": True}
+        if world.uncertain:
+            world.wait(LATE_POLL_S)
+    created = world.cinder.attachment_create(lane.volume_id, lane.server_id)
+    return {"attachment_id": created.id}
 
 
-def delete(lane: Lane, cinder: Cinder, book: Book) -> dict[str, Any]:
+def delete(lane: Lane, world: World) -> dict[str, Any]:
     """Delete the attachment; one the host deleted already is not asked for again.
 
     A reservation whose answer was lost is found as `reserve` would find it.
     """
     if lane.attachment_id is None:
-        for orphan in _orphans(lane, cinder, book):
-            cinder.attachment_delete(orphan.id)
-    elif book.get(Attachment, lane.attachment_id).state is not AttachmentState.DELETED:
-        cinder.attachment_delete(lane.attachment_id)
+        for orphan in _orphans(lane, world):
+            world.cinder.attachment_delete(orphan.id)
+    elif world.book.get(Attachment, lane.attachment_id).state is not AttachmentState.DELETED:
+        world.cinder.attachment_delete(lane.attachment_id)
     return {}
 
 
-def _orphans(lane: Lane, cinder: Cinder, book: Book) -> list[AttachmentView]:
-    known = book.get(Volume, lane.volume_id).holders
+def _orphans(lane: Lane, world: World) -> list[AttachmentView]:
+    known = world.book.get(Volume, lane.volume_id).holders
     return [
         view
-        for view in cinder.attachments(lane.volume_id, lane.server_id)
+        for view in world.cinder.attachments(lane.volume_id, lane.server_id)
         if view.id not in known and view.status == "reserved" and not view.connection_info
     ]
 
 
-EFFECTS: dict[str, Callable[[Lane, Cinder, Book], dict[str, Any]]] = {
+EFFECTS: dict[str, Callable[[Lane, World], dict[str, Any]]] = {
     LedgerVerb.ATTACHMENT_RESERVE: reserve,
     LedgerVerb.ATTACHMENT_DELETE: delete,
 }

@@ -33,7 +33,7 @@ from handlers.engine import Wait, Work
 from host_agent.contract import ErrorKind, Registration, Report, StepError
 from host_agent.ports import Cinder, PortError
 from ledger.application import ConflictError
-from ledger.effects import EFFECTS
+from ledger.effects import EFFECTS, World
 
 A = TypeVar("A", bound=Aggregate)
 T = TypeVar("T")
@@ -91,14 +91,19 @@ class IdempotencyKeyReusedError(errors.DomainError):
 
 
 class Service:
-    """The write side.  `clock` gives seconds since the epoch."""
+    """The write side.  `clock` gives seconds since the epoch, `wait` lets some pass."""
 
     def __init__(
-        self, store: Store, cinder: Cinder, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        cinder: Cinder,
+        clock: Callable[[], float] = time.time,
+        wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
         self._cinder = cinder
         self._clock = clock
+        self._wait = wait
 
     # ------------------------------------------------------------- requests
 
@@ -351,10 +356,11 @@ class Service:
 
     # ----------------------------------------------------------- dispatcher
 
-    def advance(self, operation_id: str) -> Wait | None:
+    def advance(self, operation_id: str, taken_over: bool = False) -> Wait | None:
         """Do the next thing an operation needs of the ledger itself.
 
-        None if something was done (ask again); else what it waits for.
+        None if something was done (ask again); else what it waits for.  `taken_over`:
+        somebody else was at it and never said how far they got.
         """
         unit = Unit(self._store)
         operation = unit.get(Operation, operation_id)
@@ -366,21 +372,28 @@ class Service:
             self._save_or_leave(unit, operation)
             return None
         if isinstance(decision, Work):
-            self.perform(operation, decision, unit)
+            self.perform(operation, decision, unit, taken_over)
             return None
         return decision
 
-    def perform(self, operation: Operation, work: Work, unit: Unit) -> None:
+    def perform(self, operation: Operation, work: Work, unit: Unit, taken_over: bool) -> None:
         """Do one effect of the ledger's own and record what came of it."""
         run = work.runs[0]
         step = operation.history.next_step(run)
         verb = progress.plan_of(operation).verb(step, undo=run.undo)
         lane = progress.lane_of(operation, run.lane)
+        earlier = operation.history.record(run.lane, step, undo=run.undo).error
+        world = World(
+            cinder=self._cinder,
+            book=unit,
+            wait=self._wait,
+            uncertain=taken_over or (earlier or {}).get("kind") == ErrorKind.UNKNOWN,
+        )
         began = time.monotonic()
         outputs: dict[str, Any] = {}
         error: StepError | None = None
         try:
-            outputs = EFFECTS[verb](lane, self._cinder, unit)
+            outputs = EFFECTS[verb](lane, world)
         except PortError as failure:
             error = failure.as_step_error()
         except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full

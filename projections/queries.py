@@ -218,10 +218,15 @@ class Queries:
 
     # --- work that is due ---------------------------------------------------------------
 
-    async def due(self, now: datetime, limit: int, holder: str, lease_s: float) -> list[str]:
-        """Take leases on operations due by `now` that nobody else works on."""
+    async def due(
+        self, now: datetime, limit: int, holder: str, lease_s: float
+    ) -> list[tuple[str, bool]]:
+        """Take leases on operations due by `now` that nobody else works on.
+
+        With each comes whether it is taken over from a holder that never gave it back.
+        """
         rows = await self._all("due", now=now, limit=limit, holder=holder, lease_s=lease_s)
-        return [row["operation_id"] for row in rows]
+        return [(row["operation_id"], row["taken_over"]) for row in rows]
 
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]:
         """Prolong leases; returns those that `holder` still has."""
@@ -232,7 +237,7 @@ class Queries:
         await self._all("release", holder=holder, operation_id=operation_id)
 
     async def release_all(self, holder: str) -> None:
-        """Give back what this holder's last life left behind."""
+        """Let run out what this holder's last life left behind."""
         await self._all("release_all", holder=holder)
 
     # ------------------------------------------------------------------------------------

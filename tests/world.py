@@ -206,7 +206,7 @@ class World:
         cinder = Tripwire("cinder", DirectCinder(self.cinder), lambda: self.trouble)
         brick = SimulatedBrick(self.host, Faults(), HOST)
         guests = SimulatedGuests(self.host, Faults(), HOST)
-        self.service = Service(self.store, cinder, self.clock)
+        self.service = Service(self.store, cinder, self.clock, self.clock.wait)
         self.ports: dict[str, Any] = {
             "cinder": cinder,
             "brick": Tripwire("brick", brick, lambda: self.trouble),

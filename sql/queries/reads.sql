@@ -160,20 +160,28 @@ INSERT INTO host_contact (host, seen_at) VALUES (%(host)s, clock_timestamp())
 
 -- name: due
 -- Takes leases on operations that are due and that nobody else holds, the longest due
--- first.  operations_due; the insert goes in order of id, so takers cannot deadlock.
-INSERT INTO leases AS l (operation_id, holder, until)
-SELECT d.operation_id, %(holder)s, clock_timestamp() + make_interval(secs => %(lease_s)s)
-  FROM (SELECT o.operation_id
-          FROM operations AS o LEFT JOIN leases AS taken USING (operation_id)
-         WHERE o.due_at <= %(now)s
-           AND (taken.until IS NULL OR taken.until < clock_timestamp())
-         ORDER BY o.due_at
-         LIMIT %(limit)s) AS d
- ORDER BY d.operation_id
-    ON CONFLICT (operation_id) DO UPDATE
-       SET holder = EXCLUDED.holder, until = EXCLUDED.until
-     WHERE l.until < clock_timestamp()
-RETURNING operation_id;
+-- first; `taken_over` if the last holder never gave its lease back, so may have left
+-- something half done.  operations_due; the insert goes in order of id, so takers cannot
+-- deadlock.
+WITH d AS MATERIALIZED (
+    SELECT o.operation_id, taken.holder IS NOT NULL AS taken_over
+      FROM operations AS o LEFT JOIN leases AS taken USING (operation_id)
+     WHERE o.due_at <= %(now)s
+       AND (taken.until IS NULL OR taken.until < clock_timestamp())
+     ORDER BY o.due_at
+     LIMIT %(limit)s
+),
+got AS (
+    INSERT INTO leases AS l (operation_id, holder, until)
+    SELECT d.operation_id, %(holder)s, clock_timestamp() + make_interval(secs => %(lease_s)s)
+      FROM d
+     ORDER BY d.operation_id
+        ON CONFLICT (operation_id) DO UPDATE
+           SET holder = EXCLUDED.holder, until = EXCLUDED.until
+         WHERE l.until < clock_timestamp()
+    RETURNING l.operation_id
+)
+SELECT operation_id, d.taken_over FROM got JOIN d USING (operation_id);
 
 -- name: renew
 -- Prolongs leases and says which the holder still has.
@@ -186,8 +194,8 @@ RETURNING operation_id;
 DELETE FROM leases WHERE holder = %(holder)s AND operation_id = %(operation_id)s;
 
 -- name: release_all
--- Gives all leases of a holder back: those that its last life left behind.
-DELETE FROM leases WHERE holder = %(holder)s;
+-- Lets all leases of a holder run out now, for those that its last life left behind.
+UPDATE leases SET until = '-infinity' WHERE holder = %(holder)s;
 
 -- name: changed_hosts
 -- Hosts that were given commands after a position.  mailbox_by_position.

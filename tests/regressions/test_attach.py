@@ -13,11 +13,13 @@ from aggregates.operation import Operation, OperationState, Outcome
 from handlers.accept import AttachVolume, Contact
 from host_agent.contract import Guest, PowerState, Registration
 from host_agent.ports import PortError
+from ledger.service import Service
 from tests.world import (
     CONTEXT,
     HOST,
     SERVER,
     Broken,
+    Crash,
     Trouble,
     World,
     alive,
@@ -196,6 +198,28 @@ def test_x1_a_crash_after_the_reservation_leaves_no_unknown_attachment() -> None
     created = events(world, Attachment.AttachmentCreated)
     assert len(created) == 1
     assert created[0].adopted
+    assert len(world.cinder.attachments_of(world.volumes[0])) == 1
+
+
+def test_a_reservation_that_lands_after_its_sender_died_is_not_made_twice() -> None:
+    """The request was on its way; Cinder carries it out when the next life has looked."""
+    world = World()
+    world.trouble = Trouble({first_point("cinder.attachment_create"): "crash"})
+    operation_id = world.attach()
+    with pytest.raises(Crash):
+        world.service.advance(operation_id)
+    world.boot()
+    on_its_way = [(world.volumes[0], SERVER, None)]
+
+    def land(seconds: float) -> None:
+        world.clock.wait(seconds)
+        while on_its_way:
+            world.cinder.attachment_create(*on_its_way.pop())
+
+    service = Service(world.store, world.ports["cinder"], world.clock, land)
+    while service.advance(operation_id, taken_over=True) is None:
+        pass
+    assert world.run(operation_id).outcome is Outcome.COMPLETED
     assert len(world.cinder.attachments_of(world.volumes[0])) == 1
 
 

@@ -244,22 +244,26 @@ def due_operations(db: psycopg.Connection[Any], story: Story) -> list[str]:
     return [story.attach, story.detach, story.waiting]
 
 
+async def taken(queries: Queries, *wanted: Any) -> list[str]:
+    return [operation_id for operation_id, _ in await queries.due(*wanted)]
+
+
 async def test_what_is_due_is_taken_once_the_longest_due_first(
     queries: Queries, due_operations: list[str]
 ) -> None:
     now = datetime.now(UTC)
-    assert await queries.due(now - timedelta(days=1), 10, "a", 60) == []
-    assert await queries.due(now, 1, "a", 60) == due_operations[:1]
-    assert sorted(await queries.due(now, 10, "b", 60)) == sorted(due_operations[1:])
-    assert await queries.due(now, 10, "a", 60) == []
+    assert await taken(queries, now - timedelta(days=1), 10, "a", 60) == []
+    assert await taken(queries, now, 1, "a", 60) == due_operations[:1]
+    assert sorted(await taken(queries, now, 10, "b", 60)) == sorted(due_operations[1:])
+    assert await taken(queries, now, 10, "a", 60) == []
 
 
 async def test_takers_at_the_same_time_share_what_is_due(
     queries: Queries, due_operations: list[str]
 ) -> None:
-    takers = [queries.due(datetime.now(UTC), 10, f"holder{n}", 60) for n in range(8)]
-    taken = [id_ for ids in await asyncio.gather(*takers) for id_ in ids]
-    assert sorted(taken) == sorted(due_operations)
+    takers = [taken(queries, datetime.now(UTC), 10, f"holder{n}", 60) for n in range(8)]
+    everything = [id_ for ids in await asyncio.gather(*takers) for id_ in ids]
+    assert sorted(everything) == sorted(due_operations)
 
 
 async def test_who_comes_second_to_a_lease_gets_nothing(
@@ -286,15 +290,28 @@ async def test_a_lease_ends_by_time_or_release_and_is_kept_by_renewal(
     queries: Queries, due_operations: list[str]
 ) -> None:
     now = datetime.now(UTC)
-    await queries.due(now, 10, "dead", -1)
-    assert sorted(await queries.due(now, 10, "a", 60)) == sorted(due_operations)
+    await taken(queries, now, 10, "dead", -1)
+    assert sorted(await taken(queries, now, 10, "a", 60)) == sorted(due_operations)
     assert await queries.renew("dead", due_operations, 60) == []
     assert sorted(await queries.renew("a", due_operations, 60)) == sorted(due_operations)
 
     await queries.release("b", due_operations[0])  # not its own
-    assert await queries.due(now, 10, "b", 60) == []
+    assert await taken(queries, now, 10, "b", 60) == []
     await queries.release("a", due_operations[0])
-    assert await queries.due(now, 10, "b", 60) == due_operations[:1]
+    assert await taken(queries, now, 10, "b", 60) == due_operations[:1]
+
+
+async def test_what_a_dead_holder_left_is_free_and_known_as_taken_over(
+    queries: Queries, due_operations: list[str]
+) -> None:
+    now = datetime.now(UTC)
+    [first, *others] = due_operations
+    assert await queries.due(now, 1, "host:1", 60) == [(first, False)]
+    assert await taken(queries, now, 10, "host:2", 60) == others
+    await queries.release_all("host:1")
+    assert await queries.due(now, 10, "host:1", 60) == [(first, True)]
+    await queries.release("host:1", first)
+    assert await queries.due(now, 10, "host:2", 60) == [(first, False)]
 
 
 async def test_lists_are_bounded_whatever_is_asked_for(
