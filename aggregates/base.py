@@ -12,6 +12,7 @@ eventsourcing library defines it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -83,7 +84,7 @@ class Event:
         register_topic(cls.TOPIC, cls)
 
 
-class Aggregate:
+class Aggregate(ABC):
     """An identity, a version, and events that have not been saved yet."""
 
     #: For each event that has a place in a state machine: the states it may happen
@@ -96,13 +97,13 @@ class Aggregate:
         self.state: Any = None
         self._pending: list[Event] = []
 
+    @abstractmethod
     def about(self) -> About:
         """Whom this aggregate's events concern."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply(self, event: Any) -> None:
         """Change state by one event; never refuses and has no other effect."""
-        raise NotImplementedError
 
     def record(self, kind: type[Event], **fields: Any) -> None:
         """Let an event happen.
