@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from http import HTTPStatus
 from typing import Any
 
@@ -46,6 +47,14 @@ class Ledger:
         url = f"{self._url}/v2.1/servers/{server_id}/os-volume_attachments/{volume_id}"
         return requests.delete(url, headers=self._user, timeout=CLI_S)
 
+    def attachments(self, server_id: str) -> list[Any]:
+        """The server's attachments as Nova's API shows them at 2.89."""
+        url = f"{self._url}/v2.1/servers/{server_id}/os-volume_attachments"
+        headers = {**self._user, "OpenStack-API-Version": "compute 2.89"}
+        answer = requests.get(url, headers=headers, timeout=CLI_S)
+        answer.raise_for_status()
+        return list(answer.json()["volumeAttachments"])
+
     def operation(self, flow: str, volume_id: str) -> Any:
         """The newest operation of this flow on the volume, None if there is none."""
         found = self._get("/v1/operations", volume=volume_id, flow=flow)["operations"]
@@ -70,6 +79,11 @@ class Ledger:
             return any(item["step"] == step and item["status"] == "done" for item in steps)
 
         wait_until(done, f"step {step} of {flow} to be done", SETTLE_S)
+
+    def command(self, *words: str) -> None:
+        """Our own command line, as an operator."""
+        program = f"{ENV['LAB_VENV']}/bin/attachment-ledger"
+        subprocess.run([program, *words], env=ENV, check=True, capture_output=True, timeout=CLI_S)
 
     def history(self, volume_id: str) -> list[Any]:
         return list(self._get(f"/v1/volumes/{volume_id}/history")["events"])

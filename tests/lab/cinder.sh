@@ -1,10 +1,10 @@
 #!/bin/bash
-# cinder.sh up|down BACKENDS: real Cinder in one process (noauth, SQLite, bus in memory)
-# with the backends named ("nfs", "nfs,rbd"), the identity stand-in it finds the compute
+# cinder.sh up|down [BACKENDS]: real Cinder in one process (noauth, SQLite, bus in memory)
+# with the backends named ("nfs,rbd"; as before), the identity stand-in it finds the compute
 # endpoint through, and the gate the ledger and the agent reach it through.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
-BACKENDS=${2:-nfs}
 VENV=$LAB_DIR/venv-cinder STATE=$LAB_DIR/cinder CONF=$LAB_DIR/etc/cinder.conf
+BACKENDS=${2:-$(sed -n 's/^enabled_backends = //p' "$CONF" 2>/dev/null || true)}
 export PATH="$VENV/bin:$PATH" PYTHONWARNINGS=ignore
 
 common_section() {
@@ -26,6 +26,8 @@ auth_strategy = noauth
 enabled_backends = $BACKENDS
 default_volume_type = ${BACKENDS%%,*}
 report_interval = 5
+# What comes before the volume service is there is lost, and failed after this long.
+rpc_response_timeout = 15
 # Services of one process share the record of their heart-beat: only one beats.
 service_down_time = 315360000
 volume_clear = none

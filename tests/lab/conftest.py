@@ -10,7 +10,7 @@ import contextlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,9 +34,10 @@ def lab() -> Lab:
         cloud=Cloud(),
         ledger=Ledger(),
         gate=Gate(),
-        service=Process("ledger"),
-        agent=Process("agent"),
-        libvirtd=Process("libvirtd"),
+        service=Process("ledger", "ledger.sh", "start", "ledger"),
+        agent=Process("agent", "ledger.sh", "start", "agent"),
+        libvirtd=Process("libvirtd", "libvirt.sh", "up"),
+        cinder=Process("cinder", "cinder.sh", "up"),
     )
 
 
@@ -46,8 +47,8 @@ def _processes_run(lab: Lab) -> Iterator[None]:
     yield
     with contextlib.suppress(ProcessLookupError):
         lab.service.resume()
-    lab.service.start()
-    lab.agent.start()
+    for process in (lab.cinder, lab.service, lab.agent):
+        process.start()
 
 
 @pytest.fixture(params=BACKENDS)
@@ -62,8 +63,8 @@ def new_guest(lab: Lab) -> Iterator[Callable[..., LabGuest]]:
 
     made: list[LabGuest] = []
 
-    def make(name: str, *, running: bool = True, with_system: bool = True) -> LabGuest:
-        guest = LabGuest(name, with_system=with_system)
+    def make(name: str, *, running: bool = True, **design: Any) -> LabGuest:
+        guest = LabGuest(name, **design)
         made.append(guest)
         if running:
             guest.start()

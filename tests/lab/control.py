@@ -17,12 +17,15 @@ from tests.lab.guest import wait_until
 from tests.lab.settings import ENV, LAB_DIR, LAB_SRC
 from tests.lab.world import CLI_S, SETTLE_S, Cloud
 
+START_S = 120
+
 
 class Process:
     """One of the lab's daemons, by its pid file; started again by the script that knows how."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *starter: str) -> None:
         self.name = name
+        self._starter = [str(LAB_SRC / starter[0]), *starter[1:]]
 
     @property
     def pid(self) -> int:
@@ -35,8 +38,9 @@ class Process:
         wait_until(lambda: not _running(pid), f"{self.name} to die", SETTLE_S)
 
     def start(self) -> None:
-        """Does nothing if it runs."""
-        subprocess.run([LAB_SRC / "ledger.sh", "start", self.name], check=True, timeout=CLI_S)
+        """Until it is ready; does nothing if it runs."""
+        if not _running(self.pid):
+            subprocess.run(self._starter, check=True, timeout=START_S)
 
     def suspend(self) -> None:
         """SIGSTOP: whoever calls it from now on waits for the answer."""
@@ -92,3 +96,4 @@ class Lab:
     service: Process
     agent: Process
     libvirtd: Process
+    cinder: Process

@@ -26,6 +26,13 @@ export LAB_LEDGER_URL="http://127.0.0.1:$LAB_LEDGER_PORT"
 export LAB_OPERATOR_TOKEN=lab-operator LAB_AGENT_TOKEN=lab-agent LAB_HOST=lab
 export LAB_GATE_URL="http://127.0.0.1:$LAB_GATE_PORT" # Cinder, as its clients see it
 
+# What the contract tests (tests/contracts) hold the simulations against.
+export LEDGER_LAB_CINDER="$CINDER_ENDPOINT" LEDGER_LAB_LIBVIRT="$LAB_LIBVIRT_URI"
+export LEDGER_LAB_GUEST="$LAB_DIR/guest" LEDGER_LAB_NFS_EXPORT="127.0.0.1:$LAB_DIR/export"
+
+# What our own command line reads.
+export LEDGER_URL="$LAB_LEDGER_URL" LEDGER_TOKEN="$LAB_OPERATOR_TOKEN"
+
 # What the unmodified openstack CLI reads.
 export OS_AUTH_TYPE=password OS_AUTH_URL="http://127.0.0.1:$LAB_IDENTITY_PORT/v3"
 export OS_USERNAME=lab OS_PASSWORD=lab OS_PROJECT_NAME=lab

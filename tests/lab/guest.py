@@ -66,7 +66,7 @@ def console_log(name: str) -> Path:
     return LAB_DIR / "log" / f"{name}.console"
 
 
-def domain_xml(name: str, server_id: str, *, with_system: bool = True) -> str:
+def domain_xml(name: str, server_id: str, *, with_system: bool, root_ports: int) -> str:
     """A q35 machine with free root ports and a virtio-scsi controller.
 
     Without a system nobody in the guest answers an unplug request.
@@ -87,7 +87,7 @@ def domain_xml(name: str, server_id: str, *, with_system: bool = True) -> str:
   <features><acpi/></features>
   <devices>
     <controller type='pci' model='pcie-root'/>
-    {"<controller type='pci' model='pcie-root-port'/>" * ROOT_PORTS}
+    {"<controller type='pci' model='pcie-root-port'/>" * root_ports}
     <controller type='usb' model='none'/>
     <controller type='scsi' index='0' model='virtio-scsi'/>
     <serial type='pty'><log file='{console_log(name)}' append='off'/><target port='0'/></serial>
@@ -163,14 +163,16 @@ class Console:
 class LabGuest:
     """One domain.  Disks are looked up by serial, which is the volume's id."""
 
-    def __init__(self, name: str, *, with_system: bool = True) -> None:
+    def __init__(
+        self, name: str, *, with_system: bool = True, root_ports: int = ROOT_PORTS
+    ) -> None:
         start_event_loop()
         self.name = f"lab-{name}"
         self.id = str(uuid.uuid4())
         self._connection = libvirt.open(URI)
         console_log(self.name).unlink(missing_ok=True)
         self.domain = self._connection.defineXML(
-            domain_xml(self.name, self.id, with_system=with_system)
+            domain_xml(self.name, self.id, with_system=with_system, root_ports=root_ports)
         )
         self._with_system = with_system
 
@@ -202,6 +204,10 @@ class LabGuest:
                 target = disk.find("target")
                 return None if target is None else target.get("dev")
         return None
+
+    def take_away(self, volume_id: str) -> None:
+        """Remove the disk from the stopped guest's definition, behind the ledger's back."""
+        self.domain.detachDeviceAlias(f"ua-{volume_id}", libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
     def disks(self) -> tuple[int, int]:
         """Numbers of disks, live and persistent."""

@@ -16,7 +16,7 @@ dpkg-deb -x linux-image-*.deb image
 
 # A bzImage holds the ELF kernel as an LZ4 stream in the legacy frame.  lz4 complains of
 # what follows the stream; what counts is that an ELF file comes out.
-python3 - image/boot/vmlinuz-* vmlinux <<'PY'
+"$LAB_PYTHON" - image/boot/vmlinuz-* vmlinux <<'PY'
 import subprocess, sys
 blob, magic = open(sys.argv[1], "rb").read(), b"\x02\x21\x4c\x18"
 at = blob.find(magic)

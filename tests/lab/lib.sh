@@ -20,7 +20,7 @@ running() {                                                          # name -> i
 spawn() { # name command...: in the background, in a session of its own, unless it runs
   local name=$1; shift
   running "$name" >/dev/null && return 0
-  setsid "$@" >>"$LAB_DIR/log/$name.log" 2>&1 </dev/null 9>&- &
+  LAB_DAEMON=$LAB_DIR setsid "$@" >>"$LAB_DIR/log/$name.log" 2>&1 </dev/null 9>&- &
   remember "$name" $!
 }
 

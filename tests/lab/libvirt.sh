@@ -7,7 +7,11 @@ MARK='# written by the lab of attachment-ledger'
 CONF=/etc/libvirt/qemu.conf
 
 up() {
-  running libvirtd >/dev/null && virsh -c "$LAB_LIBVIRT_URI" version >/dev/null 2>&1 && return 0
+  if running libvirtd >/dev/null; then
+    virsh -c "$LAB_LIBVIRT_URI" version >/dev/null 2>&1 && return 0
+  elif virsh -c "$LAB_LIBVIRT_URI" version >/dev/null 2>&1; then
+    fail "a libvirtd of this machine serves $LAB_LIBVIRT_URI: stop it, its sockets as well"
+  fi
   # libvirtd looks the default account up before it reads who QEMU shall run as.  The
   # package that would create it drags systemd in.
   getent group libvirt-qemu >/dev/null || groupadd -r libvirt-qemu
@@ -36,10 +40,10 @@ C
   wait_for 30 libvirtd virsh -c "$LAB_LIBVIRT_URI" version
 }
 
-down() { # the lab's own guests are those whose name says so
+down() { # the guests of the lab and of the contract tests are known by their names
   local name
   if running libvirtd >/dev/null; then
-    for name in $(timeout 20 virsh -q -c "$LAB_LIBVIRT_URI" list --all --name | grep '^lab-'); do
+    for name in $(timeout 20 virsh -q -c "$LAB_LIBVIRT_URI" list --all --name | grep -E '^(lab|contract)-'); do
       timeout 20 virsh -q -c "$LAB_LIBVIRT_URI" destroy "$name" >/dev/null 2>&1 || true
       timeout 20 virsh -q -c "$LAB_LIBVIRT_URI" undefine "$name" >/dev/null 2>&1 || true
     done

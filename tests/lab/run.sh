@@ -1,21 +1,43 @@
 #!/bin/bash
-# run.sh [quick|full] [pytest arguments]: up, the lab's tests, down.  LAB_KEEP=1 leaves the
-# lab up.  The exit status is pytest's.
+# run.sh [quick|full] [pytest options]: up, the tests, down, and how long each took.
+# The exit status is 0 if all tests passed and nothing was left behind.  LAB_KEEP=1 leaves
+# the lab up.  Root, Debian 12.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 TIER=${1:-quick}; shift || true
-case $TIER in quick | full) ;; *) fail "tier is quick or full, not '$TIER'" ;; esac
+OPTIONS=("$@")
+case $TIER in quick | full) ;; *) fail "the tier is quick or full, not '$TIER'" ;; esac
+SUMMARY=() FAILED=0
 
-finish() {
-  local status=$?
-  [ $status = 0 ] || say "failed; logs are in $LAB_DIR/log"
-  [ -n "${LAB_KEEP:-}" ] || "$LAB_SRC/down.sh" --purge
-  say "done, exit status $status"
+stage() { # name command...: remember how it went and how long it took
+  local name=$1 began=$SECONDS outcome=ok; shift
+  say "$name: $*"
+  "$@" || { outcome="FAILED ($?)"; FAILED=1; }
+  SUMMARY+=("$(printf '%-10s %-12s %4d s' "$name" "$outcome" $((SECONDS - began)))")
+  [ "$outcome" = ok ]
 }
-trap finish EXIT
-"$LAB_SRC/up.sh" "$TIER"
-say "tests"
+
+tests() { # directory: no test selected is no failure if options were given
+  local status=0
+  LAB_TIER=$TIER "$LAB_VENV/bin/pytest" -m lab --durations=5 "$LAB_ROOT/tests/$1" "${OPTIONS[@]}" ||
+    status=$?
+  [ $status = 0 ] || { [ $status = 5 ] && [ ${#OPTIONS[@]} -gt 0 ]; } || return $status
+}
+
+finish() { # however it ends: a signal, too
+  trap - EXIT
+  [ $FAILED = 0 ] || say "failed; logs are in $LAB_DIR/log"
+  [ -n "${LAB_KEEP:-}" ] || stage down "$LAB_SRC/down.sh" --purge || true
+  if [ -s "$LAB_DIR/log/times.txt" ]; then printf '\n'; cat "$LAB_DIR/log/times.txt"; fi
+  printf '\n=== lab, %s (%d s)\n' "$TIER" $SECONDS
+  printf '%s\n' "${SUMMARY[@]}"
+  exit $FAILED
+}
+
 cd "$LAB_ROOT"
+trap 'FAILED=1; exit' INT TERM HUP
+trap finish EXIT
+running cinder >/dev/null || find "$LAB_DIR/log" -type f -delete
 rm -f "$LAB_DIR/log/times.txt"
-LAB_TIER=$TIER "$LAB_VENV/bin/pytest" -m lab tests/lab "$@"
-say "medians, end to end and by whose time it is:"
-cat "$LAB_DIR/log/times.txt"
+stage up "$LAB_SRC/up.sh" "$TIER" || exit
+stage contracts tests contracts || true
+stage flows tests lab || true

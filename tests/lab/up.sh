@@ -7,9 +7,12 @@ TIER=${1:-quick} UNTIL=${2:-all}
 BACKENDS=nfs,fake
 
 PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libvirt-dev pkg-config gcc
-  qemu-system-x86 qemu-utils busybox-static cpio lz4 sudo make)
+  qemu-system-x86 qemu-utils busybox-static cpio lz4 sudo)
 # Debian's own Python comes without headers and venv.
-[ "$(command -v "$LAB_PYTHON")" != /usr/bin/python3 ] || PACKAGES+=(python3-dev python3-venv)
+TOOLS=(make)
+case $(command -v "$LAB_PYTHON") in
+  '' | /usr/bin/python3) TOOLS+=(python3 python3-dev python3-venv) ;;
+esac
 if [ "$TIER" = full ]; then
   BACKENDS=nfs,rbd,fake
   PACKAGES+=(ceph-mon ceph-mgr ceph-osd ceph-common python3-rados python3-rbd qemu-block-extra)
@@ -35,9 +38,17 @@ cinder_venv() { venv "$LAB_DIR/venv-cinder" "$LAB_SRC/requirements-cinder.txt"; 
 client_venv() { venv "$LAB_DIR/venv-client" "$LAB_SRC/requirements-client.txt"; }
 machines() { packages "${PACKAGES[@]}" && "$LAB_SRC/guest.sh" && project_venv; }
 
+python_fits() { # Ceph's modules are built for Debian's Python
+  local wanted='>= (3, 11)'; [ "$TIER" != full ] || wanted='== (3, 11)'
+  "$LAB_PYTHON" -c "import sys; sys.exit(not sys.version_info[:2] $wanted)"
+}
+
 [ "$(id -u)" = 0 ] || fail "root is needed: libvirtd, mounts and guests"
+grep -qs '^VERSION_ID="12"' /etc/os-release || fail "Debian 12 is needed: the packages are its"
 exec 9>"$LAB_DIR/up.lock"; flock 9
 say "installing ($TIER)"
+packages "${TOOLS[@]}"
+python_fits || fail "$LAB_PYTHON: the lab needs Python >= 3.11, and 3.11 itself for Ceph"
 client_and_cinder() { cinder_venv && client_venv; }
 together machines client_and_cinder
 say "libvirt"; "$LAB_SRC/libvirt.sh" up

@@ -39,10 +39,13 @@ class Cloud:
             project_id=ENV["LAB_PROJECT"],
             endpoint=ENV["CINDER_ENDPOINT"],
         )
-        # Without the service header: this is a user.
-        self.cinder = client.Client(
-            api_versions.APIVersion("3.71"), session=session.Session(auth=auth)
-        )
+
+        def connect(**headers: str) -> client.Client:
+            to = session.Session(auth=auth, additional_headers=headers)
+            return client.Client(api_versions.APIVersion("3.71"), session=to)
+
+        self.cinder = connect()  # as a user
+        self.as_service = connect(**{"X-Service-Roles": "service"})
 
     def openstack(self, *words: str) -> Any:
         """The CLI's answer (`-f json` where it can), CliError with its words otherwise."""
