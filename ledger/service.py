@@ -15,14 +15,14 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeVar
-from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+from typing import Any
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import orjson
 import structlog
 
 from aggregates import errors
-from aggregates.base import Actor, Aggregate, Context
+from aggregates.base import Context
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -34,41 +34,9 @@ from host_agent.contract import ErrorKind, Registration, Report, StepError
 from host_agent.ports import Cinder, PortError
 from ledger.application import ConflictError
 from ledger.effects import EFFECTS, World
-
-A = TypeVar("A", bound=Aggregate)
-T = TypeVar("T")
+from ledger.unit import Store, Unit, own_context, within
 
 _log = structlog.get_logger(__name__)
-
-
-class Store(Protocol):
-    """The log, as aggregates see it (ledger.application)."""
-
-    def load(self, kind: type[A], id: UUID) -> A: ...  # noqa: A002
-
-    def save(self, *aggregates: Aggregate, context: Context) -> int: ...
-
-    def retrying(self, change: Callable[[], T]) -> T: ...
-
-
-class Unit:
-    """A unit of work: aggregates loaded once each, saved together (a `progress.Book`)."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._loaded: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
-
-    def get(self, kind: type[A], id: str | UUID) -> A:  # noqa: A002
-        key = (kind, UUID(str(id)))
-        if key not in self._loaded:
-            self._loaded[key] = self._store.load(*key)
-        return self._loaded[key]  # type: ignore[return-value]
-
-    def add(self, aggregate: Aggregate) -> None:
-        self._loaded[type(aggregate), aggregate.id] = aggregate
-
-    def save(self, context: Context) -> int:
-        return self._store.save(*self._loaded.values(), context=context)
 
 
 @dataclass(frozen=True)
@@ -271,7 +239,7 @@ class Service:
             else:
                 progress.failed(operation, run, said.error, self._clock())
             progress.settle(operation, unit, self._clock())
-            position = unit.save(_within(context, operation))
+            position = unit.save(within(context, operation))
             return operation.is_active(said.run), position
 
         return self._store.retrying(attempt)
@@ -310,7 +278,7 @@ class Service:
                 progress.failed(operation, run, progress.fenced_error(host), self._clock())
             if runs:
                 progress.settle(operation, unit, self._clock())
-            return unit.save(_within(context, operation))
+            return unit.save(within(context, operation))
 
         return self._store.retrying(attempt)
 
@@ -350,7 +318,7 @@ class Service:
                         why="the acts are retry, skip, unwind, give_up",
                     )
             progress.settle(operation, unit, self._clock())
-            return unit.save(_within(context, operation))
+            return unit.save(within(context, operation))
 
         return self._store.retrying(attempt)
 
@@ -413,13 +381,13 @@ class Service:
             else:
                 progress.failed(again, active, error, self._clock())
             progress.settle(again, fresh, self._clock())
-            fresh.save(_own(again))
+            fresh.save(own_context(again))
 
         self._store.retrying(record)
 
     def _save_or_leave(self, unit: Unit, operation: Operation) -> None:
         try:
-            unit.save(_own(operation))
+            unit.save(own_context(operation))
         except ConflictError:
             return  # somebody decided the same, or better; the next call sees it
 
@@ -431,22 +399,3 @@ def unexpected(error: Exception) -> StepError:
         code="internal",
         message=f"Unexpected {type(error).__name__}; the service's log has the traceback.",
     )
-
-
-def _own(operation: Operation) -> Context:
-    """Metadata of what the ledger does by itself for an operation: its requester's."""
-    started = operation.started
-    assert started is not None
-    actor = Actor(**{**started.actor, "roles": tuple(started.actor["roles"])})
-    return Context(
-        actor=actor,
-        request_id=started.request_id,
-        cause="dispatcher",
-        operation_id=str(operation.id),
-    )
-
-
-def _within(context: Context, operation: Operation) -> Context:
-    """The caller's metadata, tied to the operation; the request id stays the operation's."""
-    assert operation.started is not None
-    return replace(context, operation_id=str(operation.id), request_id=operation.started.request_id)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 from aiohttp import web
 
+from aggregates.errors import ClaimedError
 from aggregates.operation import OperationState, Outcome
 from handlers.accept import AttachVolume, Contact, DetachVolume
 from ledger.api import microversions
@@ -32,6 +34,9 @@ from ledger.wakeups import operation_key
 
 #: How long an attach waits for Cinder's reservation before it answers as accepted.
 BIND_DEADLINE_S = 60.0
+
+#: How long a request waits for an operation in its way before it is refused (409).
+CLAIM_WAIT_S = 2.0
 
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}\Z")
 _log = structlog.get_logger(__name__)
@@ -68,9 +73,7 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
         delete_on_termination=body.delete_on_termination,
         multiattach_allowed=call.version >= microversions.MULTIATTACH,
     )
-    accepted = await asyncio.to_thread(
-        call.services.service.attach, request, call.context(), _contacts(call), key
-    )
+    accepted = await _accepted(call, call.services.service.attach, request, key)
     await call.written(accepted.position)
     row = await _bound(call, accepted)
     if call.version >= microversions.ASYNC_ATTACH:
@@ -109,9 +112,7 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
     key = _idempotency_key(call)
     server_id = str((await server_row(call))["server_id"])
     request = DetachVolume(server_id=server_id, volume_id=_volume_id(call, server_id))
-    accepted = await asyncio.to_thread(
-        call.services.service.detach, request, call.context(), _contacts(call), key
-    )
+    accepted = await _accepted(call, call.services.service.detach, request, key)
     await call.written(accepted.position)
     return web.Response(status=HTTPStatus.ACCEPTED, headers=_headers(accepted.operation_id))
 
@@ -191,6 +192,33 @@ def _contacts(call: Call) -> Any:
         return asyncio.run_coroutine_threadsafe(contact_of(call.services, host), loop).result()
 
     return contact
+
+
+async def _accepted(
+    call: Call, ask: Callable[..., Accepted], request: AttachVolume | DetachVolume, key: str | None
+) -> Accepted:
+    """Have the request accepted; if an operation is in its way, once more when that ends.
+
+    Cinder says `in-use`, or `available`, a moment before our operation is over: a client
+    that waits for that and asks at once must not be told that it comes too early.
+    """
+
+    async def attempt() -> Accepted:
+        return await asyncio.to_thread(ask, request, call.context(), _contacts(call), key)
+
+    try:
+        return await attempt()
+    except ClaimedError as claimed:
+        operation_id = claimed.fields["operation_id"]
+
+        async def ended() -> OperationState | None:
+            row = await call.services.queries.operation(operation_id)
+            return row["state"] if row and row["state"] != OperationState.RUNNING else None
+
+        state = await call.until(operation_key(operation_id), ended, CLAIM_WAIT_S)
+        if state != OperationState.FINISHED:
+            raise
+        return await attempt()
 
 
 # ------------------------------------------------------------------------------- answers

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from ledger.api import volume_attachments
+from ledger.wakeups import operation_key
 from tests.service.api_world import NEWEST, Api, eventually
 
 OTHER = "00000000-0000-4000-8000-00000000000e"
@@ -156,6 +157,23 @@ async def test_detach_during_an_attach_is_409_naming_the_operation(api: Api) -> 
     answer = await api.ask("DELETE", path(server, volume))
     operation = attach.headers["X-Attachment-Ledger-Operation"].rpartition("/")[2]
     assert operation in await message(answer, "conflictingRequest", 409)
+
+
+async def test_a_detach_just_before_the_attach_ends_waits_for_its_end(api: Api) -> None:
+    """Cinder says in-use a moment earlier than we are done; clients go by that."""
+    server, volume = await api.server(), api.volume()
+    await api.attach(server, volume)
+    [command] = await api.commands()
+    *steps, last = [step["name"] for step in command["steps"]]
+    for step in steps:
+        await api.report(command, step)
+    detach = asyncio.create_task(api.ask("DELETE", path(server, volume)))
+    waiting = operation_key(command["operation_id"])
+    async with asyncio.timeout(10):
+        while waiting not in api.services.wakeups._watches:  # noqa: ASYNC110 - as it is asked
+            await asyncio.sleep(0.005)
+    await api.report(command, last)
+    assert (await detach).status == 202
 
 
 async def test_a_silent_host_gets_no_new_work(api: Api) -> None:

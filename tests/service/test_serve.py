@@ -11,9 +11,7 @@ from ledger.simulation.harness import running_cinder
 
 def serve(home: Path, database_url: str, cinder: str) -> subprocess.CompletedProcess[str]:
     config = home / "ledger.toml"
-    config.write_text(
-        f'database_url = "{database_url}"\n[listen]\nport = 0\n[cinder]\n{cinder}\n'
-    )
+    config.write_text(f'database_url = "{database_url}"\n[listen]\nport = 0\n[cinder]\n{cinder}\n')
     command = [sys.executable, "-m", "ledger", "serve", "--config", str(config)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
