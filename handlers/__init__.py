@@ -1,0 +1,16 @@
+"""What may happen, and in what order; as pure as the aggregates.
+
+How a request becomes events, and what a crash leaves at each point:
+
+* `accept` checks the guards, takes the claims and starts the operation with its plan,
+  all in one transaction.  A crash before: nothing happened.  After: the operation is due.
+* `engine.decide(plan, history)` says what is next; `progress.settle` takes each decision
+  that has no effect outside, in the transaction that made it possible.
+* Before an effect its run is recorded.  A crash then leaves an intent without a result,
+  and whoever takes the operation up does the step again: it looks before it acts.
+* After an effect its result is recorded, with the domain events it means (`meaning`).
+* A failure up to the pivot undoes what may have happened, in reverse; after it, or while
+  undoing, the operation parks, and `operator` has what a person may do about it.
+
+`flows` is the table of contents of the product.
+"""
