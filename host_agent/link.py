@@ -46,6 +46,9 @@ from host_agent.ports import PortError
 
 #: A changed inventory is sent at most this often.
 INVENTORY_PAUSE_S = 0.2
+#: An unchanged one is sent again after so long: what the ledger made of it may have
+#: changed meanwhile (a guest that came here while its former host still showed it).
+REGISTER_AGAIN_S = 300.0
 
 _LOG = logging.getLogger(__name__)
 
@@ -132,13 +135,16 @@ class Link:
     async def _keep_registered(self) -> None:
         backoff = self._backoff()
         sent: Registration | None = None
+        again_at = 0.0
+        clock = asyncio.get_running_loop().time
         while True:
             self._wanted.clear()
             try:
                 registration = await asyncio.to_thread(self._describe)
-                if registration != sent or not self._registered.is_set():
+                known = registration == sent and self._registered.is_set()
+                if not known or clock() >= again_at:
                     await self._register(registration)
-                    sent = registration
+                    sent, again_at = registration, clock() + REGISTER_AGAIN_S
                 backoff.reset()
             except PortError as error:
                 _LOG.error("inventory not read, so not sent: %s", error.message)

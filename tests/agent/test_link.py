@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from host_agent import link
 from host_agent.contract import ErrorKind, Guest, PowerState, Registration
 from host_agent.executor import Executor, Hooks
 from host_agent.ledger_client import Backoff, LinkSettings
@@ -125,6 +126,18 @@ def test_changed_inventory_is_sent_and_an_unchanged_one_is_not(
     agent.link.wake()
     eventually(lambda: len(fake_ledger.registrations) == 3, "the stopped guest")
     assert fake_ledger.registrations[-1].guests[0].power_state is PowerState.SHUTDOWN
+
+
+def test_an_unchanged_inventory_is_sent_again_after_a_while(
+    agent: Agent, fake_ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent.bench.server()
+    monkeypatch.setattr(link, "REGISTER_AGAIN_S", 0.0)
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.registrations) == 2, "the new guest")
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.registrations) >= 3, "the same again")
+    assert fake_ledger.registrations[-1] == fake_ledger.registrations[-2]
 
 
 def test_inventory_is_read_again_after_a_run_moved_a_disk(
