@@ -99,6 +99,11 @@ class Api:
     async def head(self) -> int:
         return int((await self.services.queries.head())["position"])
 
+    async def projected(self) -> None:
+        """Wait until what is written is shown: agents are answered before that, users after."""
+        future = asyncio.wrap_future(self.services.runner.projected(await self.head()))
+        await asyncio.wait_for(future, 10)
+
     # ---------------------------------------------------------------------- agents
 
     async def register(self, *guests: dict[str, Any], host: str = HOST, **said: Any) -> Any:
@@ -137,7 +142,9 @@ class Api:
             "error": None,
             **fields,
         }
-        return await self.ask("POST", f"/v1/hosts/{HOST}/reports", "agent-1", json=body)
+        answer = await self.ask("POST", f"/v1/hosts/{HOST}/reports", "agent-1", json=body)
+        await self.projected()
+        return answer
 
     async def do_next_command(self, after: int = 0) -> dict[str, Any]:
         """Play the agent for one command: every step succeeds."""
