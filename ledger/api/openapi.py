@@ -5,16 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
-import orjson
-from aiohttp import web
 from pydantic.json_schema import models_json_schema
 
 from ledger.api import microversions
-from ledger.api.call import Call
 from ledger.api.route import Model, Route
 from ledger.api.schemas import Problem
 from ledger.api.schemas_nova import NovaError
@@ -37,19 +33,6 @@ _HEADERS: dict[str, Schema] = {
         "pattern": r"^compute 2\.([1-9][0-9]?|10[01])$",
     },
 }
-
-
-async def openapi(call: Call) -> web.StreamResponse:
-    """GET /openapi.json: this document."""
-    del call
-    return web.Response(body=_bytes(), content_type="application/json")
-
-
-@lru_cache(maxsize=1)
-def _bytes() -> bytes:
-    from ledger.api.routes import ROUTES  # the table has this module's handler in it
-
-    return orjson.dumps(document(ROUTES))
 
 
 def document(routes: Iterable[Route]) -> Schema:
