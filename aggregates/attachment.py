@@ -104,12 +104,3 @@ class Attachment(Aggregate):
                 self.volume_id, self.server_id = event.volume_id, event.server_id
             case self.ConnectorUpdated():
                 self.host = event.host
-
-    @property
-    def on_host(self) -> bool:
-        """Whether a host may still hold the volume through this attachment."""
-        return self.state in {
-            AttachmentState.CONNECTING,
-            AttachmentState.CONNECTED,
-            AttachmentState.ATTACHED,
-        }

@@ -188,6 +188,7 @@ class Service:
             unit = Unit(self._store)
             host = unit.get(Host, host_uuid(name))
             host.register(name, said.service_version, said.capabilities)
+            unit.fetch(Instance, (guest.server_id for guest in said.guests))
             for guest in said.guests:
                 unit.get(Instance, guest.server_id).observe(
                     name=guest.name,

@@ -6,9 +6,9 @@ the request id stays the one it began with, whoever writes the next event.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from aggregates.base import Actor, Aggregate, Context
@@ -22,6 +22,8 @@ class Store(Protocol):
     """The log, as aggregates see it (ledger.application)."""
 
     def load(self, kind: type[A], id: UUID) -> A: ...  # noqa: A002
+
+    def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]: ...
 
     def save(self, *aggregates: Aggregate, context: Context) -> int: ...
 
@@ -40,6 +42,11 @@ class Unit:
         if key not in self._loaded:
             self._loaded[key] = self._store.load(*key)
         return self._loaded[key]  # type: ignore[return-value]
+
+    def fetch(self, kind: type[Aggregate], ids: Iterable[str]) -> None:
+        """Load several at once that will be asked for, with one query."""
+        wanted = [(kind, UUID(id_)) for id_ in ids]
+        self._loaded.update(zip(wanted, self._store.load_many(*wanted), strict=True))
 
     def add(self, aggregate: Aggregate) -> None:
         self._loaded[type(aggregate), aggregate.id] = aggregate

@@ -129,6 +129,9 @@ class MemoryStore:
     def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002
         return kind.evolve(id, map(self._mapper.to_domain_event, self.streams.get(id, [])))
 
+    def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
+        return [self.load(kind, id_) for kind, id_ in wanted]
+
     def save(self, *aggregates: Aggregate, context: Context) -> int:
         events = [event for aggregate in aggregates for event in aggregate.collect_events()]
         if not events:
