@@ -172,7 +172,7 @@ def skip(operation: Operation, left: Left, reason: str, book: Book) -> None:
 def finish(
     operation: Operation, outcome: Outcome, book: Book, *, reason: str | None = None
 ) -> None:
-    """End the operation and release its claims, and the reservation of a failed attach."""
+    """End the operation; release its claims, and a device name that led to no mapping."""
     error = operation.first_error if outcome is not Outcome.COMPLETED else None
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
     assert operation.started is not None

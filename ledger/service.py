@@ -15,6 +15,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
@@ -86,7 +87,8 @@ class Service:
 
         Raises DomainError if it is refused, PortError if Cinder does not show the volume.
         """
-        view = self._cinder.volume(request.volume_id)
+        # Once for all attempts, and not at all for a repeated request.
+        view = cache(lambda: self._cinder.volume(request.volume_id))
 
         def decide(unit: Unit, origin: accept.Origin) -> Operation:
             instance = unit.get(Instance, request.server_id)
@@ -96,7 +98,7 @@ class Service:
                 origin,
                 instance=instance,
                 volume=unit.get(Volume, request.volume_id),
-                view=view,
+                view=view(),
                 host=host,
                 contact=contact(host.name),
             )
@@ -181,7 +183,7 @@ class Service:
     def register(self, name: str, said: Registration, context: Context) -> tuple[Host, int]:
         """Take an agent's registration: itself, and every guest on its host.
 
-        A guest that the ledger had here and the agent does not show is `nostate`.
+        What to make of a guest that is not shown any more is `lost_guest`'s.
         """
 
         def attempt() -> tuple[Host, int]:

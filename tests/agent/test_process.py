@@ -179,8 +179,11 @@ def test_sigterm_leaves_no_run_half_reported(host: Host) -> None:
     eventually(lambda: len(host.ledger.steps_of(given)) == 2, host.log.read_text())
     process.terminate()
     assert process.wait(WAIT_S) == 0
-    assert host.ledger.steps_of(given) == [verb.value for verb in ATTACH[:3]]
-    assert len(connected_paths(Store(host.state))) == 1
+    # Whether the third step had begun is a matter of luck; that it is done if and only if
+    # it is reported is not.
+    reported = host.ledger.steps_of(given)
+    assert reported in ([verb.value for verb in ATTACH[:n]] for n in (2, 3))
+    assert len(connected_paths(Store(host.state))) == len(reported) - 2
     with host.agent(faults=[]):
         host.finish(given)
 

@@ -279,6 +279,14 @@ def test_a_repeated_request_with_its_key_is_the_same_operation() -> None:
     assert len(events(world, Operation.OperationStarted)) == 1
 
 
+def test_a_repeated_request_is_answered_while_cinder_is_away() -> None:
+    world = World()
+    first = world.attach()
+    broken = Broken(world, "cinder.volume")
+    assert world.attach() == first
+    assert broken.calls == 0
+
+
 def test_a_key_used_for_another_request_is_refused() -> None:
     world = World(volumes=2)
     world.attach()
