@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
-SERVICE_VERSION = 1
+SERVICE_VERSION = 2
 
 
 class Verb(StrEnum):
@@ -36,6 +36,18 @@ class Verb(StrEnum):
     DISK_UNPLUG = "disk_unplug"  # libvirt, live and persistent
     VOLUME_DISCONNECT = "volume_disconnect"  # os-brick
     ATTACHMENT_DELETE = "attachment_delete"  # Cinder
+    ATTACHMENT_CREATE = "attachment_create"  # Cinder: one of its own, with this host's connector
+    ATTACHMENT_REFRESH = "attachment_refresh"  # Cinder: a fresh connection for the same host
+    DISK_REPLACE = "disk_replace"  # libvirt: the definition follows a refreshed connection
+    DISK_COPY = "disk_copy"  # libvirt: mirror to the other volume, then switch to it
+    DISK_COPY_ABORT = "disk_copy_abort"  # libvirt: stay on the old volume, if it still is
+    GUEST_SPAWN = "guest_spawn"  # libvirt: define with these disks, run if wanted
+    GUEST_STOP = "guest_stop"  # libvirt: shut down, by force if it must be
+    GUEST_PAUSE = "guest_pause"  # libvirt
+    GUEST_RESUME = "guest_resume"  # libvirt
+    GUEST_REMOVE = "guest_remove"  # libvirt: power off and undefine
+    GUEST_MIGRATE = "guest_migrate"  # libvirt: live, to another host
+    GUEST_STAY = "guest_stay"  # libvirt: end a migration, if it is not too late
 
 
 class ErrorKind(StrEnum):
@@ -68,6 +80,10 @@ def _take(data: Any, name: str, kind: type | tuple[type, ...]) -> Any:
     return data[name]
 
 
+def _may(data: Any, name: str, kind: type) -> Any:
+    return None if data.get(name) is None else _take(data, name, kind)
+
+
 def _choice(kinds: type[E], value: str, what: str) -> E:
     try:
         return kinds(value)
@@ -93,9 +109,31 @@ class Lane:
     tag: str | None = None
     boot_index: int | None = None
     delete_on_termination: bool = False
+    #: The id the guest knows the disk by.  It stays when the volume behind it changes.
+    serial: str | None = None
+    #: The host that holds the attachment, where a flow's lanes are on several.
+    host: str | None = None
+    #: How the host sees the volume, as its `volume_connect` told: a ports.Disk's source,
+    #: and "format", "discard", "readonly".
+    disk: dict[str, Any] | None = None
+    #: Made by Cinder's old calls: no attachment of Cinder's new kind stands behind it.
+    legacy: bool = False
+    #: In a move or a swap: the pair's other attachment (LaneSide), new or old.
+    other: LaneSide | None = None
+    #: Attachments of this (volume, server) that the ledger knows: no orphans.
+    known: tuple[str, ...] = ()
+    #: How to make the volume, if `volume_id` is "": the service creates it (boot).
+    create: dict[str, Any] | None = None
+
+    @property
+    def disk_serial(self) -> str:
+        """The id the guest knows the disk by."""
+        return self.serial or self.volume_id
 
     def to_wire(self) -> dict[str, Any]:
-        return dict(vars(self))
+        wire = {**vars(self), "known": list(self.known)}
+        wire["other"] = dict(vars(self.other)) if self.other else None
+        return wire
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
@@ -110,6 +148,64 @@ class Lane:
             tag=_take(data, "tag", optional),
             boot_index=_take(data, "boot_index", (int, type(None))),
             delete_on_termination=_take(data, "delete_on_termination", bool),
+            # From here on: newer than plans that may still be stored.
+            serial=_may(data, "serial", str),
+            host=_may(data, "host", str),
+            disk=_may(data, "disk", dict),
+            legacy=_may(data, "legacy", bool) or False,
+            other=LaneSide.from_wire(data["other"]) if data.get("other") else None,
+            known=tuple(_may(data, "known", list) or ()),
+            create=_may(data, "create", dict),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneSide:
+    """What differs between the two attachments of a lane that moves."""
+
+    volume_id: str
+    attachment_id: str | None = None
+    host: str | None = None
+    disk: dict[str, Any] | None = None
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        return cls(
+            volume_id=_take(data, "volume_id", str),
+            attachment_id=_may(data, "attachment_id", str),
+            host=_may(data, "host", str),
+            disk=_may(data, "disk", dict),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuestOrder:
+    """What is to be done with a whole server: its guest, and all its volumes' disks.
+
+    `definition` is the guest without its volumes (see Guest).  `destination` is where a
+    live migration goes: {"host": ..., "migration_uri": ..., "migration_address": ...},
+    as that host's agent told of itself.
+    """
+
+    server_id: str
+    lanes: tuple[Lane, ...] = ()
+    definition: str | None = None
+    running: bool = True  # whether it shall run afterwards
+    force: bool = False  # stop: do not ask the guest first
+    destination: dict[str, Any] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        return {**vars(self), "lanes": [lane.to_wire() for lane in self.lanes]}
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        return cls(
+            server_id=_take(data, "server_id", str),
+            lanes=tuple(Lane.from_wire(lane) for lane in _take(data, "lanes", list)),
+            definition=_may(data, "definition", str),
+            running=_take(data, "running", bool),
+            force=_take(data, "force", bool),
+            destination=_may(data, "destination", dict),
         )
 
 
@@ -131,12 +227,15 @@ class CommandStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A run of steps for one lane on one host.
+    """A run of steps on one host, for one lane or (`guest`) for a whole server.
 
     `position` is the place of the intent in the ledger's log: commands of a host
     are handed out in this order, and the highest one seen is the cursor to
     subscribe from.  `epoch` is the host's epoch when the command was given; an
     agent that was fenced since refuses it, and the ledger refuses its reports.
+
+    A run that somebody wants to be undone is handed out again with `cancel`: the step
+    that is under way shall end, undone, if it can still be; else as if nothing was said.
     """
 
     operation_id: str
@@ -145,22 +244,34 @@ class Command:
     epoch: int
     request_id: str
     flow: str
-    lane: Lane
     steps: tuple[CommandStep, ...]
+    lane: Lane | None = None
+    guest: GuestOrder | None = None
+    cancel: bool = False
 
     @property
     def id(self) -> str:
         return f"{self.operation_id}/{self.run}"
 
+    @property
+    def server_id(self) -> str:
+        order = self.lane or self.guest
+        assert order is not None, "from_wire has seen to it"
+        return order.server_id
+
     def to_wire(self) -> dict[str, Any]:
         return {
             **vars(self),
-            "lane": self.lane.to_wire(),
+            "lane": self.lane.to_wire() if self.lane else None,
+            "guest": self.guest.to_wire() if self.guest else None,
             "steps": [step.to_wire() for step in self.steps],
         }
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
+        lane, guest = _may(data, "lane", dict), _may(data, "guest", dict)
+        if (lane is None) == (guest is None):
+            raise WireError("a command is for either a 'lane' or a 'guest'")
         return cls(
             operation_id=_take(data, "operation_id", str),
             run=_take(data, "run", int),
@@ -168,7 +279,9 @@ class Command:
             epoch=_take(data, "epoch", int),
             request_id=_take(data, "request_id", str),
             flow=_take(data, "flow", str),
-            lane=Lane.from_wire(_take(data, "lane", dict)),
+            lane=Lane.from_wire(lane) if lane else None,
+            guest=GuestOrder.from_wire(guest) if guest else None,
+            cancel=bool(_may(data, "cancel", bool)),
             steps=tuple(CommandStep.from_wire(step) for step in _take(data, "steps", list)),
         )
 
@@ -198,9 +311,11 @@ class Report:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
 
     Outputs a ledger understands, by verb (all optional, all free of secrets):
-    `attachment_update`: driver, target_digest; `volume_connect`: device_path;
-    `disk_plug`: device_name, bus; `volume_disconnect`: shared (another guest of
-    this host still uses the connection).
+    `attachment_update`: driver, target_digest; `attachment_create`: these and
+    attachment_id; `volume_connect`: device_path, disk (see Lane); `disk_plug`:
+    device_name, bus; `volume_disconnect`: shared (another server of this host still
+    uses the connection); the undo of a pivot: passed (it is too late, it has happened);
+    `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state.
     """
 
     operation_id: str
@@ -230,7 +345,12 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Guest:
-    """A guest as the hypervisor shows it; `devices` are its disk targets ("vda", ...)."""
+    """A guest as the hypervisor shows it; `devices` are its disk targets ("vda", ...).
+
+    `definition` is what a host needs to define this guest anew: its inactive domain XML
+    without the disks of volumes, and without what only this host can know (hypervisor
+    type, emulator, addresses, security labels).
+    """
 
     server_id: str
     name: str
@@ -238,6 +358,7 @@ class Guest:
     devices: tuple[str, ...] = ()
     project_id: str | None = None
     user_id: str | None = None
+    definition: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {**vars(self), "power_state": self.power_state.value, "devices": list(self.devices)}
@@ -254,6 +375,7 @@ class Guest:
             devices=tuple(devices),
             project_id=_take(data, "project_id", (str, type(None))),
             user_id=_take(data, "user_id", (str, type(None))),
+            definition=_may(data, "definition", str),
         )
 
 
@@ -261,16 +383,24 @@ class Guest:
 class Registration:
     """What an agent says when it (re)connects: who it is, what it can, what runs here.
 
-    `capabilities` are named booleans ("multiattach", "tag") and lists ("drivers").
+    `capabilities` are named booleans ("multiattach", "tag"), lists ("drivers") and, of a
+    host that can receive live migrations, "migration": {"uri": ..., "address": ...}.
     `guests` is the whole inventory: a guest that is not in it is not on the host.
+    `connections` are the attachments that this host may have connected, by its own
+    records, which it keeps to be able to disconnect what Cinder has forgotten.
     """
 
     service_version: int
     capabilities: dict[str, Any]
     guests: tuple[Guest, ...]
+    connections: tuple[str, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        return {**vars(self), "guests": [guest.to_wire() for guest in self.guests]}
+        return {
+            **vars(self),
+            "guests": [guest.to_wire() for guest in self.guests],
+            "connections": list(self.connections),
+        }
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
@@ -278,4 +408,5 @@ class Registration:
             service_version=_take(data, "service_version", int),
             capabilities=_take(data, "capabilities", dict),
             guests=tuple(Guest.from_wire(guest) for guest in _take(data, "guests", list)),
+            connections=tuple(_may(data, "connections", list) or ()),
         )

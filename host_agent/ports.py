@@ -10,10 +10,11 @@ nothing else; adapters map what their library raises.  A time-out is UNKNOWN.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from host_agent.contract import ErrorKind, StepError
+from host_agent.contract import ErrorKind, PowerState, StepError
 from host_agent.contract import Guest as GuestSeen
 
 #: Cinder's connection information.  Holds secrets: never logged, stored or reported.
@@ -75,7 +76,9 @@ class Cinder(Protocol):
 
     def volume(self, volume_id: str) -> VolumeView: ...
     def attachment(self, attachment_id: str) -> AttachmentView: ...
-    def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]: ...
+    def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
+        """All of the pair, with their connection information."""
+
     def attachment_create(
         self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
     ) -> AttachmentView: ...
@@ -84,6 +87,44 @@ class Cinder(Protocol):
     ) -> AttachmentView: ...
     def attachment_complete(self, attachment_id: str) -> None: ...
     def attachment_delete(self, attachment_id: str) -> None: ...
+
+    def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
+        """Create a volume, or find the one created earlier with the same `key` (metadata).
+
+        `wanted`: size_gb, name, volume_type, snapshot_id, image_id, availability_zone,
+        project_id; all but size_gb may be None.  Never multi-attach (S3).
+        """
+
+    def volume_delete(self, volume_id: str) -> None:
+        """Ask for deletion; a volume that is gone, or going, is success."""
+
+    def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
+        """Tell Cinder how its migration ended; returns the id that the volume keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldAttachment:
+    """A row of `volume.attachments`: what the old calls leave in Cinder."""
+
+    id: str
+    server_id: str
+    host_name: str | None
+
+
+class OldCinder(Protocol):
+    """Cinder's calls before 3.44: S1's old flow.  All are volume actions."""
+
+    def reserve(self, volume_id: str) -> None: ...
+    def unreserve(self, volume_id: str) -> None: ...
+    def initialize_connection(
+        self, volume_id: str, connector: dict[str, Any]
+    ) -> ConnectionInfo: ...
+    def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None: ...
+    def attach(self, volume_id: str, server_id: str, device: str, host: str) -> None: ...
+    def begin_detaching(self, volume_id: str) -> None: ...
+    def roll_detaching(self, volume_id: str) -> None: ...
+    def detach(self, volume_id: str, attachment_id: str) -> None: ...
+    def old_attachments(self, volume_id: str) -> list[OldAttachment]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +136,7 @@ class Disk:
     "auth": {"user": ..., "secret_uuid": ...} | None}.
     """
 
-    volume_id: str  # also the disk's serial, as Nova sets it
+    serial: str  # the volume's id when it was plugged first, as Nova sets it
     source: dict[str, Any]
     device_name: str  # target, e.g. "vdb" (virtio) or "sdb" (scsi)
     bus: str  # "virtio" or "scsi"
@@ -135,21 +176,28 @@ class Brick(Protocol):
         """
 
 
+class Watch(Protocol):
+    """How a long call is followed, and ended, from outside."""
+
+    def cancelled(self) -> bool: ...
+    def progress(self, done_bytes: int, total_bytes: int) -> None: ...
+
+
 class Guests(Protocol):
-    """The hypervisor: libvirt."""
+    """The hypervisor: libvirt.  `serial` is the id a guest knows a volume's disk by."""
 
     def inventory(self) -> list[GuestSeen]: ...
 
-    def disk(self, server_id: str, volume_id: str) -> DiskState:
-        """Where this volume's disk is, judged by its serial in the XML re-read now."""
+    def power(self, server_id: str) -> PowerState | None:
+        """None if the guest is not on this host."""
 
-    def users(self, volume_id: str) -> list[str]:
-        """The servers on this host with a disk of this volume, live or persistent."""
+    def disk(self, server_id: str, serial: str) -> DiskState:
+        """Where this volume's disk is, judged by its serial in the XML re-read now."""
 
     def plug(self, server_id: str, disk: Disk) -> DiskState:
         """Attach where it is missing: persistent definition, and live if running."""
 
-    def unplug(self, server_id: str, volume_id: str) -> DiskState:
+    def unplug(self, server_id: str, serial: str) -> DiskState:
         """Detach where it is present; returns when both copies agree.
 
         Success is judged by the device-removed event plus the XML re-read, never by
@@ -157,3 +205,61 @@ class Guests(Protocol):
         all attempts: then the persistent definition has it (again) as well.
         A missing disk, or a missing domain, is success (LP 1727260).
         """
+
+    def replace(self, server_id: str, disk: Disk) -> None:
+        """The disk of this serial gets this source in the guest's definition.
+
+        A running guest keeps what it has open: FINAL `refresh_needs_stop` unless its
+        live disk has just this source already.
+        """
+
+    def spawn(
+        self, server_id: str, definition: str, disks: Sequence[Disk], *, running: bool
+    ) -> PowerState:
+        """Define the guest with just these volumes' disks; start it if `running`.
+
+        A guest that already runs is left as it is.  One that is to be only defined and
+        runs is FINAL `guest_running`.
+        """
+
+    def stop(self, server_id: str, *, force: bool) -> PowerState:
+        """Off, its definition kept.  Asks the guest first, unless `force`; a guest that
+        does not react in time is powered off.  Off, or not here, already is success.
+        """
+
+    def pause(self, server_id: str) -> PowerState: ...
+    def resume(self, server_id: str) -> PowerState: ...
+
+    def remove(self, server_id: str) -> None:
+        """Power off and undefine; not here is success."""
+
+    def migrate(
+        self, server_id: str, destination: dict[str, Any], disks: Sequence[Disk], watch: Watch
+    ) -> None:
+        """Move the running guest live; `disks` are its volumes as the destination sees them.
+
+        Returns when it runs there and is neither running nor defined here; at once if
+        that is so already; a migration under way is followed.  FINAL (`cancelled`,
+        `migration_failed`): it still runs here and there is no job.  UNKNOWN: look again.
+        """
+
+    def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
+        """End a migration under way.  True: the guest is here; False: it has moved."""
+
+    def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
+        """Mirror the disk with `disk.serial` to `disk.source` and switch the guest to it.
+
+        Live and persistent; at once if it is so already; a copy under way is followed.
+        The guest must run.  FINAL (`cancelled`, `copy_failed`, `guest_not_running`): it
+        is on its old disk, and there is no job.
+        """
+
+    def stay_on(self, server_id: str, disk: Disk) -> bool:
+        """End a copy under way.  True: on the old disk; False: switched to `disk.source`."""
+
+
+class Users(Protocol):
+    """What only the ledger knows: asked under the host's lock of the volume (S3)."""
+
+    def others(self, volume_id: str, attachment_id: str) -> list[str]:
+        """Servers that have the volume connected on this host by other attachments."""
