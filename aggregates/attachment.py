@@ -31,11 +31,15 @@ class Attachment(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class AttachmentCreated(Event):
-        """Cinder reserved the volume for the server (`adopted`: found, not created)."""
+        """Cinder reserved the volume for the server (`adopted`: found, not created).
+
+        `legacy`: by Cinder's old calls, which know no attachment; the id is our own (S1).
+        """
 
         volume_id: str
         server_id: str
         adopted: bool = False
+        legacy: bool = False
 
     @dataclass(frozen=True, kw_only=True)
     class ConnectorUpdated(Event):
@@ -61,6 +65,12 @@ class Attachment(Aggregate):
 
         shared: bool = False
         waived: str | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class VolumeRenamed(Event):
+        """Cinder's migration gave the volume behind this attachment another id."""
+
+        volume_id: str
 
     @dataclass(frozen=True, kw_only=True)
     class Deleted(Event):
@@ -89,6 +99,7 @@ class Attachment(Aggregate):
         self.volume_id: str | None = None
         self.server_id: str | None = None
         self.host: str | None = None
+        self.legacy = False
 
     def about(self) -> About:
         return About(
@@ -102,5 +113,17 @@ class Attachment(Aggregate):
         match event:
             case self.AttachmentCreated():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
+                self.legacy = event.legacy
             case self.ConnectorUpdated():
                 self.host = event.host
+            case self.VolumeRenamed():
+                self.volume_id = event.volume_id
+
+    @property
+    def may_be_connected(self) -> bool:
+        """Whether a host may have the volume through this attachment."""
+        return self.state in {
+            AttachmentState.CONNECTING,
+            AttachmentState.CONNECTED,
+            AttachmentState.ATTACHED,
+        }

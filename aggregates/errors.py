@@ -69,6 +69,29 @@ class RootDeviceError(DomainError):
     status = 400
 
 
+class RootStateError(DomainError):
+    """Can't {action} root device volume: instance {server_id} is {vm_state}, and a root
+    volume is changed only while it is stopped or shelved_offloaded.
+    """
+
+    code = "root_state"
+    status = 403
+
+
+class NoRootError(DomainError):
+    """Can't {action} instance without a root device volume"""
+
+    code = "no_root"
+    status = 403
+
+
+class RootPlaceError(DomainError):
+    """Instance {server_id} has no vacant place for a root device volume: {why}."""
+
+    code = "root_place"
+    status = 400
+
+
 class DevicePathError(DomainError):
     """The supplied device path ({device}) is invalid."""
 
@@ -105,6 +128,28 @@ class MultiattachHostError(DomainError):
     status = 400
 
 
+class MultiattachOffloadedError(DomainError):
+    """Attaching multiattach volumes is not supported for shelved-offloaded instances."""
+
+    code = "multiattach_offloaded"
+    status = 400
+
+
+class MultiattachLegacyError(DomainError):
+    """Multiattach volume support is not yet available: it needs Cinder 3.44 and agents of
+    service version {needed} on all hosts.
+    """
+
+    code = "multiattach_legacy"
+
+
+class TagOffloadedError(DomainError):
+    """Tagged volume attachment is not supported for shelved-offloaded instances."""
+
+    code = "tag_offloaded"
+    status = 400
+
+
 class TagHostError(DomainError):
     """Tagged volume attachment is not supported for this server instance."""
 
@@ -118,6 +163,71 @@ class HostUnavailableError(DomainError):
     """
 
     code = "host_unavailable"
+
+
+class HostNotFencedError(DomainError):
+    """Compute service of {host} is still in use. Fence it first, with the evidence that
+    nothing on it touches volumes any more.
+    """
+
+    code = "host_not_fenced"
+    status = 400
+
+
+class DestinationError(DomainError):
+    """No valid host was found. Host {host} cannot take instance {server_id}: {why}."""
+
+    code = "destination"
+    status = 400
+
+
+class LocalDisksError(DomainError):
+    """Instance {server_id} has disks that are not volumes ({disks}); they cannot leave their
+    host with it.
+    """
+
+    code = "local_disks"
+
+
+class DefinitionError(DomainError):
+    """The definition of instance {server_id} is not known: the agent of its host is too old
+    to tell it. Upgrade that agent.
+    """
+
+    code = "no_definition"
+
+
+class NotMigratingError(DomainError):
+    """volume {volume_id} is not migrating; this API should only be called by Cinder"""
+
+    code = "not_migrating"
+
+
+class VolumeBusyError(DomainError):
+    """Volume {volume_id} is {status} in Cinder, which will ask for the swap itself."""
+
+    code = "volume_migrating"
+
+
+class SwapError(DomainError):
+    """{why}"""
+
+    code = "swap"
+    status = 400
+
+
+class NotBootableError(DomainError):
+    """Block Device {volume_id} is not bootable."""
+
+    code = "not_bootable"
+    status = 400
+
+
+class NotLegacyError(DomainError):
+    """Instance {server_id} has no volume attached by Cinder's old calls; nothing to convert."""
+
+    code = "not_legacy"
+    status = 400
 
 
 class StaleEpochError(DomainError):

@@ -45,6 +45,17 @@ class Host(Aggregate):
 
         reason: str
 
+    @dataclass(frozen=True, kw_only=True)
+    class LeftoversFound(Event):
+        """The host came back after it was fenced, and still had what is not its any more."""
+
+        guests: list[str]
+        attachments: list[str]
+
+    @dataclass(frozen=True, kw_only=True)
+    class LeftoversCleared(Event):
+        """The host showed that it has let go of all that."""
+
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.name = ""
@@ -52,6 +63,9 @@ class Host(Aggregate):
         self.capabilities: dict[str, Any] = {}
         self.epoch = 0
         self.fenced = False
+        self.why = ""  # it is fenced
+        self.suspect = False  # fenced, and has not shown since that it holds nothing of others
+        self.leftovers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def about(self) -> About:
         return About(host=self.name)
@@ -63,9 +77,14 @@ class Host(Aggregate):
                 self.service_version = event.service_version
                 self.capabilities = event.capabilities
             case self.Fenced():
-                self.epoch, self.fenced = event.epoch, True
+                self.epoch, self.fenced, self.suspect = event.epoch, True, True
+                self.why = f"{event.reason} ({event.evidence})"
             case self.Unfenced():
                 self.fenced = False
+            case self.LeftoversFound():
+                self.leftovers = (tuple(event.guests), tuple(event.attachments))
+            case self.LeftoversCleared():
+                self.suspect, self.leftovers = False, ((), ())
 
     def register(self, name: str, service_version: int, capabilities: dict[str, Any]) -> None:
         """Take what the agent says of itself; saying nothing new records nothing."""
@@ -89,6 +108,14 @@ class Host(Aggregate):
     def fence(self, reason: str, evidence: str) -> None:
         """Fencing a fenced host again adds evidence and raises the epoch again."""
         self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
+
+    def showed(self, guests: list[str], attachments: list[str]) -> None:
+        """What it holds that is not its: until there is nothing, it gets no commands (D7)."""
+        if not guests and not attachments:
+            if self.suspect:
+                self.record(self.LeftoversCleared)
+        elif (tuple(guests), tuple(attachments)) != self.leftovers:
+            self.record(self.LeftoversFound, guests=guests, attachments=attachments)
 
     def unfence(self, reason: str) -> None:
         """Unfencing a host that is not fenced records nothing."""

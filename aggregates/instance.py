@@ -1,13 +1,14 @@
 """A server: where it is, whether it runs, which device names it has given away.
 
 Invariants: at most one live mapping per (server, volume) (LP 1937375); a device
-name is given away once; an exclusive claim stands alone.
+name is given away once; an exclusive claim stands alone; only flows move a guest
+from host to host, whatever hosts show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -20,13 +21,16 @@ DEVICES_MAX = 26 + 26 * 26
 
 
 class VmState(StrEnum):
-    """Nova's vm_state; derived from power state and faults."""
+    """Nova's vm_state; derived from what flows did, power state and faults."""
 
     ACTIVE = "active"
     PAUSED = "paused"
     STOPPED = "stopped"
     ERROR = "error"
-    BUILDING = "building"  # registered, never seen in a known power state
+    BUILDING = "building"  # known, never seen in a known power state
+    RESIZED = "resized"  # on its new host, until confirmed or reverted
+    SHELVED_OFFLOADED = "shelved_offloaded"  # on no host; its volumes are reserved
+    DELETED = "deleted"
 
 
 #: What a power state says by itself; one that is not here (nostate) says nothing.
@@ -40,11 +44,19 @@ VM_STATE_OF = {
 
 @dataclass(frozen=True)
 class Device:
-    """A device name given to a volume of this server."""
+    """A device name given to a volume of this server; `volume_id` None: the root is detached."""
 
     bdm_id: str
-    volume_id: str
+    volume_id: str | None
     device_name: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An operation at work on the server; `flow` tells people which."""
+
+    exclusive: bool
+    flow: str | None
 
 
 class Instance(Aggregate):
@@ -71,6 +83,48 @@ class Instance(Aggregate):
         devices: list[str]
 
     @dataclass(frozen=True, kw_only=True)
+    class Defined(Event):
+        """Somebody asked for this server; `host` is where it will be built."""
+
+        name: str
+        host: str
+        definition: str
+        project_id: str | None
+        user_id: str | None
+
+    @dataclass(frozen=True, kw_only=True)
+    class DefinitionChanged(Event):
+        """The guest without its volumes: what a host needs to define it anew."""
+
+        definition: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class Placed(Event):
+        """A flow has put the guest on this host, or changed its power state there."""
+
+        host: str
+        power_state: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class Resized(Event):
+        """The guest was moved or resized; `source` keeps the former one for a revert."""
+
+        source: str
+        source_definition: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class ResizeSettled(Event):
+        """The move was confirmed, or reverted."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Offloaded(Event):
+        """The guest is on no host any more (shelve)."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Deleted(Event):
+        """The server is no more; the release of what it had goes on without it."""
+
+    @dataclass(frozen=True, kw_only=True)
     class DeviceReserved(Event):
         """A device name is given to a volume; from now on the pair exists once."""
 
@@ -79,11 +133,18 @@ class Instance(Aggregate):
         device_name: str
 
     @dataclass(frozen=True, kw_only=True)
+    class DeviceVolumeSet(Event):
+        """Another volume, or none, is behind the device (swap, root detach and attach)."""
+
+        bdm_id: str
+        volume_id: str | None
+
+    @dataclass(frozen=True, kw_only=True)
     class DeviceReleased(Event):
         """The device name, and the pair, are free again."""
 
         bdm_id: str
-        volume_id: str
+        volume_id: str | None
 
     @dataclass(frozen=True, kw_only=True)
     class Claimed(Event):
@@ -91,6 +152,7 @@ class Instance(Aggregate):
 
         claimant: str
         exclusive: bool
+        flow: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class ClaimReleased(Event):
@@ -120,8 +182,14 @@ class Instance(Aggregate):
         self.power_state = "nostate"
         self.seen_devices: tuple[str, ...] = ()
         self.devices: dict[str, Device] = {}
-        self.claims: dict[str, bool] = {}
+        self.claims: dict[str, Claim] = {}
         self.faults: dict[str, str] = {}
+        self.definition: str | None = None
+        self.resize_source: str | None = None
+        self.source_definition: str | None = None
+        self.named = False  # by whoever asked for it, and not by what a host calls it
+        self.offloaded = False
+        self.deleted = False
         self._vm_state = VmState.BUILDING
 
     def about(self) -> About:
@@ -131,6 +199,48 @@ class Instance(Aggregate):
         match event:
             case self.InstanceRegistered() | self.InstanceObserved():
                 self._observed(event)
+            case self.Defined():
+                self.name, self.host, self.definition = event.name, event.host, event.definition
+                self.project_id, self.user_id = event.project_id, event.user_id
+                self.named = True
+            case self.DefinitionChanged():
+                self.definition = event.definition
+            case self.DeviceReserved() | self.DeviceReleased() | self.DeviceVolumeSet():
+                self._device(event)
+            case self.Claimed() | self.ClaimReleased() | self.Faulted() | self.FaultCleared():
+                self._claimed(event)
+            case _:
+                self._moved(event)
+
+    def _moved(self, event: Event) -> None:
+        match event:
+            case self.Placed():
+                self.host, self.offloaded = event.host, False
+                self._has_power(event.power_state)
+            case self.Resized():
+                self.resize_source = event.source
+                self.source_definition = event.source_definition
+            case self.ResizeSettled():
+                self.resize_source = self.source_definition = None
+            case self.Offloaded():
+                self.host, self.offloaded, self.seen_devices = None, True, ()
+                self._has_power("shutdown")
+            case self.Deleted():
+                self.deleted = True
+
+    def _claimed(self, event: Claimed | ClaimReleased | Faulted | FaultCleared) -> None:
+        match event:
+            case self.Claimed():
+                self.claims[event.claimant] = Claim(event.exclusive, event.flow)
+            case self.ClaimReleased():
+                self.claims.pop(event.claimant, None)
+            case self.Faulted():
+                self.faults[event.claimant] = event.message
+            case self.FaultCleared():
+                self.faults.pop(event.claimant, None)
+
+    def _device(self, event: DeviceReserved | DeviceReleased | DeviceVolumeSet) -> None:
+        match event:
             case self.DeviceReserved():
                 self.devices[event.bdm_id] = Device(
                     event.bdm_id, event.volume_id, event.device_name
@@ -139,27 +249,43 @@ class Instance(Aggregate):
                 released = self.devices.pop(event.bdm_id).device_name
                 # Free at once, not only when the host is looked at again.
                 self.seen_devices = tuple(d for d in self.seen_devices if d != released)
-            case self.Claimed():
-                self.claims[event.claimant] = event.exclusive
-            case self.ClaimReleased():
-                self.claims.pop(event.claimant, None)
-            case self.Faulted():
-                self.faults[event.claimant] = event.message
-            case self.FaultCleared():
-                self.faults.pop(event.claimant, None)
+            case self.DeviceVolumeSet():
+                known = self.devices[event.bdm_id]
+                self.devices[event.bdm_id] = replace(known, volume_id=event.volume_id)
 
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
         self.name, self.host = event.name, event.host
-        self.power_state, self.seen_devices = event.power_state, tuple(event.devices)
-        # A guest the hypervisor lost keeps the state it had: losing sight is no stop.
-        self._vm_state = VM_STATE_OF.get(event.power_state, self._vm_state)
+        self.seen_devices = tuple(event.devices)
+        self._has_power(event.power_state)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id
 
+    def _has_power(self, power_state: str) -> None:
+        self.power_state = power_state
+        # A guest the hypervisor lost keeps the state it had: losing sight is no stop.
+        self._vm_state = VM_STATE_OF.get(power_state, self._vm_state)
+
     @property
     def vm_state(self) -> VmState:
-        """ERROR while an operation of this server is parked."""
-        return VmState.ERROR if self.faults else self._vm_state
+        """ERROR while an operation of this server is parked, or it was never built."""
+        if self.deleted:
+            return VmState.DELETED
+        if self.faults:
+            return VmState.ERROR
+        if self.offloaded:
+            return VmState.SHELVED_OFFLOADED
+        return VmState.RESIZED if self.resize_source else self._vm_state
+
+    @property
+    def root_missing(self) -> bool:
+        """Whether the server had a root volume that is detached now (S2)."""
+        return any(device.volume_id is None for device in self.devices.values())
+
+    @property
+    def local_disks(self) -> tuple[str, ...]:
+        """Disks of the guest that are no volumes: they cannot go where it goes."""
+        volumes = {device.device_name for device in self.devices.values()}
+        return tuple(name for name in self.seen_devices if name not in volumes)
 
     def observe(
         self,
@@ -170,14 +296,34 @@ class Instance(Aggregate):
         devices: tuple[str, ...],
         project_id: str | None,
         user_id: str | None,
+        definition: str | None = None,
     ) -> None:
         """Take what a host shows; seeing nothing new records nothing.
 
         A host cannot take a guest from another one by showing it: only flows move
-        guests, or a host that has lost its own.
+        guests, or a host that has lost its own.  What a flow is just changing is not
+        looked at: it says itself what it made true.
         """
+        changing = any(claim.exclusive for claim in self.claims.values())
+        if self.deleted or self.offloaded or changing:
+            return
         if self.version and host != self.host and self.power_state != "nostate":
             return
+        if self.named:
+            name = self.name
+        self._take(name, host, power_state, devices, project_id, user_id)
+        if definition is not None and definition != self.definition:
+            self.record(self.DefinitionChanged, definition=definition)
+
+    def _take(
+        self,
+        name: str,
+        host: str,
+        power_state: str,
+        devices: tuple[str, ...],
+        project_id: str | None,
+        user_id: str | None,
+    ) -> None:
         seen = {"name": name, "host": host, "power_state": power_state, "devices": list(devices)}
         if self.version == 0:
             self.record(self.InstanceRegistered, **seen, project_id=project_id, user_id=user_id)
@@ -196,9 +342,10 @@ class Instance(Aggregate):
     def reserve_device(self, bdm_id: str, volume_id: str, wanted: str | None) -> str:
         """Give `volume_id` a device name: the one wanted if it is free, else the next.
 
-        Raises AlreadyAttachedError, DeviceInUseError, TooManyDevicesError.
+        `volume_id` "": one that is still to be created.  Raises AlreadyAttachedError,
+        DeviceInUseError, TooManyDevicesError.
         """
-        if self.device_of(volume_id):
+        if volume_id and self.device_of(volume_id):
             raise errors.AlreadyAttachedError(volume_id=volume_id)
         taken = {d.device_name for d in self.devices.values()} | set(self.seen_devices)
         if wanted is not None and wanted in taken:
@@ -221,12 +368,26 @@ class Instance(Aggregate):
                 return name
         raise errors.TooManyDevicesError(maximum=DEVICES_MAX)
 
-    def claim(self, operation_id: str, *, exclusive: bool) -> None:
+    def set_device_volume(self, bdm_id: str, volume_id: str | None) -> None:
+        """Put another volume, or none, behind a device; what is already so records nothing."""
+        if bdm_id in self.devices and self.devices[bdm_id].volume_id != volume_id:
+            self.record(self.DeviceVolumeSet, bdm_id=bdm_id, volume_id=volume_id)
+
+    def place(self, host: str, power_state: str) -> None:
+        """Say where the guest is and whether it runs; what is already so records nothing."""
+        if (self.host, self.power_state, self.offloaded) != (host, power_state, False):
+            self.record(self.Placed, host=host, power_state=power_state)
+
+    def refuse_claimed(self, *, exclusive: bool) -> None:
         """Raises ClaimedError naming the operation in the way."""
-        for claimant, alone in self.claims.items():
-            if alone or exclusive:
+        for claimant, claim in self.claims.items():
+            if claim.exclusive or exclusive:
                 raise errors.ClaimedError(what="Instance", id=str(self.id), operation_id=claimant)
-        self.record(self.Claimed, claimant=operation_id, exclusive=exclusive)
+
+    def claim(self, operation_id: str, *, exclusive: bool, flow: str | None = None) -> None:
+        """Raises ClaimedError naming the operation in the way."""
+        self.refuse_claimed(exclusive=exclusive)
+        self.record(self.Claimed, claimant=operation_id, exclusive=exclusive, flow=flow)
 
     def release(self, operation_id: str) -> None:
         """End the operation's claim and the fault it may have left."""

@@ -1,7 +1,8 @@
 """One block device mapping: a volume as a device of a server, from bind to unbind.
 
 A mapping exists only complete: `MappingCreated` already carries the attachment
-id, so no reader ever sees one without (LP 2160224).
+id, so no reader ever sees one without (LP 2160224).  The one exception is S2's: a
+root mapping outlives its volume, so that the server keeps its place for one.
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ class MappingState(StrEnum):
 
     BOUND = "bound"  # recorded, not known in the guest -> plugged, unplugged, ended
     PLUGGED = "plugged"  # in the guest -> unplugged
-    UNPLUGGED = "unplugged"  # out of the guest -> plugged, ended
+    UNPLUGGED = "unplugged"  # out of the guest -> plugged, vacant, ended
+    VACANT = "vacant"  # a root mapping without volume (S2) -> bound, ended
     ENDED = "ended"
 
 
 class BlockDeviceMapping(Aggregate):
-    """The aggregate's id is the `bdm_uuid` of the API."""
+    """The aggregate's id is the `bdm_uuid` of the API.
+
+    `serial` is the id by which the guest knows the disk: the volume's when it was
+    attached.  It stays when a swap puts another volume behind it, for a guest's
+    `/dev/disk/by-id` must not change under it (LP 1625660, LP 1661016).
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class MappingCreated(Event):
@@ -38,6 +45,7 @@ class BlockDeviceMapping(Aggregate):
         boot_index: int | None
         delete_on_termination: bool
         multiattach: bool
+        legacy: bool = False
 
     @dataclass(frozen=True, kw_only=True)
     class DevicePlugged(Event):
@@ -51,6 +59,32 @@ class BlockDeviceMapping(Aggregate):
         """The guest let the disk go; `waived` is an operator's reason to do without proof."""
 
         waived: str | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class AttachmentSwitched(Event):
+        """The server has the volume through another attachment: it moved, or was swapped.
+
+        `kept` is the former one, if it stays until a resize is confirmed or reverted.
+        """
+
+        volume_id: str
+        attachment_id: str
+        kept: str | None = None
+        legacy: bool = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class RootDetached(Event):
+        """The root volume is gone; its place, boot_index 0, stays (S2)."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class RootAttached(Event):
+        """A root volume has taken the vacant place (S2, `is_root`)."""
+
+        volume_id: str
+        attachment_id: str
+        multiattach: bool
+        delete_on_termination: bool
+        legacy: bool = False
 
     @dataclass(frozen=True, kw_only=True)
     class DeleteOnTerminationSet(Event):
@@ -67,34 +101,53 @@ class BlockDeviceMapping(Aggregate):
         MappingCreated: (frozenset({None}), S.BOUND),
         DevicePlugged: (frozenset({S.BOUND, S.PLUGGED, S.UNPLUGGED}), S.PLUGGED),
         DeviceUnplugged: (frozenset({S.BOUND, S.PLUGGED, S.UNPLUGGED}), S.UNPLUGGED),
-        MappingEnded: (frozenset({S.BOUND, S.UNPLUGGED}), S.ENDED),
+        RootDetached: (frozenset({S.BOUND, S.UNPLUGGED}), S.VACANT),
+        RootAttached: (frozenset({S.VACANT}), S.BOUND),
+        MappingEnded: (frozenset({S.BOUND, S.UNPLUGGED, S.VACANT}), S.ENDED),
     }
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
-        self.created: BlockDeviceMapping.MappingCreated | None = None
+        self.server_id: str | None = None
+        self.volume_id: str | None = None
+        self.attachment_id: str | None = None
+        self.kept: str | None = None
+        self.serial: str | None = None
         self.device_name: str | None = None
+        self.tag: str | None = None
+        self.boot_index: int | None = None
         self.delete_on_termination = False
+        self.multiattach = False
+        self.legacy = False
 
     def about(self) -> About:
-        if self.created is None:
-            return About()
         return About(
-            attachment_id=self.created.attachment_id,
-            volume_id=self.created.volume_id,
-            server_id=self.created.server_id,
+            attachment_id=self.attachment_id, volume_id=self.volume_id, server_id=self.server_id
         )
 
     def apply(self, event: Any) -> None:
         match event:
             case self.MappingCreated():
-                self.created = event
-                self.device_name = event.device_name
-                self.delete_on_termination = event.delete_on_termination
+                self.server_id, self.tag = event.server_id, event.tag
+                self.boot_index, self.device_name = event.boot_index, event.device_name
+                self._take(event)
+            case self.RootAttached():
+                self._take(event)
+            case self.RootDetached():
+                self.volume_id = self.attachment_id = self.serial = None
+            case self.AttachmentSwitched():
+                self.volume_id, self.attachment_id = event.volume_id, event.attachment_id
+                self.kept, self.legacy = event.kept, event.legacy
             case self.DevicePlugged():
                 self.device_name = event.device_name
             case self.DeleteOnTerminationSet():
                 self.delete_on_termination = event.delete_on_termination
+
+    def _take(self, event: MappingCreated | RootAttached) -> None:
+        self.volume_id = self.serial = event.volume_id
+        self.attachment_id, self.legacy = event.attachment_id, event.legacy
+        self.multiattach = event.multiattach
+        self.delete_on_termination = event.delete_on_termination
 
     @property
     def live(self) -> bool:

@@ -7,7 +7,11 @@ happened and what certainly has.
 
 A *run* is a contiguous stretch of steps of one lane, done in one place: by a
 dispatcher of the ledger, or as one command by a host's agent.  A lane has at
-most one active run; a failed, or to be retried, step ends its run.
+most one active run; a failed, or to be retried, step ends its run.  Steps for the
+whole server are done in a lane of their own, `SERVER`.
+
+A lane that moves, or is swapped, has two *sides*: what the server has now, and, under
+"new", what it is to have.  Each stage works on one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +25,12 @@ from aggregates import errors
 from aggregates.base import About, Aggregate, Event
 
 #: Outputs of steps that later steps of the same lane need to know.
-LANE_FACTS = ("attachment_id", "device_name")
+LANE_FACTS = ("attachment_id", "device_name", "disk", "volume_id")
+#: Those that do not belong to one side of a lane.
+SHARED_FACTS = frozenset({"device_name"})
+
+#: The number of the lane for steps that concern the whole server.
+SERVER = -1
 
 
 class OperationState(StrEnum):
@@ -84,6 +93,7 @@ class History:
     records: dict[tuple[int, str, bool], StepRecord] = field(default_factory=dict)
     active: dict[int, ActiveRun] = field(default_factory=dict)
     unwinding: bool = False  # asked for; a failure before the pivot needs no asking
+    passed: bool = False  # undoing the pivot found that it has happened
     runs: int = 0
 
     def record(self, lane: int, step: str, *, undo: bool) -> StepRecord:
@@ -102,6 +112,35 @@ class History:
             return True
         run = self.active.get(lane)
         return run is not None and not run.undo and step in run.steps
+
+
+def new_side_steps(plan: dict[str, Any]) -> frozenset[str]:
+    """The names of a plan's steps that work on the new side of its lanes."""
+    stages = [stage for stage in plan["stages"] if stage.get("side") == "new"]
+    return frozenset(step["name"] for stage in stages for step in stage["steps"])
+
+
+def learn(lane: dict[str, Any], outputs: dict[str, Any], *, new: bool) -> None:
+    """Add to a lane what a step found out, on the side that it worked on."""
+    for name in LANE_FACTS:
+        if name not in outputs:
+            continue
+        if new and name not in SHARED_FACTS:
+            lane["new"] = {**(lane.get("new") or {}), name: outputs[name]}
+        else:
+            lane[name] = outputs[name]
+
+
+def side_of(lane: dict[str, Any], *, new: bool) -> dict[str, Any]:
+    """One side of a lane, in the wire form of contract.Lane, with what is known so far."""
+    if lane.get("new") is None:
+        return lane
+    own = ("volume_id", "attachment_id", "host", "disk")
+    current = {name: lane.get(name) for name in own}
+    other = {"volume_id": lane["volume_id"], "attachment_id": None, "host": None, "disk": None}
+    other.update(lane["new"])
+    mine, others = (other, current) if new else (current, other)
+    return {**lane, **mine, "new": None, "other": others}
 
 
 class Operation(Aggregate):
@@ -219,6 +258,8 @@ class Operation(Aggregate):
         self.first_error: dict[str, Any] | None = None
         self.outcome: Outcome | None = None
         self._subject: tuple[int | None, str | None] = (None, None)  # lane, host
+        self._step: str | None = None
+        self._new_steps: frozenset[str] = frozenset()  # that work on the lanes' new side
         self._run_hosts: list[str | None] = [None]  # by run number; there is no run 0
 
     def about(self) -> About:
@@ -226,20 +267,24 @@ class Operation(Aggregate):
         server_id = self.started.server_id if self.started else None
         if lane is None and len(self.lanes) == 1:
             lane = 0
-        facts = self.lanes[lane] if lane is not None else {}
+        facts = self.lanes[lane] if lane not in {None, SERVER} else {}
+        if lane is not None and self._step in self._new_steps:
+            facts = {**facts, **(facts.get("new") or {})}
         return About(
             attachment_id=facts.get("attachment_id"),
-            volume_id=facts.get("volume_id"),
+            volume_id=facts.get("volume_id") or None,
             server_id=server_id,
             host=host,
         )
 
     def apply(self, event: Any) -> None:
         self._subject = (getattr(event, "lane", None), getattr(event, "host", None))
+        self._step = getattr(event, "step", None)
         match event:
             case self.OperationStarted():
                 self.started = event
                 self.lanes = [dict(lane) for lane in event.plan["lanes"]]
+                self._new_steps = new_side_steps(event.plan)
             case self.RunStarted():
                 self.history.runs = event.run
                 self._run_hosts.append(event.host)
@@ -264,12 +309,15 @@ class Operation(Aggregate):
                 self.outcome = Outcome(event.outcome)
 
     def _succeeded(self, event: StepSucceeded) -> None:
-        record = self.history.record(event.lane, event.step, undo=event.undo)
+        # Undoing a pivot may find that it is too late: it has happened, and counts as done.
+        passed = event.undo and bool(event.outputs.get("passed"))
+        self.history.passed = self.history.passed or passed
+        record = self.history.record(event.lane, event.step, undo=event.undo and not passed)
         record.status, record.attempts = StepStatus.DONE, record.attempts + 1
         record.run = event.run
-        facts = {name: event.outputs[name] for name in LANE_FACTS if name in event.outputs}
-        self.lanes[event.lane].update(facts)
-        if event.step == self.history.active[event.lane].steps[-1]:
+        if event.lane != SERVER:
+            learn(self.lanes[event.lane], event.outputs, new=event.step in self._new_steps)
+        if passed or event.step == self.history.active[event.lane].steps[-1]:
             del self.history.active[event.lane]
 
     def _not_done(self, event: StepRetried | StepFailed, status: StepStatus) -> StepRecord:
@@ -283,7 +331,8 @@ class Operation(Aggregate):
 
     def _give_failed_steps_another_chance(self) -> None:
         """A forward failure before the pivot stays: it is why the operation unwinds."""
-        unwinding = any(undo for (_, _, undo) in self.history.records)
+        undoing = any(undo for (_, _, undo) in self.history.records)
+        unwinding = undoing and not self.history.passed
         for (_, _, undo), record in self.history.records.items():
             if record.status is StepStatus.FAILED and undo == unwinding:
                 record.status, record.attempts = StepStatus.PENDING, 0

@@ -63,16 +63,24 @@ class Volume(Aggregate):
             case self.Released():
                 self.holders.pop(event.attachment_id, None)
 
-    def claim(self, operation_id: str, *, server_id: str) -> None:
+    def refuse_claimed(self) -> None:
         """Raises ClaimedError naming the operation in the way."""
         if self.claimant is not None:
             raise errors.ClaimedError(what="Volume", id=str(self.id), operation_id=self.claimant)
+
+    def claim(self, operation_id: str, *, server_id: str) -> None:
+        """Raises ClaimedError naming the operation in the way."""
+        self.refuse_claimed()
         self.record(self.Claimed, claimant=operation_id, server_id=server_id)
 
     def release(self, operation_id: str) -> None:
         """End the operation's claim, if it has it."""
         if self.claimant == operation_id:
             self.record(self.ClaimReleased, claimant=operation_id)
+
+    def held_by(self, server_id: str) -> tuple[str, ...]:
+        """The attachments through which a server holds the volume."""
+        return tuple(sorted(a for a, holder in self.holders.items() if holder == server_id))
 
     def refuse_second_server(self, server_id: str, *, multiattach: bool) -> None:
         """Raises AttachedElsewhereError if another server holds a single-attach volume."""

@@ -1,34 +1,44 @@
-"""Requests: guards, claims, and the operation that carries them out.
+"""Requests about one volume of a server: attach, detach, swap.
 
 Each function takes the aggregates a request touches, changes them, and returns
 the new operation; the caller saves all of them in one transaction, guarded by
 their versions.  Two requests that would collide therefore cannot both be
 accepted, whichever processes they reach (S2's bug [6], LP 1937375, LP 1762687).
-
-The order of the guards, and their texts, are nova-api's.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from uuid import UUID
 
 from aggregates import errors
-from aggregates.base import Context
 from aggregates.host import Host
 from aggregates.instance import Instance, VmState
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.flows import FLOWS
+from handlers.guards import (
+    MOVES_VERSION,
+    Contact,
+    Origin,
+    check_contact,
+    check_vm_state,
+    lane_of_mapping,
+    start,
+)
 from handlers.plan import Place
-from host_agent.contract import Lane
+from host_agent.contract import GuestOrder, Lane
 from host_agent.ports import VolumeView
 
-#: nova-api lets volumes be attached and detached in these; the others we have are ERROR
-#: and BUILDING.
-_VOLUME_STATES = frozenset({VmState.ACTIVE, VmState.PAUSED, VmState.STOPPED})
+#: nova-api lets volumes be attached and detached in these.  It does so in RESIZED, too;
+#: here the two hosts of a resize have to agree on the volumes until it is settled.
+_VOLUME_STATES = frozenset(
+    {VmState.ACTIVE, VmState.PAUSED, VmState.STOPPED, VmState.SHELVED_OFFLOADED}
+)
+#: S2: "powered off or shelved_offloaded".
+_ROOT_STATES = frozenset({VmState.STOPPED, VmState.SHELVED_OFFLOADED})
+#: LP 1673090: a guest that does not run cannot copy.
+_SWAP_STATES = frozenset({VmState.ACTIVE, VmState.PAUSED})
 
 _DEVICE = re.compile(r"(?:/dev/)?(vd|sd|xvd|hd)([a-z]{1,2})")
 
@@ -43,32 +53,50 @@ class AttachVolume:
     tag: str | None = None
     delete_on_termination: bool = False
     multiattach_allowed: bool = True
+    is_root: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetachVolume:
-    """DELETE os-volume_attachments."""
+    """DELETE os-volume_attachments.  `root_allowed`: at our own microversion (S2)."""
 
     server_id: str
     volume_id: str
+    root_allowed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """Who asks, and the identities of what will be new (no randomness in here)."""
+class SwapVolume:
+    """PUT os-volume_attachments with another volume's id.
 
-    operation_id: UUID
-    bdm_id: UUID
-    context: Context
-    fingerprint: str | None = None
+    `by_cinder`: the caller may finish Cinder's own migrations (a service, an administrator).
+    """
+
+    server_id: str
+    volume_id: str
+    new_volume_id: str
+    by_cinder: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contact:
-    """Whether a host's agent has been in contact lately, and when last (for people)."""
+class Where:
+    """The host of the server, and whether its agent answers; no host: offloaded.
 
-    alive: bool
-    since: str
+    `legacy`: new attachments are made by Cinder's old calls, because Cinder or an agent
+    is too old for the new ones (S1).
+    """
+
+    host: Host | None
+    contact: Contact | None
+    legacy: bool = False
+
+    @property
+    def name(self) -> str | None:
+        return self.host.name if self.host else None
+
+    def check(self) -> None:
+        if self.host is not None and self.contact is not None:
+            check_contact(self.host, self.contact)
 
 
 def attach(
@@ -78,35 +106,38 @@ def attach(
     instance: Instance,
     volume: Volume,
     view: VolumeView,
-    host: Host,
-    contact: Contact,
+    where: Where,
+    root: BlockDeviceMapping | None = None,
 ) -> Operation:
-    """Accept an attach, or raise a DomainError."""
-    _check_vm_state(instance, "attach_volume")
-    _check_multiattach(request, view, host)
-    if request.tag is not None and not host.capabilities.get("tag"):
-        raise errors.TagHostError
+    """Accept an attach, or raise a DomainError.  `root` is the server's root mapping."""
+    check_vm_state(instance, "attach_volume", _VOLUME_STATES)
+    _check_abilities(request, view, where)
     if instance.device_of(request.volume_id):
         raise errors.AlreadyAttachedError(volume_id=request.volume_id)
     volume.refuse_second_server(request.server_id, multiattach=view.multiattach)
-    _check_contact(host, contact)
-    operation_id = str(origin.operation_id)
-    instance.claim(operation_id, exclusive=False)
-    volume.claim(operation_id, server_id=request.server_id)
-    device_name = instance.reserve_device(
-        str(origin.bdm_id), request.volume_id, device_target(request.device)
-    )
+    bdm_id, device_name = str(origin.bdm_id), device_target(request.device)
+    if request.is_root:
+        root = _root_place(instance, root)
+        bdm_id, device_name = str(root.id), root.device_name
+        instance.set_device_volume(bdm_id, request.volume_id)
+    where.check()
+    if not request.is_root:
+        device_name = instance.reserve_device(bdm_id, request.volume_id, device_name)
     lane = Lane(
         server_id=request.server_id,
         volume_id=request.volume_id,
-        bdm_id=str(origin.bdm_id),
+        bdm_id=bdm_id,
         attachment_id=None,
         device_name=device_name,
         multiattach=view.multiattach,
         tag=request.tag,
+        boot_index=0 if request.is_root else None,
         delete_on_termination=request.delete_on_termination,
+        legacy=where.legacy,
     )
-    return _start("attach", origin, lane, host)
+    flow = "attach" if where.host else "attach_offloaded"
+    hosts = {Place.HOST: where.name}
+    return start(flow, origin, instance, [lane.to_wire()], hosts, [volume])
 
 
 def detach(
@@ -116,33 +147,45 @@ def detach(
     instance: Instance,
     volume: Volume,
     mapping: BlockDeviceMapping | None,
-    host: Host,
-    contact: Contact,
+    where: Where,
 ) -> Operation:
     """Accept a detach, or raise a DomainError.  `mapping` is the pair's, if it has one."""
-    _check_vm_state(instance, "detach_volume")
-    operation_id = str(origin.operation_id)
+    check_vm_state(instance, "detach_volume", _VOLUME_STATES)
     if instance.device_of(request.volume_id) is None:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
-    instance.claim(operation_id, exclusive=False)
-    volume.claim(operation_id, server_id=request.server_id)
-    if mapping is None or mapping.created is None or not mapping.live:
+    instance.refuse_claimed(exclusive=False)
+    volume.refuse_claimed()
+    if mapping is None or not mapping.live or mapping.volume_id is None:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
-    if mapping.created.boot_index == 0:
-        raise errors.RootDeviceError
-    _check_contact(host, contact)
-    lane = Lane(
-        server_id=request.server_id,
-        volume_id=request.volume_id,
-        bdm_id=str(mapping.id),
-        attachment_id=mapping.created.attachment_id,
-        device_name=mapping.device_name,
-        multiattach=mapping.created.multiattach,
-        tag=mapping.created.tag,
-        boot_index=mapping.created.boot_index,
-        delete_on_termination=mapping.delete_on_termination,
-    )
-    return _start("detach", origin, lane, host)
+    if mapping.boot_index == 0:
+        _check_root_state(instance, "detach", allowed=request.root_allowed)
+    where.check()
+    lane = lane_of_mapping(mapping, volume, where.name)
+    return start("detach", origin, instance, [lane], {Place.HOST: where.name}, [volume])
+
+
+def swap(
+    request: SwapVolume,
+    origin: Origin,
+    *,
+    instance: Instance,
+    mapping: BlockDeviceMapping | None,
+    volumes: tuple[Volume, Volume],
+    views: tuple[VolumeView, VolumeView],
+    where: Where,
+) -> Operation:
+    """Accept a swap, or raise a DomainError.  `volumes` and `views`: old, new."""
+    check_vm_state(instance, "swap_volume", _SWAP_STATES)
+    instance.refuse_claimed(exclusive=True)
+    if mapping is None or not mapping.live:
+        raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
+    flow = _kind_of_swap(views[0], by_cinder=request.by_cinder)
+    _check_pair(request, volumes, views)
+    where.check()
+    new = {"volume_id": request.new_volume_id, "host": where.name}
+    lane = {**lane_of_mapping(mapping, volumes[0], where.name), "new": new}
+    order = GuestOrder(server_id=request.server_id)
+    return start(flow, origin, instance, [lane], {Place.HOST: where.name}, volumes, order)
 
 
 def device_target(device: str | None) -> str | None:
@@ -160,37 +203,68 @@ def device_target(device: str | None) -> str | None:
     return ("sd" if bus == "sd" else "vd") + letters
 
 
-def _start(flow: str, origin: Origin, lane: Lane, host: Host) -> Operation:
-    operation = Operation(origin.operation_id)
-    operation.record(
-        Operation.OperationStarted,
-        flow=flow,
-        server_id=lane.server_id,
-        plan=FLOWS[flow].expand((lane,), {Place.HOST: host.name}).to_json(),
-        request_id=origin.context.request_id,
-        actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
-        fingerprint=origin.fingerprint,
-    )
-    return operation
+def _check_abilities(request: AttachVolume, view: VolumeView, where: Where) -> None:
+    """What the host must be able to, known before anything is reserved (S3)."""
+    host = where.host
+    if view.multiattach:
+        if not request.multiattach_allowed:
+            raise errors.MultiattachVersionError
+        if where.legacy:
+            raise errors.MultiattachLegacyError(needed=MOVES_VERSION)
+        if host is None:
+            raise errors.MultiattachOffloadedError
+        if not host.capabilities.get("multiattach"):
+            raise errors.MultiattachHostError(volume_id=request.volume_id)
+    if request.tag is not None:
+        if host is None:
+            raise errors.TagOffloadedError
+        if not host.capabilities.get("tag"):
+            raise errors.TagHostError
 
 
-def _check_vm_state(instance: Instance, action: str) -> None:
-    if instance.vm_state not in _VOLUME_STATES:
-        raise errors.VmStateError(
+def _root_place(instance: Instance, root: BlockDeviceMapping | None) -> BlockDeviceMapping:
+    """The root mapping that waits for a volume (S2)."""
+    _check_root_state(instance, "attach", allowed=True)
+    if root is None:
+        why = "it was not built to boot from a volume"
+        raise errors.RootPlaceError(server_id=str(instance.id), why=why)
+    instance.refuse_claimed(exclusive=False)
+    if root.state is not MappingState.VACANT:
+        why = f"volume {root.volume_id} is its root device volume"
+        raise errors.RootPlaceError(server_id=str(instance.id), why=why)
+    return root
+
+
+def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None:
+    if not allowed:
+        raise errors.RootDeviceError
+    if instance.vm_state not in _ROOT_STATES:
+        raise errors.RootStateError(
             action=action, server_id=str(instance.id), vm_state=instance.vm_state
         )
 
 
-def _check_multiattach(request: AttachVolume, view: VolumeView, host: Host) -> None:
-    if not view.multiattach:
-        return
-    if not request.multiattach_allowed:
-        raise errors.MultiattachVersionError
-    if not host.capabilities.get("multiattach"):
-        raise errors.MultiattachHostError(volume_id=request.volume_id)
+def _kind_of_swap(old: VolumeView, *, by_cinder: bool) -> str:
+    """Cinder's migration, or a user's swap (LP 2112187)."""
+    migrating = old.migration_status not in {None, "", "none", "success", "error"}
+    if migrating:
+        if not by_cinder:
+            raise errors.VolumeBusyError(volume_id=old.id, status=old.migration_status)
+        return "migrate_volume"
+    if old.status == "retyping":
+        raise errors.VolumeBusyError(volume_id=old.id, status=old.status)
+    return "swap"
 
 
-def _check_contact(host: Host, contact: Contact) -> None:
-    """Work that no agent can do is not accepted (LP 1909120)."""
-    if host.fenced or not contact.alive:
-        raise errors.HostUnavailableError(host=host.name, since=contact.since)
+def _check_pair(
+    request: SwapVolume, volumes: tuple[Volume, Volume], views: tuple[VolumeView, VolumeView]
+) -> None:
+    old, new = views
+    if set(volumes[0].holders.values()) != {request.server_id}:
+        raise errors.SwapError(why="Old volume is attached to a different instance.")
+    if volumes[1].holders or new.status != "available":
+        raise errors.SwapError(why="New volume must be detached in order to swap.")
+    if new.size_gb < old.size_gb:
+        raise errors.SwapError(why="New volume must be the same size or larger.")
+    if old.multiattach or new.multiattach:  # S1, S3; LP 1775418
+        raise errors.SwapError(why="Swapping multi-attach volumes is not supported.")

@@ -1,9 +1,10 @@
 """What to do next: `decide(plan, history, now)`, pure and the heart of the ledger.
 
-Going forward, each stage is worked until all its lanes are done.  A failed step
-up to the pivot turns the plan around once everything under way has settled:
-from then on stages are undone in reverse, each lane undoing the steps that may
-have had an effect, the failed one included, because it may half have happened.
+Going forward, each lane goes from stage to stage; where a stage is for the whole
+server, all lanes come together first.  A failed step up to the pivot turns the plan
+around once everything under way has settled: from then on stages are undone in
+reverse, each lane undoing the steps that may have had an effect, the failed one
+included, because it may half have happened.
 A failure after the pivot, or while undoing, parks the operation once nothing
 else can go on.
 """
@@ -80,8 +81,8 @@ def decide(plan: Plan, history: History, now: float) -> Decision:
     settling = undo and any(not run.undo for run in history.active.values())
     if settling:
         return _work_or_wait(list(history.active.values()), None)
-    for stage in reversed(plan.stages) if undo else plan.stages:
-        decision = _stage(plan, stage, history, now, undo=undo)
+    for lanes, stages in reversed(plan.segments) if undo else plan.segments:
+        decision = _segment(lanes, stages, history, now, undo=undo)
         if decision is not None:
             return decision
     if not undo:
@@ -90,7 +91,9 @@ def decide(plan: Plan, history: History, now: float) -> Decision:
 
 
 def unwinds(plan: Plan, history: History) -> bool:
-    """Whether the plan goes backward: asked for, or failed up to the pivot."""
+    """Whether the plan goes backward: asked for, or failed, before the pivot was passed."""
+    if pivot_passed(plan, history):
+        return False
     return history.unwinding or any(
         record.status is StepStatus.FAILED and not undo and not plan.after_pivot(step)
         for (_, step, undo), record in history.records.items()
@@ -105,31 +108,44 @@ def pivot_passed(plan: Plan, history: History) -> bool:
     )
 
 
-def _stage(
-    plan: Plan, stage: Stage, history: History, now: float, *, undo: bool
+def _segment(
+    lanes: tuple[int, ...], stages: tuple[Stage, ...], history: History, now: float, *, undo: bool
 ) -> Decision | None:
-    """What this stage wants, or None if it is done."""
+    """What these stages want, or None if they are done."""
     start: list[Run] = []
     active: list[ActiveRun] = []
     retry_at: list[float] = []
     failed: list[Left] = []
-    for lane in range(len(plan.lanes)):
-        todo = tuple(_todo(stage, history, lane, undo=undo))
+    for lane in lanes:
         if lane in history.active:
             active.append(history.active[lane])
-        elif todo:
-            record = history.record(lane, todo[0], undo=undo)
-            if record.status is StepStatus.FAILED:
-                failed.extend(Left(lane, step, undo) for step in todo)
-            elif record.status is StepStatus.RETRYING and record.retry_at > now:
-                retry_at.append(record.retry_at)
-            else:
-                start.append(Run(lane, todo, undo, stage.place))
+            continue
+        place, todo = _next(stages, history, lane, undo=undo)
+        if not todo:
+            continue
+        record = history.record(lane, todo[0], undo=undo)
+        if record.status is StepStatus.FAILED:
+            failed.extend(Left(lane, step, undo) for step in todo)
+        elif record.status is StepStatus.RETRYING and record.retry_at > now:
+            retry_at.append(record.retry_at)
+        else:
+            start.append(Run(lane, todo, undo, place))
     if start:
         return Start(tuple(start))
     if active or retry_at:
         return _work_or_wait(active, min(retry_at, default=None))
     return Park(tuple(failed)) if failed else None
+
+
+def _next(
+    stages: tuple[Stage, ...], history: History, lane: int, *, undo: bool
+) -> tuple[Place, tuple[str, ...]]:
+    """The next stage of a lane that has something left to do, or undo: where, and what."""
+    for stage in reversed(stages) if undo else stages:
+        todo = tuple(_todo(stage, history, lane, undo=undo))
+        if todo:
+            return stage.place, todo
+    return Place.LEDGER, ()
 
 
 def _todo(stage: Stage, history: History, lane: int, *, undo: bool) -> Iterator[str]:

@@ -7,15 +7,16 @@ it, an undo, or an operator who vouches for it (`waived` then holds the reason).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate
 from aggregates.instance import Instance
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
-from handlers.plan import LedgerVerb
-from host_agent.contract import Lane, Verb
+from handlers.plan import AnyVerb, LedgerVerb, Place
+from host_agent.contract import GuestOrder, Lane, Verb
 
 A = TypeVar("A", bound=Aggregate)
 Outputs = dict[str, Any]
@@ -27,126 +28,330 @@ class Book(Protocol):
     def get(self, kind: type[A], id: str) -> A: ...  # noqa: A002
 
 
-def apply_meaning(
-    verb: Verb | LedgerVerb, lane: Lane, outputs: Outputs, host: str | None, book: Book
-) -> None:
-    """Record what this verb's success means for the lane's aggregates, if anything."""
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A step that succeeded: for one lane, or (`order`) for a whole server.
+
+    `host` did it; None: the ledger.  `error` is the operation's first one.
+    """
+
+    operation_id: str
+    server_id: str
+    outputs: Outputs
+    host: str | None
+    hosts: dict[Place, str | None]
+    book: Book
+    error: str | None = None
+    of_lane: Lane | None = None
+    order: GuestOrder | None = None
+
+    @property
+    def lane(self) -> Lane:
+        assert self.of_lane is not None, "the verb is one of lanes"
+        return self.of_lane
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return self.order.lanes if self.order else ()
+
+    @property
+    def attachment_id(self) -> str:
+        assert self.lane.attachment_id, "every other step comes after the reservation"
+        return self.lane.attachment_id
+
+    @property
+    def attachment(self) -> Attachment:
+        return self.book.get(Attachment, self.attachment_id)
+
+    @property
+    def volume(self) -> Volume:
+        return self.book.get(Volume, self.lane.volume_id)
+
+    @property
+    def instance(self) -> Instance:
+        return self.book.get(Instance, self.server_id)
+
+    @property
+    def mapping(self) -> BlockDeviceMapping:
+        return self.book.get(BlockDeviceMapping, self.lane.bdm_id)
+
+
+def apply_meaning(verb: AnyVerb, done: Done) -> None:
+    """Record what this verb's success means, if anything."""
     if verb in MEANING:
-        MEANING[verb](lane, outputs, host, book)
+        MEANING[verb](done)
 
 
-def _reserved(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del host
-    book.get(Attachment, _known(lane)).record(
+# --- attachments -----------------------------------------------------------------------
+
+
+def _reserved(done: Done) -> None:
+    done.attachment.record(
         Attachment.AttachmentCreated,
-        volume_id=lane.volume_id,
-        server_id=lane.server_id,
-        adopted=bool(outputs.get("adopted", False)),
+        volume_id=done.lane.volume_id,
+        server_id=done.server_id,
+        adopted=bool(done.outputs.get("adopted", False)),
+        legacy=done.lane.legacy,
     )
-    book.get(Volume, lane.volume_id).record(
-        Volume.Held, server_id=lane.server_id, attachment_id=_known(lane)
+    _hold(done, done.lane.volume_id)
+
+
+def _hold(done: Done, volume_id: str) -> None:
+    done.book.get(Volume, volume_id).record(
+        Volume.Held, server_id=done.server_id, attachment_id=done.attachment_id
     )
 
 
-def _bound(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del outputs, host
-    book.get(BlockDeviceMapping, lane.bdm_id).record(
+def _created(done: Done) -> None:
+    _reserved(done)
+    _updated(done)
+
+
+def _updated(done: Done) -> None:
+    done.attachment.record(
+        Attachment.ConnectorUpdated,
+        host=done.host,
+        driver=done.outputs.get("driver"),
+        target_digest=done.outputs.get("target_digest"),
+    )
+
+
+def _connected(done: Done) -> None:
+    # Before a start it is only made sure of: what is so already is no news.
+    path = done.outputs.get("device_path")
+    if done.attachment.state is not AttachmentState.ATTACHED:
+        done.attachment.record(Attachment.Connected, device_path=path)
+
+
+def _completed(done: Done) -> None:
+    done.attachment.record(Attachment.Completed)
+
+
+def _disconnected(done: Done) -> None:
+    # One that never had a connector has nothing to disconnect (LP 1738254).
+    if done.attachment.state not in {AttachmentState.RESERVED, AttachmentState.DELETED}:
+        done.attachment.record(
+            Attachment.Disconnected,
+            shared=bool(done.outputs.get("shared", False)),
+            waived=done.outputs.get("waived"),
+        )
+
+
+def _deleted(done: Done) -> None:
+    if done.lane.attachment_id is None:  # the reservation never came to be
+        return
+    # Undoing may delete at the host and again in the ledger: one fact (LP 1812969).
+    if done.attachment.state is not AttachmentState.DELETED:
+        done.attachment.record(Attachment.Deleted, waived=done.outputs.get("waived"))
+        done.volume.record(
+            Volume.Released, server_id=done.server_id, attachment_id=done.attachment_id
+        )
+
+
+def _converted(done: Done) -> None:
+    """The old calls' record in Cinder is an attachment of the new kind now."""
+    _created(done)
+    done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
+    done.attachment.record(Attachment.Completed)
+    former_id = done.lane.other.attachment_id if done.lane.other else None
+    assert former_id is not None, "only a mapping that has one is converted"
+    former = done.book.get(Attachment, former_id)
+    why = f"converted to attachment {done.attachment_id}"
+    former.record(Attachment.Disconnected, waived=why)
+    former.record(Attachment.Deleted, waived=why)
+    done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=former_id)
+
+
+# --- volumes ---------------------------------------------------------------------------
+
+
+def _made(done: Done) -> None:
+    if done.lane.create is not None and done.volume.claimant is None:
+        done.volume.claim(done.operation_id, server_id=done.server_id)
+
+
+def _migrated_by_cinder(done: Done) -> None:
+    """Cinder says which id the volume keeps; every record of it follows (LP 1943431)."""
+    kept, mapping = str(done.outputs["volume_id"]), done.mapping
+    if kept == mapping.volume_id or mapping.volume_id is None:
+        return
+    done.book.get(Volume, mapping.volume_id).record(
+        Volume.Released, server_id=done.server_id, attachment_id=done.attachment_id
+    )
+    _hold(done, kept)
+    done.attachment.record(Attachment.VolumeRenamed, volume_id=kept)
+    mapping.record(
+        BlockDeviceMapping.AttachmentSwitched, volume_id=kept, attachment_id=done.attachment_id
+    )
+    done.instance.set_device_volume(done.lane.bdm_id, kept)
+
+
+# --- mappings --------------------------------------------------------------------------
+
+
+def _bound(done: Done) -> None:
+    lane, mapping = done.lane, done.mapping
+    what = {
+        "volume_id": lane.volume_id,
+        "attachment_id": done.attachment_id,
+        "delete_on_termination": lane.delete_on_termination,
+        "multiattach": lane.multiattach,
+        "legacy": lane.legacy,
+    }
+    done.instance.set_device_volume(lane.bdm_id, lane.volume_id)
+    if mapping.state is MappingState.VACANT:
+        mapping.record(BlockDeviceMapping.RootAttached, **what)
+        return
+    mapping.record(
         BlockDeviceMapping.MappingCreated,
         server_id=lane.server_id,
-        volume_id=lane.volume_id,
-        attachment_id=_known(lane),
         device_name=lane.device_name,
         tag=lane.tag,
         boot_index=lane.boot_index,
-        delete_on_termination=lane.delete_on_termination,
-        multiattach=lane.multiattach,
+        **what,
     )
 
 
-def _unbound(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del outputs, host
-    mapping = book.get(BlockDeviceMapping, lane.bdm_id)
+def _unbound(done: Done) -> None:
+    mapping, instance = done.mapping, done.instance
+    if mapping.boot_index == 0 and not instance.deleted:  # S2: the place stays
+        if mapping.live and mapping.state is not MappingState.VACANT:
+            mapping.record(BlockDeviceMapping.RootDetached)
+        instance.set_device_volume(done.lane.bdm_id, None)
+        return
     if mapping.live:
         mapping.record(BlockDeviceMapping.MappingEnded)
-    book.get(Instance, lane.server_id).release_device(lane.bdm_id)
+    instance.release_device(done.lane.bdm_id)
 
 
-def _updated(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    book.get(Attachment, _known(lane)).record(
-        Attachment.ConnectorUpdated,
-        host=host,
-        driver=outputs.get("driver"),
-        target_digest=outputs.get("target_digest"),
+def _switched(done: Done) -> None:
+    _switch(done, kept=None)
+
+
+def _switched_keeping(done: Done) -> None:
+    _switch(done, kept=done.lane.other.attachment_id if done.lane.other else None)
+
+
+def _switch(done: Done, kept: str | None) -> None:
+    done.mapping.record(
+        BlockDeviceMapping.AttachmentSwitched,
+        volume_id=done.lane.volume_id,
+        attachment_id=done.attachment_id,
+        kept=kept,
+        legacy=done.attachment.legacy,
     )
+    done.instance.set_device_volume(done.lane.bdm_id, done.lane.volume_id)
 
 
-def _connected(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del host
-    book.get(Attachment, _known(lane)).record(
-        Attachment.Connected, device_path=outputs.get("device_path")
-    )
-
-
-def _plugged(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del host
-    book.get(BlockDeviceMapping, lane.bdm_id).record(
+def _plugged(done: Done) -> None:
+    done.mapping.record(
         BlockDeviceMapping.DevicePlugged,
-        device_name=outputs.get("device_name", lane.device_name),
-        bus=outputs.get("bus"),
+        device_name=done.outputs.get("device_name", done.lane.device_name),
+        bus=done.outputs.get("bus"),
     )
 
 
-def _completed(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del outputs, host
-    book.get(Attachment, _known(lane)).record(Attachment.Completed)
+def _unplugged(done: Done) -> None:
+    _unplug(done.mapping, done.outputs.get("waived"))
 
 
-def _unplugged(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del host
-    mapping = book.get(BlockDeviceMapping, lane.bdm_id)
-    if mapping.live:
-        mapping.record(BlockDeviceMapping.DeviceUnplugged, waived=outputs.get("waived"))
+def _unplug(mapping: BlockDeviceMapping, waived: str | None) -> None:
+    if mapping.state in {MappingState.BOUND, MappingState.PLUGGED}:
+        mapping.record(BlockDeviceMapping.DeviceUnplugged, waived=waived)
 
 
-def _disconnected(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del host
-    attachment = book.get(Attachment, _known(lane))
-    # One that never had a connector has nothing to disconnect (LP 1738254).
-    if attachment.state is not AttachmentState.RESERVED:
-        attachment.record(
-            Attachment.Disconnected,
-            shared=bool(outputs.get("shared", False)),
-            waived=outputs.get("waived"),
-        )
+# --- servers ---------------------------------------------------------------------------
 
 
-def _deleted(lane: Lane, outputs: Outputs, host: str | None, book: Book) -> None:
-    del host
-    if lane.attachment_id is None:  # the reservation never came to be
-        return
-    attachment = book.get(Attachment, lane.attachment_id)
-    # Undoing may delete at the host and again in the ledger: one fact (LP 1812969).
-    if attachment.state is not AttachmentState.DELETED:
-        attachment.record(Attachment.Deleted, waived=outputs.get("waived"))
-        book.get(Volume, lane.volume_id).record(
-            Volume.Released, server_id=lane.server_id, attachment_id=lane.attachment_id
-        )
+def _spawned(done: Done) -> None:
+    _powered(done)
+    for lane in done.lanes:
+        mapping = done.book.get(BlockDeviceMapping, lane.bdm_id)
+        if mapping.live and mapping.state is not MappingState.PLUGGED:
+            mapping.record(BlockDeviceMapping.DevicePlugged, device_name=lane.device_name)
 
 
-def _known(lane: Lane) -> str:
-    assert lane.attachment_id is not None, "every other step comes after the reservation"
-    return lane.attachment_id
+def _powered(done: Done) -> None:
+    power_state = done.outputs.get("power_state") or done.instance.power_state
+    if done.host is not None:
+        done.instance.place(done.host, power_state)
 
 
-MEANING: dict[str, Callable[[Lane, Outputs, str | None, Book], None]] = {
+def _removed(done: Done) -> None:
+    """Gone from this host; if the server was there, its disks are in no guest any more."""
+    if done.host in {None, done.instance.host} or done.instance.deleted:
+        for lane in done.lanes:
+            mapping = done.book.get(BlockDeviceMapping, lane.bdm_id)
+            _unplug(mapping, done.outputs.get("waived"))
+
+
+def _moved(done: Done) -> None:
+    destination = done.hosts[Place.DESTINATION]
+    assert destination is not None, "a migration has a destination"
+    done.instance.place(destination, done.instance.power_state)
+
+
+def _failed(done: Done) -> None:
+    # Under its own name, so that it lasts when the operation is over.
+    message = done.error or "The server could not be built."
+    done.instance.record(Instance.Faulted, claimant=done.server_id, message=message)
+
+
+def _offloaded(done: Done) -> None:
+    done.instance.record(Instance.Offloaded)
+
+
+def _forgotten(done: Done) -> None:
+    done.instance.record(Instance.Deleted)
+
+
+def _resized(done: Done) -> None:
+    instance, source = done.instance, done.hosts[Place.SOURCE]
+    instance.record(Instance.Resized, source=source, source_definition=instance.definition or "")
+    wanted = done.order.definition if done.order else None
+    if wanted and wanted != instance.definition:
+        instance.record(Instance.DefinitionChanged, definition=wanted)
+
+
+def _settled(done: Done) -> None:
+    instance = done.instance
+    former, reverted = instance.source_definition, instance.host == instance.resize_source
+    instance.record(Instance.ResizeSettled)
+    if reverted and former and former != instance.definition:
+        instance.record(Instance.DefinitionChanged, definition=former)
+
+
+MEANING: dict[str, Callable[[Done], None]] = {
     LedgerVerb.ATTACHMENT_RESERVE: _reserved,
+    Verb.ATTACHMENT_CREATE: _created,
+    Verb.ATTACHMENT_UPDATE: _updated,
+    Verb.ATTACHMENT_REFRESH: _updated,
+    Verb.ATTACHMENT_CONVERT: _converted,
+    Verb.VOLUME_CONNECT: _connected,
+    Verb.ATTACHMENT_COMPLETE: _completed,
+    Verb.VOLUME_DISCONNECT: _disconnected,
+    LedgerVerb.CONNECTION_WAIVE: _disconnected,
+    Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
+    LedgerVerb.VOLUME_CREATE: _made,
+    LedgerVerb.MIGRATION_COMPLETE: _migrated_by_cinder,
     LedgerVerb.MAPPING_BIND: _bound,
     LedgerVerb.MAPPING_UNBIND: _unbound,
-    Verb.ATTACHMENT_UPDATE: _updated,
-    Verb.VOLUME_CONNECT: _connected,
+    LedgerVerb.MAPPING_SWITCH: _switched,
+    LedgerVerb.MAPPING_SWITCH_KEEPING: _switched_keeping,
     Verb.DISK_PLUG: _plugged,
-    Verb.ATTACHMENT_COMPLETE: _completed,
     Verb.DISK_UNPLUG: _unplugged,
-    Verb.VOLUME_DISCONNECT: _disconnected,
-    Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
+    LedgerVerb.DISK_WAIVE: _unplugged,
+    Verb.GUEST_SPAWN: _spawned,
+    Verb.GUEST_START: _powered,
+    Verb.GUEST_STOP: _powered,
+    Verb.GUEST_PAUSE: _powered,
+    Verb.GUEST_RESUME: _powered,
+    Verb.GUEST_REMOVE: _removed,
+    LedgerVerb.GUEST_WAIVE: _removed,
+    Verb.GUEST_MIGRATE: _moved,
+    LedgerVerb.INSTANCE_FAIL: _failed,
+    LedgerVerb.INSTANCE_OFFLOAD: _offloaded,
+    LedgerVerb.INSTANCE_DELETE: _forgotten,
+    LedgerVerb.INSTANCE_RESIZED: _resized,
+    LedgerVerb.INSTANCE_SETTLED: _settled,
 }

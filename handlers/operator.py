@@ -52,13 +52,14 @@ def left(operation: Operation) -> list[Left]:
     """The steps a parked operation has not done, in the order they would be done."""
     plan, history = plan_of(operation), operation.history
     undo = unwinds(plan, history)
-    names = [step.name for step in plan.steps if not undo or step.undo is not None]
     return [
-        Left(lane, name, undo)
-        for lane in range(len(plan.lanes))
-        for name in (reversed(names) if undo else names)
-        if not history.record(lane, name, undo=undo).settled
-        and (not undo or history.touched(lane, name))
+        Left(lane, step.name, undo)
+        for lanes, stages in (reversed(plan.segments) if undo else plan.segments)
+        for lane in lanes
+        for stage in (reversed(stages) if undo else stages)
+        for step in (reversed(stage.steps) if undo else stage.steps)
+        if not history.record(lane, step.name, undo=undo).settled
+        and (not undo or (step.undo is not None and history.touched(lane, step.name)))
     ]
 
 

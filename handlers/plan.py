@@ -2,31 +2,49 @@
 
 A flow is written as a table, one file each in `handlers/flows/`; `expand` makes a
 plan of it for one request: one *lane* per volume, and the hosts it runs on.
-Stages run one after the other.  Within a stage every lane runs the stage's steps
-in order, and lanes run together; the next stage begins when all lanes are done.
+Stages run one after the other.  Every lane goes through them by itself, and lanes
+run together; they meet at stages that are done `once`, for the whole server, which
+begin when all lanes have come so far.
 
 The *pivot* is the last step that can still be undone by failing: up to and
 including it a failure unwinds everything done so far, in reverse; after it there
-is only forward, or PARK.  A flow without a pivot can be unwound to its end.
+is only forward, or PARK.  A flow without a pivot can be unwound to its end.  The undo
+of a pivot may find that the pivot has happened; then, too, there is only forward.
+
+A host that is fenced, or that does not exist (an offloaded server's), cannot let go
+of anything any more, nor hold it.  Steps that only release something are then the
+ledger's (`INSTEAD`): the fence is the evidence.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from typing import Any, Self
 
-from host_agent.contract import Lane, Verb
+from aggregates.operation import SERVER, side_of
+from host_agent.contract import GuestOrder, Lane, Verb
 
 LANES_MAX = 64
 STEPS_MAX = 64
 
 
 class Place(StrEnum):
-    """Where a stage runs: S1's "(api)" and "(compute)"."""
+    """Where a stage runs: S1's "(api)", and "(compute)" on one host or another."""
 
     LEDGER = "ledger"
-    HOST = "host"
+    HOST = "host"  # where the server is
+    SOURCE = "source"
+    DESTINATION = "destination"
+    HOLDER = "holder"  # the host that holds the lane's attachment
+
+
+class Side(StrEnum):
+    """Which of a lane's attachments a stage works on."""
+
+    CURRENT = "current"  # what the server has, or had
+    NEW = "new"  # what it is to have: the destination's attachment, or another volume
 
 
 class LedgerVerb(StrEnum):
@@ -36,6 +54,32 @@ class LedgerVerb(StrEnum):
     ATTACHMENT_DELETE = "attachment_delete"
     MAPPING_BIND = "mapping_bind"
     MAPPING_UNBIND = "mapping_unbind"
+    MAPPING_SWITCH = "mapping_switch"  # to the new side's attachment
+    MAPPING_SWITCH_KEEPING = "mapping_switch_keeping"  # the former one, until confirmed
+    VOLUME_CREATE = "volume_create"
+    VOLUME_DELETE = "volume_delete"  # if it goes with its server
+    MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
+    MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not
+    DISK_WAIVE = "disk_waive"  # these three: there is no host that could have it
+    CONNECTION_WAIVE = "connection_waive"
+    GUEST_WAIVE = "guest_waive"
+    INSTANCE_FAIL = "instance_fail"  # ERROR until it is deleted
+    INSTANCE_OFFLOAD = "instance_offload"
+    INSTANCE_DELETE = "instance_delete"
+    INSTANCE_RESIZED = "instance_resized"  # on its new host, to be confirmed or reverted
+    INSTANCE_SETTLED = "instance_settled"  # confirmed, or reverted
+    NOTHING = "nothing"  # a place in the plan for an undo
+
+
+AnyVerb = Verb | LedgerVerb
+
+#: What the ledger does instead of a host that is fenced, or that does not exist.
+INSTEAD: dict[AnyVerb, LedgerVerb] = {
+    Verb.DISK_UNPLUG: LedgerVerb.DISK_WAIVE,
+    Verb.VOLUME_DISCONNECT: LedgerVerb.CONNECTION_WAIVE,
+    Verb.ATTACHMENT_DELETE: LedgerVerb.ATTACHMENT_DELETE,
+    Verb.GUEST_REMOVE: LedgerVerb.GUEST_WAIVE,
+}
 
 
 class PlanError(ValueError):
@@ -47,29 +91,52 @@ class Step:
     """`name` is unique in the plan; `undo` is done instead when the plan unwinds."""
 
     name: str
-    do: Verb | LedgerVerb
-    undo: Verb | LedgerVerb | None = None
+    do: AnyVerb
+    undo: AnyVerb | None = None
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps that each lane does in order, in one place."""
+    """Steps that each lane does in order, in one place; or that are done once for all."""
 
     place: Place
     steps: tuple[Step, ...]
+    side: Side = Side.CURRENT
+    once: bool = False
 
 
 @dataclass(frozen=True)
 class Flow:
-    """A table of the product: `handlers/flows/` holds one per row of the design."""
+    """A table of the product: `handlers/flows/` holds one per row of the design.
+
+    `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may
+    work later is tried until it does; nobody waits for it (release work).
+    """
 
     name: str
     stages: tuple[Stage, ...]
     pivot: str | None = None
+    exclusive: bool = True
+    patient: bool = False
 
-    def expand(self, lanes: tuple[Lane, ...], hosts: dict[Place, str]) -> Plan:
-        """The plan for these volumes on these hosts."""
-        return Plan(flow=self.name, stages=self.stages, pivot=self.pivot, lanes=lanes, hosts=hosts)
+    def expand(
+        self,
+        lanes: tuple[dict[str, Any], ...],
+        hosts: dict[Place, str | None],
+        guest: GuestOrder | None = None,
+    ) -> Plan:
+        """The plan for these volumes on these hosts; a lane is a contract.Lane's wire form
+        and, under "new", what its other side differs in.
+        """
+        return Plan(
+            flow=self.name,
+            stages=self.stages,
+            pivot=self.pivot,
+            patient=self.patient,
+            lanes=lanes,
+            hosts=hosts,
+            guest=guest,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,45 +146,74 @@ class Plan:
     flow: str
     stages: tuple[Stage, ...]
     pivot: str | None
-    lanes: tuple[Lane, ...]
-    hosts: dict[Place, str]
+    lanes: tuple[dict[str, Any], ...]
+    hosts: dict[Place, str | None]
+    guest: GuestOrder | None = None
+    patient: bool = False
+    _places: dict[str, Stage] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names = [step.name for step in self.steps]
-        _rule(bool(self.lanes), "a plan has at least one lane")
+        places = {step.name: stage for stage in self.stages for step in stage.steps}
+        object.__setattr__(self, "_places", places)
         _rule(len(self.lanes) <= LANES_MAX, f"at most {LANES_MAX} lanes")
         _rule(0 < len(names) <= STEPS_MAX, f"one to {STEPS_MAX} steps")
         _rule(len(set(names)) == len(names), "step names are unique")
         _rule(self.pivot is None or self.pivot in names, "the pivot is a step of the plan")
+        _rule(self.pivot is None or self._turns_all(self.pivot), "a pivot is once, or of one lane")
         for stage in self.stages:
-            _rule(
-                stage.place is Place.LEDGER or stage.place in self.hosts,
-                f"a host is given for place {stage.place}",
-            )
-            verbs = LedgerVerb if stage.place is Place.LEDGER else Verb
-            for step in stage.steps:
-                known = isinstance(step.do, verbs) and isinstance(step.undo, verbs | None)
-                _rule(known, f"step {step.name} uses verbs of place {stage.place}")
-                if self.after_pivot(step.name):
-                    _rule(step.undo is None, f"step {step.name} after the pivot has no undo")
-            inside = self.pivot in [step.name for step in stage.steps[:-1]]
-            _rule(not inside or len(self.lanes) == 1, "a pivot inside a stage has one lane")
+            self._check_stage(stage)
+
+    def _turns_all(self, step: str) -> bool:
+        return self.stage_of(step).once or len(self.lanes) == 1
+
+    def _check_stage(self, stage: Stage) -> None:
+        ours = stage.place is Place.LEDGER
+        known = ours or stage.place is Place.HOLDER or stage.place in self.hosts
+        _rule(known, f"a host, or None, is given for place {stage.place}")
+        _rule(not stage.once or self.guest is not None, "a stage for all has a guest's order")
+        verbs = LedgerVerb if ours else Verb
+        for step in stage.steps:
+            fits = isinstance(step.do, verbs) and isinstance(step.undo, verbs | None)
+            _rule(fits, f"step {step.name} uses verbs of place {stage.place}")
+            undoable = not self.after_pivot(step.name) or step.undo is None
+            _rule(undoable, f"step {step.name} after the pivot has no undo")
 
     @property
     def steps(self) -> tuple[Step, ...]:
         return tuple(step for stage in self.stages for step in stage.steps)
 
-    def step(self, name: str) -> Step:
-        return next(step for step in self.steps if step.name == name)
+    @property
+    def segments(self) -> list[tuple[tuple[int, ...], tuple[Stage, ...]]]:
+        """Stages that lanes go through by themselves, with these lanes' numbers."""
+        each = tuple(range(len(self.lanes)))
+        return [
+            ((SERVER,) if once else each, tuple(stages))
+            for once, stages in groupby(self.stages, key=lambda stage: stage.once)
+        ]
 
-    def verb(self, name: str, *, undo: bool) -> Verb | LedgerVerb:
-        """What a step does in this direction."""
+    def stage_of(self, step: str) -> Stage:
+        return self._places[step]
+
+    def step(self, name: str) -> Step:
+        return next(step for step in self.stage_of(name).steps if step.name == name)
+
+    def verb(self, name: str, *, undo: bool, host: str | None) -> AnyVerb:
+        """What a step does in this direction, on this host (None: in the ledger)."""
         step = self.step(name)
-        if not undo:
-            return step.do
-        if step.undo is None:
+        verb = step.undo if undo else step.do
+        if verb is None:
             raise PlanError(f"step {name} has no undo")
-        return step.undo
+        if host is None and self.stage_of(name).place is not Place.LEDGER:
+            return INSTEAD[verb]
+        return verb
+
+    def host_of(self, lane: int, place: Place) -> str | None:
+        """The host that a lane's stage runs on; None: the ledger, or no host at all."""
+        if place is Place.HOLDER:
+            holder: str | None = self.lanes[lane].get("host")
+            return holder
+        return self.hosts.get(place)
 
     def after_pivot(self, name: str) -> bool:
         """Whether failing there can no longer unwind the plan."""
@@ -128,11 +224,15 @@ class Plan:
         return {
             "flow": self.flow,
             "pivot": self.pivot,
+            "patient": self.patient,
             "hosts": {place.value: host for place, host in self.hosts.items()},
-            "lanes": [lane.to_wire() for lane in self.lanes],
+            "lanes": list(self.lanes),
+            "guest": self.guest and self.guest.to_wire(),
             "stages": [
                 {
                     "place": stage.place.value,
+                    "side": stage.side.value,
+                    "once": stage.once,
                     "steps": [
                         {"name": s.name, "do": s.do.value, "undo": s.undo and s.undo.value}
                         for s in stage.steps
@@ -144,13 +244,22 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
+        """Read a stored plan; keys that older ones do not have mean what was so then."""
+        guest = data.get("guest")
         return cls(
             flow=data["flow"],
             pivot=data["pivot"],
+            patient=data.get("patient", False),
             hosts={Place(place): host for place, host in data["hosts"].items()},
-            lanes=tuple(Lane.from_wire(lane) for lane in data["lanes"]),
+            lanes=tuple(data["lanes"]),
+            guest=GuestOrder.from_wire(guest) if guest else None,
             stages=tuple(_stage(stage) for stage in data["stages"]),
         )
+
+
+def lane_on(facts: dict[str, Any], side: Side) -> Lane:
+    """One side of a lane, from its facts as far as they are known; `other` is the other."""
+    return Lane.from_wire(side_of(facts, new=side is Side.NEW))
 
 
 def _stage(data: dict[str, Any]) -> Stage:
@@ -162,6 +271,8 @@ def _stage(data: dict[str, Any]) -> Stage:
             Step(s["name"], verbs(s["do"]), verbs(s["undo"]) if s["undo"] else None)
             for s in data["steps"]
         ),
+        side=Side(data.get("side", Side.CURRENT)),
+        once=data.get("once", False),
     )
 
 

@@ -7,19 +7,31 @@ never says that a step succeeded without saying what that made true.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import ActiveRun, Operation, OperationState, Outcome
+from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide
-from handlers.meaning import Book, Outputs, apply_meaning
-from handlers.plan import LedgerVerb, Place, Plan
+from handlers.meaning import Book, Done, Outputs, apply_meaning
+from handlers.plan import INSTEAD, AnyVerb, LedgerVerb, Place, Plan, lane_on
 from handlers.retries import retry_delay_s
-from host_agent.contract import ErrorKind, Lane, StepError
+from host_agent.contract import ErrorKind, GuestOrder, Lane, StepError
 
-#: Steps that change nothing outside the ledger.
-EFFECT_FREE = frozenset({LedgerVerb.MAPPING_BIND, LedgerVerb.MAPPING_UNBIND})
+#: What the ledger does outside of itself; all its other verbs only record what is true.
+EFFECTS = frozenset(
+    {
+        LedgerVerb.ATTACHMENT_RESERVE,
+        LedgerVerb.ATTACHMENT_DELETE,
+        LedgerVerb.VOLUME_CREATE,
+        LedgerVerb.VOLUME_DELETE,
+        LedgerVerb.MIGRATION_COMPLETE,
+        LedgerVerb.MIGRATION_FAIL,
+    }
+)
 
 
 def plan_of(operation: Operation) -> Plan:
@@ -28,9 +40,23 @@ def plan_of(operation: Operation) -> Plan:
     return Plan.from_json(operation.started.plan)
 
 
-def lane_of(operation: Operation, lane: int) -> Lane:
-    """The lane with what its steps have found out so far."""
-    return Lane.from_wire(operation.lanes[lane])
+def lane_of(operation: Operation, lane: int, step: str) -> Lane:
+    """The lane as this step sees it, with what steps have found out so far."""
+    return lane_on(operation.lanes[lane], plan_of(operation).stage_of(step).side)
+
+
+def order_of(operation: Operation, step: str) -> GuestOrder:
+    """What a step for the whole server is to do, and with which lanes."""
+    plan = plan_of(operation)
+    assert plan.guest is not None, "a plan with such a step has an order"
+    side = plan.stage_of(step).side
+    return replace(plan.guest, lanes=tuple(lane_on(lane, side) for lane in operation.lanes))
+
+
+def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
+    """What the run does next."""
+    step = operation.history.next_step(run)
+    return plan_of(operation).verb(step, undo=run.undo, host=run.host)
 
 
 def settle(operation: Operation, book: Book, now: float) -> Work | Wait:
@@ -45,7 +71,7 @@ def settle(operation: Operation, book: Book, now: float) -> Work | Wait:
             case Start():
                 _begin(operation, decision.runs, book, now)
             case Work() if (run := _effect_free(operation, decision)) is not None:
-                succeeded(operation, run, {}, 0, book)
+                succeeded(operation, run, _waiver(operation, run, book), 0, book)
             case Park():
                 park(operation, decision.left, book)
             case Finish():
@@ -56,20 +82,30 @@ def settle(operation: Operation, book: Book, now: float) -> Work | Wait:
 
 
 def _effect_free(operation: Operation, work: Work) -> ActiveRun | None:
-    """A run whose next step only records what is true now (bind, unbind)."""
+    """A run whose next step only records what is true now."""
+    return next((run for run in work.runs if verb_of(operation, run) not in EFFECTS), None)
+
+
+def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
+    """By what evidence the ledger does a step of a host: that host's fence."""
     plan = plan_of(operation)
-    for run in work.runs:
-        if plan.verb(operation.history.next_step(run), undo=run.undo) in EFFECT_FREE:
-            return run
-    return None
+    place = plan.stage_of(operation.history.next_step(run)).place
+    name = plan.host_of(run.lane, place)
+    if place is Place.LEDGER or name is None:
+        return {}
+    host = book.get(Host, str(host_uuid(name)))
+    return {"waived": f"host {name} is fenced: {host.why}"}
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
-    """Record the intent of these runs; a fenced host fails them at once (D7)."""
+    """Record the intent of these runs, where they can be done (D7)."""
     plan = plan_of(operation)
     for run in runs:
-        name = None if run.place is Place.LEDGER else plan.hosts[run.place]
+        name = plan.host_of(run.lane, run.place)
         host = book.get(Host, str(host_uuid(name))) if name is not None else None
+        gone = name is None or (host is not None and host.fenced)
+        if gone and run.place is not Place.LEDGER and _only_releases(plan, run):
+            name = host = None
         operation.record(
             Operation.RunStarted,
             run=operation.history.runs + 1,
@@ -81,6 +117,28 @@ def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) 
         )
         if host is not None and host.fenced:
             failed(operation, operation.history.active[run.lane], fenced_error(host.name), now)
+
+
+def _only_releases(plan: Plan, run: Run) -> bool:
+    steps = [plan.step(name) for name in run.steps]
+    return all((step.undo if run.undo else step.do) in INSTEAD for step in steps)
+
+
+def host_fenced(operation: Operation, host: str, now: float) -> bool:
+    """The host answers no more: what it was asked to do fails, or becomes the ledger's.
+
+    Whether the operation was waiting for it.
+    """
+    runs = [run for run in operation.history.active.values() if run.host == host]
+    plan = plan_of(operation)
+    for run in runs:
+        todo = run.steps[run.steps.index(operation.history.next_step(run)) :]
+        place = plan.stage_of(todo[0]).place
+        error = fenced_error(host)
+        if _only_releases(plan, Run(run.lane, todo, run.undo, place)):
+            error = replace(error, kind=ErrorKind.RETRYABLE)
+        failed(operation, run, error, now, at_once=True)
+    return bool(runs)
 
 
 def fenced_error(host: str) -> StepError:
@@ -103,17 +161,42 @@ def succeeded(
         outputs=outputs,
         took_ms=took_ms,
     )
-    verb = plan_of(operation).verb(step, undo=run.undo)
-    apply_meaning(verb, lane_of(operation, run.lane), outputs, run.host, book)
+    passed = run.undo and bool(outputs.get("passed"))  # too late to undo: it is done
+    verb = plan_of(operation).verb(step, undo=run.undo and not passed, host=run.host)
+    apply_meaning(verb, _done(operation, run.lane, step, outputs, run.host, book))
 
 
-def failed(operation: Operation, run: ActiveRun, error: StepError, now: float) -> None:
-    """The run's next step did not work: try again later, or not at all."""
+def _done(
+    operation: Operation, lane: int, step: str, outputs: Outputs, host: str | None, book: Book
+) -> Done:
+    assert operation.started is not None
+    error = operation.first_error
+    return Done(
+        operation_id=str(operation.id),
+        server_id=operation.started.server_id,
+        outputs=outputs,
+        host=host,
+        hosts=plan_of(operation).hosts,
+        book=book,
+        error=error["message"] if error else None,
+        of_lane=lane_of(operation, lane, step) if lane != SERVER else None,
+        order=order_of(operation, step) if lane == SERVER else None,
+    )
+
+
+def failed(
+    operation: Operation, run: ActiveRun, error: StepError, now: float, *, at_once: bool = False
+) -> None:
+    """The run's next step did not work: try again later, or not at all.
+
+    `at_once`: again without a pause, whatever was tried before: somebody else will do it.
+    """
     step = operation.history.next_step(run)
     attempts = operation.history.record(run.lane, step, undo=run.undo).attempts + 1
-    delay_s = None
+    delay_s: float | None = None
     if error.kind is not ErrorKind.FINAL:
-        delay_s = retry_delay_s(plan_of(operation).verb(step, undo=run.undo), attempts)
+        patient = plan_of(operation).patient
+        delay_s = 0.0 if at_once else retry_delay_s(verb_of(operation, run), attempts, patient)
     fields = {
         "run": run.number,
         "lane": run.lane,
@@ -129,17 +212,7 @@ def failed(operation: Operation, run: ActiveRun, error: StepError, now: float) -
 
 def park(operation: Operation, left: tuple[Left, ...], book: Book) -> None:
     """The operator's turn; the server shows ERROR with a fault (S1)."""
-    rows = [
-        {
-            "lane": item.lane,
-            "volume_id": operation.lanes[item.lane]["volume_id"],
-            "step": item.step,
-            "undo": item.undo,
-            "verb": plan_of(operation).verb(item.step, undo=item.undo).value,
-            "error": operation.history.record(item.lane, item.step, undo=item.undo).error,
-        }
-        for item in left
-    ]
+    rows = [_left_row(operation, item) for item in left]
     operation.record(Operation.Parked, left=rows)
     started = operation.started
     assert started is not None
@@ -151,22 +224,37 @@ def park(operation: Operation, left: tuple[Left, ...], book: Book) -> None:
     )
 
 
+def _left_row(operation: Operation, item: Left) -> dict[str, Any]:
+    return {
+        "lane": item.lane,
+        "volume_id": _volume_of(operation, item),
+        "step": item.step,
+        "undo": item.undo,
+        "verb": _named_verb(plan_of(operation), item).value,
+        "error": operation.history.record(item.lane, item.step, undo=item.undo).error,
+    }
+
+
+def _volume_of(operation: Operation, left: Left) -> str | None:
+    if left.lane == SERVER:
+        return None
+    return lane_of(operation, left.lane, left.step).volume_id
+
+
+def _named_verb(plan: Plan, left: Left) -> AnyVerb:
+    step = plan.step(left.step)
+    return (step.undo if left.undo else step.do) or LedgerVerb.NOTHING
+
+
 def skip(operation: Operation, left: Left, reason: str, book: Book) -> None:
     """An operator vouches for a failed step: it means what its success would mean."""
     operation.record(
         Operation.StepSkipped, lane=left.lane, step=left.step, undo=left.undo, reason=reason
     )
     plan = plan_of(operation)
-    host = next(
-        (
-            plan.hosts.get(stage.place)
-            for stage in plan.stages
-            if left.step in [step.name for step in stage.steps]
-        ),
-        None,
-    )
-    verb = plan.verb(left.step, undo=left.undo)
-    apply_meaning(verb, lane_of(operation, left.lane), {"waived": reason}, host, book)
+    host = plan.host_of(left.lane, plan.stage_of(left.step).place)
+    done = _done(operation, left.lane, left.step, {"waived": reason}, host, book)
+    apply_meaning(_named_verb(plan, left), done)
 
 
 def finish(
@@ -177,10 +265,23 @@ def finish(
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
     assert operation.started is not None
     instance = book.get(Instance, operation.started.server_id)
+    for volume_id in sorted(volumes_of(operation)):
+        book.get(Volume, volume_id).release(str(operation.id))
     for facts in operation.lanes:
-        volume = book.get(Volume, facts["volume_id"])
-        volume.release(str(operation.id))
+        mapping = book.get(BlockDeviceMapping, facts["bdm_id"])
         # A device name is given before the mapping exists; without one it is free again.
-        if not book.get(BlockDeviceMapping, facts["bdm_id"]).live:
+        if not mapping.live:
             instance.release_device(facts["bdm_id"])
+        else:  # a root's place is kept, with or without a volume
+            instance.set_device_volume(facts["bdm_id"], mapping.volume_id)
     instance.release(str(operation.id))
+
+
+def volumes_of(operation: Operation) -> set[str]:
+    """Every volume that the operation works on, or has worked on."""
+    sides = [
+        side
+        for lane in [*plan_of(operation).lanes, *operation.lanes]
+        for side in (lane, lane.get("new") or {})
+    ]
+    return {side["volume_id"] for side in sides if side.get("volume_id")}

@@ -3,12 +3,16 @@
 A FINAL error is not tried again.  RETRYABLE and UNKNOWN ones are, by the verb's
 policy: every step is an *ensure*, so trying again after an unknown outcome is
 right.  When the attempts are used up the step has failed.
+
+DISK_COPY and GUEST_MIGRATE are tried once more at most: they took long, and whoever
+asked shall hear of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from handlers.plan import LedgerVerb
 from host_agent.contract import Verb
 
 
@@ -27,13 +31,21 @@ DEFAULT = Policy()
 #: The adapters behind these verbs already try many times and for long themselves.
 BY_VERB: dict[str, Policy] = {
     Verb.DISK_UNPLUG: Policy(attempts=2),
+    Verb.DISK_COPY: Policy(attempts=2),
+    Verb.GUEST_MIGRATE: Policy(attempts=2),
     Verb.VOLUME_WAIT_READY: Policy(attempts=3),
+    #: A volume made from an image takes minutes until it can be reserved (nova: 180 s).
+    LedgerVerb.VOLUME_CREATE: Policy(attempts=100, max_s=5.0),
 }
 
 
-def retry_delay_s(verb: str, attempts: int) -> float | None:
-    """Seconds to wait after `attempts` attempts, or None if they are used up."""
+def retry_delay_s(verb: str, attempts: int, patient: bool = False) -> float | None:
+    """Seconds to wait after `attempts` attempts, or None if they are used up.
+
+    For a `patient` plan they never are: release work goes on until all is released.
+    """
     policy = BY_VERB.get(verb, DEFAULT)
-    if attempts >= policy.attempts:
+    if attempts >= policy.attempts and not patient:
         return None
-    return min(policy.first_s * policy.factor ** (attempts - 1), policy.max_s)
+    exponent = min(attempts - 1, policy.attempts)  # beyond it is `max_s`, and no overflow
+    return min(policy.first_s * policy.factor**exponent, policy.max_s)

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
-from host_agent.contract import Lane
-from host_agent.ports import AttachmentView, Cinder
+from host_agent.contract import ErrorKind, Lane
+from host_agent.ports import AttachmentView, Cinder, OldCinder, PortError
 
 #: How long a reservation may take to appear whose request was sent by somebody who is
 #: gone.  Creating one without connector is a few rows in Cinder's database.
@@ -36,6 +37,7 @@ class World:
     """What effects act on; `wait` blocks for so many seconds."""
 
     cinder: Cinder
+    old_cinder: OldCinder
     book: Book
     wait: Callable[[float], None]
     uncertain: bool = False  # an earlier attempt of this step may still have an effect
@@ -43,6 +45,8 @@ class World:
 
 def reserve(lane: Lane, world: World) -> dict[str, Any]:
     """S1: attachment_create without connector; the volume becomes `reserved`."""
+    if lane.legacy:
+        return _reserve_by_old_calls(lane, world)
     for _ in range(1 + round(LATE_S / LATE_POLL_S) if world.uncertain else 1):
         if orphans := _orphans(lane, world):
             return {"attachment_id": orphans[0].id, "adopted": True}
@@ -52,16 +56,99 @@ def reserve(lane: Lane, world: World) -> dict[str, Any]:
     return {"attachment_id": created.id}
 
 
+def _reserve_by_old_calls(lane: Lane, world: World) -> dict[str, Any]:
+    """S1, old flow: os-reserve.  The claim on the volume says whose reservation it is.
+
+    In a move the volume stays `in-use`, and there is nothing to reserve.
+    """
+    if lane.other is None and world.cinder.volume(lane.volume_id).status != "attaching":
+        world.old_cinder.reserve(lane.volume_id)
+    return {"attachment_id": str(uuid4())}  # Cinder knows none: the ledger's own name for it
+
+
 def delete(lane: Lane, world: World) -> dict[str, Any]:
     """Delete the attachment; one the host deleted already is not asked for again.
 
     A reservation whose answer was lost is found as `reserve` would find it.
     """
+    if lane.legacy:
+        return _delete_by_old_calls(lane, world)
     if lane.attachment_id is None:
         for orphan in _orphans(lane, world):
             world.cinder.attachment_delete(orphan.id)
     elif world.book.get(Attachment, lane.attachment_id).state is not AttachmentState.DELETED:
         world.cinder.attachment_delete(lane.attachment_id)
+    return {}
+
+
+def _delete_by_old_calls(lane: Lane, world: World) -> dict[str, Any]:
+    """What is left when no host has the volume: the reservation, or Cinder's record of it."""
+    known = lane.attachment_id and world.book.get(Attachment, lane.attachment_id)
+    if lane.other is not None or (known and known.state is AttachmentState.DELETED):
+        return {}
+    rows = world.old_cinder.old_attachments(lane.volume_id)
+    for row in rows:
+        if row.server_id == lane.server_id:
+            world.old_cinder.detach(lane.volume_id, row.id)
+    if not rows and world.cinder.volume(lane.volume_id).status == "attaching":
+        world.old_cinder.unreserve(lane.volume_id)
+    return {}
+
+
+def make_volume(lane: Lane, world: World) -> dict[str, Any]:
+    """Create the volume of a new server's disk, if it is to be, and wait until it can be had."""
+    if lane.create is None:
+        return {}
+    volume = world.cinder.volume_create(lane.create, lane.bdm_id)
+    if volume.status.startswith("error"):
+        text = f"Volume {volume.id} could not be created ({volume.status}): see its messages."
+        raise PortError(ErrorKind.FINAL, "volume_error", text)
+    if volume.status not in {"available", "reserved", "in-use"}:
+        text = f"Volume {volume.id} is {volume.status}."
+        raise PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
+    return {"volume_id": volume.id}
+
+
+def delete_volume(lane: Lane, world: World) -> dict[str, Any]:
+    """Delete the volume with its server, if it is to be; a refusal is noted, not fatal (S3).
+
+    The last of its attachments that goes does it: before that Cinder would refuse.
+    """
+    held = world.book.get(Volume, lane.volume_id).held_by(lane.server_id)
+    if not lane.delete_on_termination or held:
+        return {}
+    try:
+        world.cinder.volume_delete(lane.volume_id)
+    except PortError as error:
+        if error.kind is not ErrorKind.FINAL:
+            raise
+        return {"refused": error.message}
+    return {}
+
+
+def complete_migration(lane: Lane, world: World) -> dict[str, Any]:
+    """Cinder's own migration is done; it says which of both ids the volume keeps (S1).
+
+    Asked a second time Cinder would take it for a user's swap: so we look first.  The
+    temporary volume is gone as soon as the migration is complete.
+    """
+    assert lane.other is not None, "a swap has two sides"
+    try:
+        world.cinder.volume(lane.volume_id)
+    except PortError as error:
+        if error.code != "not_found":
+            raise
+        return {"volume_id": lane.other.volume_id}
+    kept = world.cinder.migrate_volume_completion(lane.other.volume_id, lane.volume_id, error=False)
+    return {"volume_id": kept}
+
+
+def fail_migration(lane: Lane, world: World) -> dict[str, Any]:
+    """Cinder's own migration did not come to be: it deletes the new volume."""
+    assert lane.other is not None, "a swap has two sides"
+    if world.cinder.volume(lane.other.volume_id).migration_status != "migrating":
+        return {}  # it has heard already
+    world.cinder.migrate_volume_completion(lane.other.volume_id, lane.volume_id, error=True)
     return {}
 
 
@@ -77,4 +164,8 @@ def _orphans(lane: Lane, world: World) -> list[AttachmentView]:
 EFFECTS: dict[str, Callable[[Lane, World], dict[str, Any]]] = {
     LedgerVerb.ATTACHMENT_RESERVE: reserve,
     LedgerVerb.ATTACHMENT_DELETE: delete,
+    LedgerVerb.VOLUME_CREATE: make_volume,
+    LedgerVerb.VOLUME_DELETE: delete_volume,
+    LedgerVerb.MIGRATION_COMPLETE: complete_migration,
+    LedgerVerb.MIGRATION_FAIL: fail_migration,
 }

@@ -1,8 +1,7 @@
-"""What the ledger does when asked: load, decide, save - each in one transaction.
+"""What moves operations on: reports of hosts, acts of operators, the ledger's own steps.
 
-All functions here block (the eventsourcing library and cinderclient do) and run
-in worker threads.  A save that lost a race is decided again on fresh state, so a
-caller either gets an answer that was true when it was written, or a refusal.
+As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
+one transaction: load, decide, save.
 
 `perform` is the only place where the service itself acts on the world, and it
 records the result of the effect, never the effect's absence: what a crash leaves
@@ -11,28 +10,24 @@ is an intent without result, which the next dispatcher does again.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from functools import cache
 from typing import Any
-from uuid import NAMESPACE_URL, uuid4, uuid5
+from uuid import UUID
 
-import orjson
 import structlog
 
 from aggregates import errors
+from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Context
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
-from handlers import accept, operator, progress
+from handlers import operator, progress
 from handlers.engine import Wait, Work
 from host_agent.contract import ErrorKind, Registration, Report, StepError
-from host_agent.ports import Cinder, PortError
+from host_agent.ports import Cinder, OldCinder, PortError
 from ledger.application import ConflictError
 from ledger.effects import EFFECTS, World
 from ledger.unit import Store, Unit, own_context, within
@@ -40,143 +35,25 @@ from ledger.unit import Store, Unit, own_context, within
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Accepted:
-    """A request that became an operation; `position` is that of its last event.
-
-    `repeated`: the same idempotency key had been used for the same request before.
-    """
-
-    operation_id: str
-    position: int
-    repeated: bool = False
-
-
-class IdempotencyKeyReusedError(errors.DomainError):
-    """Idempotency key {key} was used for another request; use a new key for a new request."""
-
-    code = "idempotency_key_reused"
-    status = 422
-
-
 class Service:
-    """The write side.  `clock` gives seconds since the epoch, `wait` lets some pass."""
+    """What hosts, operators and dispatchers do (requests: ledger.requests).
+
+    `clock` gives seconds since the epoch, `wait` lets some pass.
+    """
 
     def __init__(
         self,
         store: Store,
         cinder: Cinder,
+        old_cinder: OldCinder,
         clock: Callable[[], float] = time.time,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
         self._cinder = cinder
+        self._old_cinder = old_cinder
         self._clock = clock
         self._wait = wait
-
-    # ------------------------------------------------------------- requests
-
-    def attach(
-        self,
-        request: accept.AttachVolume,
-        context: Context,
-        contact: Callable[[str], accept.Contact],
-        idempotency_key: str | None = None,
-    ) -> Accepted:
-        """Accept an attach.
-
-        Raises DomainError if it is refused, PortError if Cinder does not show the volume.
-        """
-        # Once for all attempts, and not at all for a repeated request.
-        view = cache(lambda: self._cinder.volume(request.volume_id))
-
-        def decide(unit: Unit, origin: accept.Origin) -> Operation:
-            instance = unit.get(Instance, request.server_id)
-            host = unit.get(Host, host_uuid(instance.host or ""))
-            return accept.attach(
-                request,
-                origin,
-                instance=instance,
-                volume=unit.get(Volume, request.volume_id),
-                view=view(),
-                host=host,
-                contact=contact(host.name),
-            )
-
-        return self._accept("attach", request, context, idempotency_key, decide)
-
-    def detach(
-        self,
-        request: accept.DetachVolume,
-        context: Context,
-        contact: Callable[[str], accept.Contact],
-        idempotency_key: str | None = None,
-    ) -> Accepted:
-        """Accept a detach.  Raises DomainError if it is refused."""
-
-        def decide(unit: Unit, origin: accept.Origin) -> Operation:
-            instance = unit.get(Instance, request.server_id)
-            device = instance.device_of(request.volume_id)
-            host = unit.get(Host, host_uuid(instance.host or ""))
-            return accept.detach(
-                request,
-                origin,
-                instance=instance,
-                volume=unit.get(Volume, request.volume_id),
-                mapping=unit.get(BlockDeviceMapping, device.bdm_id) if device else None,
-                host=host,
-                contact=contact(host.name),
-            )
-
-        return self._accept("detach", request, context, idempotency_key, decide)
-
-    def _accept(
-        self,
-        kind: str,
-        request: Any,
-        context: Context,
-        key: str | None,
-        decide: Callable[[Unit, accept.Origin], Operation],
-    ) -> Accepted:
-        # An idempotency key names the operation, so the log itself keeps it unique.
-        project = context.actor.project_id or context.actor.name
-        operation_id = uuid5(NAMESPACE_URL, f"{project}/{key}") if key else uuid4()
-        fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
-        context = replace(context, operation_id=str(operation_id))
-
-        def attempt() -> Accepted:
-            if key is not None:
-                known = self._store.load(Operation, operation_id)
-                if known.started is not None:
-                    if known.started.fingerprint != fingerprint:
-                        raise IdempotencyKeyReusedError(key=key)
-                    return Accepted(str(operation_id), 0, repeated=True)
-            unit = Unit(self._store)
-            origin = accept.Origin(
-                operation_id=operation_id,
-                bdm_id=uuid4(),
-                context=context,
-                fingerprint=fingerprint,
-            )
-            operation = decide(unit, origin)
-            unit.add(operation)
-            progress.settle(operation, unit, self._clock())
-            return Accepted(str(operation_id), unit.save(context))
-
-        return self._store.retrying(attempt)
-
-    def set_delete_on_termination(self, bdm_id: str, value: bool, context: Context) -> int:
-        """Change the flag of a live mapping; the last position written."""
-
-        def attempt() -> int:
-            unit = Unit(self._store)
-            mapping = unit.get(BlockDeviceMapping, bdm_id)
-            if mapping.created is None or not mapping.live:
-                raise errors.NotAttachedError(server_id="(gone)", volume_id="(gone)")
-            mapping.set_delete_on_termination(value)
-            return unit.save(context)
-
-        return self._store.retrying(attempt)
 
     # ---------------------------------------------------------------- hosts
 
@@ -199,7 +76,10 @@ class Service:
                     devices=guest.devices,
                     project_id=guest.project_id,
                     user_id=guest.user_id,
+                    definition=guest.definition,
                 )
+            if host.suspect:
+                host.showed(*leftovers(name, said, unit))
             return host, unit.save(context)
 
         return self._store.retrying(attempt)
@@ -276,14 +156,26 @@ class Service:
         def attempt() -> int:
             unit = Unit(self._store)
             operation = unit.get(Operation, operation_id)
-            runs = [run for run in operation.history.active.values() if run.host == host]
-            for run in runs:
-                progress.failed(operation, run, progress.fenced_error(host), self._clock())
-            if runs:
+            if progress.host_fenced(operation, host, self._clock()):
                 progress.settle(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
         return self._store.retrying(attempt)
+
+    def others(self, host: str, volume_id: str, attachment_id: str) -> list[str]:
+        """Servers that have a volume connected on a host by other attachments (S3).
+
+        Read from the log itself: the agent asks under its lock of the volume, and every
+        report made under that lock is durable before it is given up.
+        """
+        holders = self._store.load(Volume, UUID(volume_id)).holders
+        found = set()
+        for held_id, server_id in holders.items():
+            attachment = self._store.load(Attachment, UUID(held_id))
+            here = attachment.host == host and attachment.may_be_connected
+            if held_id != attachment_id and here:
+                found.add(server_id)
+        return sorted(found)
 
     # ------------------------------------------------------------ operators
 
@@ -351,11 +243,12 @@ class Service:
         """Do one effect of the ledger's own and record what came of it."""
         run = work.runs[0]
         step = operation.history.next_step(run)
-        verb = progress.plan_of(operation).verb(step, undo=run.undo)
-        lane = progress.lane_of(operation, run.lane)
+        verb = progress.verb_of(operation, run)
+        lane = progress.lane_of(operation, run.lane, step)
         earlier = operation.history.record(run.lane, step, undo=run.undo).error
         world = World(
             cinder=self._cinder,
+            old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
             uncertain=taken_over or (earlier or {}).get("kind") == ErrorKind.UNKNOWN,
@@ -393,6 +286,27 @@ class Service:
             unit.save(own_context(operation))
         except ConflictError:
             return  # somebody decided the same, or better; the next call sees it
+
+
+def leftovers(host: str, said: Registration, unit: Unit) -> tuple[list[str], list[str]]:
+    """Guests and connections that a host shows though they are not its any more (D7).
+
+    A guest that the ledger never knew is nobody's leftover.
+    """
+    guests = []
+    for guest in said.guests:
+        instance = unit.get(Instance, guest.server_id)
+        if instance.version and (
+            instance.deleted or host not in {instance.host, instance.resize_source}
+        ):
+            guests.append(guest.server_id)
+    attachments = []
+    for attachment_id in said.connections:
+        attachment = unit.get(Attachment, attachment_id)
+        gone = attachment.state in {AttachmentState.DISCONNECTED, AttachmentState.DELETED}
+        if attachment.version and (gone or attachment.host != host):
+            attachments.append(attachment_id)
+    return guests, attachments
 
 
 def unexpected(error: Exception) -> StepError:

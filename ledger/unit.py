@@ -45,7 +45,8 @@ class Unit:
 
     def fetch(self, kind: type[Aggregate], ids: Iterable[str]) -> None:
         """Load several at once that will be asked for, with one query."""
-        wanted = [(kind, UUID(id_)) for id_ in ids]
+        keys = ((kind, UUID(id_)) for id_ in ids)
+        wanted = [key for key in keys if key not in self._loaded]
         self._loaded.update(zip(wanted, self._store.load_many(*wanted), strict=True))
 
     def add(self, aggregate: Aggregate) -> None:

@@ -17,10 +17,13 @@ _STATE_AFTER = {kind.TOPIC: state.value for kind, (_, state) in Attachment.TRANS
 
 def _fold(row: Row | None, event: LoggedEvent) -> Row:
     body = event.body
-    row = {**(row or _new(event)), **event.stamp, "state": _STATE_AFTER[event.topic]}
+    row = {**(row or _new(event)), **event.stamp}
+    row["state"] = _STATE_AFTER.get(event.topic, row.get("state"))
     if event.operation_id is not None:
         row["operation_id"] = event.operation_id
     match event.topic:
+        case Attachment.VolumeRenamed.TOPIC:
+            row["volume_id"] = body["volume_id"]
         case Attachment.ConnectorUpdated.TOPIC:
             row.update(
                 host=body["host"], driver=body["driver"], target_digest=body["target_digest"]
@@ -38,6 +41,7 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
 def _new(event: LoggedEvent) -> Row:
     return {
         **event.body,
+        "legacy": event.body.get("legacy", False),
         "attachment_id": event.originator_id,
         "spans": [],
         "created_at": event.recorded_at,
@@ -69,7 +73,7 @@ def _spans(row: Row) -> list[Row]:
 ATTACHMENTS = Projection(
     table="attachments",
     key="attachment_id",
-    topics=frozenset(_STATE_AFTER),
+    topics=frozenset({*_STATE_AFTER, Attachment.VolumeRenamed.TOPIC}),
     key_of=originator,
     fold=_fold,
     derived=(Derived("spans", _spans),),

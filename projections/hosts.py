@@ -5,7 +5,14 @@ from __future__ import annotations
 from aggregates.host import Host
 from projections.base import LoggedEvent, Projection, Row
 
-_NEW: Row = {"epoch": 0, "fenced": False, "fence_reason": None, "fence_evidence": None}
+_NEW: Row = {
+    "epoch": 0,
+    "fenced": False,
+    "fence_reason": None,
+    "fence_evidence": None,
+    "suspect": False,
+    "leftovers": None,
+}
 
 
 def _key(event: LoggedEvent) -> str:
@@ -24,11 +31,16 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
             row.update(
                 epoch=event.body["epoch"],
                 fenced=True,
+                suspect=True,
                 fence_reason=event.body["reason"],
                 fence_evidence=event.body["evidence"],
             )
         case Host.Unfenced.TOPIC:
             row.update(fenced=False, fence_reason=None, fence_evidence=None)
+        case Host.LeftoversFound.TOPIC:
+            row["leftovers"] = {name: event.body[name] for name in ("guests", "attachments")}
+        case Host.LeftoversCleared.TOPIC:
+            row.update(suspect=False, leftovers=None)
     return row
 
 
@@ -36,7 +48,15 @@ HOSTS = Projection(
     table="hosts",
     key="host",
     key_type="text",
-    topics=frozenset({Host.HostRegistered.TOPIC, Host.Fenced.TOPIC, Host.Unfenced.TOPIC}),
+    topics=frozenset(
+        {
+            Host.HostRegistered.TOPIC,
+            Host.Fenced.TOPIC,
+            Host.Unfenced.TOPIC,
+            Host.LeftoversFound.TOPIC,
+            Host.LeftoversCleared.TOPIC,
+        }
+    ),
     key_of=_key,
     fold=_fold,
 )

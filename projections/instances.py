@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from aggregates.instance import VM_STATE_OF as VM_STATE_OF_POWER_STATE
 from aggregates.instance import Instance, VmState
 from projections.base import LoggedEvent, Projection, Row, originator
 
+_I = Instance
+
 
 def _fold(row: Row | None, event: LoggedEvent) -> Row:
-    body = event.body
     row = {**(row or _new(event)), **event.stamp}
-    match event.topic:
-        case Instance.InstanceRegistered.TOPIC | Instance.InstanceObserved.TOPIC:
-            row.update(
-                name=body["name"],
-                host=body["host"],
-                power_state=body["power_state"],
-                devices=body["devices"],
-                base_vm_state=VM_STATE_OF_POWER_STATE.get(
-                    body["power_state"], row["base_vm_state"]
-                ),
-            )
-        case Instance.Faulted.TOPIC:
-            row["faults"] = {**row["faults"], body["claimant"]: body["message"]}
-        case Instance.FaultCleared.TOPIC:
-            row["faults"] = {k: v for k, v in row["faults"].items() if k != body["claimant"]}
-    row["vm_state"] = VmState.ERROR if row["faults"] else row["base_vm_state"]
+    if event.topic in _CHANGES:
+        row.update(_CHANGES[event.topic](row, event.body))
+    row["vm_state"] = _vm_state(row)
     return row
 
 
@@ -35,22 +25,73 @@ def _new(event: LoggedEvent) -> Row:
         "project_id": event.body["project_id"],
         "user_id": event.body["user_id"],
         "base_vm_state": VmState.BUILDING,
+        "power_state": "nostate",
+        "devices": [],
+        "definition": None,
         "faults": {},
+        "claims": {},
+        "resize_source": None,
+        "deleted": False,
         "created_at": event.recorded_at,
     }
 
 
+def _vm_state(row: Row) -> str:
+    """As Instance.vm_state."""
+    if row["deleted"]:
+        return VmState.DELETED
+    if row["faults"]:
+        return VmState.ERROR
+    if row["host"] is None:
+        return VmState.SHELVED_OFFLOADED
+    return VmState.RESIZED if row["resize_source"] else row["base_vm_state"]
+
+
+def _observed(row: Row, body: Row) -> Row:
+    seen = {name: body[name] for name in ("name", "host", "devices")}
+    return {**seen, **_power(row, body["power_state"])}
+
+
+def _power(row: Row, power_state: str) -> Row:
+    base = VM_STATE_OF_POWER_STATE.get(power_state, row["base_vm_state"])
+    return {"power_state": power_state, "base_vm_state": base}
+
+
+def _defined(_: Row, body: Row) -> Row:
+    return {name: body[name] for name in ("name", "host", "definition")}
+
+
+def _claimed(row: Row, body: Row) -> Row:
+    claim = {"exclusive": body["exclusive"], "flow": body.get("flow")}
+    return {"claims": {**row["claims"], body["claimant"]: claim}}
+
+
+def _without(row: Row, column: str, body: Row) -> Row:
+    return {column: {k: v for k, v in row[column].items() if k != body["claimant"]}}
+
+
+_CHANGES: dict[str, Callable[[Row, Row], Row]] = {
+    _I.InstanceRegistered.TOPIC: _observed,
+    _I.InstanceObserved.TOPIC: _observed,
+    _I.Defined.TOPIC: _defined,
+    _I.DefinitionChanged.TOPIC: lambda _, body: {"definition": body["definition"]},
+    _I.Placed.TOPIC: lambda row, body: {"host": body["host"], **_power(row, body["power_state"])},
+    _I.Offloaded.TOPIC: lambda row, _: {"host": None, "devices": [], **_power(row, "shutdown")},
+    _I.Resized.TOPIC: lambda _, body: {"resize_source": body["source"]},
+    _I.ResizeSettled.TOPIC: lambda _row, _body: {"resize_source": None},
+    _I.Deleted.TOPIC: lambda _row, _body: {"deleted": True},
+    _I.Faulted.TOPIC: lambda row, body: {
+        "faults": {**row["faults"], body["claimant"]: body["message"]}
+    },
+    _I.FaultCleared.TOPIC: lambda row, body: _without(row, "faults", body),
+    _I.Claimed.TOPIC: _claimed,
+    _I.ClaimReleased.TOPIC: lambda row, body: _without(row, "claims", body),
+}
+
 INSTANCES = Projection(
     table="instances",
     key="server_id",
-    topics=frozenset(
-        {
-            Instance.InstanceRegistered.TOPIC,
-            Instance.InstanceObserved.TOPIC,
-            Instance.Faulted.TOPIC,
-            Instance.FaultCleared.TOPIC,
-        }
-    ),
+    topics=frozenset(_CHANGES),
     key_of=originator,
     fold=_fold,
 )

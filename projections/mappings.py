@@ -8,25 +8,39 @@ from projections.base import LoggedEvent, Projection, Row, originator
 _STATE_AFTER = {
     kind.TOPIC: state.value for kind, (_, state) in BlockDeviceMapping.TRANSITIONS.items()
 }
-_FLAG_SET = BlockDeviceMapping.DeleteOnTerminationSet.TOPIC
+_STATELESS = frozenset(
+    {
+        BlockDeviceMapping.DeleteOnTerminationSet.TOPIC,
+        BlockDeviceMapping.AttachmentSwitched.TOPIC,
+    }
+)
+
+
+_TAKEN = frozenset({BlockDeviceMapping.MappingCreated.TOPIC, BlockDeviceMapping.RootAttached.TOPIC})
 
 
 def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
     if event.topic == BlockDeviceMapping.MappingEnded.TOPIC:
         return None
+    body = event.body
     row = {**(row or _new(event)), **event.stamp}
     row["state"] = _STATE_AFTER.get(event.topic, row.get("state", MappingState.BOUND))
+    if event.topic in _TAKEN:
+        row.update(body, kept=None, serial=body["volume_id"], legacy=body.get("legacy", False))
     match event.topic:
+        case BlockDeviceMapping.AttachmentSwitched.TOPIC:
+            row.update(body)
+        case BlockDeviceMapping.RootDetached.TOPIC:
+            row.update(volume_id=None, attachment_id=None, serial=None)
         case BlockDeviceMapping.DevicePlugged.TOPIC:
-            row.update(device_name=event.body["device_name"], bus=event.body["bus"])
+            row.update(device_name=body["device_name"], bus=body["bus"])
         case BlockDeviceMapping.DeleteOnTerminationSet.TOPIC:
-            row["delete_on_termination"] = event.body["delete_on_termination"]
+            row["delete_on_termination"] = body["delete_on_termination"]
     return row
 
 
 def _new(event: LoggedEvent) -> Row:
     return {
-        **event.body,
         "bdm_id": event.originator_id,
         "bus": None,
         "created_at": event.recorded_at,
@@ -37,7 +51,7 @@ def _new(event: LoggedEvent) -> Row:
 MAPPINGS = Projection(
     table="mappings",
     key="bdm_id",
-    topics=frozenset({*_STATE_AFTER, _FLAG_SET}),
+    topics=frozenset({*_STATE_AFTER, *_STATELESS}),
     key_of=originator,
     fold=_fold,
 )

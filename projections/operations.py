@@ -5,6 +5,9 @@ learnt), `steps` (keyed "<lane>.<step>", undone ones with ".undo"), `active` and
 by lane.  `due_at` says when a dispatcher must look: as long as a run of the ledger's own is
 under way or nothing is, now; else when the first retry is due; NULL only while every
 unfinished lane waits for a host's report, which itself takes the next decisions.
+
+A run that is to be undone while its host is at it is handed out once more, with `cancel`:
+its command moves to the end of the host's mailbox.
 """
 
 from __future__ import annotations
@@ -12,7 +15,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from aggregates.operation import LANE_FACTS, Operation, OperationState, StepStatus
+from aggregates.operation import (
+    SERVER,
+    Operation,
+    OperationState,
+    StepStatus,
+    learn,
+    new_side_steps,
+    side_of,
+)
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _TOPICS = frozenset(kind.TOPIC for kind in Operation.TRANSITIONS)
@@ -62,8 +73,9 @@ def _new(event: LoggedEvent) -> Row:
         "operation_id": event.originator_id,
         "flow": body["flow"],
         "server_id": body["server_id"],
-        "volume_ids": sorted({lane["volume_id"] for lane in plan["lanes"]}),
-        "host": plan["hosts"].get("host"),
+        "volume_ids": _volumes(plan["lanes"]),
+        "host": plan["hosts"].get("host") or plan["hosts"].get("source"),
+        "destination": plan["hosts"].get("destination"),
         "state": OperationState.RUNNING,
         "error": None,
         "plan": plan,
@@ -82,6 +94,11 @@ def _new(event: LoggedEvent) -> Row:
     }
 
 
+def _volumes(lanes: list[Row]) -> list[str]:
+    sides = [side for lane in lanes for side in (lane, lane.get("new") or {})]
+    return sorted({side["volume_id"] for side in sides if side.get("volume_id")})
+
+
 def _run_started(row: Row, event: LoggedEvent) -> None:
     body, lane = event.body, str(event.body["lane"])
     run = {name: body[name] for name in ("run", "steps", "undo", "host", "epoch")}
@@ -92,19 +109,27 @@ def _run_started(row: Row, event: LoggedEvent) -> None:
 
 
 def _succeeded(row: Row, body: Row) -> None:
+    passed = body["undo"] and bool(body["outputs"].get("passed"))
+    if passed or (not body["undo"] and body["step"] == row["plan"]["pivot"]):
+        row["unwinding"] = False
     record = {"status": StepStatus.DONE, "took_ms": body["took_ms"], "error": None}
-    _record(row, body, attempts=1, **record)
-    facts = {name: body["outputs"][name] for name in LANE_FACTS if name in body["outputs"]}
-    row["lanes"] = [
-        {**lane, **facts} if number == body["lane"] else lane
-        for number, lane in enumerate(row["lanes"])
-    ]
+    _record(row, {**body, "undo": body["undo"] and not passed}, attempts=1, **record)
+    _learn(row, body)
     lane = str(body["lane"])
     run = row["active"][lane]
-    if body["step"] == run["steps"][-1]:
+    if passed or body["step"] == run["steps"][-1]:
         row["active"] = _without(row["active"], lane)
     else:
         row["active"] = {**row["active"], lane: {**run, "done": run["done"] + 1}}
+
+
+def _learn(row: Row, body: Row) -> None:
+    if body["lane"] == SERVER:
+        return
+    lanes = [dict(lane) for lane in row["lanes"]]
+    learn(lanes[body["lane"]], body["outputs"], new=body["step"] in new_side_steps(row["plan"]))
+    row["lanes"] = lanes
+    row["volume_ids"] = sorted({*row["volume_ids"], *_volumes(lanes)})
 
 
 def _not_done(row: Row, body: Row, status: StepStatus) -> None:
@@ -127,6 +152,10 @@ def _operator_acted(row: Row, event: LoggedEvent) -> None:
     row.update(state=OperationState.RUNNING, left_steps=None)
     if event.topic == Operation.UnwindRequested.TOPIC:
         _turn_around(row)
+        row["active"] = {
+            lane: run if run["undo"] else {**run, "cancel": True, "position": event.position}
+            for lane, run in row["active"].items()
+        }
         return
     if event.topic == Operation.StepSkipped.TOPIC:
         _record(row, event.body, attempts=0, status=StepStatus.SKIPPED, error=None)
@@ -187,6 +216,7 @@ def _without(mapping: Row, name: str) -> Row:
 
 def _commands(row: Row) -> list[Row]:
     """The mailbox: one command for each run that a host owes results of."""
+    new = new_side_steps(row["plan"])
     return [
         {
             "operation_id": row["operation_id"],
@@ -200,13 +230,22 @@ def _commands(row: Row) -> list[Row]:
                 "epoch": run["epoch"],
                 "request_id": row["request_id"],
                 "flow": row["flow"],
-                "lane": row["lanes"][int(lane)],
+                "cancel": run.get("cancel", False),
                 "steps": _todo(row["plan"], run),
+                **_subject(row, int(lane), new=run["steps"][0] in new),
             },
         }
         for lane, run in row["active"].items()
         if run["host"] is not None
     ]
+
+
+def _subject(row: Row, lane: int, *, new: bool) -> Row:
+    """What the command is about: a lane, or the whole server."""
+    if lane != SERVER:
+        return {"lane": side_of(row["lanes"][lane], new=new)}
+    lanes = [side_of(each, new=new) for each in row["lanes"]]
+    return {"guest": {**row["plan"]["guest"], "lanes": lanes}}
 
 
 def _todo(plan: Row, run: Row) -> list[Row]:

@@ -82,6 +82,16 @@ CREATE TABLE host_contact (
     seen_at timestamptz NOT NULL
 );
 
+-- How far a long step has come.
+CREATE TABLE progress (
+    operation_id uuid NOT NULL,
+    run int NOT NULL,
+    done_bytes bigint NOT NULL,
+    total_bytes bigint NOT NULL,
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (operation_id, run)
+);
+
 -- ---------------------------------------------------------------------------------------
 -- Projections: each can be rebuilt from the log at any time.
 
@@ -104,17 +114,21 @@ CREATE TABLE instances (
     devices jsonb NOT NULL,              -- disk targets last seen in the guest
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,     -- in every projection: recorded_at and position
-    position bigint NOT NULL             -- of the last event that is in the row
+    position bigint NOT NULL,            -- of the last event that is in the row
+    definition text,                     -- the guest without its volumes: domain XML
+    claims jsonb NOT NULL DEFAULT '{}',  -- {operation id: {exclusive, flow}}
+    resize_source text,                  -- the host that a resize can be reverted to
+    deleted boolean NOT NULL DEFAULT false
 );
 CREATE INDEX instances_by_project ON instances (project_id, name);
 CREATE INDEX instances_by_host ON instances (host);
 
--- Block device mappings that are alive.
+-- Block device mappings that are alive; one without volume is a root that was detached (S2).
 CREATE TABLE mappings (
     bdm_id uuid PRIMARY KEY,
     server_id uuid NOT NULL,
-    volume_id uuid NOT NULL,
-    attachment_id uuid NOT NULL,
+    volume_id uuid,
+    attachment_id uuid,
     device_name text,
     bus text,
     tag text,
@@ -125,7 +139,10 @@ CREATE TABLE mappings (
     created_at timestamptz NOT NULL,
     created_position bigint NOT NULL,    -- the order in which mappings are listed
     updated_at timestamptz NOT NULL,
-    position bigint NOT NULL
+    position bigint NOT NULL,
+    kept uuid,                           -- the former attachment, until a resize is settled
+    serial uuid,                         -- the id by which the guest knows the disk
+    legacy boolean NOT NULL DEFAULT false  -- attached by Cinder's old calls
 );
 CREATE INDEX mappings_by_server ON mappings (server_id, created_position);
 CREATE INDEX mappings_by_volume ON mappings (volume_id);
@@ -147,7 +164,8 @@ CREATE TABLE attachments (
     spans jsonb NOT NULL,                -- what the table spans is derived from
     created_position bigint NOT NULL,
     updated_at timestamptz NOT NULL,
-    position bigint NOT NULL
+    position bigint NOT NULL,
+    legacy boolean NOT NULL DEFAULT false  -- by Cinder's old calls; the id is our own
 );
 CREATE INDEX attachments_by_volume ON attachments (volume_id, created_position);
 CREATE INDEX attachments_by_server ON attachments (server_id, created_position);
@@ -175,7 +193,7 @@ CREATE TABLE operations (
     flow text NOT NULL,
     server_id uuid NOT NULL,
     volume_ids uuid[] NOT NULL,
-    host text,                           -- where its host steps run
+    host text,                           -- where the server is when it begins
     state text NOT NULL,                 -- aggregates.operation.OperationState
     outcome text,                        -- aggregates.operation.Outcome, once finished
     error jsonb,                         -- the first one
@@ -196,7 +214,8 @@ CREATE TABLE operations (
     finished_at timestamptz,
     due_at timestamptz,                  -- when a dispatcher must look; NULL: a host's turn
     updated_at timestamptz NOT NULL,
-    position bigint NOT NULL
+    position bigint NOT NULL,
+    destination text                     -- where it takes the server
 );
 CREATE INDEX operations_due ON operations (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX operations_open ON operations (state, started_position) WHERE state <> 'finished';
@@ -210,7 +229,7 @@ CREATE TABLE mailbox (
     operation_id uuid NOT NULL,
     run int NOT NULL,
     host text NOT NULL,
-    position bigint NOT NULL,            -- of the intent: the agent's cursor, it never moves
+    position bigint NOT NULL,            -- of the intent, or of its cancellation: the cursor
     command jsonb NOT NULL,              -- host_agent.contract.Command without `position`
     done_steps int NOT NULL,
     PRIMARY KEY (operation_id, run)
@@ -228,5 +247,7 @@ CREATE TABLE hosts (
     fence_evidence text,
     registered_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
-    position bigint NOT NULL
+    position bigint NOT NULL,
+    suspect boolean NOT NULL DEFAULT false,  -- fenced, and not shown since that it is clean
+    leftovers jsonb                      -- what it has that is not its any more
 );

@@ -2,8 +2,43 @@
 
 from __future__ import annotations
 
-from handlers.flows.attach import ATTACH
+from handlers.flows.attach import ATTACH, ATTACH_OFFLOADED
+from handlers.flows.boot import BOOT
+from handlers.flows.delete import DELETE
 from handlers.flows.detach import DETACH
+from handlers.flows.evacuate import EVACUATE
+from handlers.flows.live_migrate import LIVE_MIGRATE
+from handlers.flows.power import PAUSE, REBOOT, REBUILD, START, STOP, UNPAUSE
+from handlers.flows.refresh import CONVERT, REFRESH
+from handlers.flows.resize import CONFIRM_RESIZE, RESIZE, REVERT_RESIZE
+from handlers.flows.shelve import SHELVE, UNSHELVE
+from handlers.flows.swap import MIGRATE_VOLUME, SWAP
 from handlers.plan import Flow
 
-FLOWS: dict[str, Flow] = {flow.name: flow for flow in (ATTACH, DETACH)}
+FLOWS: dict[str, Flow] = {
+    flow.name: flow
+    for flow in (
+        ATTACH,
+        ATTACH_OFFLOADED,
+        DETACH,
+        BOOT,
+        LIVE_MIGRATE,
+        RESIZE,
+        CONFIRM_RESIZE,
+        REVERT_RESIZE,
+        EVACUATE,
+        SHELVE,
+        UNSHELVE,
+        SWAP,
+        MIGRATE_VOLUME,
+        START,
+        STOP,
+        PAUSE,
+        UNPAUSE,
+        REBOOT,
+        REBUILD,
+        DELETE,
+        REFRESH,
+        CONVERT,
+    )
+}

@@ -1,8 +1,9 @@
-"""Attach a volume to a server that is on a host, running or stopped (S1, attach).
+"""Attach a volume to a server (S1, attach; S2 for roots; S3 for shared volumes).
 
 The steps and their order are S1's.  Its rollback - os-brick disconnect to be sure,
 then the attachment in Cinder - is the undo column read from the bottom; trouble
 in the rollback parks the operation and puts the server into ERROR, as S1 asks.
+A server that is offloaded has no host: the volume is reserved for it, no more.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ from __future__ import annotations
 from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
 from host_agent.contract import Verb
 
+_RESERVED = Stage(
+    Place.LEDGER,
+    (
+        # S1, step 1: reserved, without connector, before the API answers ...
+        Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),
+        # ... and the mapping exists only with its attachment id.
+        Step("bind", LedgerVerb.MAPPING_BIND, undo=LedgerVerb.MAPPING_UNBIND),
+    ),
+)
+
 ATTACH = Flow(
     name="attach",
+    exclusive=False,
     stages=(
-        Stage(
-            Place.LEDGER,
-            (
-                # S1, step 1: reserved, without connector, before the API answers ...
-                Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),
-                # ... and the mapping exists only with its attachment id.
-                Step("bind", LedgerVerb.MAPPING_BIND, undo=LedgerVerb.MAPPING_UNBIND),
-            ),
-        ),
+        _RESERVED,
         Stage(
             Place.HOST,
             (
@@ -39,3 +43,5 @@ ATTACH = Flow(
         ),
     ),
 )
+
+ATTACH_OFFLOADED = Flow(name="attach_offloaded", exclusive=False, stages=(_RESERVED,))

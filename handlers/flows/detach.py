@@ -1,7 +1,8 @@
-"""Detach a volume from a server that is on a host, running or stopped (S1, detach).
+"""Detach a volume from a server, wherever that is (S1, detach; S2 for roots).
 
 There is no begin_detaching: S1 does not list it, and without it nothing can be
-left in `detaching` (LP 880399).
+left in `detaching` (LP 880399).  An offloaded server's volume is only reserved: with
+no host to do the first three steps, the ledger deletes the reservation (LP 1808089).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from host_agent.contract import Verb
 DETACH = Flow(
     name="detach",
     pivot="unplug",
+    exclusive=False,
     stages=(
         Stage(
             Place.HOST,

@@ -12,6 +12,7 @@ SELECT i.*
   FROM instances AS i
  WHERE (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s)
    AND (%(name)s::text IS NULL OR strpos(i.name, %(name)s) > 0)
+   AND NOT i.deleted
    AND (%(marker)s::uuid IS NULL OR (i.created_at, i.server_id) < (
            SELECT m.created_at, m.server_id FROM instances AS m WHERE m.server_id = %(marker)s))
  ORDER BY i.created_at DESC, i.server_id DESC

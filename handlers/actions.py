@@ -1,0 +1,294 @@
+"""Requests about a whole server: moves, power, shelving, deletion, repair.
+
+What is demanded of a server and of its host is a table, as the flows are (Nova's guards
+and messages); what differs from flow to flow is only which attachments are its lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aggregates import errors
+from aggregates.attachment import Attachment
+from aggregates.host import Host
+from aggregates.instance import Instance, VmState
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+from handlers.definition import resized
+from handlers.guards import (
+    MOVES_VERSION,
+    Contact,
+    Origin,
+    Server,
+    check_contact,
+    check_vm_state,
+    lane_of_mapping,
+    start,
+)
+from handlers.plan import Place
+from host_agent.contract import GuestOrder
+
+S = VmState
+_RUNNING = frozenset({"running", "paused"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """What is asked for: a flow, and what only some of them need.
+
+    `running`: whether the guest shall run afterwards; None: as it does now.
+    """
+
+    server_id: str
+    flow: str
+    destination: str | None = None
+    vcpus: int | None = None
+    memory_mb: int | None = None
+    force: bool = False
+    running: bool | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What must be so; `action` is what Nova calls it in its messages."""
+
+    action: str
+    states: frozenset[VmState]
+    host: bool = True  # the server's host has to answer
+    moves: bool = False  # the guest leaves its host: its disks must all be volumes
+    root: bool = False  # refused while the root volume is detached (S2)
+    volumes: bool = True  # nothing else may be done to its volumes meanwhile
+    destination: bool = False
+
+
+def _states(*states: VmState) -> frozenset[VmState]:
+    return frozenset(states)
+
+
+RULES: dict[str, Rule] = {
+    "live_migrate": Rule(
+        "os-migrateLive", _states(S.ACTIVE, S.PAUSED), moves=True, destination=True
+    ),
+    "resize": Rule("resize", _states(S.ACTIVE, S.STOPPED), moves=True, destination=True),
+    "confirm_resize": Rule("confirmResize", _states(S.RESIZED), host=False),
+    "revert_resize": Rule("revertResize", _states(S.RESIZED)),
+    "evacuate": Rule(
+        "evacuate",
+        _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
+        host=False,
+        moves=True,
+        root=True,
+        destination=True,
+    ),
+    "shelve": Rule("shelve", _states(S.ACTIVE, S.PAUSED, S.STOPPED), moves=True),
+    "unshelve": Rule(
+        "unshelve", _states(S.SHELVED_OFFLOADED), host=False, root=True, destination=True
+    ),
+    "start": Rule("start", _states(S.STOPPED), root=True, volumes=False),
+    "stop": Rule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), volumes=False),
+    "pause": Rule("pause", _states(S.ACTIVE), volumes=False),
+    "unpause": Rule("unpause", _states(S.PAUSED), volumes=False),
+    "reboot": Rule(
+        "reboot",
+        _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
+        root=True,
+        volumes=False,
+    ),
+    "rebuild": Rule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
+    "refresh": Rule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
+    "convert": Rule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """The hosts a request is about, as they are now."""
+
+    get: Callable[[str], Host]
+    contact: Callable[[str], Contact]
+
+
+def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
+    """Accept what is asked for, or raise a DomainError."""
+    rule, instance = RULES[request.flow], server.instance
+    check_vm_state(instance, rule.action, rule.states)
+    if rule.root and instance.root_missing:
+        raise errors.NoRootError(action=rule.action)
+    if rule.moves and instance.local_disks:
+        raise errors.LocalDisksError(
+            server_id=request.server_id, disks=", ".join(instance.local_disks)
+        )
+    places = _places(request, rule, instance, hosts)
+    order = _order(request, instance, places, hosts)
+    lanes = LANES.get(request.flow, _one_sided)(server, places)
+    volumes = server.volumes.values() if rule.volumes else ()
+    return start(request.flow, origin, instance, lanes, places, volumes, order)
+
+
+def delete(origin: Origin, *, server: Server, attachments: Sequence[Attachment]) -> Operation:
+    """Accept a deletion: possible in any state, unless an operation is at work.
+
+    `attachments` are all that the server still has, wherever they are.
+    """
+    instance = server.instance
+    check_vm_state(instance, "delete", set(VmState) - {S.DELETED})
+    by_volume = {mapping.volume_id: mapping for mapping in server.attached}
+    lanes = []
+    for attachment in attachments:
+        mapping = by_volume.get(attachment.volume_id)
+        held = attachment.host if attachment.may_be_connected else None
+        lanes.append(_lane_of_attachment(attachment, mapping, held))
+    bare = [m for m in server.mappings if m.live and m.volume_id is None]
+    places: dict[Place, str | None] = {
+        Place.HOST: instance.host,
+        Place.SOURCE: instance.resize_source,
+    }
+    order = GuestOrder(server_id=str(instance.id), running=False, force=True)
+    operation = start("delete", origin, instance, lanes, places, server.volumes.values(), order)
+    for mapping in bare:  # a root's place without a volume needs no release
+        mapping.record(BlockDeviceMapping.MappingEnded)
+        instance.release_device(str(mapping.id))
+    return operation
+
+
+def _places(request: Act, rule: Rule, instance: Instance, hosts: Hosts) -> dict[Place, str | None]:
+    """Where the flow runs, every host of it fit for it."""
+    here = instance.host
+    places: dict[Place, str | None] = {Place.HOST: here, Place.SOURCE: here}
+    if request.flow in {"confirm_resize", "revert_resize"}:
+        places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
+    if rule.host and here is not None:
+        check_contact(hosts.get(here), hosts.contact(here))
+    if request.flow == "evacuate" and here is not None and not hosts.get(here).fenced:
+        raise errors.HostNotFencedError(host=here)
+    if rule.destination:
+        places[Place.DESTINATION] = _destination(request, instance, hosts)
+    return places
+
+
+def _destination(request: Act, instance: Instance, hosts: Hosts) -> str:
+    name = request.destination
+    assert name is not None, "the caller chooses a host if the user does not"
+    host = hosts.get(name)
+    why = None
+    if host.version == 0:
+        why = "no agent of that name has ever registered"
+    elif name == instance.host:
+        why = "it is there"
+    elif host.service_version < MOVES_VERSION:
+        why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
+    elif request.flow == "live_migrate" and not host.capabilities.get("migration"):
+        why = "its agent is not configured to receive live migrations"
+    if why is not None:
+        raise errors.DestinationError(host=name, server_id=request.server_id, why=why)
+    check_contact(host, hosts.contact(name))
+    return name
+
+
+def _order(
+    request: Act, instance: Instance, places: dict[Place, str | None], hosts: Hosts
+) -> GuestOrder:
+    """What the hosts are told of the guest as a whole."""
+    definition = instance.definition
+    if request.flow not in {"stop", "pause", "unpause", "refresh", "convert"} and not definition:
+        raise errors.DefinitionError(server_id=request.server_id)
+    if definition and (request.vcpus or request.memory_mb):
+        definition = resized(definition, request.vcpus, request.memory_mb)
+    running = request.running
+    if running is None:
+        running = instance.power_state in _RUNNING or request.flow in {"start", "unshelve"}
+    order = GuestOrder(
+        server_id=request.server_id,
+        definition=definition,
+        running=running,
+        force=request.force,
+    )
+    if request.flow == "live_migrate":
+        name = places[Place.DESTINATION] or ""
+        order = replace(
+            order, destination={"host": name, **hosts.get(name).capabilities["migration"]}
+        )
+    return order
+
+
+# --- lanes -----------------------------------------------------------------------------
+
+Lanes = list[dict[str, Any]]
+Places = dict[Place, str | None]
+
+
+def _lane(server: Server, mapping: BlockDeviceMapping, host: str | None) -> dict[str, Any]:
+    assert mapping.volume_id is not None, "only mappings with a volume are lanes"
+    return lane_of_mapping(mapping, server.volumes[mapping.volume_id], host)
+
+
+def _one_sided(server: Server, places: Places) -> Lanes:
+    return [_lane(server, mapping, places.get(Place.HOST)) for mapping in server.attached]
+
+
+def _moving(server: Server, places: Places) -> Lanes:
+    """Each volume gets an attachment of the destination's own, or a bare reservation."""
+    new = {"host": places.get(Place.DESTINATION)}
+    return [{**lane, "new": new} for lane in _one_sided(server, places)]
+
+
+def _confirming(server: Server, places: Places) -> Lanes:
+    """Current: what the source has kept, new: what the server has."""
+    lanes = []
+    for mapping in server.attached:
+        lane = _lane(server, mapping, places[Place.SOURCE])
+        new = {"attachment_id": mapping.attachment_id, "host": places[Place.DESTINATION]}
+        lanes.append({**lane, "attachment_id": mapping.kept, "new": new})
+    return lanes
+
+
+def _reverting(server: Server, places: Places) -> Lanes:
+    """Current: what the server has, new: what the source has kept."""
+    lanes = []
+    for mapping in server.attached:
+        lane = _lane(server, mapping, places[Place.DESTINATION])
+        new = {"attachment_id": mapping.kept, "host": places[Place.SOURCE]}
+        lanes.append({**lane, "new": new})
+    return lanes
+
+
+def _converting(server: Server, places: Places) -> Lanes:
+    old = [lane for lane in _one_sided(server, places) if lane["legacy"]]
+    if not old:
+        raise errors.NotLegacyError(server_id=str(server.instance.id))
+    return [{**lane, "new": {"host": places[Place.HOST]}} for lane in old]
+
+
+def _lane_of_attachment(
+    attachment: Attachment, mapping: BlockDeviceMapping | None, host: str | None
+) -> dict[str, Any]:
+    """An attachment of a server that is deleted, with the mapping it belongs to, if any."""
+    return {
+        "server_id": attachment.server_id,
+        "volume_id": attachment.volume_id,
+        # One that no mapping is left of has nothing to be unbound, and ends by itself.
+        "bdm_id": str(mapping.id if mapping else attachment.id),
+        "attachment_id": str(attachment.id),
+        "device_name": mapping.device_name if mapping else None,
+        "multiattach": mapping.multiattach if mapping else False,
+        "tag": None,
+        "boot_index": mapping.boot_index if mapping else None,
+        "delete_on_termination": mapping.delete_on_termination if mapping else False,
+        "serial": mapping.serial if mapping else None,
+        "host": host,
+        "legacy": attachment.legacy,
+    }
+
+
+LANES: dict[str, Callable[[Server, Places], Lanes]] = {
+    "live_migrate": _moving,
+    "resize": _moving,
+    "evacuate": _moving,
+    "shelve": _moving,
+    "unshelve": _moving,
+    "confirm_resize": _confirming,
+    "revert_resize": _reverting,
+    "convert": _converting,
+}

@@ -1,0 +1,108 @@
+"""The definition of a guest without its volumes, as libvirt domain XML: made, and resized.
+
+It says nothing that only a host can know (hypervisor type, emulator, addresses); the
+agent adds that, and the disks.  Pure text in, text out.
+"""
+
+from __future__ import annotations
+
+# The XML is our own, or what our agents read from their hypervisors.
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+
+NOVA_NS = "http://openstack.org/xmlns/libvirt/nova/1.1"
+#: PCI ports for virtio disks: q35 can plug only into ports that are there from the start.
+PORTS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a user says of a server to be built, beside its disks.
+
+    `kernel`, `initrd` and `cmdline` are paths on the host, and text, for a guest that does
+    not boot from its disks; else `firmware` ("bios" or "uefi") looks for a boot disk.
+    """
+
+    vcpus: int = 1
+    memory_mb: int = 512
+    firmware: str = "bios"
+    kernel: str | None = None
+    initrd: str | None = None
+    cmdline: str | None = None
+
+
+def render(
+    server_id: str, name: str, machine: Machine, project_id: str | None, user_id: str | None
+) -> str:
+    """The definition of a new server."""
+    ET.register_namespace("nova", NOVA_NS)
+    domain = ET.Element("domain")
+    _text(domain, "name", f"instance-{server_id[:8]}")
+    _text(domain, "uuid", server_id)
+    _metadata(domain, name, project_id, user_id)
+    _text(domain, "memory", str(machine.memory_mb), unit="MiB")
+    _text(domain, "vcpu", str(machine.vcpus))
+    _os(domain, machine)
+    features = ET.SubElement(domain, "features")
+    ET.SubElement(features, "acpi")
+    ET.SubElement(domain, "clock", offset="utc")
+    devices = ET.SubElement(domain, "devices")
+    ET.SubElement(devices, "controller", type="pci", index="0", model="pcie-root")
+    for index in range(1, PORTS + 1):
+        ET.SubElement(devices, "controller", type="pci", index=str(index), model="pcie-root-port")
+    ET.SubElement(devices, "controller", type="scsi", index="0", model="virtio-scsi")
+    ET.SubElement(ET.SubElement(devices, "serial", type="pty"), "target", port="0")
+    return ET.tostring(domain, encoding="unicode")
+
+
+def resized(definition: str, vcpus: int | None, memory_mb: int | None) -> str:
+    """The same guest with other vCPUs and memory; None leaves them as they are."""
+    root = ET.fromstring(definition)  # noqa: S314
+    if memory_mb is not None:
+        for name in ("memory", "currentMemory"):
+            if (node := root.find(name)) is not None:
+                node.text = str(memory_mb)
+                node.set("unit", "MiB")
+    if vcpus is not None and (node := root.find("vcpu")) is not None:
+        node.text = str(vcpus)
+        node.attrib.pop("current", None)
+    return ET.tostring(root, encoding="unicode")
+
+
+def size_of(definition: str | None) -> tuple[int, int]:
+    """vCPUs, and memory in MiB; zeros where it does not say."""
+    if not definition:
+        return 0, 0
+    root = ET.fromstring(definition)  # noqa: S314
+    memory = root.find("memory")
+    factor = {"b": 2**-20, "k": 1 / 1024, "m": 1, "g": 1024}
+    mib = 0.0
+    if memory is not None:
+        unit = (memory.get("unit") or "KiB")[0].lower()
+        mib = int(memory.text or 0) * factor.get(unit, 1 / 1024)
+    return int(root.findtext("vcpu") or 0), int(mib)
+
+
+def _metadata(domain: ET.Element, name: str, project_id: str | None, user_id: str | None) -> None:
+    """Whose it is, where Nova writes it: it outlives the ledger on the host."""
+    instance = ET.SubElement(ET.SubElement(domain, "metadata"), f"{{{NOVA_NS}}}instance")
+    _text(instance, f"{{{NOVA_NS}}}name", name)
+    owner = ET.SubElement(instance, f"{{{NOVA_NS}}}owner")
+    if user_id:
+        ET.SubElement(owner, f"{{{NOVA_NS}}}user", uuid=user_id)
+    if project_id:
+        ET.SubElement(owner, f"{{{NOVA_NS}}}project", uuid=project_id)
+
+
+def _os(domain: ET.Element, machine: Machine) -> None:
+    os = ET.SubElement(domain, "os")
+    if machine.firmware == "uefi":
+        os.set("firmware", "efi")
+    _text(os, "type", "hvm", machine="q35")
+    for name in ("kernel", "initrd", "cmdline"):
+        if (value := getattr(machine, name)) is not None:
+            _text(os, name, value)
+
+
+def _text(parent: ET.Element, name: str, text: str, **attributes: str) -> None:
+    ET.SubElement(parent, name, attributes).text = text

@@ -1,0 +1,40 @@
+"""Build a server with its volumes attached before it starts (S1's first use case, S3).
+
+If the host part fails, all of it is undone and the server is in ERROR; its volumes stay
+reserved for it until it is deleted, so that nobody else takes them (LP 1899649).
+Volumes that the service creates itself are never multi-attach (S3).
+"""
+
+from __future__ import annotations
+
+from handlers.flows.stages import (
+    RESERVATION_DROPPED,
+    SWITCHED,
+    completed_on,
+    once,
+    spawned_on,
+    taken_by,
+)
+from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+
+BOOT = Flow(
+    name="boot",
+    pivot="spawn",
+    stages=(
+        # S1: "if this is the first boot", a failure means ERROR.
+        once(Place.LEDGER, Step("build", LedgerVerb.NOTHING, undo=LedgerVerb.INSTANCE_FAIL)),
+        Stage(
+            Place.LEDGER,
+            (
+                Step("make", LedgerVerb.VOLUME_CREATE),
+                Step("reserve", LedgerVerb.ATTACHMENT_RESERVE),
+                Step("bind", LedgerVerb.MAPPING_BIND),
+            ),
+        ),
+        taken_by(Place.HOST),
+        spawned_on(Place.HOST),
+        completed_on(Place.HOST),
+        SWITCHED,
+        RESERVATION_DROPPED,
+    ),
+)

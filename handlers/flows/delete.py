@@ -1,0 +1,40 @@
+"""Delete a server and release everything it has, wherever that is.
+
+The server is gone at once; the work goes on without it until all is released, however
+long Cinder or a host is away (LP 1563547).  There is one lane for each attachment, with
+the host that holds it: a host that is down keeps its attachments until it is back, or
+fenced.  One lane that cannot go on does not stop the others.
+"""
+
+from __future__ import annotations
+
+from handlers.flows.stages import once
+from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from host_agent.contract import Verb
+
+DELETE = Flow(
+    name="delete",
+    pivot="forget",
+    patient=True,
+    stages=(
+        once(Place.LEDGER, Step("forget", LedgerVerb.INSTANCE_DELETE)),
+        once(Place.HOST, Step("remove", Verb.GUEST_REMOVE)),
+        # What a resize that nobody confirmed has left there.
+        once(Place.SOURCE, Step("remove_former", Verb.GUEST_REMOVE)),
+        Stage(
+            Place.HOLDER,
+            (
+                Step("disconnect", Verb.VOLUME_DISCONNECT),
+                Step("delete", Verb.ATTACHMENT_DELETE),
+            ),
+        ),
+        Stage(
+            Place.LEDGER,
+            (
+                Step("unbind", LedgerVerb.MAPPING_UNBIND),
+                # delete_on_termination; what Cinder refuses is noted, not fatal (S3).
+                Step("volume", LedgerVerb.VOLUME_DELETE),
+            ),
+        ),
+    ),
+)

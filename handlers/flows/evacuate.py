@@ -1,0 +1,24 @@
+"""Rebuild a server of a dead host on another one (S1, evacuate).
+
+"It is assumed the administrator has already fenced the host": here that is demanded.
+The fence is the evidence by which the ledger gives up the source's attachment, and
+only after the destination has its own: the volume is the server's all the time.
+A source that comes back clears what it still has before it is given any work (D7).
+"""
+
+from __future__ import annotations
+
+from handlers.flows.stages import SWITCHED, completed_on, let_go_by, spawned_on, taken_by
+from handlers.plan import Flow, Place
+
+EVACUATE = Flow(
+    name="evacuate",
+    pivot="spawn",
+    stages=(
+        taken_by(Place.DESTINATION),
+        spawned_on(Place.DESTINATION),
+        completed_on(Place.DESTINATION),
+        SWITCHED,
+        let_go_by(Place.SOURCE),
+    ),
+)

@@ -1,0 +1,30 @@
+"""Move a running guest to another host (S1, live-migrate).
+
+While it moves, both hosts have an attachment of their own.  What fails before the guest
+has moved is undone on the destination.  A source that cannot disconnect afterwards
+leaves instance and migration in ERROR and its attachment in Cinder, as the sign that
+somebody has to look (S1; LP 1843639).
+"""
+
+from __future__ import annotations
+
+from handlers.flows.stages import SWITCHED, completed_on, let_go_by, once, taken_by
+from handlers.plan import Flow, Place, Side, Step
+from host_agent.contract import Verb
+
+LIVE_MIGRATE = Flow(
+    name="live_migrate",
+    pivot="migrate",
+    stages=(
+        taken_by(Place.DESTINATION),
+        # The undo ends a migration under way; or finds that the guest has moved.
+        once(
+            Place.SOURCE,
+            Step("migrate", Verb.GUEST_MIGRATE, undo=Verb.GUEST_STAY),
+            side=Side.NEW,
+        ),
+        completed_on(Place.DESTINATION),
+        SWITCHED,
+        let_go_by(Place.SOURCE),
+    ),
+)

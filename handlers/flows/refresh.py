@@ -1,0 +1,37 @@
+"""Give mappings new connections, or a new kind of attachment, where the server is.
+
+*Refresh* is what `nova-manage volume_attachment refresh` wants to be: the storage's
+portals or monitors have changed.  *Convert* makes a mapping of Cinder's old calls one of
+the new ones (S1, "migrate old BDMs"), and its guest does not notice.
+"""
+
+from __future__ import annotations
+
+from handlers.flows.stages import NO_WAY_BACK, SWITCHED
+from handlers.plan import Flow, Place, Side, Stage, Step
+from host_agent.contract import Verb
+
+REFRESH = Flow(
+    name="refresh",
+    pivot="begin",
+    stages=(
+        NO_WAY_BACK,
+        Stage(
+            Place.HOST,
+            (
+                Step("refresh", Verb.ATTACHMENT_REFRESH),
+                Step("connect", Verb.VOLUME_CONNECT),
+                Step("replace", Verb.DISK_REPLACE),
+                Step("complete", Verb.ATTACHMENT_COMPLETE),
+            ),
+        ),
+    ),
+)
+
+CONVERT = Flow(
+    name="convert",
+    stages=(
+        Stage(Place.HOST, (Step("convert", Verb.ATTACHMENT_CONVERT),), side=Side.NEW),
+        SWITCHED,
+    ),
+)

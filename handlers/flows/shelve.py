@@ -1,0 +1,49 @@
+"""Take a server off its host, its volumes still its own, and bring it back (S1).
+
+"When offloading from an old host, we first add a new attachment (with no connector
+set) then perform a disconnect of the old attachment in the usual way."
+"""
+
+from __future__ import annotations
+
+from handlers.flows.stages import (
+    RESERVATION_DROPPED,
+    SWITCHED,
+    completed_on,
+    let_go_by,
+    once,
+    spawned_on,
+    taken_by,
+)
+from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from host_agent.contract import Verb
+
+SHELVE = Flow(
+    name="shelve",
+    pivot="remove",
+    stages=(
+        once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START)),
+        Stage(
+            Place.LEDGER,
+            (Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),),
+            side=Side.NEW,
+        ),
+        once(Place.HOST, Step("remove", Verb.GUEST_REMOVE, undo=Verb.GUEST_SPAWN)),
+        # Should that fail, the server is in ERROR, and the attachment stays (S1).
+        let_go_by(Place.HOST),
+        SWITCHED,
+        once(Place.LEDGER, Step("offload", LedgerVerb.INSTANCE_OFFLOAD)),
+    ),
+)
+
+UNSHELVE = Flow(
+    name="unshelve",
+    pivot="spawn",
+    stages=(
+        taken_by(Place.DESTINATION),
+        spawned_on(Place.DESTINATION),
+        completed_on(Place.DESTINATION),
+        SWITCHED,
+        RESERVATION_DROPPED,
+    ),
+)

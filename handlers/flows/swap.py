@@ -1,0 +1,55 @@
+"""Put another volume behind a disk of a running guest (S1, swap volume).
+
+One table for both who may ask.  A user's swap ends with the new volume's id; Cinder's
+migration is told how it ended, and says which id the volume keeps.
+"""
+
+from __future__ import annotations
+
+from handlers.flows.stages import SWITCHED, let_go_by
+from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from host_agent.contract import Verb
+
+_COPIED = (
+    # "fail API call if we can't create that attachment"
+    Stage(
+        Place.LEDGER,
+        (Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),),
+        side=Side.NEW,
+    ),
+    Stage(
+        Place.HOST,
+        (
+            Step("update", Verb.ATTACHMENT_UPDATE, undo=Verb.ATTACHMENT_DELETE),
+            Step("ready", Verb.VOLUME_WAIT_READY),
+            Step("connect", Verb.VOLUME_CONNECT, undo=Verb.VOLUME_DISCONNECT),
+            # Mirrors, and when both are equal switches over: the old one is then out.
+            Step("copy", Verb.DISK_COPY, undo=Verb.DISK_COPY_ABORT),
+            Step("complete", Verb.ATTACHMENT_COMPLETE),
+        ),
+        side=Side.NEW,
+    ),
+    SWITCHED,
+    let_go_by(Place.HOST),
+)
+
+SWAP = Flow(name="swap", pivot="copy", stages=_COPIED)
+
+MIGRATE_VOLUME = Flow(
+    name="migrate_volume",
+    pivot="copy",
+    stages=(
+        # Undone last: Cinder deletes the new volume when it hears of a failure.
+        Stage(
+            Place.LEDGER,
+            (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.MIGRATION_FAIL),),
+            side=Side.NEW,
+        ),
+        *_COPIED,
+        Stage(
+            Place.LEDGER,
+            (Step("finish", LedgerVerb.MIGRATION_COMPLETE),),
+            side=Side.NEW,
+        ),
+    ),
+)

@@ -1,0 +1,123 @@
+"""What every request is checked for, and how an accepted one becomes an operation.
+
+The order of the guards, and their texts, are nova-api's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from aggregates import errors
+from aggregates.base import Context
+from aggregates.host import Host
+from aggregates.instance import Instance, VmState
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.flows import FLOWS
+from handlers.plan import Place
+from handlers.progress import volumes_of
+from host_agent.contract import GuestOrder, Lane
+
+#: What an agent must be to do more than attach and detach: contract.SERVICE_VERSION then.
+MOVES_VERSION = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Who asks, and the identities of what will be new (no randomness in here)."""
+
+    operation_id: UUID
+    bdm_id: UUID
+    context: Context
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact:
+    """Whether a host's agent has been in contact lately, and when last (for people)."""
+
+    alive: bool
+    since: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server with all that is its own, as it is now."""
+
+    instance: Instance
+    mappings: Sequence[BlockDeviceMapping]
+    volumes: dict[str, Volume]
+
+    @property
+    def attached(self) -> list[BlockDeviceMapping]:
+        """The mappings that have a volume."""
+        return [m for m in self.mappings if m.live and m.volume_id is not None]
+
+
+def check_vm_state(instance: Instance, action: str, allowed: Iterable[VmState]) -> None:
+    if instance.vm_state not in set(allowed):
+        raise errors.VmStateError(
+            action=action, server_id=str(instance.id), vm_state=instance.vm_state
+        )
+
+
+def check_contact(host: Host, contact: Contact) -> None:
+    """Work that no agent can do is not accepted (LP 1909120)."""
+    if host.fenced or not contact.alive:
+        raise errors.HostUnavailableError(host=host.name, since=contact.since)
+
+
+def lane_of_mapping(
+    mapping: BlockDeviceMapping, volume: Volume, host: str | None
+) -> dict[str, Any]:
+    """A mapping as a lane of a plan; `host` holds its attachment."""
+    assert mapping.server_id is not None, "a live mapping has a server"
+    assert mapping.volume_id is not None, "only a mapping with a volume is a lane"
+    lane = Lane(
+        server_id=mapping.server_id,
+        volume_id=mapping.volume_id,
+        bdm_id=str(mapping.id),
+        attachment_id=mapping.attachment_id,
+        device_name=mapping.device_name,
+        multiattach=mapping.multiattach,
+        tag=mapping.tag,
+        boot_index=mapping.boot_index,
+        delete_on_termination=mapping.delete_on_termination,
+        serial=mapping.serial,
+        host=host,
+        legacy=mapping.legacy,
+        known=volume.held_by(mapping.server_id),
+    )
+    return lane.to_wire()
+
+
+def start(
+    flow: str,
+    origin: Origin,
+    instance: Instance,
+    lanes: Sequence[dict[str, Any]],
+    hosts: dict[Place, str | None],
+    volumes: Iterable[Volume] = (),
+    order: GuestOrder | None = None,
+) -> Operation:
+    """Claim what the operation works on, and begin it.  Raises ClaimedError."""
+    table, operation_id = FLOWS[flow], str(origin.operation_id)
+    instance.claim(operation_id, exclusive=table.exclusive, flow=flow)
+    operation = Operation(origin.operation_id)
+    operation.record(
+        Operation.OperationStarted,
+        flow=flow,
+        server_id=str(instance.id),
+        plan=table.expand(tuple(lanes), hosts, order).to_json(),
+        request_id=origin.context.request_id,
+        actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
+        fingerprint=origin.fingerprint,
+    )
+    known = {str(volume.id): volume for volume in volumes}
+    for volume_id in sorted(volumes_of(operation) & set(known)):
+        known[volume_id].claim(operation_id, server_id=str(instance.id))
+    return operation

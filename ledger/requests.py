@@ -1,0 +1,288 @@
+"""What the ledger does when asked for something: load, decide, save - in one transaction.
+
+All functions here block (the eventsourcing library and cinderclient do) and run
+in worker threads.  A save that lost a race is decided again on fresh state, so a
+caller either gets an answer that was true when it was written, or a refusal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+import orjson
+
+from aggregates import errors
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.base import Context
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation, OperationState
+from aggregates.volume import Volume
+from handlers import accept, actions, build, operator, progress
+from handlers.guards import Contact, Origin, Server
+from host_agent.ports import Cinder
+from ledger.unit import Store, Unit
+
+#: Why a parked operation ends when its server is deleted.
+SUPERSEDED = "its server is deleted"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A request that became an operation; `position` is that of its last event.
+
+    `repeated`: the same idempotency key had been used for the same request before.
+    """
+
+    operation_id: str
+    position: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """What the read side knows of hosts just now.
+
+    `legacy`: Cinder, or a live agent, is too old for the new flow (S1).
+    """
+
+    contact: Callable[[str], Contact]
+    legacy: bool = False
+
+
+class IdempotencyKeyReusedError(errors.DomainError):
+    """Idempotency key {key} was used for another request; use a new key for a new request."""
+
+    code = "idempotency_key_reused"
+    status = 422
+
+
+class Requests:
+    """The write side for users.  Every method raises DomainError if it refuses, and
+    PortError if Cinder does not show a volume that is needed.
+    """
+
+    def __init__(
+        self, store: Store, cinder: Cinder, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._cinder = cinder
+        self._clock = clock
+
+    def attach(
+        self,
+        request: accept.AttachVolume,
+        context: Context,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Attach a volume to a server."""
+        # Once for all attempts, and not at all for a repeated request.
+        view = cache(lambda: self._cinder.volume(request.volume_id))
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            instance = unit.get(Instance, request.server_id)
+            mappings = _mappings(unit, instance) if request.is_root else []
+            return accept.attach(
+                request,
+                origin,
+                instance=instance,
+                volume=unit.get(Volume, request.volume_id),
+                view=view(),
+                where=_where(unit, instance, fleet),
+                root=next((m for m in mappings if m.boot_index == 0 and m.live), None),
+            )
+
+        return self._accept("attach", request, context, key, decide)
+
+    def detach(
+        self,
+        request: accept.DetachVolume,
+        context: Context,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Detach a volume from a server."""
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            instance = unit.get(Instance, request.server_id)
+            return accept.detach(
+                request,
+                origin,
+                instance=instance,
+                volume=unit.get(Volume, request.volume_id),
+                mapping=_mapping(unit, instance, request.volume_id),
+                where=_where(unit, instance, fleet),
+            )
+
+        return self._accept("detach", request, context, key, decide)
+
+    def swap(
+        self,
+        request: accept.SwapVolume,
+        context: Context,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Put another volume behind a disk of a server."""
+        views = cache(
+            lambda: (
+                self._cinder.volume(request.volume_id),
+                self._cinder.volume(request.new_volume_id),
+            )
+        )
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            instance = unit.get(Instance, request.server_id)
+            ids = (request.volume_id, request.new_volume_id)
+            return accept.swap(
+                request,
+                origin,
+                instance=instance,
+                mapping=_mapping(unit, instance, request.volume_id),
+                volumes=(unit.get(Volume, ids[0]), unit.get(Volume, ids[1])),
+                views=views(),
+                where=_where(unit, instance, fleet),
+            )
+
+        return self._accept("swap", request, context, key, decide)
+
+    def build(
+        self, request: build.BuildServer, context: Context, fleet: Fleet, key: str | None = None
+    ) -> Accepted:
+        """Build a server with its volumes; its id is `build.server_id_of` the operation."""
+        ids = sorted({disk.volume_id for disk in request.disks if disk.volume_id})
+        views = cache(lambda: {id_: self._cinder.volume(id_) for id_ in ids})
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            return build.build(
+                request,
+                origin,
+                instance=unit.get(Instance, build.server_id_of(origin)),
+                host=unit.get(Host, host_uuid(request.host)),
+                contact=fleet.contact(request.host),
+                volumes={id_: (unit.get(Volume, id_), views()[id_]) for id_ in ids},
+                legacy=fleet.legacy,
+            )
+
+        return self._accept("build", request, context, key, decide)
+
+    def act(
+        self, request: actions.Act, context: Context, fleet: Fleet, key: str | None = None
+    ) -> Accepted:
+        """Move, start, stop, shelve, refresh, ... a server."""
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            hosts = actions.Hosts(
+                get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
+            )
+            server = _server(unit, request.server_id)
+            return actions.act(request, origin, server=server, hosts=hosts)
+
+        return self._accept(request.flow, request, context, key, decide)
+
+    def delete(self, server_id: str, context: Context, key: str | None = None) -> Accepted:
+        """Delete a server; what is parked about it ends, and is released with the rest."""
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            server = _server(unit, server_id)
+            volumes = dict(server.volumes)
+            for claimant in list(server.instance.claims):
+                operation = unit.get(Operation, claimant)
+                if operation.state is OperationState.PARKED:
+                    ids = progress.volumes_of(operation)
+                    volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
+                    operator.give_up(operation, SUPERSEDED, unit)
+            server = replace(server, volumes=volumes)
+            held = [
+                unit.get(Attachment, attachment_id)
+                for volume in volumes.values()
+                for attachment_id in volume.held_by(server_id)
+            ]
+            left = [a for a in held if a.state is not AttachmentState.DELETED]
+            return actions.delete(origin, server=server, attachments=left)
+
+        return self._accept(
+            "delete", actions.Act(server_id=server_id, flow="delete"), context, key, decide
+        )
+
+    def set_delete_on_termination(self, bdm_id: str, value: bool, context: Context) -> int:
+        """Change the flag of a live mapping; the last position written."""
+
+        def attempt() -> int:
+            unit = Unit(self._store)
+            mapping = unit.get(BlockDeviceMapping, bdm_id)
+            if not mapping.live:
+                raise errors.NotAttachedError(server_id="(gone)", volume_id="(gone)")
+            mapping.set_delete_on_termination(value)
+            return unit.save(context)
+
+        return self._store.retrying(attempt)
+
+    def _accept(
+        self,
+        kind: str,
+        request: Any,
+        context: Context,
+        key: str | None,
+        decide: Callable[[Unit, Origin], Operation],
+    ) -> Accepted:
+        # An idempotency key names the operation, so the log itself keeps it unique.
+        project = context.actor.project_id or context.actor.name
+        operation_id = uuid5(NAMESPACE_URL, f"{project}/{key}") if key else uuid4()
+        fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
+        context = replace(context, operation_id=str(operation_id))
+
+        def attempt() -> Accepted:
+            if key is not None:
+                known = self._store.load(Operation, operation_id)
+                if known.started is not None:
+                    if known.started.fingerprint != fingerprint:
+                        raise IdempotencyKeyReusedError(key=key)
+                    return Accepted(str(operation_id), 0, repeated=True)
+            unit = Unit(self._store)
+            origin = Origin(
+                operation_id=operation_id,
+                bdm_id=uuid4(),
+                context=context,
+                fingerprint=fingerprint,
+            )
+            operation = decide(unit, origin)
+            unit.add(operation)
+            progress.settle(operation, unit, self._clock())
+            return Accepted(str(operation_id), unit.save(context))
+
+        return self._store.retrying(attempt)
+
+
+def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:
+    if instance.host is None:
+        return accept.Where(host=None, contact=None, legacy=fleet.legacy)
+    host = unit.get(Host, host_uuid(instance.host))
+    return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy)
+
+
+def _mappings(unit: Unit, instance: Instance) -> list[BlockDeviceMapping]:
+    unit.fetch(BlockDeviceMapping, instance.devices)
+    return [unit.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
+
+
+def _mapping(unit: Unit, instance: Instance, volume_id: str) -> BlockDeviceMapping | None:
+    device = instance.device_of(volume_id)
+    return unit.get(BlockDeviceMapping, device.bdm_id) if device else None
+
+
+def _server(unit: Unit, server_id: str) -> Server:
+    instance = unit.get(Instance, server_id)
+    mappings = _mappings(unit, instance)
+    ids = sorted({m.volume_id for m in mappings if m.live and m.volume_id is not None})
+    unit.fetch(Volume, ids)
+    volumes = {volume_id: unit.get(Volume, volume_id) for volume_id in ids}
+    return Server(instance=instance, mappings=mappings, volumes=volumes)
