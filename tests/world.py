@@ -1,4 +1,4 @@
-"""A whole small world for the generic tests: ledger, Cinder, one host, all in memory.
+"""A whole small world for the generic tests: ledger, Cinder, two hosts, all in memory.
 
 The ledger's code is the real one (service, engine, flows, aggregates, verbs); the
 store is a dictionary that keeps events as JSON, Cinder and the host are the
@@ -17,25 +17,32 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
+from host_agent.records import MemoryRecords
+
 from aggregates.attachment import Attachment
 from aggregates.base import Actor, Aggregate, Context, Event
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import SERVER as SERVER_LANE
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
-from handlers.accept import AttachVolume, Contact, DetachVolume
-from handlers.progress import lane_of, plan_of
+from handlers.accept import AttachVolume, DetachVolume, SwapVolume
+from handlers.actions import Act
+from handlers.build import BootDisk, BuildServer
+from handlers.guards import Contact
+from handlers.progress import lane_of, order_of, verb_of
 from host_agent import verbs
 from host_agent.context import Context as AgentContext
 from host_agent.context import Waits
-from host_agent.contract import ErrorKind, Guest, PowerState, Registration, Report, StepError
+from host_agent.contract import ErrorKind, PowerState, Registration, Report, StepError
 from host_agent.faults import Faults
 from host_agent.ports import PortError
 from host_agent.simulated import SimulatedBrick, SimulatedGuests
+from host_agent.simulated_state import HOSTS, SCHEME, broken_invariants, connected_paths, plugged
 from host_agent.simulated_state import Store as HostState
-from host_agent.simulated_state import broken_invariants, connected_paths, plugged
 from ledger.application import ConflictError
 from ledger.mapping import LedgerMapper
+from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
@@ -44,7 +51,7 @@ A = TypeVar("A", bound=Aggregate)
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
 
-HOST = "compute-1"
+HOST, OTHER = "compute-1", "compute-2"
 NAMES = UUID("12345678-1234-5678-1234-567812345678")
 SERVER = str(uuid5(NAMES, "server"))
 CONTEXT = Context(
@@ -181,64 +188,130 @@ class Clock:
 
 
 class World:
-    """One server on one host, and volumes; `trouble` may be changed while it runs."""
+    """One server on the first of two hosts, and volumes; `trouble` may change while it runs."""
 
     def __init__(
         self,
-        power_state: PowerState = PowerState.RUNNING,
+        power_state: PowerState | None = PowerState.RUNNING,
         *,
         driver: str = "iscsi",
         volumes: int = 1,
+        multiattach: bool = False,
+        legacy: bool = False,
     ) -> None:
         self.trouble = Trouble()
         self.clock = Clock()
         self.cinder = CinderModel(clock=self.clock)
+        self.legacy = legacy
+        self.dead: set[str] = set()  # hosts whose agents do nothing
+        self.server_id = SERVER
         self.volumes = [str(uuid5(NAMES, f"volume-{n}")) for n in range(volumes)]
         for volume_id in self.volumes:
-            self.cinder.add_volume(volume_id=volume_id, driver=driver)
-        self.host = HostState(
-            initial={"define": [{"server_id": SERVER, "power_state": power_state.value}]}
-        )
+            self.cinder.add_volume(
+                volume_id=volume_id, driver=driver, multiattach=multiattach, bootable=True
+            )
+        guest = {"server_id": SERVER, "project_id": "p", "devices": []}
+        define = [{**guest, "power_state": power_state.value}] if power_state else []
+        self.hosts = {HOST: HostState(initial={"define": define}), OTHER: HostState()}
+        self.host = self.hosts[HOST]
+        self.records = {name: MemoryRecords() for name in self.hosts}
         self.store = MemoryStore(lambda: self.trouble)
-        self.power_state = power_state
         self.boot()
-        self.register()
+        for name in self.hosts:
+            self.register(name)
 
     def boot(self) -> None:
-        """Both processes start anew, with nothing but what was durable."""
-        cinder = Tripwire("cinder", DirectCinder(self.cinder), lambda: self.trouble)
-        brick = SimulatedBrick(self.host, Faults(), HOST)
-        guests = SimulatedGuests(self.host, Faults(), HOST)
-        self.service = Service(self.store, cinder, self.clock, self.clock.wait)
-        self.ports: dict[str, Any] = {
+        """All processes start anew, with nothing but what was durable."""
+        HOSTS.update(self.hosts)
+        direct = DirectCinder(self.cinder)
+        cinder = self._tripwire("cinder", direct)
+        self.service = Service(self.store, cinder, cinder, self.clock, self.clock.wait)
+        self.requests = Requests(self.store, cinder, self.clock)
+        self.agents = {name: self._agent(name, cinder) for name in self.hosts}
+        self.ports = self.agents[HOST]
+
+    def _tripwire(self, name: str, port: Any) -> Any:
+        return Tripwire(name, port, lambda: self.trouble)
+
+    def _agent(self, name: str, cinder: Any) -> dict[str, Any]:
+        state = self.hosts[name]
+        return {
             "cinder": cinder,
-            "brick": Tripwire("brick", brick, lambda: self.trouble),
-            "guests": Tripwire("guests", guests, lambda: self.trouble),
+            "old_cinder": cinder,
+            "brick": self._tripwire("brick", SimulatedBrick(state, Faults(), name)),
+            "guests": self._tripwire("guests", SimulatedGuests(state, Faults(), name)),
+            "users": Users(self, name),
+            "records": self.records[name],
         }
 
-    def register(self) -> None:
-        guest = Guest(
-            server_id=SERVER,
-            name="vm",
-            power_state=self.power_state,
-            devices=("vda",),
-            project_id="p",
-        )
+    def register(self, name: str = HOST, service_version: int = 2) -> dict[str, Any]:
+        """The host's agent says what it can and what runs there; what it is to release."""
+        guests = SimulatedGuests(self.hosts[name], Faults(), name).inventory()
         said = Registration(
-            service_version=1, capabilities={"multiattach": True, "tag": True}, guests=(guest,)
+            service_version=service_version,
+            capabilities={
+                "multiattach": True,
+                "tag": True,
+                "migration": {"uri": SCHEME + name, "address": name},
+            },
+            guests=tuple(guests),
+            connections=tuple(self.records[name].ids()),
         )
-        self.service.register(HOST, said, CONTEXT)
+        _, position = self.service.register(name, said, CONTEXT)
+        shown = {guest.server_id for guest in guests}
+        if name == self.instance.host and self.server_id not in shown:
+            self.service.lost_guest(self.server_id, name, CONTEXT)
+        return {"position": position}
+
+    @property
+    def fleet(self) -> Fleet:
+        return Fleet(contact=alive, legacy=self.legacy)
 
     # ------------------------------------------------------------- requests
 
     def attach(self, volume_id: str | None = None, **more: Any) -> str:
         """Accept an attach; a client whose request meets a crash asks again with its key."""
-        request = AttachVolume(server_id=SERVER, volume_id=volume_id or self.volumes[0], **more)
-        return self._ask(lambda: self.service.attach(request, CONTEXT, alive, "attach"))
+        volume_id = volume_id or self.volumes[0]
+        request = AttachVolume(server_id=self.server_id, volume_id=volume_id, **more)
+        key = f"attach {volume_id} {len(self.store.log)}"
+        return self._ask(lambda: self.requests.attach(request, CONTEXT, self.fleet, key))
 
-    def detach(self, volume_id: str | None = None) -> str:
-        request = DetachVolume(server_id=SERVER, volume_id=volume_id or self.volumes[0])
-        return self._ask(lambda: self.service.detach(request, CONTEXT, alive, "detach"))
+    def detach(self, volume_id: str | None = None, **more: Any) -> str:
+        volume_id = volume_id or self.volumes[0]
+        request = DetachVolume(server_id=self.server_id, volume_id=volume_id, **more)
+        key = f"detach {volume_id} {len(self.store.log)}"
+        return self._ask(lambda: self.requests.detach(request, CONTEXT, self.fleet, key))
+
+    def swap(self, old: str, new: str, *, by_cinder: bool = False) -> str:
+        request = SwapVolume(
+            server_id=self.server_id, volume_id=old, new_volume_id=new, by_cinder=by_cinder
+        )
+        key = f"swap {len(self.store.log)}"
+        return self._ask(lambda: self.requests.swap(request, CONTEXT, self.fleet, key))
+
+    def act(self, flow: str, **more: Any) -> str:
+        """Ask for something that concerns the whole server."""
+        request = Act(server_id=self.server_id, flow=flow, **more)
+        key = f"{flow} {len(self.store.log)}"
+        return self._ask(lambda: self.requests.act(request, CONTEXT, self.fleet, key))
+
+    def delete(self) -> str:
+        key = f"delete {len(self.store.log)}"
+        return self._ask(lambda: self.requests.delete(self.server_id, CONTEXT, key))
+
+    def build(self, *disks: BootDisk, host: str = HOST) -> str:
+        """Build a server of these disks; it is the world's server from then on."""
+        request = BuildServer(name="built", host=host, disks=disks, project_id="p")
+        key = f"build {len(self.store.log)}"
+        operation_id = self._ask(lambda: self.requests.build(request, CONTEXT, self.fleet, key))
+        self.server_id = str(uuid5(UUID(operation_id), "server"))
+        return operation_id
+
+    def fence(self, name: str) -> None:
+        """The host is dead, and an operator says so."""
+        self.dead.add(name)
+        open_ = [str(op) for op in self.running()]
+        self.service.fence(name, "lost power", "BMC says off", open_, CONTEXT)
 
     def _ask(self, request: Callable[[], Any]) -> str:
         for _ in range(ROUNDS_MAX):
@@ -253,27 +326,44 @@ class World:
     # -------------------------------------------------------------- running
 
     def run(self, operation_id: str) -> Operation:
-        """Let dispatcher and agent work, restarting what crashes, until nothing moves."""
+        """Let dispatcher and agents work, restarting what crashes, until nothing moves.
+
+        Agents of `dead` hosts do nothing.
+        """
         for _ in range(ROUNDS_MAX):
             try:
                 operation = self.operation(operation_id)
                 if operation.state is not OperationState.RUNNING:
                     return operation
                 waits = self.service.advance(operation_id)
-                if waits is None or self.run_agent(operation_id):
+                if waits is None or self._run_agents(operation_id):
                     continue
+                if waits.until is None and self.dead:
+                    return operation
                 assert waits.until is not None, "nothing is due and nobody works on it"
                 self.clock.seconds = max(self.clock.seconds, waits.until)
             except Crash:
                 self.boot()
         raise AssertionError(f"operation goes in circles after {self.trouble.plan}")
 
-    def run_agent(self, operation_id: str, steps: int = 100) -> bool:
-        """Run this host's commands, so many steps of each; whether there were any."""
+    def done(self, operation_id: str) -> World:
+        """Run it to its end, which has to be a good one."""
+        operation = self.run(operation_id)
+        assert operation.outcome == "completed", operation.first_error
+        return self
+
+    def _run_agents(self, operation_id: str) -> bool:
+        names = [name for name in self.hosts if name not in self.dead]
+        worked = [self.run_agent(operation_id, name) for name in names]
+        return any(worked)
+
+    def run_agent(self, operation_id: str, host: str | None = None, steps: int = 100) -> bool:
+        """Run a host's commands (None: any host's), so many steps each; whether there were any."""
         operation = self.operation(operation_id)
-        runs = [run for run in operation.history.active.values() if run.host == HOST]
+        active = operation.history.active.values()
+        runs = [r for r in active if r.host is not None and host in {None, r.host}]
         for run in runs:
-            ctx = AgentContext(clock=self.clock, waits=Waits(), **self.ports)
+            ctx = AgentContext(clock=self.clock, waits=Waits(), **self.agents[run.host or ""])
             owed = [
                 s
                 for s in run.steps
@@ -286,11 +376,10 @@ class World:
 
     def _agent_step(self, operation_id: str, run: Any, step: str, ctx: AgentContext) -> bool:
         operation = self.operation(operation_id)
-        verb = plan_of(operation).verb(step, undo=run.undo)
         outputs: dict[str, Any] = {}
         error: StepError | None = None
         try:
-            outputs = verbs.VERBS[verb](ctx, lane_of(operation, run.lane))  # type: ignore[index]
+            outputs = self._carry_out(operation, run, step, ctx)
         except PortError as failure:
             error = failure.as_step_error()
         report = Report(
@@ -302,7 +391,15 @@ class World:
             outputs=outputs,
             error=error,
         )
-        return self.service.report(HOST, report, CONTEXT)[0]
+        return self.service.report(run.host, report, CONTEXT)[0]
+
+    def _carry_out(
+        self, operation: Operation, run: Any, step: str, ctx: AgentContext
+    ) -> dict[str, Any]:
+        verb: Any = verb_of(operation, run)
+        if run.lane == SERVER_LANE:
+            return verbs.GUEST_VERBS[verb](ctx, order_of(operation, step))
+        return verbs.VERBS[verb](ctx, lane_of(operation, run.lane, step))
 
     # -------------------------------------------------------------- looking
 
@@ -311,7 +408,14 @@ class World:
 
     @property
     def instance(self) -> Instance:
-        return self.store.load(Instance, UUID(SERVER))
+        return self.store.load(Instance, UUID(self.server_id))
+
+    def running(self) -> list[UUID]:
+        """Operations that are not at their end."""
+        ids = [
+            e.originator_id for e, _ in self.store.log if isinstance(e, Operation.OperationStarted)
+        ]
+        return [id_ for id_ in ids if self.store.load(Operation, id_).state == "running"]
 
     def mappings(self) -> list[BlockDeviceMapping]:
         ids = {
@@ -332,36 +436,73 @@ class World:
         return [attachment for attachment in found if attachment.state != "deleted"]
 
     def summary(self) -> dict[str, Any]:
-        """What is true across ledger, Cinder and host, without ids and times."""
-        rows = [row for v in self.volumes for row in self.cinder.attachments_of(v)]
+        """What is true across ledger, Cinder and hosts, without ids and times."""
+        rows = [row for v in self.known_volumes() for row in self.cinder.attachments_of(v)]
         return {
             "cinder": sorted(row.status for row in rows),
-            "volumes": [self.cinder.volume(v).status for v in self.volumes],
-            "ledger": sorted(str(a.state) for a in self.attachments()),
-            "mappings": sorted(str(m.state) for m in self.mappings()),
-            "plugged": sorted(map(str, plugged(self.host)[SERVER].values())),
-            "connected": len(connected_paths(self.host)),
+            "volumes": sorted(self.cinder.volume(v).status for v in self.known_volumes()),
+            "ledger": sorted(
+                f"{a.state} {a.may_be_connected and a.host}" for a in self.attachments()
+            ),
+            "mappings": sorted(f"{m.state} {m.device_name}" for m in self.mappings()),
+            "plugged": {name: self._plugged(host) for name, host in self.hosts.items()},
+            "guests": {
+                name: {id_: guest["power_state"] for id_, guest in host.read()["guests"].items()}
+                for name, host in self.hosts.items()
+            },
+            "connected": {name: len(connected_paths(host)) for name, host in self.hosts.items()},
             "vm_state": str(self.instance.vm_state),
+            "host": self.instance.host,
             "claims": len(self.instance.claims)
             + sum(self.store.load(Volume, UUID(v)).claimant is not None for v in self.volumes),
             "devices": len(self.instance.devices),
         }
 
+    def known_volumes(self) -> list[str]:
+        """The volumes that exist in Cinder now."""
+        return [volume.id for volume in self.cinder.listed_volumes()]
+
+    @staticmethod
+    def _plugged(host: HostState) -> list[str]:
+        return sorted(str(where) for disks in plugged(host).values() for where in disks.values())
+
     def wrong(self) -> list[str]:
         """Broken invariants (DESIGN D6, CVE-2023-2088), in words; only for a world at rest."""
-        return [*broken_invariants(self.host), *self._disagreements()]
+        broken = [
+            f"{name}: {what}"
+            for name, host in self.hosts.items()
+            for what in broken_invariants(host)
+            if name not in self.dead
+        ]
+        return [*broken, *self._disagreements()]
 
     def _disagreements(self) -> Iterator[str]:
-        ledger = {str(a.id) for a in self.attachments()}
-        cinder = {row.id for v in self.volumes for row in self.cinder.attachments_of(v)}
-        if ledger != cinder:
+        ledger = {str(a.id) for a in self.attachments() if not a.legacy}
+        cinder = {row.id for v in self.known_volumes() for row in self.cinder.attachments_of(v)}
+        if ledger != cinder and not self.legacy:
             yield f"attachments: ledger has {ledger}, Cinder has {cinder}"
-        bound = [m.created.volume_id for m in self.mappings() if m.created]
+        bound = [m.volume_id for m in self.mappings()]
         if len(set(bound)) != len(bound):
             yield f"volumes bound twice: {bound}"
         given = {d.volume_id for d in self.instance.devices.values()}
         if given != set(bound):
             yield f"device names are given to {given}, mappings are of {bound}"
+        for name in set(self.records) - self.dead:
+            records = self.records[name]
+            here = {str(a.id) for a in self.attachments() if a.host == name and a.may_be_connected}
+            if set(records.ids()) != here:
+                yield f"{name} has records of {records.ids()}, attachments there are {here}"
+
+
+class Users:
+    """The ledger's answer to an agent's question (ports.Users), without HTTP."""
+
+    def __init__(self, world: World, host: str) -> None:
+        self._world = world
+        self._host = host
+
+    def others(self, volume_id: str, attachment_id: str) -> list[str]:
+        return self._world.service.others(self._host, volume_id, attachment_id)
 
 
 def alive(host: str) -> Contact:

@@ -7,23 +7,28 @@ from uuid import uuid4
 
 import pytest
 
-from aggregates.operation import Operation, Outcome
+from aggregates.operation import SERVER, Operation, Outcome
 from handlers.engine import Finish, Park, Run, Start, Wait, Work, decide
 from handlers.flows import FLOWS
 from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Stage, Step
-from host_agent.contract import Lane, Verb
+from host_agent.contract import GuestOrder, Lane, Verb
 
 NOW = 1000.0
 
 
-def lane(n: int = 0) -> Lane:
-    return Lane(
+HOSTS: dict[Place, str | None] = {place: place.value for place in Place}
+ORDER = GuestOrder(server_id="s", definition="<domain/>")
+
+
+def lane(n: int = 0) -> dict[str, Any]:
+    found = Lane(
         server_id="s", volume_id=f"v{n}", bdm_id=f"b{n}", attachment_id=None, device_name="vdb"
     )
+    return {**found.to_wire(), "host": "h", "new": {}}
 
 
 def operation(flow: str = "attach", lanes: int = 1) -> tuple[Operation, Plan]:
-    plan = FLOWS[flow].expand(tuple(map(lane, range(lanes))), {Place.HOST: "h"})
+    plan = FLOWS[flow].expand(tuple(map(lane, range(lanes))), HOSTS, ORDER)
     op = Operation(uuid4())
     op.record(
         Operation.OperationStarted,
@@ -90,15 +95,81 @@ def test_an_active_run_of_the_ledger_is_work_and_of_a_host_is_waiting() -> None:
     assert decide(plan, op.history, NOW) == Wait(None)
 
 
-def test_the_next_stage_begins_when_all_lanes_are_through() -> None:
+def test_lanes_go_from_stage_to_stage_by_themselves() -> None:
     op, plan = operation(lanes=2)
     first, second = to_start(op, plan)
     start(op, first)
     end(op, Operation.StepSucceeded, 0)
     end(op, Operation.StepSucceeded, 0)
-    assert decide(plan, op.history, NOW) == Start((second,))
+    ahead, behind = to_start(op, plan)
+    assert (ahead.lane, ahead.steps[0]) == (0, "update")
+    assert behind == second
+
+
+def test_a_stage_for_the_whole_server_waits_for_all_lanes() -> None:
+    op, plan = operation("live_migrate", lanes=2)
+    first, second = to_start(op, plan)
+    for run in (first, second):
+        start(op, run)
+    for _ in first.steps:
+        end(op, Operation.StepSucceeded, 0)
+    assert isinstance(decide(plan, op.history, NOW), Wait)
+    for _ in second.steps:
+        end(op, Operation.StepSucceeded, 1)
+    assert to_start(op, plan) == (Run(SERVER, ("migrate",), undo=False, place=Place.SOURCE),)
+
+
+def test_a_server_without_volumes_goes_through_the_stages_for_the_whole_server() -> None:
+    op, plan = operation("live_migrate", lanes=0)
+    go_on(op, plan)
+    assert decide(plan, op.history, NOW) == Finish(Outcome.COMPLETED)
+
+
+def test_a_lane_that_cannot_go_on_after_the_pivot_does_not_stop_the_others() -> None:
+    op, plan = operation("delete", lanes=2)
+    for _ in ("forget", "remove, remove_former"):
+        go_on(op, plan)
+    go_on(op, plan)
+    first, second = to_start(op, plan)
+    start(op, first)
     start(op, second)
-    assert isinstance(decide(plan, op.history, NOW), Work)
+    end(op, Operation.StepFailed, 0)
+    end(op, Operation.StepSucceeded, 1)
+    end(op, Operation.StepSucceeded, 1)
+    assert to_start(op, plan)[0].steps == ("unbind", "volume")
+    go_on(op, plan)
+    parked = decide(plan, op.history, NOW)
+    assert isinstance(parked, Park)
+    assert {left.lane for left in parked.left} == {0}
+
+
+def test_an_undo_that_comes_too_late_for_the_pivot_leaves_only_forward() -> None:
+    op, plan = operation("live_migrate")
+    go_on(op, plan)
+    start(op, to_start(op, plan)[0])
+    end(op, Operation.StepFailed, SERVER)
+    (undo,) = to_start(op, plan)
+    assert (undo.steps, undo.undo) == (("migrate",), True)
+    start(op, undo)
+    end(op, Operation.StepSucceeded, SERVER, outputs={"passed": True})
+    (forward,) = to_start(op, plan)
+    assert (forward.steps, forward.undo) == (("complete",), False)
+    start(op, forward)
+    end(op, Operation.StepFailed)
+    assert isinstance(decide(plan, op.history, NOW), Park)
+    op.record(Operation.Parked, left=[])
+    op.record(Operation.RetryRequested, reason="mended")
+    assert to_start(op, plan) == (forward,)
+
+
+def test_an_abort_after_the_pivot_comes_too_late() -> None:
+    op, plan = operation("live_migrate")
+    go_on(op, plan)
+    start(op, to_start(op, plan)[0])
+    op.record(Operation.UnwindRequested, reason="too slow")
+    assert isinstance(decide(plan, op.history, NOW), Wait)
+    end(op, Operation.StepSucceeded, SERVER)
+    assert to_start(op, plan)[0].undo is False
 
 
 def test_when_everything_is_done_the_operation_is_completed() -> None:
@@ -202,12 +273,12 @@ RESERVE = Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHM
 )
 def test_a_plan_that_breaks_a_rule_does_not_come_to_be(flow: Flow, rule: str) -> None:
     with pytest.raises(PlanError, match=rule):
-        flow.expand((lane(),), {Place.HOST: "h"})
+        flow.expand((lane(),), HOSTS, ORDER)
 
 
 def test_a_pivot_inside_a_stage_stands_for_one_lane_only() -> None:
     with pytest.raises(PlanError, match="one lane"):
-        FLOWS["detach"].expand((lane(0), lane(1)), {Place.HOST: "h"})
+        FLOWS["detach"].expand((lane(0), lane(1)), HOSTS)
 
 
 def test_a_plan_needs_the_host_it_runs_on() -> None:
@@ -217,5 +288,16 @@ def test_a_plan_needs_the_host_it_runs_on() -> None:
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=lambda f: f.name)
 def test_a_plan_survives_storage(flow: Flow) -> None:
-    plan = flow.expand((lane(),), {Place.HOST: "h"})
+    plan = flow.expand((lane(),), HOSTS, ORDER)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=lambda f: f.name)
+def test_whatever_takes_something_from_a_host_before_the_pivot_can_give_it_back(flow: Flow) -> None:
+    """An attachment made, a volume connected, a guest put somewhere: each has its undo."""
+    plan = flow.expand((lane(),), HOSTS, ORDER)
+    makes = {Verb.ATTACHMENT_CREATE, Verb.VOLUME_CONNECT, Verb.DISK_PLUG, Verb.DISK_COPY}
+    for step in plan.steps:
+        if step.do not in makes or plan.after_pivot(step.name) or plan.pivot is None:
+            continue
+        assert step.undo is not None, f"{flow.name}: {step.name}"
