@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
-from host_agent.records import MemoryRecords
+from host_agent.records import Record
 
 from aggregates.attachment import Attachment
 from aggregates.base import Actor, Aggregate, Context, Event
@@ -214,7 +214,7 @@ class World:
         define = [{**guest, "power_state": power_state.value}] if power_state else []
         self.hosts = {HOST: HostState(initial={"define": define}), OTHER: HostState()}
         self.host = self.hosts[HOST]
-        self.records = {name: MemoryRecords() for name in self.hosts}
+        self.records: dict[str, dict[str, Record]] = {name: {} for name in self.hosts}
         self.store = MemoryStore(lambda: self.trouble)
         self.boot()
         for name in self.hosts:
@@ -255,7 +255,7 @@ class World:
                 "migration": {"uri": SCHEME + name, "address": name},
             },
             guests=tuple(guests),
-            connections=tuple(self.records[name].ids()),
+            connections=tuple(self.records[name]),
         )
         _, position = self.service.register(name, said, CONTEXT)
         shown = {guest.server_id for guest in guests}
@@ -490,8 +490,8 @@ class World:
         for name in set(self.records) - self.dead:
             records = self.records[name]
             here = {str(a.id) for a in self.attachments() if a.host == name and a.may_be_connected}
-            if set(records.ids()) != here:
-                yield f"{name} has records of {records.ids()}, attachments there are {here}"
+            if set(records) != here:
+                yield f"{name} has records of {set(records)}, attachments there are {here}"
 
 
 class Users:
