@@ -110,9 +110,13 @@ class Host(Aggregate):
         self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
 
     def showed(self, guests: list[str], attachments: list[str]) -> None:
-        """What it holds that is not its: until there is nothing, it gets no commands (D7)."""
+        """What it holds that is not its: until there is nothing, it gets no commands (D7).
+
+        While it is fenced its servers may still be evacuated, so that what is its now may
+        not be its when it comes back: it stays suspect.
+        """
         if not guests and not attachments:
-            if self.suspect:
+            if self.suspect and not self.fenced:
                 self.record(self.LeftoversCleared)
         elif (tuple(guests), tuple(attachments)) != self.leftovers:
             self.record(self.LeftoversFound, guests=guests, attachments=attachments)

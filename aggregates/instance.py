@@ -49,6 +49,7 @@ class Device:
     bdm_id: str
     volume_id: str | None
     device_name: str
+    serial: str | None  # the id by which the guest knows the disk
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class Instance(Aggregate):
         bdm_id: str
         volume_id: str
         device_name: str
+        serial: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class DeviceVolumeSet(Event):
@@ -138,6 +140,7 @@ class Instance(Aggregate):
 
         bdm_id: str
         volume_id: str | None
+        serial: str | None = None  # if it is another disk for the guest
 
     @dataclass(frozen=True, kw_only=True)
     class DeviceReleased(Event):
@@ -243,7 +246,10 @@ class Instance(Aggregate):
         match event:
             case self.DeviceReserved():
                 self.devices[event.bdm_id] = Device(
-                    event.bdm_id, event.volume_id, event.device_name
+                    event.bdm_id,
+                    event.volume_id,
+                    event.device_name,
+                    event.serial or event.volume_id,
                 )
             case self.DeviceReleased():
                 released = self.devices.pop(event.bdm_id).device_name
@@ -251,7 +257,9 @@ class Instance(Aggregate):
                 self.seen_devices = tuple(d for d in self.seen_devices if d != released)
             case self.DeviceVolumeSet():
                 known = self.devices[event.bdm_id]
-                self.devices[event.bdm_id] = replace(known, volume_id=event.volume_id)
+                serial = event.serial or (known.serial if event.volume_id else None)
+                changed = replace(known, volume_id=event.volume_id, serial=serial)
+                self.devices[event.bdm_id] = changed
 
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
         self.name, self.host = event.name, event.host
@@ -339,6 +347,19 @@ class Instance(Aggregate):
         """The device of a volume, bound or being bound."""
         return next((d for d in self.devices.values() if d.volume_id == volume_id), None)
 
+    @property
+    def never_built(self) -> bool:
+        """Whether its first boot failed (S1): there is no guest, and will be none."""
+        return str(self.id) in self.faults
+
+    def serial_for(self, volume_id: str, bdm_id: str) -> str:
+        """The id by which the guest will know a new disk: the volume's, as Nova has it.
+
+        After a swap another volume's disk may still be known by it; then the mapping's.
+        """
+        taken = {device.serial for device in self.devices.values() if device.bdm_id != bdm_id}
+        return bdm_id if volume_id in taken else volume_id
+
     def reserve_device(self, bdm_id: str, volume_id: str, wanted: str | None) -> str:
         """Give `volume_id` a device name: the one wanted if it is free, else the next.
 
@@ -351,7 +372,14 @@ class Instance(Aggregate):
         if wanted is not None and wanted in taken:
             raise errors.DeviceInUseError(device=f"/dev/{wanted}")
         name = wanted or self._next_name(taken)
-        self.record(self.DeviceReserved, bdm_id=bdm_id, volume_id=volume_id, device_name=name)
+        serial = self.serial_for(volume_id, bdm_id) if volume_id else None
+        self.record(
+            self.DeviceReserved,
+            bdm_id=bdm_id,
+            volume_id=volume_id,
+            device_name=name,
+            serial=serial,
+        )
         return name
 
     def release_device(self, bdm_id: str) -> None:
@@ -369,9 +397,16 @@ class Instance(Aggregate):
         raise errors.TooManyDevicesError(maximum=DEVICES_MAX)
 
     def set_device_volume(self, bdm_id: str, volume_id: str | None) -> None:
-        """Put another volume, or none, behind a device; what is already so records nothing."""
-        if bdm_id in self.devices and self.devices[bdm_id].volume_id != volume_id:
-            self.record(self.DeviceVolumeSet, bdm_id=bdm_id, volume_id=volume_id)
+        """Put another volume, or none, behind a device; what is already so records nothing.
+
+        A swap keeps the disk, and so its serial; into an empty place comes another disk.
+        """
+        known = self.devices.get(bdm_id)
+        if known is None or known.volume_id == volume_id:
+            return
+        new_disk = volume_id is not None and not known.volume_id
+        serial = self.serial_for(volume_id, bdm_id) if volume_id and new_disk else None
+        self.record(self.DeviceVolumeSet, bdm_id=bdm_id, volume_id=volume_id, serial=serial)
 
     def place(self, host: str, power_state: str) -> None:
         """Say where the guest is and whether it runs; what is already so records nothing."""

@@ -46,6 +46,7 @@ class BlockDeviceMapping(Aggregate):
         delete_on_termination: bool
         multiattach: bool
         legacy: bool = False
+        serial: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class DevicePlugged(Event):
@@ -85,6 +86,7 @@ class BlockDeviceMapping(Aggregate):
         multiattach: bool
         delete_on_termination: bool
         legacy: bool = False
+        serial: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class DeleteOnTerminationSet(Event):
@@ -144,7 +146,7 @@ class BlockDeviceMapping(Aggregate):
                 self.delete_on_termination = event.delete_on_termination
 
     def _take(self, event: MappingCreated | RootAttached) -> None:
-        self.volume_id = self.serial = event.volume_id
+        self.volume_id, self.serial = event.volume_id, event.serial or event.volume_id
         self.attachment_id, self.legacy = event.attachment_id, event.legacy
         self.multiattach = event.multiattach
         self.delete_on_termination = event.delete_on_termination

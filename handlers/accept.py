@@ -133,6 +133,7 @@ def attach(
         tag=request.tag,
         boot_index=0 if request.is_root else None,
         delete_on_termination=request.delete_on_termination,
+        serial=instance.devices[bdm_id].serial,
         legacy=where.legacy,
     )
     flow = "attach" if where.host else "attach_offloaded"

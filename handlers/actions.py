@@ -113,7 +113,8 @@ class Hosts:
 def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
     rule, instance = RULES[request.flow], server.instance
-    check_vm_state(instance, rule.action, rule.states)
+    # What was never built can only be deleted, whatever may be done in ERROR otherwise.
+    check_vm_state(instance, rule.action, () if instance.never_built else rule.states)
     if rule.root and instance.root_missing:
         raise errors.NoRootError(action=rule.action)
     if rule.moves and instance.local_disks:

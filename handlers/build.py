@@ -108,12 +108,14 @@ def _lane(
     bdm_id = str(uuid5(origin.bdm_id, str(number)))
     wanted = device_target(disk.device) or ("vda" if disk.boot_index == 0 else None)
     volume_id = disk.volume_id or ""
+    device_name = instance.reserve_device(bdm_id, volume_id, wanted)
     return Lane(
         server_id=str(instance.id),
         volume_id=volume_id,
         bdm_id=bdm_id,
         attachment_id=None,
-        device_name=instance.reserve_device(bdm_id, volume_id, wanted),
+        device_name=device_name,
+        serial=instance.devices[bdm_id].serial,
         # S3: "for cases where Nova creates the volume itself ... no multi-attach".
         multiattach=known[1].multiattach if known else False,
         tag=disk.tag,

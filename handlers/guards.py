@@ -22,6 +22,8 @@ from handlers.plan import Place
 from handlers.progress import volumes_of
 from host_agent.contract import GuestOrder, Lane
 
+#: What an agent must be to know attachments (S1's new flow); below it knows Cinder's old calls.
+NEW_FLOW_VERSION = 1
 #: What an agent must be to do more than attach and detach: contract.SERVICE_VERSION then.
 MOVES_VERSION = 2
 

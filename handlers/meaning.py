@@ -197,6 +197,7 @@ def _bound(done: Done) -> None:
         "delete_on_termination": lane.delete_on_termination,
         "multiattach": lane.multiattach,
         "legacy": lane.legacy,
+        "serial": lane.disk_serial,
     }
     done.instance.set_device_volume(lane.bdm_id, lane.volume_id)
     if mapping.state is MappingState.VACANT:

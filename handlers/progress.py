@@ -26,6 +26,7 @@ EFFECTS = frozenset(
     {
         LedgerVerb.ATTACHMENT_RESERVE,
         LedgerVerb.ATTACHMENT_DELETE,
+        LedgerVerb.RESERVATION_TIDY,
         LedgerVerb.VOLUME_CREATE,
         LedgerVerb.VOLUME_DELETE,
         LedgerVerb.MIGRATION_COMPLETE,

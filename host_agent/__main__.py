@@ -7,19 +7,25 @@ import asyncio
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from host_agent import config, log
 from host_agent.cinder import CinderClient
+from host_agent.cinder_old import OldCinderClient
 from host_agent.config import ConfigError, Settings
 from host_agent.contract import SERVICE_VERSION, Registration
-from host_agent.executor import Executor, Hooks, World
+from host_agent.executor import Executor, Hooks, StopClock, World
 from host_agent.faults import FaultError, Faults
 from host_agent.guests import HypervisorGuests
+from host_agent.leftovers import Leftovers
 from host_agent.link import Link
 from host_agent.locks import AgentRunningError, Locks
 from host_agent.ports import Brick, PortError
+from host_agent.records import FileRecords
 
 EXIT_CONFIG = 2
 EXIT_RUNNING = 3
@@ -34,8 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.set_up(settings.agent.log_level, settings.agent.log_format)
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
-            brick, guests, drivers = _host(settings, arguments)
-            return asyncio.run(_serve(settings, locks, brick, guests, drivers))
+            return asyncio.run(_serve(settings, locks, _host(settings, arguments)))
     except AgentRunningError as error:
         print(f"attachment-ledger-agent: {error}", file=sys.stderr)
         return EXIT_RUNNING
@@ -81,57 +86,86 @@ def _flags(arguments: argparse.Namespace) -> dict[str, str]:
     return {key: value for key, value in flags.items() if value is not None}
 
 
-def _host(
-    settings: Settings, arguments: argparse.Namespace
-) -> tuple[Brick, HypervisorGuests, list[str]]:
-    """The adapters of this host.  The real ones load os-brick and libvirt, slowly."""
+@dataclass(frozen=True)
+class _Host:
+    """The adapters of this host; and how guests migrate to it, if they can."""
+
+    brick: Brick
+    guests: HypervisorGuests
+    drivers: list[str]
+    migration: dict[str, str] | None
+
+    def capabilities(self) -> dict[str, Any]:
+        able = {"multiattach": True, "tag": True, "drivers": self.drivers}
+        return {**able, "migration": self.migration} if self.migration else able
+
+
+def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
+    """The real adapters load os-brick and libvirt, slowly."""
     if arguments.faults and not arguments.simulated:
         raise ConfigError("--faults needs --simulated")
     if arguments.simulated:
         from host_agent.simulated import SimulatedBrick, SimulatedGuests
-        from host_agent.simulated_state import Store
+        from host_agent.simulated_state import SCHEME, Store
 
         store = Store(arguments.simulated)
         counts = arguments.simulated.with_name(arguments.simulated.name + ".faults")
         faults = Faults.load(arguments.faults, counts) if arguments.faults else Faults()
         host = settings.agent.host
         brick = SimulatedBrick(store, faults, host)
-        return brick, SimulatedGuests(store, faults, host), ["simulated"]
+        here = {"uri": f"{SCHEME}{arguments.simulated.absolute()}", "address": ""}
+        guests = SimulatedGuests(store, faults, host)
+        return _Host(brick, guests, ["simulated"], settings.migration() or here)
     from host_agent.brick import OsBrick
     from host_agent.libvirt_driver import Libvirt
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
-    guests = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience())
-    return os_brick, guests, os_brick.drivers()
+    virt_type = settings.libvirt.virt_type
+    libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), virt_type)
+    return _Host(os_brick, libvirt, os_brick.drivers(), settings.migration())
 
 
-async def _serve(
-    settings: Settings, locks: Locks, brick: Brick, guests: HypervisorGuests, drivers: list[str]
-) -> int:
+async def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
+    records = FileRecords(Path(settings.agent.lock_path) / "connections")
+    capabilities = host.capabilities()
+
     def describe() -> Registration:
         return Registration(
             service_version=SERVICE_VERSION,
-            capabilities={"multiattach": True, "tag": True, "drivers": drivers},
-            guests=tuple(sorted(guests.inventory(), key=lambda guest: guest.server_id)),
+            capabilities=capabilities,
+            guests=tuple(sorted(host.guests.inventory(), key=lambda guest: guest.server_id)),
+            connections=tuple(records),
         )
 
     link = Link(settings.link(), describe)
+    world = World(
+        cinder=CinderClient(settings.cinder),
+        old_cinder=OldCinderClient(settings.cinder),
+        brick=host.brick,
+        guests=host.guests,
+        users=link,
+        records=records,
+        multiattach=capabilities["multiattach"],
+    )
     hooks = Hooks(
         report=link.report,
         is_current=link.is_current,
-        disks_moved=link.wake,
+        progress=link.progress,
+        guests_changed=link.wake,
         dropped=link.resync,
     )
-    world = World(cinder=CinderClient(settings.cinder), brick=brick, guests=guests)
+    ending = threading.Event()
+    leftovers = Leftovers(world, locks, StopClock(ending))
     executor = Executor(world, locks, hooks, limits=settings.limits(), waits=settings.waits())
-    guests.subscribe(link.wake)
+    host.guests.subscribe(link.wake)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     executor.start()
-    line = asyncio.create_task(link.run(executor))
+    line = asyncio.create_task(link.run(executor, leftovers.clear))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({line, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    ending.set()
     _LOG.info("stopping: running steps are finished, nothing new is begun")
     if not await asyncio.to_thread(executor.stop, settings.agent.stop_grace_s):
         _LOG.warning("some steps still run; the ledger hands their runs out again")

@@ -67,6 +67,11 @@ def timeout_error() -> PortError:
     return PortError(ErrorKind.UNKNOWN, "cinder_timeout", text)
 
 
+def too_old() -> PortError:
+    text = "This Cinder has no attachments: they need 3.44 (Cinder Queens). Use the old flow."
+    return PortError(ErrorKind.FINAL, "cinder_too_old", text)
+
+
 def _unavailable() -> PortError:
     text = "Cinder cannot be reached: no connection to its endpoint was made."
     return PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
@@ -100,6 +105,8 @@ def port_error(error: Exception) -> PortError:
         return error
     if isinstance(error, exceptions.ClientException):
         return error_of_status(error.code, error.message)
+    if isinstance(error, exceptions.VersionNotFoundForAPIMethod):  # the client itself refuses
+        return too_old()
     if isinstance(error, keystone_exceptions.ConnectionError):
         return _error_of_connection(error)
     if isinstance(error, keystone_exceptions.HttpError):  # of Keystone, before Cinder was asked

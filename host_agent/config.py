@@ -60,11 +60,20 @@ class LedgerSection:
 
 @dataclass(frozen=True, kw_only=True)
 class LibvirtSection:
-    """[libvirt].  A guest may take detach_attempts x detach_timeout_s to let go of a disk."""
+    """[libvirt].  A guest may take detach_attempts x detach_timeout_s to let go of a disk.
+
+    `virt_type` is what guests are defined for: kvm, or qemu, which emulates.  Guests can
+    migrate to this host if other hosts' libvirt reaches this one's at `migration_uri`;
+    their data comes to `migration_address`, or else where libvirt says.
+    """
 
     uri: str = "qemu:///system"
+    virt_type: str = "kvm"
     detach_attempts: int = 8
     detach_timeout_s: float = 20.0
+    shutdown_timeout_s: float = 60.0
+    migration_uri: str = ""
+    migration_address: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +128,14 @@ class Settings:
         return Patience(
             detach_attempts=self.libvirt.detach_attempts,
             detach_timeout_s=self.libvirt.detach_timeout_s,
+            shutdown_timeout_s=self.libvirt.shutdown_timeout_s,
         )
+
+    def migration(self) -> dict[str, str] | None:
+        """How guests migrate to this host, for its registration; None: they cannot."""
+        if not self.libvirt.migration_uri:
+            return None
+        return {"uri": self.libvirt.migration_uri, "address": self.libvirt.migration_address}
 
 
 _SECTIONS: dict[str, type] = {

@@ -6,20 +6,13 @@ what they find into the errors that the verbs share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from host_agent import masking
+from host_agent import connection
 from host_agent.contract import ErrorKind, Lane
-from host_agent.ports import (
-    AttachmentView,
-    Brick,
-    Cinder,
-    ConnectionInfo,
-    DiskState,
-    Guests,
-    PortError,
-)
+from host_agent.ports import Brick, Cinder, DiskState, Guests, OldCinder, PortError, Users, Watch
+from host_agent.records import Records
 
 
 class Stopping(Exception):  # noqa: N818 - not an error: the agent was asked to stop
@@ -43,26 +36,35 @@ class Waits:
     ready_poll_s: float = 1.0
 
 
-@dataclass(frozen=True)
-class Connected:
-    """What `volume_connect` learnt, for `disk_plug` of the same run.  Not reported."""
+class Unwatched:
+    """A run that nobody follows or ends."""
 
-    source: dict[str, Any]
-    format: str
-    discard: bool
-    readonly: bool
+    def cancelled(self) -> bool:
+        return False
+
+    def progress(self, done_bytes: int, total_bytes: int) -> None:
+        pass
 
 
 @dataclass(kw_only=True)
 class Context:
-    """The world of one run.  `connected` is memory within the run, nothing more."""
+    """The world of one run.
+
+    `connected` is memory within the run, nothing more: the disk that this run has
+    connected (see Lane.disk).  `multiattach`: whether this host can do it (S3).
+    """
 
     cinder: Cinder
+    old_cinder: OldCinder
     brick: Brick
     guests: Guests
+    users: Users
     clock: Clock
     waits: Waits
-    connected: Connected | None = None
+    watch: Watch = field(default_factory=Unwatched)
+    records: Records = field(default_factory=dict)
+    multiattach: bool = True
+    connected: dict[str, Any] | None = None
 
 
 def final(code: str, message: str) -> PortError:
@@ -79,7 +81,12 @@ def is_plugged(state: DiskState) -> bool:
 
 
 def refuse_if_plugged(ctx: Context, lane: Lane) -> None:
-    if is_plugged(ctx.guests.disk(lane.server_id, lane.volume_id)):
+    """Nothing is taken away under a guest that has it.
+
+    In a swap the guest has a disk of this serial, rightly, if it is on the other volume.
+    """
+    state = ctx.guests.disk(lane.server_id, lane.disk_serial)
+    if is_plugged(state) and not (is_swap(lane) and _is_on_the_other(state, lane)):
         raise final(
             "disk_still_plugged",
             f"Guest {lane.server_id} still has the disk of volume {lane.volume_id}: "
@@ -87,32 +94,27 @@ def refuse_if_plugged(ctx: Context, lane: Lane) -> None:
         )
 
 
+def is_swap(lane: Lane) -> bool:
+    """Whether the disk stays in the guest while another volume takes this one's place."""
+    return lane.other is not None and lane.other.volume_id != lane.volume_id
+
+
+def _is_on_the_other(state: DiskState, lane: Lane) -> bool:
+    """Whether a swap's guest reads and writes the other volume only.
+
+    The former volume is let go only after the new one was connected, so with nothing
+    known of either this is the new one, and it was never connected, nor copied to.
+    """
+    other = path_of(lane.other.disk) if lane.other else None
+    if other is not None:
+        return set(state.sources) == {other}
+    return path_of(lane.disk) not in state.sources
+
+
+def path_of(disk: dict[str, Any] | None) -> str | None:
+    """A connected disk as DiskState.sources names it."""
+    return connection.device_path(disk) if disk else None
+
+
 def no_attachment_id(lane: Lane) -> PortError:
-    return final(
-        "no_attachment_id",
-        f"Mapping {lane.bdm_id} has no Cinder attachment: it is of the old flow.",
-    )
-
-
-def attachment_of(ctx: Context, lane: Lane) -> AttachmentView:
-    """The attachment as Cinder has it now; FINAL `attachment_gone` on 404."""
-    if lane.attachment_id is None:
-        raise no_attachment_id(lane)
-    try:
-        view = ctx.cinder.attachment(lane.attachment_id)
-    except PortError as error:
-        if not is_missing(error):
-            raise
-        raise final(
-            "attachment_gone", f"Attachment {lane.attachment_id} does not exist in Cinder."
-        ) from error
-    masking.learn(view.connection_info)
-    return view
-
-
-def connection_of(view: AttachmentView) -> ConnectionInfo:
-    if not view.connection_info:
-        raise final(
-            "not_connected", f"Attachment {view.id} has no connection: give it a connector first."
-        )
-    return view.connection_info
+    return final("no_attachment_id", f"Mapping {lane.bdm_id} has no attachment.")

@@ -37,11 +37,13 @@ class Verb(StrEnum):
     VOLUME_DISCONNECT = "volume_disconnect"  # os-brick
     ATTACHMENT_DELETE = "attachment_delete"  # Cinder
     ATTACHMENT_CREATE = "attachment_create"  # Cinder: one of its own, with this host's connector
+    ATTACHMENT_CONVERT = "attachment_convert"  # Cinder: from the old calls to the new ones
     ATTACHMENT_REFRESH = "attachment_refresh"  # Cinder: a fresh connection for the same host
     DISK_REPLACE = "disk_replace"  # libvirt: the definition follows a refreshed connection
     DISK_COPY = "disk_copy"  # libvirt: mirror to the other volume, then switch to it
     DISK_COPY_ABORT = "disk_copy_abort"  # libvirt: stay on the old volume, if it still is
     GUEST_SPAWN = "guest_spawn"  # libvirt: define with these disks, run if wanted
+    GUEST_START = "guest_start"  # libvirt: run it again as it is defined, if it shall run
     GUEST_STOP = "guest_stop"  # libvirt: shut down, by force if it must be
     GUEST_PAUSE = "guest_pause"  # libvirt
     GUEST_RESUME = "guest_resume"  # libvirt
@@ -183,8 +185,8 @@ class GuestOrder:
     """What is to be done with a whole server: its guest, and all its volumes' disks.
 
     `definition` is the guest without its volumes (see Guest).  `destination` is where a
-    live migration goes: {"host": ..., "migration_uri": ..., "migration_address": ...},
-    as that host's agent told of itself.
+    live migration goes: {"host": ..., "uri": ..., "address": ...}, as that host's agent
+    told of itself (see Registration).
     """
 
     server_id: str

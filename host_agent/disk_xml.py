@@ -1,4 +1,4 @@
-"""libvirt's domain XML: building a disk, and reading what a domain has.
+"""A disk in libvirt's XML: building it, and reading what disks a domain has.
 
 Pure.  Reading is forgiving: a device without alias, serial, target or source is not
 ours and must not be in the way of others (LP 2074219).
@@ -7,10 +7,12 @@ ours and must not be in the way of others (LP 2074219).
 from __future__ import annotations
 
 import string
+import uuid
 
 # Domain XML comes from libvirt itself, or from our own simulation of it.
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from host_agent.ports import Disk
 
@@ -29,8 +31,15 @@ class DiskSeen:
     alias: str | None
     xml: str
 
-    def is_of(self, volume_id: str) -> bool:
-        return volume_id == self.serial or self.alias == ALIAS_PREFIX + volume_id
+    def is_of(self, serial: str) -> bool:
+        return serial == self.serial or self.alias == ALIAS_PREFIX + serial
+
+    @property
+    def is_volume(self) -> bool:
+        """Whether it is a volume's, and no disk of the guest's own."""
+        return self.serial is not None and (
+            self.alias == ALIAS_PREFIX + self.serial or _is_uuid(self.serial)
+        )
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,12 @@ class DomainXml:
     project_id: str | None
     user_id: str | None
     has_virtio_scsi: bool
+    #: Whether firmware picks a disk, and by the disks' own order.
+    boots_by_order: bool
+    boot_orders: frozenset[str]
 
-    def disk_of(self, volume_id: str) -> DiskSeen | None:
-        return next((disk for disk in self.disks if disk.is_of(volume_id)), None)
+    def disk_of(self, serial: str) -> DiskSeen | None:
+        return next((disk for disk in self.disks if disk.is_of(serial)), None)
 
     def targets(self) -> tuple[str, ...]:
         return tuple(disk.target for disk in self.disks)
@@ -52,7 +64,7 @@ class DomainXml:
 def parse(text: str) -> DomainXml:
     """Read a domain's XML, live or persistent."""
     root = ET.fromstring(text)  # noqa: S314 - from libvirt
-    disks = [seen for element in root.iterfind("./devices/disk") if (seen := _disk(element))]
+    disks = [found for element in root.iterfind("./devices/disk") if (found := seen(element))]
     owner = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}"
     return DomainXml(
         disks=tuple(disks),
@@ -62,14 +74,24 @@ def parse(text: str) -> DomainXml:
             element.get("type") == "scsi" and (element.get("model") or "").startswith("virtio")
             for element in root.iterfind("./devices/controller")
         ),
+        boots_by_order=root.find("./os/kernel") is None and root.find("./os/boot") is None,
+        boot_orders=frozenset(e.get("order", "") for e in root.iterfind("./devices/*/boot")),
     )
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
 
 
 def _uuid_of(element: ET.Element | None) -> str | None:
     return element.get("uuid") if element is not None else None
 
 
-def _disk(element: ET.Element) -> DiskSeen | None:
+def seen(element: ET.Element) -> DiskSeen | None:
+    """A `<disk>` as we know it; None for one without a target, which is nobody's."""
     target = element.find("target")
     name = target.get("dev") if target is not None else None
     if target is None or name is None:
@@ -84,22 +106,24 @@ def _disk(element: ET.Element) -> DiskSeen | None:
     )
 
 
-def build(disk: Disk) -> str:
-    """The `<disk>` element, with the settings Nova gives a volume."""
+def build(disk: Disk, *, boot: bool = False) -> str:
+    """The `<disk>` element, with the settings Nova gives a volume; `boot`: with its order."""
     root = ET.Element("disk", type=str(disk.source["type"]), device="disk")
     driver = ET.SubElement(root, "driver", name="qemu", type=disk.format, cache=disk.cache)
     if disk.source["type"] != "network" and disk.cache == "none":
         driver.set("io", "native")
     if disk.discard:
         driver.set("discard", "unmap")
-    _add_source(root, disk)
+    root.append(_source(disk.source))
     ET.SubElement(root, "target", dev=disk.device_name, bus=disk.bus)
+    if boot and is_bootable(disk):
+        ET.SubElement(root, "boot", order=boot_order(disk))
     if disk.readonly:
         ET.SubElement(root, "readonly")
     if disk.shareable:  # S3: no exclusive lock, for every guest of the volume
         ET.SubElement(root, "shareable")
-    ET.SubElement(root, "serial").text = disk.volume_id
-    ET.SubElement(root, "alias", name=ALIAS_PREFIX + disk.volume_id)
+    ET.SubElement(root, "serial").text = disk.serial
+    ET.SubElement(root, "alias", name=ALIAS_PREFIX + disk.serial)
     if disk.bus == "scsi":
         # Else libvirt derives a controller from the name: beyond sdg one that is not there.
         unit = str(unit_of(disk.device_name))
@@ -107,19 +131,34 @@ def build(disk: Disk) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def _add_source(root: ET.Element, disk: Disk) -> None:
-    source = disk.source
+def following(disk: Disk, found: DiskSeen | None) -> Disk:
+    """The disk under the name it has in the guest already, if it is there."""
+    if found is None:
+        return disk
+    return replace(disk, device_name=found.target, bus=found.bus or disk.bus)
+
+
+def is_bootable(disk: Disk) -> bool:
+    return disk.boot_index is not None and disk.boot_index >= 0
+
+
+def boot_order(disk: Disk) -> str:
+    assert disk.boot_index is not None, "asked of a bootable disk"
+    return str(disk.boot_index + 1)
+
+
+def _source(source: dict[str, Any]) -> ET.Element:
     if source["type"] == "block":
-        ET.SubElement(root, "source", dev=str(source["path"]))
-    elif source["type"] == "file":
-        ET.SubElement(root, "source", file=str(source["path"]))
-    else:
-        element = ET.SubElement(root, "source", protocol=source["protocol"], name=source["name"])
-        for host, port in source["hosts"]:
-            ET.SubElement(element, "host", name=str(host), port=str(port))
-        if auth := source.get("auth"):
-            node = ET.SubElement(element, "auth", username=str(auth["user"]))
-            ET.SubElement(node, "secret", type="ceph", uuid=str(auth["secret_uuid"]))
+        return ET.Element("source", dev=str(source["path"]))
+    if source["type"] == "file":
+        return ET.Element("source", file=str(source["path"]))
+    element = ET.Element("source", protocol=source["protocol"], name=source["name"])
+    for host, port in source["hosts"]:
+        ET.SubElement(element, "host", name=str(host), port=str(port))
+    if auth := source.get("auth"):
+        node = ET.SubElement(element, "auth", username=str(auth["user"]))
+        ET.SubElement(node, "secret", type="ceph", uuid=str(auth["secret_uuid"]))
+    return element
 
 
 def unit_of(device_name: str) -> int:
@@ -151,9 +190,88 @@ def without_disk(domain: str, target: str) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def source_of(disk: str) -> str | None:
-    """Where a disk's data is: its path, or pool/image."""
-    source = ET.fromstring(disk).find("source")  # noqa: S314 - libvirt's or our own
+def with_ready_mirrors(domain: str) -> str:
+    """A domain's XML with all copies under way ready (the simulated hypervisor's)."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    for mirror in root.iterfind("./devices/disk/mirror"):
+        mirror.set("ready", "yes")
+    return ET.tostring(root, encoding="unicode")
+
+
+# --- where a disk's data is -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The other end of a copy under way: where writes go as well, all of them if `ready`."""
+
+    place: Place
+    ready: bool
+
+
+#: What of a source says where the data is, and how it is reached.  libvirt adds more.
+Place = tuple[Any, ...]
+
+
+def place_of(disk: str) -> Place | None:
+    """Where the data of this `<disk>` is; None: nowhere, like an empty drive."""
+    return _place(ET.fromstring(disk).find("source"))  # noqa: S314 - libvirt's or our own
+
+
+def place(source: dict[str, Any]) -> Place:
+    """Where a ports.Disk's source is, comparable with `place_of`."""
+    found = _place(_source(source))
+    assert found is not None, "a source was given"
+    return found
+
+
+def mirror_of(disk: str) -> Mirror | None:
+    mirror = ET.fromstring(disk).find("mirror")  # noqa: S314 - libvirt's or our own
+    if mirror is None:
+        return None
+    where = _place(mirror.find("source")) or ()
+    return Mirror(where, ready=mirror.get("ready") == "yes")
+
+
+def _place(source: ET.Element | None) -> Place | None:
     if source is None:
         return None
-    return source.get("dev") or source.get("file") or source.get("name")
+    auth, secret = source.find("auth"), source.find("auth/secret")
+    return (
+        source.get("dev") or source.get("file"),
+        source.get("protocol"),
+        source.get("name"),
+        tuple(sorted((h.get("name", ""), h.get("port", "")) for h in source.iterfind("host"))),
+        auth.get("username") if auth is not None else None,
+        secret.get("uuid") if secret is not None else None,
+    )
+
+
+def source_of(disk: str) -> str | None:
+    """Where a disk's data is, in short: its path, or pool/image."""
+    found = place_of(disk)
+    return short(found) if found else None
+
+
+def short(where: Place) -> str | None:
+    return where[0] or where[2] if where else None
+
+
+def set_source(disk: ET.Element, source: dict[str, Any]) -> None:
+    """Point a `<disk>` to the same data as another host sees it."""
+    old = disk.find("source")
+    at = 0 if old is None else list(disk).index(old)
+    if old is not None:
+        disk.remove(old)
+    disk.insert(at, _source(source))
+    disk.set("type", str(source["type"]))
+
+
+def in_place_of(old: str, new: str) -> str:
+    """The disk `new` at the place in the guest, and in its boot order, that `old` has."""
+    was, element = ET.fromstring(old), ET.fromstring(new)  # noqa: S314 - libvirt's or our own
+    for name in ("address", "boot"):
+        for node in element.findall(name):
+            element.remove(node)
+    element.extend(node for name in ("address", "boot") for node in was.findall(name))
+    return ET.tostring(element, encoding="unicode")

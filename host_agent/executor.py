@@ -1,10 +1,16 @@
 """Runs commands: in order, one per (server, volume) at a time, each step reported.
 
 Theory of operation.  Commands wait in a bounded queue; a bounded number of worker
-threads take the first whose (server, volume) is not being worked on.  So runs of one
-pair keep the ledger's order, and others overtake freely.  A command is known by id,
-epoch and position: one that is queued, running, or finished lately is not taken
-again, however often it is handed out.
+threads take the first whose (server, volume) is not being worked on.  A command for a
+whole server waits for all of its volumes', and they for it.  So runs of one pair keep
+the ledger's order, and others overtake freely.  A command is known by id and epoch: one
+that is queued, running, or finished lately is not taken again, however often it is
+handed out.
+
+A command that is handed out again with `cancel` ends early what is under way, as far as
+its verb can.  One that has not begun here is not begun: its first step has failed.  Only
+verbs whose work goes on by itself are asked all the same: it may have been begun by an
+agent before us, and they end it.
 
 A run holds its locks (locks.py) from before its first step until after its last
 report.  After each step its report is delivered, for as long as it takes, and only
@@ -24,27 +30,41 @@ import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
 from host_agent import masking
-from host_agent.context import Context, Stopping, Waits, is_missing
-from host_agent.contract import Command, CommandStep, ErrorKind, Report, StepError, Verb
-from host_agent.locks import Locks, names_for
+from host_agent.context import Context, Stopping, Waits, final, is_missing
+from host_agent.contract import Command, CommandStep, ErrorKind, Lane, Report, StepError, Verb
+from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
-from host_agent.ports import Brick, Cinder, Guests, PortError, VolumeView
-from host_agent.verbs import VERBS, wait_until
+from host_agent.ports import Brick, Cinder, Guests, OldCinder, PortError, Users, VolumeView
+from host_agent.records import Records
+from host_agent.verbs import GUEST_VERBS, VERBS
+from host_agent.verbs_cinder import wait_until
+from host_agent.watch import RunWatch
 
 #: Finished commands remembered, so that a late duplicate of one is not run again.
 FINISHED_MAX = 10_000
 
 _LOG = logging.getLogger(__name__)
-_ATTACHING = frozenset({Verb.ATTACHMENT_UPDATE, Verb.VOLUME_CONNECT})
-_MOVING_DISKS = frozenset({Verb.DISK_PLUG, Verb.DISK_UNPLUG})
+_ATTACHING = frozenset(
+    {
+        Verb.ATTACHMENT_CREATE,
+        Verb.ATTACHMENT_UPDATE,
+        Verb.ATTACHMENT_REFRESH,
+        Verb.ATTACHMENT_CONVERT,
+        Verb.VOLUME_CONNECT,
+    }
+)
+#: After these the inventory may be another.
+_CHANGING_GUESTS = frozenset({Verb.DISK_PLUG, Verb.DISK_UNPLUG, *GUEST_VERBS})
+#: The work of these goes on when the agent dies; called off, they look for it and end it.
+_GOING_ON = frozenset({Verb.DISK_COPY, Verb.GUEST_MIGRATE})
 
 #: What makes two deliveries the same command.
-Key = tuple[str, int, int]
+Key = tuple[str, int]
 
 
 class Verdict(Enum):
@@ -63,14 +83,28 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The ports a run works on."""
+    """What a run works on (see Context)."""
 
     cinder: Cinder
+    old_cinder: OldCinder
     brick: Brick
     guests: Guests
+    users: Users
+    records: Records = field(default_factory=dict)
+    multiattach: bool = True
+
+
+@dataclass
+class _Run:
+    command: Command
+    watch: RunWatch
 
 
 def _nothing() -> None:
+    pass
+
+
+def _tell_nobody(_command: Command, _done_bytes: int, _total_bytes: int) -> None:
     pass
 
 
@@ -79,13 +113,15 @@ class Hooks:
     """Whom the executor talks to; called from worker threads.
 
     `report` returns when the ledger has acknowledged; `is_current` tells whether an
-    epoch is this host's; `disks_moved` says that the inventory may have changed;
-    `dropped` that a run ended without the ledger knowing.
+    epoch is this host's; `progress` how far a long step is, in bytes; `guests_changed`
+    that the inventory may have changed; `dropped` that a run ended without the ledger
+    knowing.
     """
 
     report: Callable[[Report], Verdict]
     is_current: Callable[[int], bool] = lambda _epoch: True
-    disks_moved: Callable[[], None] = _nothing
+    progress: Callable[[Command, int, int], None] = _tell_nobody
+    guests_changed: Callable[[], None] = _nothing
     dropped: Callable[[], None] = _nothing
 
 
@@ -123,8 +159,8 @@ class Executor:
         self._stop = threading.Event()
         self._clock = StopClock(self._stop)
         self._changed = threading.Condition()
-        self._queue: list[Command] = []
-        self._running: dict[tuple[str, str], Command] = {}
+        self._queue: list[_Run] = []
+        self._running: list[_Run] = []
         self._finished: OrderedDict[Key, None] = OrderedDict()
         self._threads = [
             threading.Thread(target=self._work, name=f"run-{number}", daemon=True)
@@ -149,12 +185,15 @@ class Executor:
 
     def submit(self, command: Command) -> bool:
         """Queue a command, waiting for room; whether it was taken (no duplicate, not stopping)."""
+        run = _Run(command, self._watch(command))
         with self._changed:
+            if command.cancel:
+                self._cancel(command)
             while len(self._queue) >= self._limits.queue_max and not self._stop.is_set():
                 self._changed.wait()
             if self._stop.is_set() or self._is_known(command):
                 return False
-            self._queue.append(command)
+            self._queue.append(run)
             self._changed.notify_all()
             return True
 
@@ -166,84 +205,111 @@ class Executor:
 
     def _is_known(self, command: Command) -> bool:
         key = _key(command)
-        active = [*self._queue, *self._running.values()]
-        return key in self._finished or any(_key(known) == key for known in active)
+        active = [*self._queue, *self._running]
+        return key in self._finished or any(_key(run.command) == key for run in active)
+
+    def _cancel(self, command: Command) -> None:
+        """End what is under way; what is queued is called off before it begins."""
+        for run in self._running:
+            if _key(run.command) == _key(command):
+                run.watch.cancel()
+        for number, run in enumerate(self._queue):
+            if _key(run.command) == _key(command):
+                self._queue[number] = _Run(command, self._watch(command))
+
+    def _watch(self, command: Command) -> RunWatch:
+        watch = RunWatch(self._stop, lambda done, total: self._hooks.progress(command, done, total))
+        if command.cancel:
+            watch.cancel()
+        return watch
 
     # --- workers ----------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (command := self._next()) is not None:
-            with bound(command):
-                finished = self._run_safely(command)
+        while (run := self._next()) is not None:
+            with bound(run.command):
+                finished = self._run_safely(run)
             with self._changed:
-                del self._running[_pair(command)]
+                self._running.remove(run)
                 if finished:
-                    self._finished[_key(command)] = None
+                    self._finished[_key(run.command)] = None
                 while len(self._finished) > FINISHED_MAX:
                     self._finished.popitem(last=False)
                 self._changed.notify_all()
             if not finished and not self._stop.is_set():
                 self._hooks.dropped()
 
-    def _next(self) -> Command | None:
+    def _next(self) -> _Run | None:
         with self._changed:
             while not self._stop.is_set():
-                for command in self._queue:
-                    if _pair(command) not in self._running:
-                        self._queue.remove(command)
-                        self._running[_pair(command)] = command
+                for number, run in enumerate(self._queue):
+                    before = [*self._running, *self._queue[:number]]
+                    if not any(_exclude(run.command, other.command) for other in before):
+                        del self._queue[number]
+                        self._running.append(run)
                         self._changed.notify_all()
-                        return command
+                        return run
                 self._changed.wait()
         return None
 
-    def _run_safely(self, command: Command) -> bool:
+    def _run_safely(self, run: _Run) -> bool:
         try:
-            return self._run(command)
+            return self._run(run)
         except Stopping:
             _LOG.info("run left where it is: the agent stops")
         except Exception:  # noqa: BLE001 - a worker must outlive whatever a run does
             _LOG.error("run dropped by a bug in the agent:\n%s", _masked_traceback())
         return False
 
-    def _run(self, command: Command) -> bool:
+    def _run(self, run: _Run) -> bool:
         """Run the steps; whether the ledger has acknowledged the end of the run."""
+        command = run.command
         if not self._hooks.is_current(command.epoch):
             _LOG.warning("command of epoch %d refused: this host was fenced since", command.epoch)
             return False
         context = Context(
-            cinder=self._world.cinder,
-            brick=self._world.brick,
-            guests=self._world.guests,
-            clock=self._clock,
-            waits=self._waits,
+            **vars(self._world), clock=self._clock, waits=self._waits, watch=run.watch
         )
         began = self._clock.now()
         try:
-            volume = self._volume_to_lock(context, command)
-            with self._locks.hold(names_for(command.lane, volume), self._clock):
+            if command.cancel and command.steps[0].verb not in _GOING_ON:
+                raise final("cancelled", "Called off before it was begun.")
+            with self._locks.hold(self._lock_names(context, command), self._clock):
                 return self._run_steps(command, context)
         except PortError as error:  # before any step: tell it as the first one's result
             report = self._report_of(command, command.steps[0], began, error=error.as_step_error())
             return self._hooks.report(report) is not Verdict.STALE
 
-    def _volume_to_lock(self, context: Context, command: Command) -> VolumeView | None:
+    def _lock_names(self, context: Context, command: Command) -> list[str]:
+        verbs = {step.verb for step in command.steps}
+        if command.guest is None:
+            assert command.lane is not None, "Command.from_wire has seen to it"
+            lane, attaching = command.lane, bool(verbs & _ATTACHING)
+            return names_for(lane, self._volume(context, lane, attaching=attaching))
+        lanes = [lane for lane in command.guest.lanes if lane.disk is None]
+        to_connect = lanes if Verb.GUEST_SPAWN in verbs else []
+        volumes = {
+            lane.volume_id: self._volume(context, lane, attaching=True) for lane in to_connect
+        }
+        return names_for_guest(command.guest, volumes)
+
+    def _volume(self, context: Context, lane: Lane, *, attaching: bool) -> VolumeView | None:
         """The volume, with the `service_uuid` that names its target's lock (S3).
 
         A new volume may get it late, so an attaching run waits for it; a releasing
         one cannot gain by waiting.  A volume that Cinder has forgotten has no target.
         """
-        volume_id = command.lane.volume_id
         try:
-            if any(step.verb in _ATTACHING for step in command.steps):
-                return wait_until(context, volume_id, _has_lock_name)
-            return context.cinder.volume(volume_id)
+            if attaching:
+                return wait_until(context, lane.volume_id, _has_lock_name)
+            return context.cinder.volume(lane.volume_id)
         except PortError as error:
             if is_missing(error):
                 return None
             raise
 
     def _run_steps(self, command: Command, context: Context) -> bool:
+        """Every step knows what those before it have told."""
         for step in command.steps:
             if self._stop.is_set():
                 raise Stopping
@@ -251,14 +317,15 @@ class Executor:
                 _LOG.warning("run dropped before %s: this host was fenced since", step.name)
                 return False
             report = self._step(command, step, context)
-            if step.verb in _MOVING_DISKS:
-                self._hooks.disks_moved()
+            if step.verb in _CHANGING_GUESTS:
+                self._hooks.guests_changed()
             verdict = self._hooks.report(report)
             if verdict is Verdict.STALE:
                 _LOG.warning("run dropped after %s: the ledger does not expect it", step.name)
                 return False
             if verdict is Verdict.STOP or report.error is not None:
                 return True
+            command = _learn(command, report.outputs)
         return True
 
     def _step(self, command: Command, step: CommandStep, context: Context) -> Report:
@@ -266,7 +333,10 @@ class Executor:
         outputs: dict[str, Any] = {}
         failure: StepError | None = None
         try:
-            outputs = VERBS[step.verb](context, command.lane)
+            if command.guest is not None:
+                outputs = GUEST_VERBS[step.verb](context, command.guest)
+            elif command.lane is not None:
+                outputs = VERBS[step.verb](context, command.lane)
         except Stopping:
             raise
         except PortError as error:
@@ -310,11 +380,23 @@ class Executor:
 
 
 def _key(command: Command) -> Key:
-    return command.id, command.epoch, command.position
+    return command.id, command.epoch
 
 
-def _pair(command: Command) -> tuple[str, str]:
-    return command.lane.server_id, command.lane.volume_id
+def _exclude(one: Command, other: Command) -> bool:
+    """Whether these may not run beside each other: one (server, volume), or a whole server."""
+    if one.server_id != other.server_id:
+        return False
+    whole = one.lane is None or other.lane is None
+    return whole or one.lane.volume_id == other.lane.volume_id  # type: ignore[union-attr]
+
+
+def _learn(command: Command, outputs: dict[str, Any]) -> Command:
+    """The command as the ledger would hand it out now."""
+    told = {name: outputs[name] for name in ("attachment_id", "disk") if name in outputs}
+    if command.lane is None or not told:
+        return command
+    return replace(command, lane=replace(command.lane, **told))
 
 
 def _has_lock_name(volume: VolumeView) -> bool:

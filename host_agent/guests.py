@@ -1,129 +1,83 @@
-"""The Guests port over a hypervisor: plugging and unplugging disks, and the inventory.
+"""The Guests port over a hypervisor: the inventory, and plugging and unplugging disks.
 
-Theory of operation.  A guest has up to two copies of its devices: the live one while
-it runs, and the definition it is started from the next time, if it is persistent.
-Both must agree after every outcome.
+Theory of operation.  Both copies of a guest's devices must agree after every outcome.
 
-Nothing a hypervisor returns is believed.  libvirt's detach returns success after 5 s
-although the guest has not let go of the disk; a detach during the guest's boot is
-lost; the guest may be started, stopped or gone between a look and an act.  So
-both calls are loops: read the XML, do the one thing that is missing, read again,
-until the copies are as asked or the attempts are used up.
+libvirt's detach returns success after 5 s although the guest has not let go of the
+disk; a detach during the guest's boot is lost; the guest may be started, stopped or
+gone between a look and an act.  So both calls are loops (see guest_look.py).
 
 Unplug takes the live disk first.  A guest that refuses so leaves the definition
 untouched, and should it lack the disk (a former attempt, or somebody else), it gets
 it back.  A refused removal cannot be called back: should the guest let go later, the
 drift report shows it, and a new unplug finds the disk missing, which is success.
+
+What is done with whole guests is in guest_power.py and guest_moves.py, what changes
+behind a disk that stays in guest_copies.py.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from host_agent import disk_xml
 from host_agent.contract import ErrorKind, Guest, PowerState
 from host_agent.disk_xml import DiskSeen, DomainXml
-from host_agent.hypervisor import Domain, Hypervisor, HypervisorError, Trouble
+from host_agent.domain_xml import definition_of
+from host_agent.guest_copies import GuestCopies
+from host_agent.guest_look import (
+    CHANGES_MAX,
+    MOVED,
+    Copies,
+    Patience,
+    asking,
+    copies_of,
+    port_error,
+    unsettled,
+)
+from host_agent.guest_moves import GuestMoves
+from host_agent.guest_power import GuestPower
+from host_agent.hypervisor import HypervisorError, Trouble
 from host_agent.ports import Disk, DiskState, PortError
 
-#: How often the world may change between look and act before we give up.
-CHANGES_MAX = 5
+__all__ = ["HypervisorGuests", "Patience"]
 
 _LOG = logging.getLogger(__name__)
-_KINDS = {
-    Trouble.UNREACHABLE: ErrorKind.RETRYABLE,
-    Trouble.BUSY: ErrorKind.RETRYABLE,
-    Trouble.LOST: ErrorKind.UNKNOWN,
-}
-_CODES = {
-    Trouble.DOMAIN_MISSING: "guest_missing",
-    Trouble.NO_FREE_PORT: "no_free_pci_port",
-    Trouble.TARGET_TAKEN: "device_name_taken",
-    Trouble.UNREACHABLE: "hypervisor_unreachable",
-    Trouble.LOST: "hypervisor_lost",
-    Trouble.BUSY: "guest_busy",
-}
-#: The world moved between our look and our act: look again.
-_MOVED = frozenset({Trouble.DOMAIN_INACTIVE, Trouble.DEVICE_MISSING, Trouble.DOMAIN_MISSING})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long a guest may take to let go of a disk (nova: 8 attempts of 20 s)."""
-
-    detach_attempts: int = 8
-    detach_timeout_s: float = 20.0
-
-
-@dataclass(frozen=True)
-class _Copies:
-    """Both copies of a guest, as read at one moment."""
-
-    domain: Domain
-    live: DomainXml | None
-    persistent: DomainXml | None
-
-    def disk(self, volume_id: str) -> tuple[DiskSeen | None, DiskSeen | None]:
-        live = self.live.disk_of(volume_id) if self.live else None
-        persistent = self.persistent.disk_of(volume_id) if self.persistent else None
-        return live, persistent
-
-
-class HypervisorGuests:
+class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
     """Guests by rules of our own, over whatever does the work."""
-
-    def __init__(self, hypervisor: Hypervisor, patience: Patience) -> None:
-        self._hypervisor = hypervisor
-        self._patience = patience
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back when the inventory may have changed."""
-        self._hypervisor.subscribe(callback)
 
     def inventory(self) -> list[Guest]:
         """Every domain of this hypervisor, in any state, persistent or transient."""
-        try:
-            return [_guest(_copies(domain)) for domain in self._hypervisor.domains()]
-        except HypervisorError as error:
-            raise _port_error(error) from error
+        with asking(frozenset()):
+            domains = self._hypervisor.domains()
+        return [_guest(copies_of(domain)) for domain in domains]
 
-    def users(self, volume_id: str) -> list[str]:
-        try:
-            copies = [_copies(domain) for domain in self._hypervisor.domains()]
-        except HypervisorError as error:
-            raise _port_error(error) from error
-        return sorted(c.domain.server_id for c in copies if any(c.disk(volume_id)))
-
-    def disk(self, server_id: str, volume_id: str) -> DiskState:
-        copies = self._read(server_id)
-        return _state(copies, volume_id) if copies else _NOWHERE
+    def disk(self, server_id: str, serial: str) -> DiskState:
+        copies = self._look(server_id)
+        return _state(copies, serial) if copies else _NOWHERE
 
     def plug(self, server_id: str, disk: Disk) -> DiskState:
         for _ in range(CHANGES_MAX):
-            copies = self._read(server_id)
-            if copies is None:
-                raise PortError(
-                    ErrorKind.FINAL, "guest_missing", f"Guest {server_id} is not on this host."
-                )
-            live, persistent = copies.disk(disk.volume_id)
+            copies = self._look_here(server_id)
+            live, persistent = copies.disk(disk.serial)
             lacking = _Lacking(
                 live=copies.live is not None and live is None,
                 persistent=copies.persistent is not None and persistent is None,
             )
             if not (lacking.live or lacking.persistent):
-                return _state(copies, disk.volume_id)
-            self._add(server_id, _following(disk, live or persistent), copies, lacking)
-        raise _unsettled(server_id)
+                return _state(copies, disk.serial)
+            self._add(server_id, disk_xml.following(disk, live or persistent), copies, lacking)
+        raise unsettled(server_id)
 
-    def unplug(self, server_id: str, volume_id: str) -> DiskState:
+    def unplug(self, server_id: str, serial: str) -> DiskState:
         attempts = 0
         for _ in range(CHANGES_MAX + self._patience.detach_attempts):
-            copies = self._read(server_id)
+            copies = self._look(server_id)
             if copies is None:
                 return _NOWHERE
-            live, persistent = copies.disk(volume_id)
+            live, persistent = copies.disk(serial)
             if live is not None and attempts >= self._patience.detach_attempts:
                 raise self._refused(copies, live, persistent)
             if live is not None:
@@ -132,37 +86,26 @@ class HypervisorGuests:
             elif persistent is not None:
                 self._forget(server_id, persistent)
             else:
-                return _state(copies, volume_id)
-        raise _unsettled(server_id)
+                return _state(copies, serial)
+        raise unsettled(server_id)
 
-    def _read(self, server_id: str) -> _Copies | None:
-        try:
-            domain = self._hypervisor.domain(server_id)
-        except HypervisorError as error:
-            raise _port_error(error) from error
-        return _copies(domain) if domain else None
-
-    def _add(self, server_id: str, disk: Disk, copies: _Copies, lacking: _Lacking) -> None:
+    def _add(self, server_id: str, disk: Disk, copies: Copies, lacking: _Lacking) -> None:
         """Attach to the lacking copies in one call, which libvirt does wholly or not at all."""
         _check_room(disk, copies.live if lacking.live else None)
         _check_room(disk, copies.persistent if lacking.persistent else None)
-        try:
+        definition = copies.persistent if not lacking.live else None
+        boot = definition is not None and _may_order(disk, definition)
+        with asking():
             self._hypervisor.attach(
                 server_id,
-                disk_xml.build(disk),
+                disk_xml.build(disk, boot=boot),
                 live=lacking.live,
                 persistent=lacking.persistent,
             )
-        except HypervisorError as error:
-            if error.trouble not in _MOVED:
-                raise _port_error(error) from error
 
     def _forget(self, server_id: str, disk: DiskSeen) -> None:
-        try:
+        with asking():
             self._hypervisor.detach(server_id, disk.xml, live=False, persistent=True)
-        except HypervisorError as error:
-            if error.trouble not in _MOVED:
-                raise _port_error(error) from error
 
     def _detach_live(self, server_id: str, disk: DiskSeen, attempt: int) -> None:
         """Ask once, and wait for an answer; whether it worked is seen by reading again."""
@@ -170,10 +113,10 @@ class HypervisorGuests:
             try:
                 self._hypervisor.detach(server_id, disk.xml, live=True, persistent=False)
             except HypervisorError as error:
-                if error.trouble in _MOVED:
+                if error.trouble in MOVED:
                     return
                 if error.trouble is not Trouble.UNPLUGGING:
-                    raise _port_error(error, asked_before=attempt > 1) from error
+                    raise port_error(error, asked_before=attempt > 1) from error
             removed = removal.wait(self._patience.detach_timeout_s)
         _LOG.info(
             "unplug of %s: attempt %d of %d, %s",
@@ -183,7 +126,7 @@ class HypervisorGuests:
             {True: "removed", False: "refused by the guest", None: "no answer"}[removed],
         )
 
-    def _refused(self, copies: _Copies, live: DiskSeen, persistent: DiskSeen | None) -> PortError:
+    def _refused(self, copies: Copies, live: DiskSeen, persistent: DiskSeen | None) -> PortError:
         """Both copies have the disk (again); the error to raise for it."""
         server_id, state = copies.domain.server_id, copies.domain.power_state
         if persistent is None and copies.persistent is not None:
@@ -214,26 +157,30 @@ class _Lacking:
 _NOWHERE = DiskState(live=None, persistent=None, running=False)
 
 
-def _copies(domain: Domain) -> _Copies:
-    return _Copies(
-        domain,
-        disk_xml.parse(domain.live_xml) if domain.live_xml else None,
-        disk_xml.parse(domain.persistent_xml) if domain.persistent_xml else None,
-    )
-
-
-def _state(copies: _Copies, volume_id: str) -> DiskState:
-    live, persistent = copies.disk(volume_id)
+def _state(copies: Copies, serial: str) -> DiskState:
+    live, persistent = copies.disk(serial)
     return DiskState(
         live=live.target if live else None,
         persistent=persistent.target if persistent else None,
         running=copies.live is not None,
+        sources=_sources(live, persistent),
     )
 
 
-def _guest(copies: _Copies) -> Guest:
+def _sources(*copies: DiskSeen | None) -> tuple[str, ...]:
+    """Where the data of the disk is, in both copies, and where it is being copied to."""
+    found = []
+    for disk in copies:
+        if disk is not None:
+            mirror = disk_xml.mirror_of(disk.xml)
+            found += [disk_xml.source_of(disk.xml), mirror and disk_xml.short(mirror.place)]
+    return tuple(dict.fromkeys(source for source in found if source))
+
+
+def _guest(copies: Copies) -> Guest:
     """The inventory's entry: devices of either copy, the live order first."""
     read = [copy for copy in (copies.live, copies.persistent) if copy]
+    domain = copies.domain.persistent_xml or copies.domain.live_xml
     return Guest(
         server_id=copies.domain.server_id,
         name=copies.domain.name,
@@ -241,14 +188,17 @@ def _guest(copies: _Copies) -> Guest:
         devices=tuple(dict.fromkeys(target for copy in read for target in copy.targets())),
         project_id=next((copy.project_id for copy in read if copy.project_id), None),
         user_id=next((copy.user_id for copy in read if copy.user_id), None),
+        definition=definition_of(domain) if domain else None,
     )
 
 
-def _following(disk: Disk, found: DiskSeen | None) -> Disk:
-    """The disk under the name it has in the other copy, if it is there."""
-    if found is None:
-        return disk
-    return replace(disk, device_name=found.target, bus=found.bus or disk.bus)
+def _may_order(disk: Disk, definition: DomainXml) -> bool:
+    """Whether libvirt takes a boot order of this disk: each once, and none beside `<os><boot>`.
+
+    With that it boots from the first disk: the first name of the bus that came first.
+    """
+    free = disk_xml.is_bootable(disk) and disk_xml.boot_order(disk) not in definition.boot_orders
+    return free and definition.boots_by_order
 
 
 def _check_room(disk: Disk, copy: DomainXml | None) -> None:
@@ -267,19 +217,3 @@ def _check_room(disk: Disk, copy: DomainXml | None) -> None:
             f"The guest has no virtio-scsi controller for {disk.device_name}: use a vdX name, "
             "or give the guest one (image property hw_scsi_model=virtio-scsi).",
         )
-
-
-def _unsettled(server_id: str) -> PortError:
-    return PortError(
-        ErrorKind.UNKNOWN,
-        "guest_unsettled",
-        f"Guest {server_id} did not become as asked: its state kept changing, or the hypervisor "
-        "said yes without doing it.",
-    )
-
-
-def _port_error(error: HypervisorError, *, asked_before: bool = False) -> PortError:
-    kind = _KINDS.get(error.trouble, ErrorKind.FINAL)
-    if asked_before and kind is ErrorKind.RETRYABLE:
-        kind = ErrorKind.UNKNOWN  # an earlier request may still be granted by the guest
-    return PortError(kind, _CODES.get(error.trouble, "hypervisor_error"), error.message)

@@ -23,6 +23,7 @@ class Trouble(StrEnum):
     TARGET_TAKEN = "target_taken"
     NO_FREE_PORT = "no_free_port"
     BUSY = "busy"  # a job (migration, block copy) has the guest or the disk
+    DOMAIN_ACTIVE = "domain_active"  # asked to start a guest that runs
     UNPLUGGING = "unplugging"  # asked before: the guest has not answered yet
     UNREACHABLE = "unreachable"  # no connection: it did not get the request
     LOST = "lost"  # the connection broke during the call: it may have happened
@@ -40,13 +41,38 @@ class HypervisorError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """A domain as it is now.  A transient one has no persistent XML."""
+    """A domain as it is now.  A transient one has no persistent XML.
+
+    `stranded`: a migration holds it paused, and nobody else.  Either it is still coming
+    in, or its going out broke off at a point where libvirt does not dare let it run.
+    """
 
     server_id: str
     name: str
     power_state: PowerState
     live_xml: str | None
     persistent_xml: str | None
+    stranded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """A way for a live migration: the other hypervisor, and where the data is sent to.
+
+    `shared`: all that the guest writes is known to be the same data there.
+    """
+
+    uri: str
+    address: str | None
+    shared: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """A migration or a copy under way."""
+
+    done_bytes: int
+    total_bytes: int
 
 
 class Removal(Protocol):
@@ -63,12 +89,57 @@ class Hypervisor(Protocol):
 
     def domain(self, server_id: str) -> Domain | None: ...
 
+    def domain_at(self, uri: str, server_id: str) -> Domain | None:
+        """The domain at another host, for looking only."""
+
     def attach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None: ...
 
     def detach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None: ...
 
     def removal(self, server_id: str, alias: str | None) -> AbstractContextManager[Removal]:
         """Watch from now on, so that an event before `wait` is not missed."""
+
+    def update(self, server_id: str, disk: str) -> None:
+        """In the persistent definition, put this disk in place of the one of its name."""
+
+    def define(self, domain: str) -> None: ...
+
+    def undefine(self, server_id: str) -> None:
+        """With all that is kept beside a definition; a domain that runs becomes transient."""
+
+    def start(self, server_id: str) -> None: ...
+
+    def shutdown(self, server_id: str) -> None:
+        """Ask the guest to shut itself down; returns at once."""
+
+    def destroy(self, server_id: str) -> None:
+        """Power it off."""
+
+    def suspend(self, server_id: str) -> None: ...
+
+    def resume(self, server_id: str) -> None: ...
+
+    def migratable(self, server_id: str) -> tuple[str, str | None]:
+        """Live and persistent XML, as `migrate` takes them."""
+
+    def migrate(self, server_id: str, route: Route, live: str, persistent: str | None) -> None:
+        """Live, by these two XMLs; returns when it has ended.
+
+        It is defined there and no longer here, if it was (`persistent`).
+        """
+
+    def migration(self, server_id: str) -> Job | None:
+        """The migration away from here that is under way."""
+
+    def abort_migration(self, server_id: str) -> None: ...
+
+    def copy(self, server_id: str, target: str, disk: str) -> None:
+        """Begin to mirror the live disk to that one, which exists; returns at once."""
+
+    def copying(self, server_id: str, target: str) -> Job | None: ...
+
+    def end_copy(self, server_id: str, target: str, *, switch: bool) -> None:
+        """Switch to the copy, if it is ready; or stay, at any time."""
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call back, from any thread, when a guest appeared, went, or changed state."""

@@ -21,7 +21,7 @@ from typing import Any
 import libvirt
 
 from host_agent.contract import PowerState
-from host_agent.hypervisor import Domain, HypervisorError, Trouble
+from host_agent.hypervisor import Domain, HypervisorError, Job, Route, Trouble
 
 #: A daemon that does not answer for so long is taken for dead: interval x count seconds.
 KEEPALIVE_S, KEEPALIVE_COUNT = 5, 4
@@ -40,6 +40,7 @@ _POWER = {
     libvirt.VIR_DOMAIN_CRASHED: PowerState.CRASHED,
     libvirt.VIR_DOMAIN_PMSUSPENDED: PowerState.PAUSED,
 }
+_HELD_BY_MIGRATION = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
 _TROUBLES = {
     libvirt.VIR_ERR_NO_DOMAIN: Trouble.DOMAIN_MISSING,
     libvirt.VIR_ERR_DEVICE_MISSING: Trouble.DEVICE_MISSING,
@@ -55,6 +56,8 @@ _TEXTS = (
     ("no target device", Trouble.DEVICE_MISSING),
     ("not found", Trouble.DEVICE_MISSING),
     ("already exists", Trouble.TARGET_TAKEN),
+    ("already running", Trouble.DOMAIN_ACTIVE),
+    ("block job", Trouble.BUSY),
     ("No more available PCI", Trouble.NO_FREE_PORT),
     ("in the process of unplug", Trouble.UNPLUGGING),
 )
@@ -62,6 +65,30 @@ _HINTS = {
     Trouble.NO_FREE_PORT: " The guest has no free PCI port for another virtio disk: use an sdX "
     "name (virtio-scsi), or give the machine more pcie-root-port controllers.",
 }
+
+
+#: All that libvirt keeps beside a definition, and would refuse to undefine for.
+_WITH_ALL = (
+    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+)
+_MIGRATE = (
+    libvirt.VIR_MIGRATE_PEER2PEER
+    | libvirt.VIR_MIGRATE_LIVE
+    | libvirt.VIR_MIGRATE_PERSIST_DEST
+    | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+    | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
+)
+#: The target exists already.  Writes go to both before the guest is told of their end, where
+#: libvirt can do that (8.0); else a guest that dies just before it is switched may lose some.
+_COPY = (
+    libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
+    | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
+    | getattr(libvirt, "VIR_DOMAIN_BLOCK_COPY_SYNCHRONOUS_WRITES", 0)
+)
+_PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE
 
 
 class Libvirt:
@@ -84,13 +111,20 @@ class Libvirt:
 
     def domain(self, server_id: str) -> Domain | None:
         with self._reading() as connection:
-            try:
-                return _read(connection.lookupByUUIDString(server_id))
-            except libvirt.libvirtError as error:
-                gone = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_INVALID_ARG)
-                if error.get_error_code() in gone:  # or its id is no UUID: not ours
-                    return None
-                raise
+            return _found(connection, server_id)
+
+    def domain_at(self, uri: str, server_id: str) -> Domain | None:
+        try:
+            connection = libvirt.openReadOnly(uri)
+        except libvirt.libvirtError as error:
+            raise _translated(error, Trouble.UNREACHABLE) from error
+        try:
+            return _found(connection, server_id)
+        except libvirt.libvirtError as error:
+            raise _translated(error, Trouble.UNREACHABLE) from error
+        finally:
+            with suppress(libvirt.libvirtError):
+                connection.close()
 
     def attach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None:
         with self._changing(server_id) as domain:
@@ -111,6 +145,89 @@ class Libvirt:
             with self._lock:
                 self._watchers.discard(watcher)
 
+    def update(self, server_id: str, disk: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.updateDeviceFlags(disk, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+
+    def define(self, domain: str) -> None:
+        with self._asking() as connection:
+            connection.defineXML(domain)
+
+    def undefine(self, server_id: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.undefineFlags(_WITH_ALL)
+
+    def start(self, server_id: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.create()
+
+    def shutdown(self, server_id: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.shutdown()
+
+    def destroy(self, server_id: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.destroy()
+
+    def suspend(self, server_id: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.suspend()
+
+    def resume(self, server_id: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.resume()
+
+    def migratable(self, server_id: str) -> tuple[str, str | None]:
+        with self._changing(server_id) as domain:
+            live = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | _PASSWORDS_TOO)
+            inactive = libvirt.VIR_DOMAIN_XML_INACTIVE | _PASSWORDS_TOO
+            return live, domain.XMLDesc(inactive) if domain.isPersistent() else None
+
+    def migrate(self, server_id: str, route: Route, live: str, persistent: str | None) -> None:
+        parameters = {libvirt.VIR_MIGRATE_PARAM_DEST_XML: live}
+        if persistent:
+            parameters[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = persistent
+        if route.address:
+            host = f"[{route.address}]" if ":" in route.address else route.address
+            parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://{host}"
+        known = libvirt.VIR_MIGRATE_UNSAFE if route.shared else 0
+        with self._changing(server_id) as domain:
+            domain.migrateToURI3(route.uri, parameters, _MIGRATE | known)
+
+    def migration(self, server_id: str) -> Job | None:
+        with self._reading() as connection:
+            try:
+                told = connection.lookupByUUIDString(server_id).jobStats()
+            except libvirt.libvirtError as error:
+                off = error.get_error_code() == libvirt.VIR_ERR_OPERATION_INVALID
+                if off or _is_gone(error):
+                    return None
+                raise
+        outgoing = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
+        if told.get("type", 0) == 0 or told.get(libvirt.VIR_DOMAIN_JOB_OPERATION) != outgoing:
+            return None
+        return Job(
+            told.get(libvirt.VIR_DOMAIN_JOB_DATA_PROCESSED, 0),
+            told.get(libvirt.VIR_DOMAIN_JOB_DATA_TOTAL, 0),
+        )
+
+    def abort_migration(self, server_id: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.abortJob()
+
+    def copy(self, server_id: str, target: str, disk: str) -> None:
+        with self._changing(server_id) as domain:
+            domain.blockCopy(target, disk, {}, _COPY)
+
+    def copying(self, server_id: str, target: str) -> Job | None:
+        with self._changing(server_id) as domain:
+            told = domain.blockJobInfo(target, 0)
+        return Job(told["cur"], told["end"]) if told else None
+
+    def end_copy(self, server_id: str, target: str, *, switch: bool) -> None:
+        with self._changing(server_id) as domain:
+            domain.blockJobAbort(target, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT if switch else 0)
+
     def subscribe(self, callback: Callable[[], None]) -> None:
         self._subscribers.append(callback)
 
@@ -126,17 +243,20 @@ class Libvirt:
             raise _translated(error, Trouble.UNREACHABLE if broken else None) from error
 
     @contextmanager
-    def _changing(self, server_id: str) -> Iterator[Any]:
+    def _asking(self) -> Iterator[Any]:
         connection = self._open()
-        asked = False
         try:
-            domain = connection.lookupByUUIDString(server_id)
-            asked = True
-            yield domain
+            yield connection
         except libvirt.libvirtError as error:
             broken = self._drop_if_broken(connection, error)
-            lost = Trouble.LOST if asked else Trouble.UNREACHABLE
-            raise _translated(error, lost if broken else None) from error
+            raise _translated(error, Trouble.LOST if broken else None) from error
+
+    @contextmanager
+    def _changing(self, server_id: str) -> Iterator[Any]:
+        with self._reading() as connection:
+            domain = connection.lookupByUUIDString(server_id)
+        with self._asking():
+            yield domain
 
     def _open(self) -> Any:
         with self._lock:
@@ -240,15 +360,31 @@ class Watcher:
         return self._removed
 
 
+def _is_gone(error: Any) -> bool:
+    """Or its id is no UUID: not ours."""
+    return error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_INVALID_ARG)
+
+
+def _found(connection: Any, server_id: str) -> Domain | None:
+    try:
+        return _read(connection.lookupByUUIDString(server_id))
+    except libvirt.libvirtError as error:
+        if _is_gone(error):
+            return None
+        raise
+
+
 def _read(domain: Any) -> Domain | None:
     """The domain as it is at one moment, or None if it is gone meanwhile."""
     try:
         for _ in range(READS_MAX):
             active, persistent = domain.isActive(), domain.isPersistent()
+            state, reason = domain.state()
             seen = Domain(
                 server_id=domain.UUIDString(),
                 name=domain.name(),
-                power_state=_POWER.get(domain.state()[0], PowerState.NOSTATE),
+                power_state=_POWER.get(state, PowerState.NOSTATE),
+                stranded=(state, reason) == _HELD_BY_MIGRATION,
                 live_xml=domain.XMLDesc(0) if active else None,
                 persistent_xml=(
                     domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None

@@ -1,17 +1,21 @@
 """The agent's line to the ledger: registers, subscribes to commands, delivers reports.
 
-Theory of operation.  Three things go over the line, each retried for as long as it
-takes, with bounded exponential back-off and jitter:
+Theory of operation.  These go over the line, each retried for as long as it takes, with
+bounded exponential back-off and jitter:
 
 - the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
   the start, after a lost connection, when the ledger says our epoch is stale, and
   whenever the inventory changed.  Only one task sends it, so that an older inventory
   never overtakes a newer one; an inventory that could not be read is not sent, for a
-  guest that is missing from it counts as gone.
+  guest that is missing from it counts as gone.  The answer may name leftovers (D7):
+  they are cleared, and shown to be, before any command is asked for.
 - the subscription (`GET .../commands`, long poll): the cursor is the highest position
   seen.  After every loss it goes back to 0 and the ledger tells all that is
   unfinished; what is already under way is recognised by the executor.
-- the reports (`POST .../reports`), from worker threads, which wait for the answer.
+- the reports (`POST .../reports`), and the question who else uses a volume on this host
+  (`GET .../volumes/{id}/users`), from worker threads, which wait for the answer.
+
+Progress (`POST .../progress`) is told once and may get lost.
 
 The memory used does not depend on how long the ledger is away: nothing is polled
 while the executor's queue is full, and each worker holds one report.
@@ -21,9 +25,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
 from host_agent.context import Stopping
 from host_agent.contract import (
@@ -42,6 +48,7 @@ from host_agent.ledger_client import (
     LinkError,
     LinkSettings,
 )
+from host_agent.leftovers import Release
 from host_agent.ports import PortError
 
 #: A changed inventory is sent at most this often.
@@ -51,6 +58,8 @@ INVENTORY_PAUSE_S = 0.2
 REGISTER_AGAIN_S = 300.0
 
 _LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class StaleEpochError(Exception):
@@ -102,9 +111,22 @@ class Link:
 
     def report(self, report: Report) -> Verdict:
         """Deliver a report and return what the ledger says to it; raises Stopping."""
+        return self._wait_for(self._deliver, report)
+
+    def others(self, volume_id: str, attachment_id: str) -> list[str]:
+        """Who else uses the volume on this host (ports.Users); raises Stopping."""
+        return self._wait_for(self._ask_users, volume_id, attachment_id)
+
+    def progress(self, command: Command, done_bytes: int, total_bytes: int) -> None:
+        """Tell how far a long step is, without waiting for it to arrive."""
+        if self._loop is not None and not self._loop.is_closed():
+            told = self._tell_progress(command, done_bytes, total_bytes)
+            asyncio.run_coroutine_threadsafe(told, self._loop)
+
+    def _wait_for(self, ask: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         if self._loop is None or self._loop.is_closed():
             raise Stopping
-        future = asyncio.run_coroutine_threadsafe(self._deliver(report), self._loop)
+        future = asyncio.run_coroutine_threadsafe(ask(*args), self._loop)
         try:
             return future.result()
         except (asyncio.CancelledError, TimeoutError):
@@ -112,14 +134,14 @@ class Link:
 
     # --- life -----------------------------------------------------------------------------
 
-    async def run(self, runner: Runner) -> None:
-        """Hold the line until cancelled or closed; commands go to `runner`."""
+    async def run(self, runner: Runner, clear: Callable[[Release], None]) -> None:
+        """Hold the line until cancelled or closed; `runner` and `clear` do what comes over it."""
         self._loop = asyncio.get_running_loop()
         self._runner = runner
         client = LedgerClient(self._settings)
         async with client as self._ledger, asyncio.TaskGroup() as tasks:
             lines = [
-                tasks.create_task(self._keep_registered(), name="register"),
+                tasks.create_task(self._keep_registered(clear), name="register"),
                 tasks.create_task(self._take_commands(), name="commands"),
             ]
             await self._closing.wait()
@@ -132,7 +154,7 @@ class Link:
 
     # --- registration -----------------------------------------------------------------------
 
-    async def _keep_registered(self) -> None:
+    async def _keep_registered(self, clear: Callable[[Release], None]) -> None:
         backoff = self._backoff()
         sent: Registration | None = None
         again_at = 0.0
@@ -143,13 +165,18 @@ class Link:
                 registration = await asyncio.to_thread(self._describe)
                 known = registration == sent and self._registered.is_set()
                 if not known or clock() >= again_at:
-                    await self._register(registration)
+                    if release := await self._register(registration):
+                        await asyncio.to_thread(clear, release)
+                        await asyncio.sleep(backoff.next_s())  # then show what is left
+                        continue
                     sent, again_at = registration, clock() + REGISTER_AGAIN_S
                 backoff.reset()
             except PortError as error:
-                _LOG.error("inventory not read, so not sent: %s", error.message)
+                _LOG.error("inventory not read, or leftovers not cleared: %s", error.message)
                 await asyncio.sleep(backoff.next_s())
                 continue
+            except Stopping:
+                return
             except LinkError as error:
                 await self._pause(error, backoff)
                 continue
@@ -163,7 +190,8 @@ class Link:
         except TimeoutError:
             pass
 
-    async def _register(self, registration: Registration) -> None:
+    async def _register(self, registration: Registration) -> Release:
+        """What is to be cleared before this host is registered; nothing: it is."""
         _, answer = await self._call("PUT", "", registration.to_wire())
         epoch, fenced = answer.get("epoch"), answer.get("fenced")
         if not isinstance(epoch, int) or not isinstance(fenced, bool):
@@ -171,20 +199,19 @@ class Link:
         if self._epoch != epoch:
             self._epoch = epoch
             self._runs().forget_queued()  # given under another epoch
-        if not self._registered.is_set():
-            self._after = 0
-            self._registered.set()
-            _LOG.info(
-                "registered as %s, epoch %d, %d guests",
-                self._settings.host,
-                epoch,
-                len(registration.guests),
-            )
         if fenced:
             _LOG.warning(
                 "host %s is fenced: it gets no new work until an operator unfences it",
                 self._settings.host,
             )
+        if release := Release.from_wire(answer.get("release")):
+            self._lost()
+        elif not self._registered.is_set():
+            self._after = 0
+            self._registered.set()
+            host, guests = self._settings.host, len(registration.guests)
+            _LOG.info("registered as %s, epoch %d, %d guests", host, epoch, guests)
+        return release
 
     def _lost(self) -> None:
         """Register again before anything else; a poll under way is of no use any more."""
@@ -288,6 +315,38 @@ class Link:
                 )
             return Verdict.STALE
         raise TimeoutError
+
+    # --- questions and progress -----------------------------------------------------------------
+
+    async def _ask_users(self, volume_id: str, attachment_id: str) -> list[str]:
+        path = f"/volumes/{quote(volume_id)}/users?attachment_id={quote(attachment_id)}"
+        backoff = self._backoff()
+        while not self._closing.is_set():
+            try:
+                status, answer = await self._call("GET", path)
+            except LinkError as error:
+                await self._pause(error, backoff)
+                continue
+            servers = answer.get("servers")
+            if status == HTTPStatus.OK and isinstance(servers, list):
+                return servers
+            raise PortError(
+                ErrorKind.RETRYABLE,
+                "users_unknown",
+                f"The ledger does not say who else uses volume {volume_id} on this host "
+                f"(HTTP {status} {answer.get('code')}): is it of this agent's version?",
+            )
+        raise TimeoutError
+
+    async def _tell_progress(self, command: Command, done_bytes: int, total_bytes: int) -> None:
+        body = {
+            "operation_id": command.operation_id,
+            "run": command.run,
+            "done_bytes": done_bytes,
+            "total_bytes": total_bytes,
+        }
+        with suppress(LinkError, TimeoutError):
+            await self._call("POST", "/progress", body)
 
     # --- shared ---------------------------------------------------------------------------
 

@@ -8,11 +8,13 @@ here was LP 1947370, locks that were in-process only.)  Files are empty.  They a
 removed by whoever releases the lock, while holding it: so an opener that won the
 lock checks that the name still leads to the file it locked, and else opens again.
 
-Kinds, in the order in which they are taken; a run takes at most one of each, so no
-two runs can wait for each other in a circle:
+Kinds, in the order in which they are taken; a run takes at most one of each, or several
+of a kind in the order of their names, so no two runs can wait for each other in a circle:
 
 1. `server-<id>-<volume id>`: runs of one (server, volume) pair exclude each other;
-   different volumes of one server go in parallel.
+   different volumes of one server go in parallel.  `server-<id>`: runs for the whole
+   server exclude each other; that none of its volumes' runs goes on beside them is the
+   executor's doing.
 2. `volume-<id>`, for multi-attach volumes: "is there another user on this host?" and
    the disconnect that follows from the answer are one unit.
 3. `target-<service_uuid>`: the shared-target lock of S3, around all of Cinder's
@@ -28,12 +30,12 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from host_agent.contract import ErrorKind, Lane
+from host_agent.contract import ErrorKind, GuestOrder, Lane
 from host_agent.ports import PortError, VolumeView
 
 #: How often a lock that another process holds is tried: there is nothing to wait on.
@@ -57,13 +59,26 @@ class AgentRunningError(Exception):
 
 
 def names_for(lane: Lane, volume: VolumeView | None) -> list[str]:
-    """The locks of a run, in order.  No volume in Cinder: no target to share either."""
-    names = [f"server-{lane.server_id}-{lane.volume_id}"]
-    if lane.multiattach or (volume is not None and volume.multiattach):
-        names.append(f"volume-{lane.volume_id}")
-    if volume is not None and volume.shared_targets is not False:
-        names.append(f"target-{volume.service_uuid or 'unassigned'}")
-    return names
+    """The locks of a volume's run, in order."""
+    pair = f"server-{lane.server_id}-{lane.volume_id}"
+    return [pair, *volume_names({lane.volume_id: volume}, multiattach=lane.multiattach)]
+
+
+def names_for_guest(order: GuestOrder, volumes: Mapping[str, VolumeView | None]) -> list[str]:
+    """The locks of a run for a whole server that connects these volumes, in order."""
+    multiattach = any(lane.multiattach for lane in order.lanes)
+    return [f"server-{order.server_id}", *volume_names(volumes, multiattach=multiattach)]
+
+
+def volume_names(volumes: Mapping[str, VolumeView | None], *, multiattach: bool) -> list[str]:
+    """The locks of volumes by their ids.  None in Cinder: no target to share either."""
+    shared, targets = set(), set()
+    for volume_id, volume in volumes.items():
+        if multiattach or (volume is not None and volume.multiattach):
+            shared.add(f"volume-{volume_id}")
+        if volume is not None and volume.shared_targets is not False:
+            targets.add(f"target-{volume.service_uuid or 'unassigned'}")
+    return [*sorted(shared), *sorted(targets)]
 
 
 def _file_name(name: str) -> str:

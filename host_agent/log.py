@@ -26,10 +26,11 @@ def bound(command: Command) -> Iterator[None]:
     """All lines logged inside belong to this command."""
     fields = {
         "operation": command.operation_id,
-        "server": command.lane.server_id,
-        "volume": command.lane.volume_id,
+        "server": command.server_id,
         "request_id": command.request_id,
     }
+    if command.lane is not None:
+        fields["volume"] = command.lane.volume_id
     token = _bound.set(fields)
     try:
         yield

@@ -51,6 +51,15 @@ def secret_values(data: Any, *, under_secret: bool = False) -> list[str]:
     return [data] if under_secret and isinstance(data, str) else []
 
 
+def without_secrets(data: Any) -> Any:
+    """The same, at any depth without the keys that look like a secret's."""
+    if isinstance(data, dict):
+        return {k: without_secrets(v) for k, v in data.items() if not is_secret_key(str(k))}
+    if isinstance(data, (list, tuple)):
+        return [without_secrets(item) for item in data]
+    return data
+
+
 def learn(data: Any) -> None:
     """Remember the secrets in `data`, so that `mask` blanks them from now on."""
     with _lock:

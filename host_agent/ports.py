@@ -11,7 +11,7 @@ nothing else; adapters map what their library raises.  A time-out is UNKNOWN.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from host_agent.contract import ErrorKind, PowerState, StepError
@@ -36,11 +36,12 @@ class PortError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeView:
-    """A volume as Cinder shows it at microversion 3.69 or better.
+    """A volume as Cinder shows it at the best microversion that both sides know.
 
     `shared_targets`: True and None mean take the target lock, False means none
     is needed (S3; os-brick 1800515, cinder LP 1961102: null means "always").
     `service_uuid` is the lock's name; a volume may be `available` before it is set.
+    "" means that this Cinder (before 3.48) names no service: do not wait for it.
     """
 
     id: str
@@ -73,6 +74,9 @@ class AttachmentView:
 
 class Cinder(Protocol):
     """The part of the Block Storage API v3 (>= 3.44) that the flows use."""
+
+    def new_flow(self) -> bool:
+        """Whether Cinder offers v3 >= 3.44; without it only volumes and `OldCinder` work."""
 
     def volume(self, volume_id: str) -> VolumeView: ...
     def attachment(self, attachment_id: str) -> AttachmentView: ...
@@ -146,6 +150,7 @@ class Disk:
     readonly: bool = False  # the attachment's access_mode is "ro"
     cache: str = "none"
     tag: str | None = None
+    boot_index: int | None = None  # the guest's firmware tries its disks in this order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +160,8 @@ class DiskState:
     live: str | None  # target name in the running guest
     persistent: str | None  # target name in the guest's definition
     running: bool  # whether there is a live guest at all
+    #: What the disk reads and writes, live, persistent, or being copied to (disk_xml.source_of).
+    sources: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Brick(Protocol):
@@ -221,6 +228,9 @@ class Guests(Protocol):
         A guest that already runs is left as it is.  One that is to be only defined and
         runs is FINAL `guest_running`.
         """
+
+    def start(self, server_id: str) -> PowerState:
+        """Run it as it is defined; one that runs already is left as it is."""
 
     def stop(self, server_id: str, *, force: bool) -> PowerState:
         """Off, its definition kept.  Asks the guest first, unless `force`; a guest that

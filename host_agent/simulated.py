@@ -1,28 +1,31 @@
-"""Simulated os-brick and hypervisor, over the state of `simulated_state.py`.
+"""Simulated os-brick and guests, over the state of `simulated_state.py`.
 
-The hypervisor is simulated below the rules of `guests.py`, which are the same for
-real guests, and keeps each guest's domain XML.
+The guests are simulated below the rules of `guests.py`, which are the same for real
+ones, by a hypervisor of `simulated_hypervisor.py`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from host_agent import connection, disk_xml
+from host_agent import connection
 from host_agent.contract import ErrorKind, Guest, PowerState
 from host_agent.faults import Fault, Faults
 from host_agent.guests import HypervisorGuests, Patience
-from host_agent.hypervisor import Domain, HypervisorError, Trouble
-from host_agent.ports import ConnectionInfo, Disk, DiskState, PortError
+from host_agent.ports import ConnectionInfo, Disk, DiskState, PortError, Watch
+from host_agent.simulated_hypervisor import SimulatedHypervisor
 from host_agent.simulated_state import Store
 
 #: A simulated guest answers at once or never.
-PATIENCE = Patience(detach_attempts=8, detach_timeout_s=0.0)
-#: Hot-pluggable virtio ports of a simulated guest, as root ports of a q35 machine.
-PORTS_MAX = 16
+PATIENCE = Patience(
+    detach_timeout_s=0.0,
+    shutdown_timeout_s=0.05,
+    shutdown_again_s=0.05,
+    end_timeout_s=5.0,
+    poll_s=0.005,
+)
 
 
 # --- os-brick -------------------------------------------------------------------------
@@ -95,162 +98,96 @@ def port_error(fault: Fault) -> PortError:
     return PortError(kind, fault.code, fault.message)
 
 
-# --- hypervisor -----------------------------------------------------------------------
-
-
-class SimulatedHypervisor:
-    """Domains as XML, with libvirt's manners.  `lie` is set by the port around it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._lies = threading.local()
-
-    @contextmanager
-    def lying(self, code: str | None) -> Iterator[None]:
-        """Answer this thread's requests awkwardly; see SimulatedGuests for the codes."""
-        self._lies.code = code
-        try:
-            yield
-        finally:
-            self._lies.code = None
-
-    def _lie(self, *codes: str, once: bool = True) -> bool:
-        code = getattr(self._lies, "code", None)
-        if code not in codes:
-            return False
-        if once:
-            self._lies.code = None
-        return True
-
-    def domains(self) -> list[Domain]:
-        guests = self._store.read()["guests"]
-        return [_domain(server_id, guest) for server_id, guest in guests.items()]
-
-    def domain(self, server_id: str) -> Domain | None:
-        guest = self._store.read()["guests"].get(server_id)
-        return _domain(server_id, guest) if guest else None
-
-    def attach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None:
-        if live and (self._lie("lost", "injected_fault") or self._lie("ignored", once=False)):
-            return
-        with self._store.edit() as state:
-            guest = _guest(state, server_id, live=live)
-            for key in [k for k, wanted in (("live", live), ("persistent", persistent)) if wanted]:
-                guest[key] = _attached(state, guest[key], disk, live=key == "live")
-
-    def detach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None:
-        if live and self._lie("ignored", once=False):
-            return
-        if live and self._lie("lost", "injected_fault"):
-            return
-        missing = live and self._lie("device_missing")
-        with self._store.edit() as state:
-            guest = _guest(state, server_id, live=live)
-            for key in [k for k, wanted in (("live", live), ("persistent", persistent)) if wanted]:
-                guest[key] = _detached(guest[key], disk)
-        if missing:
-            raise HypervisorError(Trouble.DEVICE_MISSING, "device not found: simulated late answer")
-
-    @contextmanager
-    def removal(self, server_id: str, alias: str | None) -> Iterator[SimulatedRemoval]:  # noqa: ARG002
-        yield SimulatedRemoval()
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Nobody starts or stops simulated guests but tests, which the re-read finds."""
-
-
-class SimulatedRemoval:
-    """No event is needed: a simulated guest has let go at once or will not."""
-
-    def wait(self, timeout_s: float) -> bool | None:  # noqa: ARG002 - the port's
-        return None
-
-
-def _domain(server_id: str, guest: dict[str, Any]) -> Domain:
-    return Domain(
-        server_id=server_id,
-        name=guest["name"],
-        power_state=PowerState(guest["power_state"]),
-        live_xml=guest["live"],
-        persistent_xml=guest["persistent"],
-    )
-
-
-def _guest(state: dict[str, Any], server_id: str, *, live: bool) -> dict[str, Any]:
-    guest: dict[str, Any] | None = state["guests"].get(server_id)
-    if guest is None:
-        raise HypervisorError(Trouble.DOMAIN_MISSING, f"Domain {server_id} not found.")
-    if live and guest["live"] is None:
-        raise HypervisorError(Trouble.DOMAIN_INACTIVE, "Domain is not running.")
-    return guest
-
-
-def _attached(state: dict[str, Any], domain: str, disk: str, *, live: bool) -> str:
-    seen = disk_xml.parse(domain)
-    added = disk_xml.parse(disk_xml.with_disk("<domain/>", disk)).disks[0]
-    if added.target in seen.targets():
-        raise HypervisorError(Trouble.TARGET_TAKEN, f"target {added.target} already exists")
-    on_bus = [d for d in seen.disks if d.bus == "virtio"]
-    if live and added.bus == "virtio" and len(on_bus) >= PORTS_MAX:
-        raise HypervisorError(Trouble.NO_FREE_PORT, "No more available PCI slots")
-    if live:
-        _open(state, added)
-    return disk_xml.with_disk(domain, disk)
-
-
-def _open(state: dict[str, Any], disk: disk_xml.DiskSeen) -> None:
-    """QEMU opens a disk when it is plugged: what is not connected is not there."""
-    path = disk_xml.source_of(disk.xml)
-    if not any(entry["path"] == path for entry in state["connected"].values()):
-        raise HypervisorError(Trouble.OTHER, f"Could not open {path}: No such file or directory")
-
-
-def _detached(domain: str, disk: str) -> str:
-    target = disk_xml.parse(disk_xml.with_disk("<domain/>", disk)).disks[0].target
-    if target not in disk_xml.parse(domain).targets():
-        raise HypervisorError(Trouble.DEVICE_MISSING, f"disk {target} not found")
-    return disk_xml.without_disk(domain, target)
+# --- guests -----------------------------------------------------------------------------
 
 
 class SimulatedGuests(HypervisorGuests):
-    """The Guests port.  Faults: `guests.inventory`, `.disk`, `.users`, `.plug`, `.unplug`.
+    """The Guests port.  Faults: `guests.inventory`, `.power`, `.disk`, `.plug`, `.unplug`,
+    `.replace`, `.spawn`, `.start`, `.stop`, `.pause`, `.resume`, `.remove`, `.migrate`,
+    `.stay`, `.copy`, `.stay_on`.
 
-    A `lie` of plug or unplug is one of libvirt's awkward answers, chosen by `code`:
-    "lost" (the default): the request returns, nothing happens, the next attempt works,
-    as during a guest's boot; "ignored": so do all attempts of this call;
-    "device_missing" (unplug): an error says it is missing, and it is.
+    A `lie` is one of libvirt's awkward answers, chosen by `code` (simulated_hypervisor.py).
     """
 
     def __init__(
         self, store: Store, faults: Faults, host: str, patience: Patience = PATIENCE
     ) -> None:
-        self._simulated = SimulatedHypervisor(store)
-        super().__init__(self._simulated, patience)
+        self.hypervisor = SimulatedHypervisor(store)
+        super().__init__(self.hypervisor, patience, "qemu")
         self._faults = faults
         self._host = host
 
     @contextmanager
-    def _around(self, call: str, **ids: str) -> Iterator[None]:
-        around = self._faults.around(f"guests.{call}", error=port_error, host=self._host, **ids)
-        with around as fault, self._simulated.lying(fault.code if fault and fault.lies else None):
+    def _around(self, call: str, server_id: str, serial: str | None = None) -> Iterator[None]:
+        ids = {"server_id": server_id, "volume_id": serial, "host": self._host}
+        around = self._faults.around(f"guests.{call}", error=port_error, **ids)
+        with around as fault, self.hypervisor.lying(fault.code if fault and fault.lies else None):
             yield
 
     def inventory(self) -> list[Guest]:
-        with self._around("inventory"):
+        with self._faults.around("guests.inventory", error=port_error, host=self._host):
             return super().inventory()
 
-    def users(self, volume_id: str) -> list[str]:
-        with self._around("users", volume_id=volume_id):
-            return super().users(volume_id)
+    def power(self, server_id: str) -> PowerState | None:
+        with self._around("power", server_id):
+            return super().power(server_id)
 
-    def disk(self, server_id: str, volume_id: str) -> DiskState:
-        with self._around("disk", server_id=server_id, volume_id=volume_id):
-            return super().disk(server_id, volume_id)
+    def disk(self, server_id: str, serial: str) -> DiskState:
+        with self._around("disk", server_id, serial):
+            return super().disk(server_id, serial)
 
     def plug(self, server_id: str, disk: Disk) -> DiskState:
-        with self._around("plug", server_id=server_id, volume_id=disk.volume_id):
+        with self._around("plug", server_id, disk.serial):
             return super().plug(server_id, disk)
 
-    def unplug(self, server_id: str, volume_id: str) -> DiskState:
-        with self._around("unplug", server_id=server_id, volume_id=volume_id):
-            return super().unplug(server_id, volume_id)
+    def unplug(self, server_id: str, serial: str) -> DiskState:
+        with self._around("unplug", server_id, serial):
+            return super().unplug(server_id, serial)
+
+    def replace(self, server_id: str, disk: Disk) -> None:
+        with self._around("replace", server_id, disk.serial):
+            super().replace(server_id, disk)
+
+    def spawn(
+        self, server_id: str, definition: str, disks: Sequence[Disk], *, running: bool
+    ) -> PowerState:
+        with self._around("spawn", server_id):
+            return super().spawn(server_id, definition, disks, running=running)
+
+    def start(self, server_id: str) -> PowerState:
+        with self._around("start", server_id):
+            return super().start(server_id)
+
+    def stop(self, server_id: str, *, force: bool) -> PowerState:
+        with self._around("stop", server_id):
+            return super().stop(server_id, force=force)
+
+    def pause(self, server_id: str) -> PowerState:
+        with self._around("pause", server_id):
+            return super().pause(server_id)
+
+    def resume(self, server_id: str) -> PowerState:
+        with self._around("resume", server_id):
+            return super().resume(server_id)
+
+    def remove(self, server_id: str) -> None:
+        with self._around("remove", server_id):
+            super().remove(server_id)
+
+    def migrate(
+        self, server_id: str, destination: dict[str, Any], disks: Sequence[Disk], watch: Watch
+    ) -> None:
+        with self._around("migrate", server_id):
+            super().migrate(server_id, destination, disks, watch)
+
+    def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
+        with self._around("stay", server_id):
+            return super().stay(server_id, destination)
+
+    def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
+        with self._around("copy", server_id, disk.serial):
+            super().copy(server_id, disk, watch)
+
+    def stay_on(self, server_id: str, disk: Disk) -> bool:
+        with self._around("stay_on", server_id, disk.serial):
+            return super().stay_on(server_id, disk)

@@ -8,7 +8,9 @@ The state is one JSON object:
 
     {"guests": {"<server id>": {"name": ..., "power_state": "running",
                                 "live": "<domain ...>" | null,
-                                "persistent": "<domain ...>" | null}},
+                                "persistent": "<domain ...>" | null,
+                                "job": {...},         # a migration under way
+                                "stranded": true}},   # a migration holds it paused
      "connected": {"<target digest>": {"driver": ..., "path": ...}}}
 
 To begin with, describe guests instead: {"define": [{"server_id": ..., "name": ...,
@@ -30,6 +32,11 @@ from typing import Any
 
 from host_agent import disk_xml
 from host_agent.contract import PowerState
+
+#: What the URI of a simulated host begins with: its state file follows, or a name of HOSTS.
+SCHEME = "simulated:"
+#: Hosts of this process without a file, for others to migrate guests to.
+HOSTS: dict[str, Store] = {}
 
 _LIVE_STATES = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
@@ -70,6 +77,14 @@ class Store:
         """A copy of the state as it is now.  A file is replaced whole, so needs no lock."""
         with self._lock:
             return copy.deepcopy(self._state) if self._path is None else _read(self._path)
+
+
+def store_at(uri: str) -> Store | None:
+    """The other simulated host."""
+    name = uri.removeprefix(SCHEME)
+    if name in HOSTS:
+        return HOSTS[name]
+    return Store(Path(name)) if Path(name).is_file() else None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -141,12 +156,64 @@ def set_power(store: Store, server_id: str, power_state: PowerState) -> None:
     with store.edit() as state:
         guest = state["guests"][server_id]
         guest["power_state"] = power_state.value
+        guest.pop("stranded", None)
         if power_state in _LIVE_STATES:
             guest["live"] = guest["live"] or guest["persistent"]
         elif guest["persistent"] is None:
             del state["guests"][server_id]
         else:
             guest["live"] = None
+            guest.pop("job", None)
+
+
+def finish_move(store: Store, server_id: str) -> str | None:
+    """Let the migration under way arrive; or what it fails for.
+
+    In libvirt's order: the guest is held here, runs there, and is removed here.
+    """
+    job = store.read()["guests"].get(server_id, {}).get("job")
+    failed, there = _cannot_arrive(job)
+    with store.edit() as state:
+        guest = state["guests"].get(server_id, {})
+        if guest.pop("job", None) is None:
+            return "operation aborted: migration job"
+        if there is None:
+            return failed
+        power_state = guest["power_state"]
+        guest.update(power_state=PowerState.PAUSED.value, stranded=True)
+    with there.edit() as state:
+        state["guests"][server_id] = {
+            "name": guest["name"],
+            "power_state": power_state,
+            "live": job["live"],
+            "persistent": job["persistent"],
+        }
+    with store.edit() as state:
+        del state["guests"][server_id]
+    return None
+
+
+def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, Store | None]:
+    """Why not, or the store of the other host."""
+    there = store_at(job["uri"]) if job else None
+    if job is None or there is None:
+        return "unable to connect to the other host", None
+    for disk in disk_xml.parse(job["live"]).disks:
+        path = disk_xml.source_of(disk.xml)
+        if disk.is_volume and path not in connected_paths(there):
+            return f"Cannot access storage file {path}: No such file or directory", None
+    return None, there
+
+
+def release(store: Store, server_id: str) -> None:
+    """Let go on what a fault holds: the guest's migration arrives, its copies are ready."""
+    guest = store.read()["guests"][server_id]
+    if guest.get("job"):
+        finish_move(store, server_id)
+        return
+    with store.edit() as state:
+        guest = state["guests"][server_id]
+        guest["live"] = disk_xml.with_ready_mirrors(guest["live"])
 
 
 def connected_paths(store: Store) -> set[str]:
@@ -193,5 +260,8 @@ def broken_invariants(store: Store) -> list[str]:
             for volume, (live, persistent) in volumes.items()
             if both and live != persistent
         ]
+    for server_id, guest in state["guests"].items():
+        if guest.get("job") or guest.get("stranded"):
+            wrong.append(f"{server_id} is held by a migration")
     wrong += [f"{path} is connected and unused" for path in connected_paths(store) - used]
     return wrong

@@ -140,9 +140,28 @@ POLICY: dict[str, frozenset[Role]] = {
     "volume_attachments": _READERS | {Role.SERVICE},
     "volume_attachment": _READERS | {Role.SERVICE},  # Cinder asks before it lets a user delete
     "volume_attachment_create": _WRITERS,
-    "volume_attachment_update": _WRITERS | {Role.SERVICE},  # swap is Cinder's alone
+    "volume_attachment_update": _WRITERS | {Role.SERVICE},  # Cinder asks for swaps
     "volume_attachment_delete": _WRITERS,
+    "server_action": _WRITERS,  # and ACTION_POLICY
+    "server_delete": _WRITERS,
+    "flavors": _READERS,
+    "flavors_detail": _READERS,
+    "flavor": _READERS,
+    "flavor_specs": _READERS,
+    "migrations": _OPERATORS,
+    "server_migrations": _OPERATORS,
+    "server_migration": _OPERATORS,
+    "server_migration_abort": _OPERATORS,
+    "server_migration_action": _OPERATORS,
+    "instance_actions": _READERS,
+    "instance_action": _READERS,
+    "assisted_snapshot": frozenset({Role.ADMIN, Role.SERVICE}),
+    "external_events": frozenset({Role.ADMIN, Role.SERVICE}),
     # our own
+    "server_build": _WRITERS,
+    "server_refresh": _OPERATORS,
+    "server_convert": _OPERATORS,
+    "refresh": _OPERATORS,
     "operations": _READERS,
     "operation": _READERS,
     "operation_act": _OPERATORS,
@@ -165,4 +184,25 @@ POLICY: dict[str, frozenset[Role]] = {
     "host_register": _AGENTS,
     "host_commands": _AGENTS,
     "host_reports": _AGENTS,
+    "host_progress": _AGENTS,
+    "host_volume_users": _AGENTS,
+}
+
+#: Which roles a server action is open to, by its name in `ledger.api.actions`.
+ACTION_POLICY: dict[str, frozenset[Role]] = {
+    "os-migrateLive": _OPERATORS,
+    "migrate": _OPERATORS,
+    "evacuate": _OPERATORS,
+    "resize": _WRITERS,
+    "confirmResize": _WRITERS,
+    "revertResize": _WRITERS,
+    "shelve": _WRITERS,
+    "shelveOffload": _OPERATORS,
+    "unshelve": _WRITERS,
+    "os-start": _WRITERS,
+    "os-stop": _WRITERS,
+    "pause": _WRITERS,
+    "unpause": _WRITERS,
+    "reboot": _WRITERS,
+    "rebuild": _WRITERS,
 }

@@ -21,6 +21,7 @@ import structlog
 from aiohttp import web
 
 from host_agent.cinder import CinderClient
+from host_agent.cinder_old import OldCinderClient
 from host_agent.contract import ErrorKind
 from host_agent.ports import PortError
 from ledger import migrations
@@ -31,6 +32,7 @@ from ledger.auth import authenticator
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
 from ledger.embedded import EmbeddedPostgres
+from ledger.requests import Requests
 from ledger.service import Service
 from ledger.wakeups import ANY_EVENT, Wakeups
 from projections.catalog import ALL
@@ -98,13 +100,15 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         stack.callback(ledger.close)
         cinder = CinderClient(settings.cinder_settings())
         stack.callback(cinder.close)
+        old_cinder = OldCinderClient(settings.cinder_settings())
+        stack.callback(old_cinder.close)
         await asyncio.to_thread(_check_service_token, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = Runner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
         wakeups = await stack.enter_async_context(Wakeups(dsn))
-        service, queries = Service(ledger, cinder), Queries(pool)
+        service, queries = Service(ledger, cinder, old_cinder), Queries(pool)
 
         # Having the address to ourselves makes our name: who had it before us is dead.
         door = _door(settings)
@@ -127,6 +131,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
         services = Services(
+            requests=Requests(ledger, cinder),
             service=service,
             queries=queries,
             wakeups=wakeups,

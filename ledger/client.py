@@ -20,6 +20,9 @@ from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 
 DEFAULT_URL = "http://127.0.0.1:8790"
 TIMEOUT_S = 30.0
+BEGIN_TIMEOUT_S = 90.0  # an attach is answered when Cinder has reserved, within a minute
+#: Nova's API as the commands speak it; our own version above it knows root volumes (S2).
+COMPUTE = {"OpenStack-API-Version": "compute 2.105"}
 STREAM_SILENCE_S = 90.0  # the feed sends a comment more often than this when nothing happens
 PAGE_ITEMS = 100
 PAGES_MAX = 1000
@@ -70,6 +73,10 @@ class Client:
     def post(self, path: str, body: Any) -> Any:
         return self.send("POST", path, body=body)
 
+    def nova(self, path: str, method: str = "GET", **query: Any) -> Any:
+        """The JSON answer of Nova's part of the API."""
+        return self.send(method, f"/v2.1{path}", query=query, headers=COMPUTE)
+
     def send(
         self,
         method: str,
@@ -81,21 +88,41 @@ class Client:
         timeout_s: float = TIMEOUT_S,
     ) -> Any:
         """The JSON answer, None if it is empty.  Raises ClientError."""
+        answer = self._answer(method, path, body, _given(query or {}), headers or {}, timeout_s)
+        if not answer.content:
+            return None
+        return _json(answer.text, self.url)
+
+    def begin(self, method: str, path: str, body: Any = None) -> str:
+        """Ask for something that takes its time; the id of the operation that does it."""
+        answer = self._answer(method, path, body, {}, COMPUTE, BEGIN_TIMEOUT_S)
+        where = answer.headers.get("X-Attachment-Ledger-Operation")
+        if where is None:
+            raise ClientError(f"{self.url} names no operation: is this the ledger?")
+        return str(where).rpartition("/")[2]
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: dict[str, Any],
+        headers: dict[str, str],
+        timeout_s: float,
+    ) -> Any:
         with _told_apart(self.url):
             answer = self._adapter.request(
                 path,
                 method,
                 json=body,
-                params=_given(query or {}),
-                headers=headers or {},
+                params=query,
+                headers=headers,
                 timeout=timeout_s,
                 raise_exc=False,
             )
         if answer.status_code >= HTTPStatus.BAD_REQUEST:
             raise api_error(answer.status_code, answer.text)
-        if not answer.content:
-            return None
-        return _json(answer.text, self.url)
+        return answer
 
     def items(
         self, path: str, key: str, limit: int, *, after: int | None = None, **query: Any

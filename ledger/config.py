@@ -122,6 +122,8 @@ class Settings:
     tokens: tuple[Token, ...] = ()
     cinder: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     host_down_after_s: Seconds = 60.0
+    #: Whether members may swap volumes themselves, and not only Cinder (LP 2112187).
+    swap_by_users: bool = False
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:

@@ -81,6 +81,13 @@ def delete(lane: Lane, world: World) -> dict[str, Any]:
     return {}
 
 
+def tidy(lane: Lane, world: World) -> dict[str, Any]:
+    """A server that could not be built keeps what is reserved for it (LP 1899649); what was
+    reserved by a call that seemed to fail is not known to be its, and goes.
+    """
+    return delete(lane, world) if lane.attachment_id is None else {}
+
+
 def _delete_by_old_calls(lane: Lane, world: World) -> dict[str, Any]:
     """What is left when no host has the volume: the reservation, or Cinder's record of it."""
     known = lane.attachment_id and world.book.get(Attachment, lane.attachment_id)
@@ -127,29 +134,20 @@ def delete_volume(lane: Lane, world: World) -> dict[str, Any]:
 
 
 def complete_migration(lane: Lane, world: World) -> dict[str, Any]:
-    """Cinder's own migration is done; it says which of both ids the volume keeps (S1).
-
-    Asked a second time Cinder would take it for a user's swap: so we look first.  The
-    temporary volume is gone as soon as the migration is complete.
-    """
-    assert lane.other is not None, "a swap has two sides"
-    try:
-        world.cinder.volume(lane.volume_id)
-    except PortError as error:
-        if error.code != "not_found":
-            raise
-        return {"volume_id": lane.other.volume_id}
-    kept = world.cinder.migrate_volume_completion(lane.other.volume_id, lane.volume_id, error=False)
-    return {"volume_id": kept}
+    """Cinder's own migration is done; it says which of both ids the volume keeps (S1)."""
+    return {"volume_id": _end_migration(lane, world, error=False)}
 
 
 def fail_migration(lane: Lane, world: World) -> dict[str, Any]:
     """Cinder's own migration did not come to be: it deletes the new volume."""
-    assert lane.other is not None, "a swap has two sides"
-    if world.cinder.volume(lane.other.volume_id).migration_status != "migrating":
-        return {}  # it has heard already
-    world.cinder.migrate_volume_completion(lane.other.volume_id, lane.volume_id, error=True)
+    _end_migration(lane, world, error=True)
     return {}
+
+
+def _end_migration(lane: Lane, world: World, *, error: bool) -> str:
+    assert lane.other is not None, "a swap has two sides"
+    old, new = lane.other.volume_id, lane.volume_id
+    return world.cinder.migrate_volume_completion(old, new, error=error)
 
 
 def _orphans(lane: Lane, world: World) -> list[AttachmentView]:
@@ -164,6 +162,7 @@ def _orphans(lane: Lane, world: World) -> list[AttachmentView]:
 EFFECTS: dict[str, Callable[[Lane, World], dict[str, Any]]] = {
     LedgerVerb.ATTACHMENT_RESERVE: reserve,
     LedgerVerb.ATTACHMENT_DELETE: delete,
+    LedgerVerb.RESERVATION_TIDY: tidy,
     LedgerVerb.VOLUME_CREATE: make_volume,
     LedgerVerb.VOLUME_DELETE: delete_volume,
     LedgerVerb.MIGRATION_COMPLETE: complete_migration,

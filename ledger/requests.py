@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
-from uuid import NAMESPACE_URL, uuid4, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import orjson
 
@@ -234,9 +234,7 @@ class Requests:
         key: str | None,
         decide: Callable[[Unit, Origin], Operation],
     ) -> Accepted:
-        # An idempotency key names the operation, so the log itself keeps it unique.
-        project = context.actor.project_id or context.actor.name
-        operation_id = uuid5(NAMESPACE_URL, f"{project}/{key}") if key else uuid4()
+        operation_id = operation_id_of(context, key) if key else uuid4()
         fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
         context = replace(context, operation_id=str(operation_id))
 
@@ -260,6 +258,12 @@ class Requests:
             return Accepted(str(operation_id), unit.save(context))
 
         return self._store.retrying(attempt)
+
+
+def operation_id_of(context: Context, key: str) -> UUID:
+    """An idempotency key names the operation, so the log itself keeps it unique."""
+    project = context.actor.project_id or context.actor.name
+    return uuid5(NAMESPACE_URL, f"{project}/{key}")
 
 
 def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:

@@ -26,7 +26,8 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
     row = {**(row or _new(event)), **event.stamp}
     row["state"] = _STATE_AFTER.get(event.topic, row.get("state", MappingState.BOUND))
     if event.topic in _TAKEN:
-        row.update(body, kept=None, serial=body["volume_id"], legacy=body.get("legacy", False))
+        serial = body.get("serial") or body["volume_id"]
+        row.update(body, kept=None, serial=serial, legacy=body.get("legacy", False))
     match event.topic:
         case BlockDeviceMapping.AttachmentSwitched.TOPIC:
             row.update(body)

@@ -71,12 +71,23 @@ class Queries:
             "instances", project_id=project_id, name=name, limit=limit, marker=marker
         )
 
-    async def mappings(self, server_id: str, limit: int = PAGE_MAX, offset: int = 0) -> list[Row]:
-        """The server's live mappings, in the order they were made."""
-        return await self._all("mappings", server_id=server_id, limit=limit, offset=offset)
+    async def mappings(
+        self, server_id: str, limit: int = PAGE_MAX, offset: int = 0, *, legacy: bool = True
+    ) -> list[Row]:
+        """The server's mappings that have a volume, in the order they were made.
+
+        `legacy`: also those that Cinder's old calls made.
+        """
+        return await self._all(
+            "mappings", server_id=server_id, limit=limit, offset=offset, legacy=legacy
+        )
 
     async def mapping(self, server_id: str, volume_id: str) -> Row | None:
         return await self._one("mapping", server_id=server_id, volume_id=volume_id)
+
+    async def connected(self, server_id: str, volume_id: str) -> list[Row]:
+        """The pair's attachments by which a host may have the volume now."""
+        return await self._all("connected", server_id=server_id, volume_id=volume_id)
 
     async def attachment(self, attachment_id: str) -> Row | None:
         return await self._one("attachment", attachment_id=attachment_id)
@@ -141,12 +152,73 @@ class Queries:
             after=after,
         )
 
+    async def operations_of_server(
+        self,
+        server_id: str,
+        *,
+        request_id: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """As `operations`, those of a request, or that moved last between two moments."""
+        return await self._all(
+            "operations_of_server",
+            server_id=server_id,
+            request_id=request_id,
+            since=since,
+            until=until,
+            limit=limit,
+            after=after,
+        )
+
+    async def moves(
+        self,
+        flows: Sequence[str],
+        *,
+        server_id: str | None = None,
+        after: int | None = None,
+        limit: int = PAGE_MAX,
+    ) -> list[Row]:
+        """Operations of these flows, newest first, with their progress in bytes, and what
+        settled a resize (`settled_flow`, `settled_outcome`).
+        """
+        return await self._all(
+            "moves", flows=list(flows), server_id=server_id, after=after, limit=limit
+        )
+
+    async def progress(self, operation_id: str) -> list[Row]:
+        """How far the long steps of an operation have come, by run."""
+        return await self._all("progress", operation_id=operation_id)
+
+    async def note_progress(
+        self, host: str, operation_id: str, run: int, done_bytes: int, total_bytes: int
+    ) -> bool:
+        """Note how far a run has come; False if the host has no such run under way."""
+        rows = await self._all(
+            "note_progress",
+            host=host,
+            operation_id=operation_id,
+            run=run,
+            done_bytes=done_bytes,
+            total_bytes=total_bytes,
+        )
+        return bool(rows)
+
+    async def servers_with_volumes(
+        self, host: str | None = None, *, after: str | None = None, limit: int = PAGE_MAX
+    ) -> list[str]:
+        """Servers that are on a host (None: any) and have volumes, in the order of their ids."""
+        rows = await self._all("servers_with_volumes", host=host, after=after, limit=limit)
+        return [str(row["server_id"]) for row in rows]
+
     async def commands(self, host: str, after: int, limit: int = PAGE_MAX) -> list[Row]:
         """`{position, command}` of what waits for the host's agent after its cursor."""
         return await self._all("commands", host=host, after=after, limit=limit)
 
     async def hosts(self) -> list[Row]:
-        """With `seen_at` (None: never), `open_attachments` and `open_commands`."""
+        """With `seen_at` (None: never), `open_attachments`, `open_commands` and `guests`."""
         return await self._all("hosts", host=None)
 
     async def host(self, host: str) -> Row | None:

@@ -4,23 +4,17 @@ The ledger's code is the real one (service, engine, flows, aggregates, verbs); t
 store is a dictionary that keeps events as JSON, Cinder and the host are the
 simulations that the contract tests hold to the real ones.
 
-Every boundary a crash or a failure can happen at is a *point*: before and after
-each call of a port, before and after each save.  Points are numbered as they are
-met; a `Trouble` says what happens at one number.  So a test can walk through all
-of them, and through all pairs.
+`tests.memory` has its parts: the points where a crash or a failure can happen, the store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
-from host_agent.records import Record
-
 from aggregates.attachment import Attachment
-from aggregates.base import Actor, Aggregate, Context, Event
+from aggregates.base import Actor, Context, Event
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER as SERVER_LANE
@@ -37,19 +31,26 @@ from host_agent.context import Waits
 from host_agent.contract import ErrorKind, PowerState, Registration, Report, StepError
 from host_agent.faults import Faults
 from host_agent.ports import PortError
+from host_agent.records import Record
 from host_agent.simulated import SimulatedBrick, SimulatedGuests
 from host_agent.simulated_state import HOSTS, SCHEME, broken_invariants, connected_paths, plugged
 from host_agent.simulated_state import Store as HostState
-from ledger.application import ConflictError
-from ledger.mapping import LedgerMapper
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
+from tests.memory import (  # noqa: F401 - some are here for those who build on this world
+    CALL_MODES,
+    SAVE_MODES,
+    A,
+    Clock,
+    Crash,
+    MemoryStore,
+    Tripwire,
+    Trouble,
+)
 
-A = TypeVar("A", bound=Aggregate)
 E = TypeVar("E", bound=Event)
-T = TypeVar("T")
 
 HOST, OTHER = "compute-1", "compute-2"
 NAMES = UUID("12345678-1234-5678-1234-567812345678")
@@ -61,130 +62,6 @@ CONTEXT = Context(
 )
 #: More rounds than any operation needs; an operation that needs more goes in circles.
 ROUNDS_MAX = 400
-
-
-class Crash(BaseException):
-    """The process is gone.  No `except Exception` of the code under test catches it."""
-
-
-@dataclass
-class Trouble:
-    """What happens at which point: {number: mode}.  Numbers count as the points are met."""
-
-    plan: dict[int, str] = field(default_factory=dict)
-    met: list[str] = field(default_factory=list)
-
-    def at(self, point: str, modes: tuple[str, ...]) -> str | None:
-        """Meet the next point; what is planned for it, if it is one of `modes`."""
-        self.met.append(point)
-        mode = self.plan.get(len(self.met) - 1)
-        return mode if mode in modes else None
-
-
-#: What can happen around a call of a port, and around a save.
-CALL_MODES = (
-    "retryable",
-    "final",
-    "unknown",  # it did not happen, but nobody knows
-    "unknown_after",  # it did happen, but nobody knows
-    "final_after",  # it did happen, at least half, and says that it did not
-    "crash",
-    "crash_after",
-)
-SAVE_MODES = ("crash", "crash_after", "conflict")
-
-
-class Tripwire:
-    """A port whose every call is a point."""
-
-    def __init__(self, name: str, port: Any, trouble: Callable[[], Trouble]) -> None:
-        self._name = name
-        self._port = port
-        self._trouble = trouble
-
-    def __getattr__(self, call: str) -> Callable[..., Any]:
-        method = getattr(self._port, call)
-
-        def tripped(*args: Any, **kwargs: Any) -> Any:
-            mode = self._trouble().at(f"{self._name}.{call}", CALL_MODES)
-            if mode == "crash":
-                raise Crash
-            if mode in {"retryable", "final", "unknown"}:
-                raise PortError(ErrorKind(mode), "injected", f"injected at {call}")
-            answer = method(*args, **kwargs)
-            if mode == "crash_after":
-                raise Crash
-            if mode in {"unknown_after", "final_after"}:
-                kind = ErrorKind(mode.removesuffix("_after"))
-                raise PortError(kind, "injected", f"injected after {call}")
-            return answer
-
-        return tripped
-
-
-class MemoryStore:
-    """The log as a dictionary: same rules, no database (ledger.service.Store)."""
-
-    def __init__(self, trouble: Callable[[], Trouble]) -> None:
-        self.streams: dict[UUID, list[Any]] = {}
-        self.log: list[tuple[Any, Context]] = []
-        self._mapper = LedgerMapper()
-        self._trouble = trouble
-        #: Called once, between a decision and its save: somebody else was faster.
-        self.before_save: Callable[[], object] | None = None
-
-    def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002
-        return kind.evolve(id, map(self._mapper.to_domain_event, self.streams.get(id, [])))
-
-    def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
-        return [self.load(kind, id_) for kind, id_ in wanted]
-
-    def save(self, *aggregates: Aggregate, context: Context) -> int:
-        events = [event for aggregate in aggregates for event in aggregate.collect_events()]
-        if not events:
-            return 0
-        if (faster := self.before_save) is not None:
-            self.before_save = None
-            faster()
-        mode = self._trouble().at("save", SAVE_MODES)
-        if mode == "crash":
-            raise Crash
-        if mode == "conflict":
-            raise ConflictError
-        draft = {id_: list(stored) for id_, stored in self.streams.items()}
-        for event in events:
-            stream = draft.setdefault(event.originator_id, [])
-            if event.originator_version != len(stream) + 1:
-                raise ConflictError
-            stream.append(self._mapper.to_stored_event(event))
-        self.streams = draft
-        self.log += [(event, context) for event in events]
-        if mode == "crash_after":
-            raise Crash
-        return len(self.log)
-
-    def retrying(self, change: Callable[[], T]) -> T:
-        for _ in range(5):
-            try:
-                return change()
-            except ConflictError:
-                continue
-        return change()
-
-
-class Clock:
-    """Time that passes only when somebody waits."""
-
-    def __init__(self) -> None:
-        self.seconds = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    now = __call__
-
-    def wait(self, seconds: float) -> None:
-        self.seconds += seconds
 
 
 class World:

@@ -27,7 +27,7 @@ BOOT = Flow(
             Place.LEDGER,
             (
                 Step("make", LedgerVerb.VOLUME_CREATE),
-                Step("reserve", LedgerVerb.ATTACHMENT_RESERVE),
+                Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.RESERVATION_TIDY),
                 Step("bind", LedgerVerb.MAPPING_BIND),
             ),
         ),

@@ -6,22 +6,30 @@ never with what was true the last time (LP 1724573, LP 1741364).
 
 from __future__ import annotations
 
-from handlers.flows.stages import NO_WAY_BACK, once
+from handlers.flows.stages import once
 from handlers.plan import Flow, Place, Stage, Step
 from host_agent.contract import Verb
 
 _CONNECTED = Stage(Place.HOST, (Step("connect", Verb.VOLUME_CONNECT),))
-_STOPPED = once(Place.HOST, Step("stop", Verb.GUEST_STOP))
 _SPAWNED = once(Place.HOST, Step("spawn", Verb.GUEST_SPAWN))
+
+_STOPPED = once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START))
 
 START = Flow(
     name="start",
     stages=(_CONNECTED, once(Place.HOST, Step("spawn", Verb.GUEST_SPAWN, undo=Verb.GUEST_STOP))),
 )
 STOP = Flow(name="stop", stages=(_STOPPED,))
-PAUSE = Flow(name="pause", stages=(once(Place.HOST, Step("pause", Verb.GUEST_PAUSE)),))
-UNPAUSE = Flow(name="unpause", stages=(once(Place.HOST, Step("resume", Verb.GUEST_RESUME)),))
+PAUSE = Flow(
+    name="pause",
+    stages=(once(Place.HOST, Step("pause", Verb.GUEST_PAUSE, undo=Verb.GUEST_RESUME)),),
+)
+UNPAUSE = Flow(
+    name="unpause",
+    stages=(once(Place.HOST, Step("resume", Verb.GUEST_RESUME, undo=Verb.GUEST_PAUSE)),),
+)
 
-_ANEW = (NO_WAY_BACK, _STOPPED, _CONNECTED, _SPAWNED)
-REBOOT = Flow(name="reboot", pivot="begin", stages=_ANEW)
-REBUILD = Flow(name="rebuild", pivot="begin", stages=_ANEW)
+#: Connected first, under the running guest: what cannot be had again costs nobody a guest.
+_ANEW = (_CONNECTED, _STOPPED, _SPAWNED)
+REBOOT = Flow(name="reboot", pivot="stop", stages=_ANEW)
+REBUILD = Flow(name="rebuild", pivot="stop", stages=_ANEW)

@@ -1,12 +1,14 @@
 """Move a guest to another host, or another size, with a way back (S1, migrate).
 
 From the start until the user decides, both hosts have an attachment of their own.
-Confirming gives up the source's, reverting the destination's.
+Confirming gives up the source's, reverting the destination's; both only go forward, for
+what either gives up first cannot be had again.
 """
 
 from __future__ import annotations
 
 from handlers.flows.stages import (
+    NO_WAY_BACK,
     SWITCHED,
     completed_on,
     let_go_by,
@@ -40,15 +42,22 @@ _SETTLED = once(Place.LEDGER, Step("settled", LedgerVerb.INSTANCE_SETTLED))
 #: Current is the source's attachment, new the destination's.
 CONFIRM_RESIZE = Flow(
     name="confirm_resize",
-    pivot="remove",
-    stages=(once(Place.SOURCE, _REMOVED), let_go_by(Place.SOURCE), SWITCHED, _SETTLED),
+    pivot="begin",
+    stages=(
+        NO_WAY_BACK,
+        once(Place.SOURCE, _REMOVED),
+        let_go_by(Place.SOURCE),
+        SWITCHED,
+        _SETTLED,
+    ),
 )
 
 #: Current is the destination's attachment, new the one that the source has kept.
 REVERT_RESIZE = Flow(
     name="revert_resize",
-    pivot="remove",
+    pivot="begin",
     stages=(
+        NO_WAY_BACK,
         once(Place.DESTINATION, _REMOVED),
         let_go_by(Place.DESTINATION),
         SWITCHED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from types import ModuleType
 
 from aiohttp import web
 
@@ -31,11 +32,12 @@ async def flow(call: Call) -> web.StreamResponse:
 
 
 def _shown(flow: Flow) -> FlowShown:
-    module = sys.modules[f"handlers.flows.{flow.name.replace('-', '_')}"]
-    summary = (inspect.getdoc(module) or "").partition("\n")[0]
+    summary = (inspect.getdoc(_module_of(flow)) or "").partition("\n")[0]
     stages = [
         {
             "place": stage.place.value,
+            "side": stage.side.value,
+            "once": stage.once,
             "steps": [
                 {"name": step.name, "do": step.do.value, "undo": step.undo and step.undo.value}
                 for step in stage.steps
@@ -43,4 +45,20 @@ def _shown(flow: Flow) -> FlowShown:
         }
         for stage in flow.stages
     ]
-    return FlowShown(name=flow.name, pivot=flow.pivot, summary=summary, stages=stages)
+    return FlowShown(
+        name=flow.name,
+        pivot=flow.pivot,
+        exclusive=flow.exclusive,
+        patient=flow.patient,
+        summary=summary,
+        stages=stages,
+    )
+
+
+def _module_of(flow: Flow) -> ModuleType:
+    """The file that the flow's table is in."""
+    return next(
+        module
+        for name, module in sys.modules.items()
+        if name.startswith("handlers.flows.") and flow in vars(module).values()
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from handlers.accept import Contact
+from handlers.guards import Contact
 from ledger.api.call import Call, answer
 from ledger.api.problem import not_found
 from ledger.api.schemas import Fence, Hosts, HostShown, NoQuery, Why
@@ -80,17 +80,18 @@ async def contact_of(services: Services, name: str) -> Contact:
     row = await services.queries.host(name)
     seen_at = row["seen_at"] if row else None
     since = seen_at.isoformat(timespec="seconds") if seen_at else "ever"
-    return Contact(alive=_alive(services, seen_at), since=since)
+    return Contact(alive=is_alive(services, seen_at), since=since)
 
 
 async def _answer_again(call: Call) -> web.StreamResponse:
     return answer(_shown(call.services, await host_row(call)))
 
 
-def _alive(services: Services, seen_at: datetime | None) -> bool:
+def is_alive(services: Services, seen_at: datetime | None) -> bool:
+    """Whether an agent last heard of then counts as being in contact."""
     silence = timedelta(seconds=services.settings.host_down_after_s)
     return seen_at is not None and datetime.now(UTC) - seen_at < silence
 
 
 def _shown(services: Services, row: Row) -> HostShown:
-    return HostShown.model_validate({**row, "alive": _alive(services, row["seen_at"])})
+    return HostShown.model_validate({**row, "alive": is_alive(services, row["seen_at"])})

@@ -1,5 +1,8 @@
 """Nova's microversions: which one a request speaks, by either header.
 
+Up to NOVA they mean what they mean there.  The one right above it is this service's own:
+boot volumes (S2), which Nova has never had.
+
 `OpenStack-API-Version: compute 2.89` is the newer header and wins;
 `X-OpenStack-Nova-API-Version: 2.89` is all that novaclient sends below 2.27.
 No header means 2.1.  Answers repeat both, and say that they vary by them.
@@ -15,22 +18,41 @@ from ledger.api.problem import ApiError
 Version = tuple[int, int]
 
 MIN: Version = (2, 1)
-MAX: Version = (2, 101)
+NOVA: Version = (2, 104)  # the newest of Nova's that is mirrored
+MAX: Version = (2, 105)
 
 #: What changes where (Nova's REST API version history); handlers compare with these.
 VOLUMES_ATTACHED_DELETE = (2, 3)  # volumes_attached tells delete_on_termination
 LOCKED = (2, 9)
+EVACUATE_WITHOUT_PASSWORD = (2, 14)
 DESCRIPTION = (2, 19)
+ACTIONS_OF_DELETED = (2, 21)  # instance actions of servers that are gone
+FORCE_COMPLETE = (2, 22)
+SERVER_MIGRATIONS = (2, 23)
+ABORT = (2, 24)
 SERVER_TAGS = (2, 26)
 TAG_REQUEST = (2, 49)
 FLAVOR_EMBEDDED = (2, 47)
+EVENTS_FOR_ALL = (2, 51)  # the events of an instance action, not only for admins
+FLAVOR_DESCRIPTION = (2, 55)
+ACTION_PAGES = (2, 58)
+MIGRATION_UUID = (2, 59)
 MULTIATTACH = (2, 60)
+FLAVOR_SPECS = (2, 61)
+EVENT_HOST = (2, 62)
+CHANGES_BEFORE = (2, 66)
 TAG_SHOWN = (2, 70)
 QUERY_STRICT = (2, 75)
+FLAVOR_SWAP_NUMBER = (2, 75)
 DELETE_ON_TERMINATION = (2, 79)
+MIGRATION_USER = (2, 80)
+EVENT_DETAILS = (2, 84)
 UPDATE = (2, 85)
 ATTACHMENT_ID = (2, 89)
+EVACUATE_TO_STOPPED = (2, 95)
 ASYNC_ATTACH = (2, 101)
+FLAVOR_WITHOUT_RXTX = (2, 102)
+ROOT_VOLUMES = MAX  # `is_root` in attach, `boot_index` shown, root volumes detached
 
 STANDARD_HEADER = "OpenStack-API-Version"
 LEGACY_HEADER = "X-OpenStack-Nova-API-Version"

@@ -24,13 +24,16 @@ Schema = dict[str, Any]
 _PATH_PARAMETERS: dict[str, Schema] = {
     "host": {"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$"},
     "name": {"type": "string", "minLength": 1, "pattern": r"^[a-z0-9_-]+$"},
+    "flavor_id": {"type": "string", "pattern": r"^c[1-9][0-9]{0,3}\.m[1-9][0-9]{0,7}$"},
+    "migration_id": {"type": "integer", "minimum": 1},
+    "request_id": {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,64}$"},
 }
 _UUID = {"type": "string", "format": "uuid"}
 _HEADERS: dict[str, Schema] = {
     "Idempotency-Key": {"type": "string", "pattern": r"^[!-~]{1,255}$"},
     microversions.STANDARD_HEADER: {
         "type": "string",
-        "pattern": r"^compute 2\.([1-9][0-9]?|10[01])$",
+        "pattern": r"^compute 2\.([1-9][0-9]?|10[0-5])$",
     },
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from aggregates.operation import OperationState
+from aggregates.operation import SERVER, OperationState, side_of
 from ledger.api.call import Call, answer
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import (
@@ -60,7 +60,7 @@ async def operation(call: Call) -> web.StreamResponse:
         return row if row and row["state"] != OperationState.RUNNING else None
 
     row = await call.hold(operation_key(operation_id), look, query.wait_s)
-    return answer(_shown(row or await operation_row(call)))
+    return answer(await _shown(call, row or await operation_row(call)))
 
 
 async def act(call: Call) -> web.StreamResponse:
@@ -84,7 +84,7 @@ async def act(call: Call) -> web.StreamResponse:
         step=skip.step if skip else "",
     )
     await call.written(position)
-    return answer(_shown(await operation_row(call)))
+    return answer(await _shown(call, await operation_row(call)))
 
 
 async def operation_row(call: Call) -> Row:
@@ -112,7 +112,7 @@ def _why(row: Row) -> str | None:
     return str(errors[0]["message"]) if errors else None
 
 
-def _shown(row: Row) -> OperationShown:
+async def _shown(call: Call, row: Row) -> OperationShown:
     failed = row["outcome"] != "completed"
     return OperationShown.model_validate(
         {
@@ -120,6 +120,7 @@ def _shown(row: Row) -> OperationShown:
             "error": row["error"] if failed else None,
             "left": row["left_steps"] or [],
             "steps": list(_steps(row)),
+            "progress": await call.services.queries.progress(str(row["operation_id"])),
             "acts": _acts(row),
         }
     )
@@ -131,7 +132,7 @@ def _steps(row: Row) -> Iterator[StepShown]:
         stages = row["plan"]["stages"]
         for stage in reversed(stages) if undo else stages:
             steps = stage["steps"]
-            for lane in range(len(row["lanes"])):
+            for lane in (SERVER,) if stage.get("once") else range(len(row["lanes"])):
                 for step in reversed(steps) if undo else steps:
                     shown = _step(row, stage, step, lane, undo=undo)
                     if shown is not None:
@@ -147,12 +148,15 @@ def _step(row: Row, stage: Row, step: Row, lane: int, *, undo: bool) -> StepShow
     known = known or {}
     status = known.get("status", "pending")
     retry_at = known.get("retry_at")
+    side = {} if lane == SERVER else side_of(row["lanes"][lane], new=stage.get("side") == "new")
+    holder = side.get("host") if stage["place"] == "holder" else None
     return StepShown(
         lane=lane,
-        volume_id=row["lanes"][lane]["volume_id"],
+        side=stage.get("side", "current"),
+        volume_id=side.get("volume_id") or None,
         step=step["name"],
         verb=step["undo"] if undo else step["do"],
-        place=row["plan"]["hosts"].get(stage["place"], stage["place"]),
+        place=holder or row["plan"]["hosts"].get(stage["place"]) or stage["place"],
         undo=undo,
         status="running" if active and status in {"pending", "retrying"} else status,
         attempts=known.get("attempts", 0),
@@ -185,5 +189,5 @@ def _pivot_passed(row: Row) -> bool:
     pivot = row["plan"]["pivot"]
     return pivot is not None and any(
         row["steps"].get(f"{lane}.{pivot}", {}).get("status") in {"done", "skipped"}
-        for lane in range(len(row["lanes"]))
+        for lane in (SERVER, *range(len(row["lanes"])))
     )

@@ -12,16 +12,24 @@ import orjson
 from aiohttp import web
 
 from ledger.api import (
+    actions,
     agents,
     attachments,
+    builds,
+    cinder_events,
     events,
+    flavors,
     flows,
     health,
     hosts,
+    instance_actions,
+    migrations,
     operations,
     schemas,
+    schemas_actions,
     schemas_agent,
     schemas_nova,
+    schemas_servers,
     servers,
     versions,
     volume_attachments,
@@ -32,6 +40,8 @@ from ledger.api.route import Route
 
 _SERVERS = "/v2.1/servers"
 _VOLUMES = "/v2.1/servers/{server_id}/os-volume_attachments"
+_MIGRATIONS = "/v2.1/servers/{server_id}/migrations"
+_ACTIONS = "/v2.1/servers/{server_id}/os-instance-actions"
 _HISTORY: dict[str, Any] = {"query": schemas.HistoryQuery, "answers": {200: schemas.Events}}
 _IDEMPOTENT = ("Idempotency-Key",)
 
@@ -108,6 +118,7 @@ _NOVA = (
         handler=volume_attachments.volume_attachment_update,
         body=schemas_nova.UpdateBody,
         answers={202: None},
+        headers=_IDEMPOTENT,
     ),
     Route(
         name="volume_attachment_delete",
@@ -116,6 +127,128 @@ _NOVA = (
         handler=volume_attachments.volume_attachment_delete,
         answers={202: None},
         headers=_IDEMPOTENT,
+    ),
+)
+
+_NOVA_SERVERS = (
+    Route(
+        name="server_action",
+        method="POST",
+        path=f"{_SERVERS}/{{server_id}}/action",
+        handler=actions.server_action,
+        body=schemas_actions.ActionBody,
+        answers={200: schemas_nova.EvacuateAnswer, 202: None, 204: None},
+        headers=_IDEMPOTENT,
+    ),
+    Route(
+        name="server_delete",
+        method="DELETE",
+        path=f"{_SERVERS}/{{server_id}}",
+        handler=actions.server_delete,
+        answers={204: None},
+        headers=_IDEMPOTENT,
+    ),
+    _get("flavors", "/v2.1/flavors", flavors.flavors, schemas_nova.Flavors),
+    _get("flavors_detail", "/v2.1/flavors/detail", flavors.flavors, schemas_nova.Flavors),
+    _get("flavor", "/v2.1/flavors/{flavor_id}", flavors.flavor, schemas_nova.FlavorAnswer),
+    _get(
+        "flavor_specs",
+        "/v2.1/flavors/{flavor_id}/os-extra_specs",
+        flavors.flavor_specs,
+        schemas_nova.FlavorSpecs,
+    ),
+    _get(
+        "migrations",
+        "/v2.1/os-migrations",
+        migrations.migrations,
+        schemas_nova.Migrations,
+        query=schemas_nova.MigrationsQuery,
+    ),
+    _get("server_migrations", _MIGRATIONS, migrations.server_migrations, schemas_nova.Migrations),
+    _get(
+        "server_migration",
+        f"{_MIGRATIONS}/{{migration_id}}",
+        migrations.server_migration,
+        schemas_nova.MigrationAnswer,
+    ),
+    Route(
+        name="server_migration_abort",
+        method="DELETE",
+        path=f"{_MIGRATIONS}/{{migration_id}}",
+        handler=migrations.server_migration_abort,
+        answers={202: None},
+    ),
+    Route(
+        name="server_migration_action",
+        method="POST",
+        path=f"{_MIGRATIONS}/{{migration_id}}/action",
+        handler=migrations.server_migration_action,
+        body=schemas_nova.ForceCompleteBody,
+        answers={202: None},
+    ),
+    _get(
+        "instance_actions",
+        _ACTIONS,
+        instance_actions.instance_actions,
+        schemas_nova.InstanceActions,
+    ),
+    _get(
+        "instance_action",
+        f"{_ACTIONS}/{{request_id}}",
+        instance_actions.instance_action,
+        schemas_nova.InstanceActionAnswer,
+    ),
+    Route(
+        name="assisted_snapshot",
+        method="POST",
+        path="/v2.1/os-assisted-volume-snapshots",
+        handler=cinder_events.assisted_snapshot,
+        body=schemas_nova.AssistedSnapshotBody,
+        answers={},
+    ),
+    Route(
+        name="external_events",
+        method="POST",
+        path="/v2.1/os-server-external-events",
+        handler=cinder_events.external_events,
+        body=schemas_nova.ExternalEventsBody,
+        answers={207: schemas_nova.ExternalEvents},
+    ),
+)
+
+_OWN_SERVERS = (
+    Route(
+        name="server_build",
+        method="POST",
+        path="/v1/servers",
+        handler=builds.build,
+        body=schemas_servers.Build,
+        answers={202: schemas_servers.Started},
+        headers=_IDEMPOTENT,
+    ),
+    Route(
+        name="server_refresh",
+        method="POST",
+        path="/v1/servers/{server_id}/refresh",
+        handler=builds.server_refresh,
+        answers={202: schemas_servers.Started},
+        headers=_IDEMPOTENT,
+    ),
+    Route(
+        name="server_convert",
+        method="POST",
+        path="/v1/servers/{server_id}/convert",
+        handler=builds.server_convert,
+        answers={202: schemas_servers.Started},
+        headers=_IDEMPOTENT,
+    ),
+    Route(
+        name="refresh",
+        method="POST",
+        path="/v1/refresh",
+        handler=builds.refresh,
+        body=schemas_servers.Refresh,
+        answers={202: schemas_servers.RefreshesBegun},
     ),
 )
 
@@ -247,6 +380,29 @@ _AGENT = (
         body=schemas_agent.ReportBody,
         answers={200: schemas_agent.Continue},
     ),
+    Route(
+        name="host_progress",
+        method="POST",
+        path="/v1/hosts/{host}/progress",
+        handler=agents.progress,
+        body=schemas.ProgressSaid,
+        answers={204: None},
+    ),
+    _get(
+        "host_volume_users",
+        "/v1/hosts/{host}/volumes/{volume_id}/users",
+        agents.volume_users,
+        schemas.Users,
+        query=schemas.UsersQuery,
+    ),
 )
 
-ROUTES: tuple[Route, ...] = (*_ROOT, *_NOVA, *_OWN, *_LOG, *_AGENT)
+ROUTES: tuple[Route, ...] = (
+    *_ROOT,
+    *_NOVA,
+    *_NOVA_SERVERS,
+    *_OWN,
+    *_OWN_SERVERS,
+    *_LOG,
+    *_AGENT,
+)

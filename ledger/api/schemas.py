@@ -143,9 +143,26 @@ class Why(Asked):
 
 
 class SkipStep(Asked):
-    lane: Annotated[int, Field(ge=0, le=63)] = 0
+    lane: Annotated[int, Field(ge=-1, le=63)] = 0  # -1: the step for the whole server
     step: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     reason: Reason
+
+
+class UsersQuery(Asked):
+    """`attachment_id`: the one that is not meant."""
+
+    attachment_id: Id
+
+
+class ProgressSaid(Asked):
+    """How far a long step of a run has come."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    operation_id: Id
+    run: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    done_bytes: Annotated[int, Field(ge=0, le=_POSITION_MAX)]
+    total_bytes: Annotated[int, Field(ge=0, le=_POSITION_MAX)]
 
 
 class OperationAct(Asked):
@@ -210,10 +227,15 @@ class Events(Shown):
 
 
 class StepShown(Shown):
-    """A step of the plan, and what is known of it; `undo`: the plan is being unwound."""
+    """A step of the plan, and what is known of it; `undo`: the plan is being unwound.
+
+    A step for the whole server is in lane -1, without a volume.  `side`: whether it works on
+    what the server has ("current"), or on what it is to have ("new").
+    """
 
     lane: int
-    volume_id: UUID
+    side: str = "current"
+    volume_id: UUID | None
     step: str
     verb: str
     place: str
@@ -233,6 +255,7 @@ class OperationSummary(Shown):
     server_id: UUID
     volume_ids: list[UUID]
     host: str | None
+    destination: str | None = None
     state: OperationState
     outcome: str | None
     unwinding: bool
@@ -246,12 +269,22 @@ class OperationSummary(Shown):
     position: int
 
 
+class ProgressShown(Shown):
+    """How far the long step of a run has come."""
+
+    run: int
+    done_bytes: int
+    total_bytes: int
+    updated_at: datetime
+
+
 class OperationShown(OperationSummary):
     """`left`: the steps that wait for the operator; `acts`: what can be done about it."""
 
     error: dict[str, Any] | None
     left: list[dict[str, Any]]
     steps: list[StepShown]
+    progress: list[ProgressShown] = []
     acts: list[Literal["retry", "skip", "unwind", "give_up"]]
 
 
@@ -306,8 +339,19 @@ class AttachmentsAnswer(RootModel[Attachments | AttachmentsAt]):
     """A page of attachments; with `at`, the spans that were open then."""
 
 
+class Leftovers(Shown):
+    """Guests and attachments that a host has though they are not its any more."""
+
+    guests: list[UUID] = []
+    attachments: list[UUID] = []
+
+
 class HostShown(Shown):
-    """`alive`: its agent was in contact within `host_down_after_s`."""
+    """`alive`: its agent was in contact within `host_down_after_s`.
+
+    `suspect`: it was fenced, and has not shown since that it has let go of everything; until
+    then it gets no commands.
+    """
 
     host: str
     service_version: int
@@ -316,11 +360,14 @@ class HostShown(Shown):
     fenced: bool
     fence_reason: str | None = None
     fence_evidence: str | None = None
+    suspect: bool = False
+    leftovers: Leftovers | None = None
     registered_at: datetime
     seen_at: datetime | None = None
     alive: bool
     open_attachments: int = 0
     open_commands: int = 0
+    guests: int = 0
 
 
 class Hosts(Shown):
@@ -328,9 +375,18 @@ class Hosts(Shown):
 
 
 class Registered(Shown):
+    """`release`: what the host is to let go of before it gets any command."""
+
     host: str
     epoch: int
     fenced: bool
+    release: Leftovers
+
+
+class Users(Shown):
+    """Servers that have the volume connected on the host by other attachments."""
+
+    servers: list[UUID]
 
 
 class Commands(Shown):
@@ -341,10 +397,17 @@ class Commands(Shown):
 
 
 class FlowShown(Shown):
-    """A flow's table as data: stages of steps, with the point of no return."""
+    """A flow's table as data: stages of steps, with the point of no return.
+
+    `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may work
+    later is tried until it does.  Of a stage, `once`: for the whole server, not for each
+    volume; `side`: whether it works on what the server has, or on what it is to have.
+    """
 
     name: str
     pivot: str | None
+    exclusive: bool
+    patient: bool
     summary: str
     stages: list[dict[str, Any]]
 

@@ -31,14 +31,25 @@ class GuestBody(Said):
     devices: list[Word]
     project_id: Word | None
     user_id: Word | None
+    definition: Annotated[str, Field(max_length=64 * 1024, pattern="^<domain")] | None = None
+
+
+class MigrationBody(Said):
+    """The capability "migration": where libvirt is, and where memory is sent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    uri: str
+    address: str
 
 
 class RegistrationBody(Said):
     """The agent and the whole inventory of its host."""
 
     service_version: Number
-    capabilities: dict[Word, bool | list[Word]]
+    capabilities: dict[Word, bool | list[Word] | MigrationBody]
     guests: list[GuestBody]
+    connections: list[Id] = []
 
 
 class StepErrorBody(Said):

@@ -39,6 +39,7 @@ class Attach(Asked):
     device: Device | None = None
     tag: Tag | None = None
     delete_on_termination: Flag = False
+    is_root: Flag = False
 
 
 class Update(Asked):
@@ -51,7 +52,10 @@ class Update(Asked):
 
 
 class AttachBody(Asked):
-    """POST os-volume_attachments; `tag` from 2.49, `delete_on_termination` from 2.79."""
+    """POST os-volume_attachments.
+
+    `tag` from 2.49, `delete_on_termination` from 2.79, `is_root` from 2.105.
+    """
 
     volumeAttachment: Attach  # noqa: N815
 
@@ -67,6 +71,7 @@ _SINCE: dict[type[BaseModel], dict[str, microversions.Version]] = {
     Attach: {
         "tag": microversions.TAG_REQUEST,
         "delete_on_termination": microversions.DELETE_ON_TERMINATION,
+        "is_root": microversions.ROOT_VOLUMES,
     },
     Update: dict.fromkeys(
         ("id", "serverId", "device", "tag", "delete_on_termination"), microversions.UPDATE
@@ -79,6 +84,43 @@ def refuse_newer(body: Attach | Update, version: microversions.Version) -> None:
     for name, since in _SINCE[type(body)].items():
         if name in body.model_fields_set and version < since:
             raise ApiError(400, "invalid", unexpected(name))
+
+
+class AssistedSnapshot(BaseModel):
+    volume_id: Id
+
+
+class AssistedSnapshotBody(BaseModel):
+    """POST os-assisted-volume-snapshots; how Cinder wants it made is of no interest here."""
+
+    snapshot: AssistedSnapshot
+
+
+class ExternalEvent(Asked):
+    name: Annotated[str, Text(max_length=255)]
+    server_uuid: Id
+    status: Annotated[str, Text(max_length=255)] | None = None
+    tag: Annotated[str, Text(max_length=255)] | None = None
+
+
+class ExternalEventsBody(Asked):
+    events: Annotated[list[ExternalEvent], Field(max_length=1000)]
+
+
+class ForceCompleteBody(Asked):
+    """POST servers/{id}/migrations/{id}/action."""
+
+    force_complete: None
+
+
+class MigrationsQuery(BaseModel):
+    """Filters, and pages from 2.59; unknown ones are ignored before, then refused."""
+
+    status: str | None = None
+    host: str | None = None
+    instance_uuid: str | None = None
+    source_compute: str | None = None
+    migration_type: str | None = None
 
 
 class ServersQuery(BaseModel):
@@ -118,7 +160,9 @@ class NovaFault(Shown):
 
 
 class VolumeAttachment(Shown):
-    """`id` up to 2.88; `tag` from 2.70, `delete_on_termination` 2.79, the ids 2.89."""
+    """`id` up to 2.88; `tag` from 2.70, `delete_on_termination` 2.79, the ids 2.89,
+    `boot_index` 2.105.
+    """
 
     id: str | None = None
     volumeId: str  # noqa: N815
@@ -128,6 +172,7 @@ class VolumeAttachment(Shown):
     delete_on_termination: bool | None = None
     attachment_id: str | None = None
     bdm_uuid: str | None = None
+    boot_index: int | None = None
 
 
 class VolumeAttachmentAnswer(Shown):
@@ -156,6 +201,52 @@ class ServerAnswer(Shown):
 class Servers(Shown):
     servers: list[Server]
     servers_links: list[Link] | None = None
+
+
+class Anything(BaseModel):
+    """As Nova shows it at the microversion asked for."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Flavors(Shown):
+    flavors: list[Anything]
+
+
+class FlavorAnswer(Shown):
+    flavor: Anything
+
+
+class FlavorSpecs(Shown):
+    extra_specs: dict[str, str]
+
+
+class Migrations(Shown):
+    migrations: list[Anything]
+    migrations_links: list[Link] | None = None
+
+
+class MigrationAnswer(Shown):
+    migration: Anything
+
+
+class InstanceActions(Shown):
+    instanceActions: list[Anything]  # noqa: N815
+    links: list[Link] | None = None
+
+
+class InstanceActionAnswer(Shown):
+    instanceAction: Anything  # noqa: N815
+
+
+class ExternalEvents(Shown):
+    events: list[Anything]
+
+
+class EvacuateAnswer(Shown):
+    """Below 2.14; above, and for most actions, there is no body."""
+
+    adminPass: str | None  # noqa: N815
 
 
 class ApiVersion(BaseModel):

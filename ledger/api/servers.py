@@ -1,7 +1,7 @@
 """/v2.1/servers: as much of a server as clients need to name it and to list its volumes.
 
-Servers come from what agents see; this service has no flavors, images or networks, and
-says so in the form that clients can print.
+Servers come from what agents see, or are built (/v1); this service has no images or
+networks, and says so in the form that clients can print.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from ledger.api import microversions
+from ledger.api import microversions, server_state
 from ledger.api.call import Call, answer, canonical
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
@@ -21,25 +21,7 @@ from ledger.api.versions import base
 #: Rows read for one page at most, when a filter lets few of them through.
 ROWS_READ_MAX = 5_000
 
-_STATUS = {
-    "active": "ACTIVE",
-    "paused": "PAUSED",
-    "stopped": "SHUTOFF",
-    "error": "ERROR",
-    "building": "BUILD",
-}
-_POWER_STATE = {"nostate": 0, "running": 1, "paused": 3, "shutdown": 4, "crashed": 6}
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes", "", "none"})
-#: What is shown where Nova shows the flavor: guests come without one.
-_FLAVOR = {
-    "vcpus": 0,
-    "ram": 0,
-    "disk": 0,
-    "ephemeral": 0,
-    "swap": 0,
-    "original_name": "unknown",
-    "extra_specs": {},
-}
 
 Row = dict[str, Any]
 
@@ -47,29 +29,31 @@ Row = dict[str, Any]
 async def servers(call: Call) -> web.StreamResponse:
     """GET /servers."""
     rows, more = await _page(call)
-    shown = [
+    brief = [
         {"id": str(row["server_id"]), "name": row["name"], "links": _links(call, row)}
         for row in rows
     ]
-    return answer(_listed(call, shown, more))
+    return answer(_listed(call, brief, more))
 
 
 async def servers_detail(call: Call) -> web.StreamResponse:
     """GET /servers/detail."""
     rows, more = await _page(call)
-    return answer(_listed(call, [await _shown(call, row) for row in rows], more))
+    return answer(_listed(call, [await shown(call, row) for row in rows], more))
 
 
 async def server(call: Call) -> web.StreamResponse:
     """GET /servers/{id}; a name is no id, and 404 makes clients look it up by name."""
-    return answer({"server": await _shown(call, await server_row(call))})
+    return answer({"server": await shown(call, await server_row(call))})
 
 
-async def server_row(call: Call) -> Row:
-    """The server of the path, if it exists for the caller.  ApiError 404."""
+async def server_row(call: Call, *, deleted: bool = False) -> Row:
+    """The server of the path, if it exists for the caller; a `deleted` one too.  ApiError 404."""
     message = "Instance {} could not be found."
     server_id = call.id("server_id", message)
     row = await call.services.queries.instance(server_id)
+    if row is not None and row["deleted"] and not deleted:
+        row = None
     if row is None or not call.identity.sees(row["project_id"]):
         raise not_found("server_not_found", message.format(server_id))
     return row
@@ -98,7 +82,7 @@ async def _matching(call: Call, limit: int) -> AsyncIterator[Row]:
             project_id=project, name=query.get("name"), limit=limit + 1, marker=marker
         )
         for row in rows:
-            fits = status is None or _STATUS[row["vm_state"]] == status.upper()
+            fits = status is None or server_state.status(row) == status.upper()
             if fits and (host is None or row["host"] == host or not call.identity.everywhere):
                 yield row
         if len(rows) <= limit:
@@ -148,10 +132,10 @@ def _project(call: Call) -> str | None:
     return identity.actor.project_id
 
 
-def _listed(call: Call, shown: list[Row], more: bool) -> Row:
-    listed: Row = {"servers": shown}
+def _listed(call: Call, page: list[Row], more: bool) -> Row:
+    listed: Row = {"servers": page}
     if more:
-        query = urlencode({**call.request.query, "marker": shown[-1]["id"]})
+        query = urlencode({**call.request.query, "marker": page[-1]["id"]})
         href = f"{base(call)}{call.request.path}?{query}"
         listed["servers_links"] = [{"rel": "next", "href": href}]
     return listed
@@ -168,14 +152,14 @@ def _links(call: Call, row: Row) -> list[dict[str, str]]:
     ]
 
 
-async def _shown(call: Call, row: Row) -> Row:
+async def shown(call: Call, row: Row) -> Row:
     """A server as Nova shows it at the request's microversion."""
     version = call.version
-    shown = {
+    server = {
         **_identity(call, row),
         **_state(row),
         "image": "",  # booted from a volume, or from nothing this service knows
-        "flavor": _flavor(version),
+        "flavor": _flavor(row, version),
         "addresses": {},
         "metadata": {},
         "accessIPv4": "",
@@ -191,20 +175,20 @@ async def _shown(call: Call, row: Row) -> Row:
         "security_groups": [],
     }
     if call.identity.everywhere:
-        shown |= {
+        server |= {
             "OS-EXT-SRV-ATTR:host": row["host"],
             "OS-EXT-SRV-ATTR:hypervisor_hostname": row["host"],
             "OS-EXT-SRV-ATTR:instance_name": row["name"],
         }
     if version >= microversions.LOCKED:
-        shown["locked"] = False
+        server["locked"] = False
     if version >= microversions.DESCRIPTION:
-        shown["description"] = None
+        server["description"] = None
     if version >= microversions.SERVER_TAGS:
-        shown["tags"] = []
+        server["tags"] = []
     if row["vm_state"] == "error":
-        shown["fault"] = _fault(row)
-    return shown
+        server["fault"] = _fault(row)
+    return server
 
 
 def _identity(call: Call, row: Row) -> Row:
@@ -221,18 +205,19 @@ def _identity(call: Call, row: Row) -> Row:
 
 def _state(row: Row) -> Row:
     return {
-        "status": _STATUS[row["vm_state"]],
+        "status": server_state.status(row),
         "progress": 0,
         "OS-EXT-STS:vm_state": row["vm_state"],
-        "OS-EXT-STS:task_state": None,
-        "OS-EXT-STS:power_state": _POWER_STATE.get(row["power_state"], 0),
+        "OS-EXT-STS:task_state": server_state.task_state(row),
+        "OS-EXT-STS:power_state": server_state.power_state(row),
     }
 
 
-def _flavor(version: microversions.Version) -> Row:
+def _flavor(row: Row, version: microversions.Version) -> Row:
+    flavor = server_state.flavor(row)
     if version >= microversions.FLAVOR_EMBEDDED:
-        return _FLAVOR
-    return {"id": _FLAVOR["original_name"], "links": []}
+        return flavor
+    return {"id": flavor["original_name"], "links": []}
 
 
 def _fault(row: Row) -> Row:

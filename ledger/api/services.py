@@ -14,6 +14,7 @@ from host_agent.ports import Cinder
 from ledger.api.problem import RETRY_AFTER_S, ApiError
 from ledger.auth import Authenticator
 from ledger.config import Settings
+from ledger.requests import Requests
 from ledger.service import Service
 from ledger.wakeups import Wakeups
 from projections.queries import Queries
@@ -28,10 +29,12 @@ class Services:
     """One process's parts.
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
-    is.  `checks` are what /readyz asks beside database and projections, by name (schema,
-    dispatcher).  `registry` is what /metrics shows beside its own numbers.
+    is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
+    and projections, by name (schema, dispatcher).  `registry` is what /metrics shows beside
+    its own numbers.
     """
 
+    requests: Requests
     service: Service
     queries: Queries
     wakeups: Wakeups

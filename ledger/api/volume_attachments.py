@@ -1,8 +1,12 @@
 """/v2.1/servers/{id}/os-volume_attachments, as Nova has it, microversion by microversion.
 
 `{volume_id}` in the path is the volume's id.  An attachment is shown when its mapping is
-bound and not before, so no answer ever lacks an attachment id (LP 2160224); Cinder relies
-on that when it asks us whether a user may delete an attachment (CVE-2023-2088).
+bound and not before, so no answer ever lacks an attachment id (LP 2160224).
+
+Cinder asks us whether a user may delete an attachment (CVE-2023-2088), and takes a 404, or
+another attachment's id, for a yes.  So `volume_attachment` answers for as long as a host may
+have the volume, a deleted server's too; and with 409, which Cinder takes for a no, while
+there is a second attachment that one answer could not name: in a move, and in a swap.
 
 Attach answers when the volume is reserved and the mapping bound, not when the host is done;
 if that takes longer than BIND_DEADLINE_S, with 202 and what is known.  The operation's
@@ -12,34 +16,23 @@ address is in the headers of every answer that started one.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-import structlog
 from aiohttp import web
 
-from aggregates.errors import ClaimedError
-from aggregates.operation import OperationState, Outcome
-from handlers.accept import AttachVolume, Contact, DetachVolume
-from ledger.api import microversions
-from ledger.api.call import Call, answer, late
-from ledger.api.hosts import contact_of
+from aggregates import errors
+from handlers.accept import AttachVolume, DetachVolume, SwapVolume
+from host_agent.ports import PortError
+from ledger.api import accepting, microversions
+from ledger.api.call import Call, answer
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
 from ledger.api.servers import server_row
-from ledger.service import Accepted
-from ledger.wakeups import operation_key
+from ledger.config import Role
 
 #: How long an attach waits for Cinder's reservation before it answers as accepted.
 BIND_DEADLINE_S = 60.0
-
-#: How long a request waits for an operation in its way before it is refused (409).
-CLAIM_WAIT_S = 2.0
-
-_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}\Z")
-_log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
 
@@ -48,23 +41,31 @@ async def volume_attachments(call: Call) -> web.StreamResponse:
     """GET: the bound mappings of a server, in the order they were bound."""
     limit, offset = _paging(call)
     server = await server_row(call)
-    rows = await call.services.queries.mappings(str(server["server_id"]), limit, offset)
+    rows = await call.services.queries.mappings(
+        str(server["server_id"]), limit, offset, legacy=_shows_legacy(call)
+    )
     return answer({"volumeAttachments": [_shown(row, call.version) for row in rows]})
 
 
 async def volume_attachment(call: Call) -> web.StreamResponse:
     """GET {volume_id}."""
-    server_id = str((await server_row(call))["server_id"])
-    return answer({"volumeAttachment": _shown(await _mapping(call, server_id), call.version)})
+    server = await server_row(call, deleted=True)
+    server_id, volume_id = str(server["server_id"]), _volume_id(call, str(server["server_id"]))
+    row = await call.services.queries.mapping(server_id, volume_id)
+    if call.version >= microversions.ATTACHMENT_ID:
+        await _refuse_ambiguous(call, server_id, volume_id, row)
+    if row is None or (row["legacy"] and not _shows_legacy(call)):
+        raise _not_attached(server_id, volume_id)
+    return answer({"volumeAttachment": _shown(row, call.version)})
 
 
 async def volume_attachment_create(call: Call) -> web.StreamResponse:
     """POST: attach."""
     body = (await call.json(AttachBody)).volumeAttachment
     refuse_newer(body, call.version)
-    key = _idempotency_key(call)
+    key = accepting.idempotency_key(call)
     server = await server_row(call)
-    await _refuse_foreign_volume(call, body.volumeId)
+    await accepting.refuse_foreign_volume(call, body.volumeId)
     request = AttachVolume(
         server_id=str(server["server_id"]),
         volume_id=body.volumeId,
@@ -72,49 +73,50 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
         tag=body.tag,
         delete_on_termination=body.delete_on_termination,
         multiattach_allowed=call.version >= microversions.MULTIATTACH,
+        is_root=body.is_root,
     )
-    accepted = await _accepted(call, call.services.service.attach, request, key)
-    await call.written(accepted.position)
-    row = await _bound(call, accepted)
+    context, fleet = call.context(), await accepting.fleet(call, attaches=True)
+    done = await accepting.accepted(
+        call, lambda: call.services.requests.attach(request, context, fleet, key)
+    )
+    row = await accepting.bound(call, done, BIND_DEADLINE_S)
+    accepting.refuse_failed(row)
+    headers = accepting.headers(done.operation_id)
     if call.version >= microversions.ASYNC_ATTACH:
-        return web.Response(status=HTTPStatus.ACCEPTED, headers=_headers(accepted.operation_id))
+        return web.Response(status=HTTPStatus.ACCEPTED, headers=headers)
     status = HTTPStatus.OK if row["bound"] else HTTPStatus.ACCEPTED
-    shown = {"volumeAttachment": _created(call, row, body)}
-    return answer(shown, status, _headers(accepted.operation_id))
+    return answer({"volumeAttachment": _created(call, row, body)}, status, headers)
 
 
 async def volume_attachment_update(call: Call) -> web.StreamResponse:
-    """PUT {volume_id}: delete_on_termination (2.85), or a swap, which only Cinder may ask."""
+    """PUT {volume_id}: delete_on_termination (2.85); with another volume's id, a swap."""
     body = (await call.json(UpdateBody)).volumeAttachment
     refuse_newer(body, call.version)
     server_id = str((await server_row(call))["server_id"])
     row = await _mapping(call, server_id)
+    headers: dict[str, str] = {}
+    if call.version >= microversions.UPDATE:
+        _refuse_immutable(body, row)
+        await _update(call, body, row)
     if call.version < microversions.UPDATE or body.volumeId != str(row["volume_id"]):
-        raise ApiError(
-            409,
-            "not_migrating",
-            f"volume {row['volume_id']} is not migrating; this API should only be called by Cinder",
-        )
-    _refuse_immutable(body, row)
-    if body.delete_on_termination is not None:
-        position = await asyncio.to_thread(
-            call.services.service.set_delete_on_termination,
-            str(row["bdm_id"]),
-            body.delete_on_termination,
-            call.context(),
-        )
-        await call.written(position)
-    return web.Response(status=HTTPStatus.ACCEPTED)
+        headers = await _swapped(call, body.volumeId, row)
+    return web.Response(status=HTTPStatus.ACCEPTED, headers=headers)
 
 
 async def volume_attachment_delete(call: Call) -> web.StreamResponse:
     """DELETE {volume_id}: detach; answered when it is accepted."""
-    key = _idempotency_key(call)
+    key = accepting.idempotency_key(call)
     server_id = str((await server_row(call))["server_id"])
-    request = DetachVolume(server_id=server_id, volume_id=_volume_id(call, server_id))
-    accepted = await _accepted(call, call.services.service.detach, request, key)
-    await call.written(accepted.position)
-    return web.Response(status=HTTPStatus.ACCEPTED, headers=_headers(accepted.operation_id))
+    request = DetachVolume(
+        server_id=server_id,
+        volume_id=_volume_id(call, server_id),
+        root_allowed=call.version >= microversions.ROOT_VOLUMES,
+    )
+    context, fleet = call.context(), await accepting.fleet(call)
+    done = await accepting.accepted(
+        call, lambda: call.services.requests.detach(request, context, fleet, key)
+    )
+    return web.Response(status=HTTPStatus.ACCEPTED, headers=accepting.headers(done.operation_id))
 
 
 # ------------------------------------------------------------------------------ requests
@@ -143,32 +145,84 @@ def _volume_id(call: Call, server_id: str) -> str:
     return call.id("volume_id", f"Instance {server_id} is not attached to volume {{}}")
 
 
+def _shows_legacy(call: Call) -> bool:
+    """Nova does not show what has no attachment in Cinder where it would have to name it."""
+    return call.version < microversions.ATTACHMENT_ID
+
+
 async def _mapping(call: Call, server_id: str) -> Row:
     volume_id = _volume_id(call, server_id)
     row = await call.services.queries.mapping(server_id, volume_id)
     if row is None:
-        message = f"Instance {server_id} is not attached to volume {volume_id}"
-        raise not_found("not_attached", message)
+        raise _not_attached(server_id, volume_id)
     return row
 
 
-def _idempotency_key(call: Call) -> str | None:
-    key = call.request.headers.get("Idempotency-Key")
-    if key is not None and not _IDEMPOTENCY_KEY.match(key):
-        message = "Idempotency-Key: 1 to 255 visible ASCII characters are wanted"
-        raise ApiError(400, "idempotency_key", message)
-    return key
+def _not_attached(server_id: str, volume_id: str) -> ApiError:
+    message = f"Instance {server_id} is not attached to volume {volume_id}"
+    return not_found("not_attached", message)
 
 
-async def _refuse_foreign_volume(call: Call, volume_id: str) -> None:
-    """We ask Cinder as a service that sees all volumes, so their project is ours to check."""
-    if call.identity.everywhere:
-        return
-    view = await asyncio.to_thread(call.services.cinder.volume, volume_id)
-    if view.project_id is None:
-        _log.warning("volume_without_project", volume=volume_id)
-    if not call.identity.sees(view.project_id):
-        raise not_found("not_found", f"Volume {volume_id} could not be found.")
+async def _refuse_ambiguous(call: Call, server_id: str, volume_id: str, row: Row | None) -> None:
+    """Raises ApiError 409 if a host may have the volume by an attachment that `row` is not."""
+    shown = str(row["attachment_id"]) if row else None
+    others = await call.services.queries.connected(server_id, volume_id)
+    other = next((each for each in others if str(each["attachment_id"]) != shown), None)
+    if other is not None:
+        raise ApiError(
+            409,
+            "two_attachments",
+            f"Volume {volume_id} has attachment {other['attachment_id']} on host "
+            f"{other['host']} to instance {server_id}, made or kept by operation "
+            f"{other['operation_id']}. While that lasts, no attachment of the two may be "
+            "deleted; wait for the operation, or confirm or revert the resize.",
+            operation=str(other["operation_id"]),
+        )
+
+
+async def _update(call: Call, body: Update, row: Row) -> None:
+    if body.delete_on_termination is not None:
+        position = await asyncio.to_thread(
+            call.services.requests.set_delete_on_termination,
+            str(row["bdm_id"]),
+            body.delete_on_termination,
+            call.context(),
+        )
+        await call.written(position)
+
+
+async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
+    """Begin the swap that Cinder asks for, or a user where the settings allow it.
+
+    LP 2112187: without Cinder's migration behind it, a swap loses what Cinder knows.
+    """
+    by_cinder = bool(call.identity.roles & {Role.ADMIN, Role.SERVICE})
+    if not (by_cinder or call.services.settings.swap_by_users):
+        raise errors.NotMigratingError(volume_id=row["volume_id"])
+    key = accepting.idempotency_key(call)
+    try:
+        await accepting.refuse_foreign_volume(call, new_volume_id)
+    except (ApiError, PortError) as error:
+        raise _unknown_new_volume(error) from None
+    request = SwapVolume(
+        server_id=str(row["server_id"]),
+        volume_id=str(row["volume_id"]),
+        new_volume_id=new_volume_id,
+        by_cinder=by_cinder,
+    )
+    context, fleet = call.context(), await accepting.fleet(call)
+    try:
+        done = await accepting.accepted(
+            call, lambda: call.services.requests.swap(request, context, fleet, key)
+        )
+    except PortError as error:
+        raise _unknown_new_volume(error) from None
+    return accepting.headers(done.operation_id)
+
+
+def _unknown_new_volume(error: ApiError | PortError) -> Exception:
+    """It is named in the body, so not finding it is no 404."""
+    return ApiError(400, "not_found", str(error)) if error.code == "not_found" else error
 
 
 def _refuse_immutable(body: Update, row: Row) -> None:
@@ -184,92 +238,7 @@ def _refuse_immutable(body: Update, row: Row) -> None:
             raise ApiError(400, "immutable", f"The {name} property is not mutable")
 
 
-def _contacts(call: Call) -> Any:
-    """Contact of hosts, for the worker thread that decides."""
-    loop = asyncio.get_running_loop()
-
-    def contact(host: str) -> Contact:
-        return asyncio.run_coroutine_threadsafe(contact_of(call.services, host), loop).result()
-
-    return contact
-
-
-async def _accepted(
-    call: Call, ask: Callable[..., Accepted], request: AttachVolume | DetachVolume, key: str | None
-) -> Accepted:
-    """Have the request accepted; if an operation is in its way, once more when that ends.
-
-    Cinder says `in-use`, or `available`, a moment before our operation is over: a client
-    that waits for that and asks at once must not be told that it comes too early.
-    """
-
-    async def attempt() -> Accepted:
-        return await asyncio.to_thread(ask, request, call.context(), _contacts(call), key)
-
-    try:
-        return await attempt()
-    except ClaimedError as claimed:
-        operation_id = claimed.fields["operation_id"]
-
-        async def ended() -> OperationState | None:
-            row = await call.services.queries.operation(operation_id)
-            return row["state"] if row and row["state"] != OperationState.RUNNING else None
-
-        state = await call.until(operation_key(operation_id), ended, CLAIM_WAIT_S)
-        if state != OperationState.FINISHED:
-            raise
-        return await attempt()
-
-
 # ------------------------------------------------------------------------------- answers
-
-
-async def _bound(call: Call, accepted: Accepted) -> Row:
-    """The operation, once the volume is reserved and bound, or at the deadline.
-
-    Raises what went wrong if it is over without that.
-    """
-
-    async def look() -> Row | None:
-        row = await call.services.queries.operation(accepted.operation_id)
-        settled = row is not None and (row["bound"] or row["state"] != OperationState.RUNNING)
-        return row if settled else None
-
-    row = await call.until(operation_key(accepted.operation_id), look, BIND_DEADLINE_S)
-    row = row or await call.services.queries.operation(accepted.operation_id)
-    if row is None:  # repeated, and accepted just now by a process whose projections are late
-        raise late()
-    if row["state"] == OperationState.PARKED or (
-        row["state"] == OperationState.FINISHED and row["outcome"] != Outcome.COMPLETED
-    ):
-        raise _failed(row)
-    return row
-
-
-#: Where a failed attach is the caller's to mend; everything else is a 500.
-_STATUS_OF_FAILURE = {
-    "refused": HTTPStatus.BAD_REQUEST,
-    "not_found": HTTPStatus.NOT_FOUND,
-    "forbidden": HTTPStatus.FORBIDDEN,
-    "cancelled": HTTPStatus.CONFLICT,
-    "host_fenced": HTTPStatus.CONFLICT,
-    "cinder_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
-}
-
-
-def _failed(row: Row) -> ApiError:
-    """The first error of the operation as an answer; Cinder's refusals in Cinder's words."""
-    error = row["error"] or {"code": "cancelled", "message": "The operation was cancelled."}
-    status = _STATUS_OF_FAILURE.get(error["code"], HTTPStatus.INTERNAL_SERVER_ERROR)
-    operation_id = str(row["operation_id"])
-    return ApiError(
-        status, error["code"], error["message"], operation=operation_id, **_headers(operation_id)
-    )
-
-
-def _headers(operation_id: str) -> dict[str, str]:
-    path = f"/v1/operations/{operation_id}"
-    return {"X-Attachment-Ledger-Operation": path, "Link": f'<{path}>; rel="monitor"'}
 
 
 def _created(call: Call, row: Row, body: Attach) -> Row:
@@ -303,6 +272,8 @@ def _shown(row: Row, version: microversions.Version) -> Row:
     if version >= microversions.ATTACHMENT_ID:
         shown["attachment_id"] = str(row["attachment_id"])
         shown["bdm_uuid"] = str(row["bdm_id"])
+    if version >= microversions.ROOT_VOLUMES:
+        shown["boot_index"] = row["boot_index"]
     return shown
 
 

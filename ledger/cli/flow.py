@@ -61,11 +61,13 @@ class Show(Lister):
                 step.name,
                 VERBS[step.do],
                 VERBS[step.undo] if step.undo else "",
+                "server" if stage.once else "volume",
+                str(stage.side),
                 "pivot" if step.name == flow.pivot else "",
             )
             for stage, step in diagram.table(flow)
         ]
-        return ("Place", "Step", "Does", "Undo", "Pivot"), rows
+        return ("Place", "Step", "Does", "Undo", "For each", "Attachment", "Pivot"), rows
 
     drawing: str | None = None
 

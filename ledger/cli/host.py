@@ -7,18 +7,20 @@ from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, clock
 
-COLUMNS = ("Host", "State", "Epoch", "Attachments", "Commands", "Last contact", "Version")
+COLUMNS = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact", "Version")
 
 
 def state(host: dict[str, Any]) -> str:
-    """In a word: fenced, up or down."""
+    """In a word: fenced, suspect (it may still have what is not its any more), up or down."""
     if host["fenced"]:
         return "fenced"
+    if host["suspect"]:
+        return "suspect"
     return "up" if host["alive"] else "down"
 
 
 class List(Lister):
-    """List hosts: up, down or fenced, and what they hold."""
+    """List hosts: up, down, suspect or fenced, and what they hold."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         rows = [
@@ -26,6 +28,7 @@ class List(Lister):
                 host["host"],
                 state(host),
                 host["epoch"],
+                host["guests"],
                 host["open_attachments"],
                 host["open_commands"],
                 clock(host["seen_at"]),
@@ -43,12 +46,24 @@ class _OfHost(ShowOne):
         return parser
 
     def shown(self, name: str) -> tuple[Any, Any]:
+        from ledger.cli.plan import Lines
+
         host = self.client.get(f"/v1/hosts/{name}")
-        return self.dict2columns({"host": host["host"], "state": state(host), **host})
+        left = [
+            f"{kind[:-1]} {each}"
+            for kind, some in (host["leftovers"] or {}).items()
+            for each in some
+        ]
+        told = {**host, "leftovers": Lines(host["leftovers"], left)}
+        return self.dict2columns({"host": host["host"], "state": state(host), **told})
 
 
 class Show(_OfHost):
-    """Show a host: its agent's contact and abilities, what it holds, its epoch."""
+    """Show a host: its agent's contact and abilities, its epoch, what it holds, what it should not.
+
+    A host that was fenced is suspect until it has shown that it has let go of what is not its
+    any more (the leftovers); before that it gets no work.
+    """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         return self.shown(parsed_args.host)

@@ -41,7 +41,7 @@ class List(Lister):
                 operation["why"],
                 operation["server_id"],
                 ", ".join(operation["volume_ids"]),
-                operation["host"],
+                " -> ".join(filter(None, (operation["host"], operation["destination"]))),
                 clock(operation["started_at"]),
                 clock(operation["finished_at"]),
             )

@@ -1,19 +1,14 @@
-"""`operation wait|retry|skip|unwind|give-up`: what a person may do about an operation.
-
-All of them answer with the operation, and with how it ended as the exit code if asked
-to wait: 0 completed, 5 failed cleanly or cancelled, 6 parked, 7 still running.
-"""
+"""`operation wait|retry|skip|unwind|give-up`: what a person may do about an operation."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ledger.cli.base import ExitCode, ShowOne, complain
-from ledger.cli.operation import shown
+from ledger.cli.operating import Waiting
 
 
-class Waiting(ShowOne):
+class _OfOperation(Waiting):
     """What these commands have in common."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -21,28 +16,8 @@ class Waiting(ShowOne):
         parser.add_argument("id", metavar="<operation>")
         return parser
 
-    def waited(self, operation_id: str, timeout_s: float) -> tuple[Any, Any]:
-        """Wait; the exit code says how it ended."""
-        from ledger.cli import plan, waiting
 
-        operation = waiting.wait(self.client, operation_id, timeout_s)
-        self.exit_code = plan.exit_code(operation)
-        if self.exit_code is ExitCode.TIMED_OUT:
-            complain(
-                f"operation {operation_id} is not over after {timeout_s:g} s; it goes on.",
-                f"Wait on: attachment-ledger operation wait {operation_id}",
-            )
-        if self.exit_code is ExitCode.OPERATION_FAILED:
-            complain(f"operation {operation_id} {operation['outcome']}: {operation['why']}")
-        if self.exit_code is ExitCode.PARKED:
-            complain(
-                f"operation {operation_id} is parked: {'; '.join(plan.left(operation))}",
-                f"See what may be done: attachment-ledger operation show {operation_id}",
-            )
-        return shown(operation)
-
-
-class Wait(Waiting):
+class Wait(_OfOperation):
     """Wait until an operation ends or needs an operator."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -56,7 +31,7 @@ class Wait(Waiting):
         return self.waited(parsed_args.id, parsed_args.timeout)
 
 
-class Act(Waiting):
+class Act(_OfOperation):
     """An act with a reason, which is recorded with who asked."""
 
     act = ""
@@ -78,11 +53,8 @@ class Act(Waiting):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         body = {self.act: {"reason": parsed_args.reason, **self.details(parsed_args)}}
-        path = f"/v1/operations/{parsed_args.id}"
-        self.client.post(f"{path}/actions", body)
-        if parsed_args.wait:
-            return self.waited(parsed_args.id, parsed_args.timeout)
-        return shown(self.client.get(path))
+        self.client.post(f"/v1/operations/{parsed_args.id}/actions", body)
+        return self.under_way(parsed_args.id, parsed_args)
 
 
 class Retry(Act):
@@ -100,7 +72,11 @@ class Skip(Act):
         parser = super().get_parser(prog_name)
         parser.add_argument("step", metavar="<step>", help="the first step that is left")
         parser.add_argument(
-            "--lane", type=int, default=0, metavar="N", help="which volume's, if it has several"
+            "--lane",
+            type=int,
+            default=0,
+            metavar="N",
+            help="which volume's, if it has several; -1 for a step of the whole server",
         )
         return parser
 

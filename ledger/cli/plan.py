@@ -5,13 +5,16 @@ Pure.  Works on the answers of `GET /v1/operations` and `/v1/operations/{id}`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from cliff.columns import FormattableColumn
 
+from aggregates.operation import SERVER
 from ledger.cli.base import ExitCode, clock
 from ledger.cli.words import error_text, left_text
+
+GIB = 2**30
 
 Operation = dict[str, Any]
 Step = dict[str, Any]
@@ -68,10 +71,18 @@ def progress(operation: Operation) -> str:
     text = f"{operation['flow']}: {standing(operation)}"
     if step is None:
         return text
-    text += f", step {name_of(step)}"
+    text += ", ".join(["", f"step {name_of(step)}", *copied(operation)])
     if step["error"]:
         text += f", {step['attempts']} attempts: {error_text(step['error'])}"
     return text
+
+
+def copied(operation: Operation) -> Iterator[str]:
+    """How far what takes long has come: a migration's memory, the copies of a swap."""
+    for known in operation["progress"]:
+        if known["total_bytes"]:
+            share = known["done_bytes"] / known["total_bytes"]
+            yield f"{share:.0%} of {known['total_bytes'] / GIB:.1f} GiB"
 
 
 def drawing(operation: Operation) -> Iterator[str]:
@@ -80,14 +91,20 @@ def drawing(operation: Operation) -> Iterator[str]:
     several = len({step["lane"] for step in operation["steps"]}) > 1
     heading = ""
     for step in operation["steps"]:
-        now = f"on {step['place']}" + (
-            f", lane {step['lane']}: {step['volume_id']}" if several else ""
-        )
+        now = f"on {step['place']}" + (f", {_subject(step)}" if several else "")
         if now != heading:
             yield now
             heading = now
         mark = "->" if step is at else "  "
         yield f" {mark} {name_of(step):<19} {_known(step)}".rstrip()
+
+
+def _subject(step: Step) -> str:
+    """What the step works on, and with which of its two attachments in a move or swap."""
+    if step["lane"] == SERVER:
+        return "the server"
+    new = ", new attachment" if step.get("side") == "new" else ""
+    return f"lane {step['lane']}: {step['volume_id'] or 'volume to be made'}{new}"
 
 
 def _known(step: Step) -> str:
@@ -112,7 +129,8 @@ def left(operation: Operation) -> Iterator[str]:
 
 def next_commands(operation: Operation) -> Iterator[str]:
     """The acts that the service would take now, ready to be copied."""
-    step = (operation["left"] or [{"step": "STEP"}])[0]["step"]
+    first = (operation["left"] or [{"step": "STEP", "lane": 0}])[0]
+    step = first["step"] + (f" --lane {first['lane']}" if first["lane"] else "")
     for act in operation["acts"]:
         if act in _ACTS:
             yield "attachment-ledger " + _ACTS[act].format(id=operation["operation_id"], step=step)
@@ -129,10 +147,10 @@ class Drawing(FormattableColumn[list[Step]]):
         return "\n".join(drawing(self._operation))
 
 
-class Lines(FormattableColumn[list[Any]]):
+class Lines(FormattableColumn[Any]):
     """Lines for people, the rows behind them for machines."""
 
-    def __init__(self, rows: list[Any], lines: Iterator[str]) -> None:
+    def __init__(self, rows: Any, lines: Iterable[str]) -> None:
         super().__init__(rows)
         self._lines = list(lines)
 
@@ -152,14 +170,17 @@ def fields(operation: Operation) -> dict[str, Any]:
         "step": name_of(at) if at else None,
         "why": operation["why"],
         "server": operation["server_id"],
-        "volumes": Lines(operation["volume_ids"], iter(operation["volume_ids"])),
+        "volumes": Lines(operation["volume_ids"], operation["volume_ids"]),
         "host": operation["host"],
+        "destination": operation["destination"],
         "who": operation["actor"],
         "request": operation["request_id"],
         "started": operation["started_at"],
         "ended": operation["finished_at"],
         "steps": Drawing(operation),
     }
+    if operation["progress"] and operation["state"] == "running":
+        shown["progress"] = Lines(operation["progress"], copied(operation))
     if operation["state"] == "parked":
         shown["left"] = Lines(operation["left"] or [], left(operation))
     if operation["state"] != "finished":

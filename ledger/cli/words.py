@@ -23,6 +23,8 @@ BOOKKEEPING = frozenset(
         "Instance.ClaimReleased",
         "Instance.DeviceReserved",
         "Instance.DeviceReleased",
+        "Instance.DeviceVolumeSet",
+        "Instance.DefinitionChanged",
         "Volume.Claimed",
         "Volume.ClaimReleased",
         "Volume.Held",
@@ -33,8 +35,24 @@ BOOKKEEPING = frozenset(
 #: What a step does, as an order.
 VERBS: dict[str, str] = {
     LedgerVerb.ATTACHMENT_RESERVE: "reserve the volume in Cinder (attachment without connector)",
+    LedgerVerb.RESERVATION_TIDY: "keep the reservation; delete one that nobody knows of",
     LedgerVerb.MAPPING_BIND: "record the device of the server",
     LedgerVerb.MAPPING_UNBIND: "forget the device of the server",
+    LedgerVerb.MAPPING_SWITCH: "let the server have the volume through this attachment",
+    LedgerVerb.MAPPING_SWITCH_KEEPING: "the same, and keep the former one until it is settled",
+    LedgerVerb.VOLUME_CREATE: "create the volume in Cinder, if it is to be made",
+    LedgerVerb.VOLUME_DELETE: "delete the volume in Cinder, if it goes with the server",
+    LedgerVerb.MIGRATION_COMPLETE: "tell Cinder that its migration is done",
+    LedgerVerb.MIGRATION_FAIL: "tell Cinder that its migration failed",
+    LedgerVerb.DISK_WAIVE: "take the disk as unplugged: no host has the guest",
+    LedgerVerb.CONNECTION_WAIVE: "take the volume as disconnected: no host has it",
+    LedgerVerb.GUEST_WAIVE: "take the guest as removed: no host has it",
+    LedgerVerb.INSTANCE_FAIL: "put the server into ERROR until it is deleted",
+    LedgerVerb.INSTANCE_OFFLOAD: "record that the server is on no host",
+    LedgerVerb.INSTANCE_DELETE: "record that the server is deleted",
+    LedgerVerb.INSTANCE_RESIZED: "record that the server is to be confirmed or reverted",
+    LedgerVerb.INSTANCE_SETTLED: "record that the resize is settled",
+    LedgerVerb.NOTHING: "nothing",
     Verb.ATTACHMENT_UPDATE: "give Cinder this host's connector",
     Verb.VOLUME_WAIT_READY: "wait until the volume is provisioned",
     Verb.VOLUME_CONNECT: "connect the volume to the host (os-brick)",
@@ -43,6 +61,20 @@ VERBS: dict[str, str] = {
     Verb.DISK_UNPLUG: "unplug the disk from the guest (libvirt)",
     Verb.VOLUME_DISCONNECT: "disconnect the volume from the host (os-brick)",
     Verb.ATTACHMENT_DELETE: "delete the attachment in Cinder",
+    Verb.ATTACHMENT_CREATE: "create an attachment with this host's connector in Cinder",
+    Verb.ATTACHMENT_CONVERT: "put an attachment in the place of the old calls' record in Cinder",
+    Verb.ATTACHMENT_REFRESH: "have Cinder tell anew how to connect",
+    Verb.DISK_REPLACE: "define the disk by its new connection (libvirt)",
+    Verb.DISK_COPY: "copy the disk to the new volume and switch over (libvirt)",
+    Verb.DISK_COPY_ABORT: "end the copy and stay on the old volume (libvirt)",
+    Verb.GUEST_SPAWN: "define the guest with its disks, and start it if wanted (libvirt)",
+    Verb.GUEST_START: "start the guest as it is defined, if wanted (libvirt)",
+    Verb.GUEST_STOP: "shut the guest down (libvirt)",
+    Verb.GUEST_PAUSE: "pause the guest (libvirt)",
+    Verb.GUEST_RESUME: "resume the guest (libvirt)",
+    Verb.GUEST_REMOVE: "stop and undefine the guest (libvirt)",
+    Verb.GUEST_MIGRATE: "move the running guest to the destination (libvirt)",
+    Verb.GUEST_STAY: "end the migration, if it is not too late (libvirt)",
 }
 
 
@@ -78,10 +110,24 @@ def _waived(template: str) -> Callable[[Body], str]:
 
 
 def _started(body: Body) -> str:
-    lanes = body.get("plan", {}).get("lanes", [])
-    volumes = ", ".join(str(lane.get("volume_id")) for lane in lanes)
-    flow = str(body.get("flow", "operation")).capitalize()
-    return f"{flow} requested: volume {volumes}, server {body.get('server_id')}"
+    plan = body.get("plan", {})
+    words = [f"volume {_lane(lane)}" for lane in plan.get("lanes", [])]
+    words.append(f"server {body.get('server_id')}")
+    if destination := plan.get("hosts", {}).get("destination"):
+        words.append(f"to {destination}")
+    return f"{flow_name(body.get('flow', 'operation')).capitalize()} requested: {', '.join(words)}"
+
+
+def flow_name(flow: object) -> str:
+    """A flow as people say it: "live migrate"."""
+    return str(flow).replace("_", " ")
+
+
+def _lane(lane: Body) -> str:
+    """The volume, or both that change places; one that is still to be made has no id."""
+    volume_id = lane.get("volume_id") or "(new)"
+    other = (lane.get("new") or {}).get("volume_id")
+    return f"{volume_id} -> {other}" if other else str(volume_id)
 
 
 def _steps(body: Body) -> str:
@@ -94,11 +140,16 @@ def _run_started(body: Body) -> str:
 
 
 def _step(body: Body) -> str:
-    return f"{'Undo of step' if body.get('undo') else 'Step'} {body.get('step')}"
+    lane = f" of lane {body['lane']}" if body.get("lane", 0) > 0 else ""
+    return f"{'Undo of step' if body.get('undo') else 'Step'} {body.get('step')}{lane}"
 
 
 def _succeeded(body: Body) -> str:
-    return f"{_step(body)} done in {body.get('took_ms', '?')} ms"
+    outputs = body.get("outputs", {})
+    if body.get("undo") and outputs.get("passed"):
+        return f"Too late to undo step {body.get('step')}: it has happened, and the flow goes on"
+    refused = f"; Cinder refused: {outputs['refused']}" if outputs.get("refused") else ""
+    return f"{_step(body)} done in {body.get('took_ms', '?')} ms{refused}"
 
 
 def error_text(error: Any) -> str:
@@ -145,7 +196,8 @@ def _finished(body: Body) -> str:
 def _created(body: Body) -> str:
     if body.get("adopted"):
         return "Reservation found in Cinder and adopted"
-    return "Volume reserved in Cinder"
+    old = " by its old calls" if body.get("legacy") else ""
+    return f"Volume reserved in Cinder{old}"
 
 
 def _connector(body: Body) -> str:
@@ -173,6 +225,27 @@ def _delete_flag(body: Body) -> str:
     return f"Volume will be {kept} when the server is deleted"
 
 
+def _switched(body: Body) -> str:
+    text = (
+        f"The server has volume {body.get('volume_id')} "
+        f"through attachment {body.get('attachment_id')} now"
+    )
+    kept = body.get("kept")
+    return f"{text}; {kept} is kept until the resize is settled" if kept else text
+
+
+def _device_volume(body: Body) -> str:
+    return f"Volume {body['volume_id']} put" if "volume_id" in body else "No volume left"
+
+
+def _left_over(body: Body) -> str:
+    guests, attachments = body.get("guests", []), body.get("attachments", [])
+    return (
+        f"Host still has what is not its any more: guests {', '.join(guests) or 'none'}; "
+        f"attachments {', '.join(attachments) or 'none'}"
+    )
+
+
 def _plugged(body: Body) -> str:
     bus = f" on the {body['bus']} bus" if body.get("bus") else ""
     return f"Guest has the disk as {body.get('device_name')}{bus}"
@@ -184,18 +257,32 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.Connected": _text("Host sees the volume at {device_path}"),
     "Attachment.Completed": _text("Attachment complete: Cinder was told that it is in use"),
     "Attachment.Disconnected": _disconnected,
+    "Attachment.VolumeRenamed": _text("Cinder calls the attachment's volume {volume_id} now"),
     "Attachment.Deleted": _waived("Attachment deleted in Cinder"),
     "BlockDeviceMapping.MappingCreated": _text("Recorded as device {device_name} of the server"),
     "BlockDeviceMapping.DevicePlugged": _plugged,
     "BlockDeviceMapping.DeviceUnplugged": _waived("Guest let the disk go"),
+    "BlockDeviceMapping.AttachmentSwitched": _switched,
+    "BlockDeviceMapping.RootDetached": _text("Root volume detached; its place is kept"),
+    "BlockDeviceMapping.RootAttached": _text("Volume {volume_id} takes the root's place"),
     "BlockDeviceMapping.DeleteOnTerminationSet": _delete_flag,
     "BlockDeviceMapping.MappingEnded": _text("The server has this volume no more"),
     "Host.HostRegistered": _text("Agent of {name} registered, service version {service_version}"),
     "Host.Fenced": _text("Host FENCED, epoch {epoch}: {reason}; evidence: {evidence}"),
     "Host.Unfenced": _text("Host unfenced: {reason}"),
+    "Host.LeftoversFound": _left_over,
+    "Host.LeftoversCleared": _text("Host has let go of all that is not its any more"),
     "Instance.InstanceRegistered": _seen,
     "Instance.InstanceObserved": _seen,
+    "Instance.Defined": _text("Server {name} requested, to be built on {host}"),
+    "Instance.DefinitionChanged": _text("Guest's definition changed"),
+    "Instance.Placed": _text("Guest is on {host} now, {power_state}"),
+    "Instance.Resized": _text("Server moved from {source}, to be confirmed or reverted"),
+    "Instance.ResizeSettled": _text("Resize settled"),
+    "Instance.Offloaded": _text("Server is on no host; its volumes stay reserved for it"),
+    "Instance.Deleted": _text("Server deleted"),
     "Instance.DeviceReserved": _text("Device name {device_name} given to volume {volume_id}"),
+    "Instance.DeviceVolumeSet": _device_volume,
     "Instance.DeviceReleased": _text("Device name of volume {volume_id} is free again"),
     "Instance.Claimed": _text("Server claimed by operation {claimant}"),
     "Instance.ClaimReleased": _text("Server released by operation {claimant}"),
@@ -208,7 +295,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Operation.StepFailed": _failed,
     "Operation.Parked": _parked,
     "Operation.RetryRequested": _text("Retry requested: {reason}"),
-    "Operation.StepSkipped": _text("Step {step} of lane {lane} skipped: {reason}"),
+    "Operation.StepSkipped": lambda body: f"{_step(body)} skipped: {body.get('reason')}",
     "Operation.UnwindRequested": _text("Unwind requested: {reason}"),
     "Operation.OperationFinished": _finished,
     "Volume.Claimed": _text("Volume claimed by operation {claimant}"),

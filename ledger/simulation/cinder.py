@@ -14,7 +14,7 @@ is sent, so a crash loses nothing that was acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -24,9 +24,11 @@ from aiohttp import web
 from host_agent.faults import Fault, Faults
 from ledger.simulation import cinder_views as views
 from ledger.simulation.cinder_admin import ADMIN_ROUTES
+from ledger.simulation.cinder_call import Call, Handler
 from ledger.simulation.cinder_compute import ComputeCheck
-from ledger.simulation.cinder_handlers import ROUTES, Call, Handler
-from ledger.simulation.cinder_model import CinderFault, CinderModel
+from ledger.simulation.cinder_handlers import ROUTES
+from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import CinderFault
 from ledger.simulation.cinder_store import CinderStore
 
 BODY_BYTES_MAX = 1_000_000
@@ -64,6 +66,7 @@ class CinderServer:
     store: CinderStore | None = None
     max_version: views.Microversion = views.MAX_VERSION
     closing: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def answer(self, request: web.Request, call: str, handler: Handler) -> web.Response:
         """Run a handler under the faults; errors become Cinder's error shape."""
@@ -115,7 +118,27 @@ class CinderServer:
             user=user,
             project=project or user,
             body=body if isinstance(body, dict) else {},
+            later=self._later,
         )
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it beside the answers; what it changed is on disk as well."""
+
+        async def run() -> None:
+            await work
+            if self.store is not None:
+                self.store.save(self.model)
+
+        task = asyncio.create_task(run())
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def close(self) -> None:
+        self.closing.set()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.compute.close()
 
     async def _hold(self, request: web.Request) -> None:
         """Never answer: wait for the caller to give up, the server to end, or HOLD_S."""
@@ -196,8 +219,7 @@ def make_app(
         app.router.add_route(method, path, act(server.model, server.faults, server.store))
 
     async def close(_app: web.Application) -> None:
-        server.closing.set()
-        await server.compute.close()
+        await server.close()
 
     app.on_shutdown.append(close)
     return app

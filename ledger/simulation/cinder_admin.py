@@ -20,7 +20,8 @@ from aiohttp import web
 
 from host_agent.faults import FaultError, Faults
 from ledger.simulation import cinder_store
-from ledger.simulation.cinder_model import CinderFault, CinderModel, Volume
+from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import CinderFault, Volume
 from ledger.simulation.cinder_store import CinderStore
 
 #: What may be said of a volume, and as what.
@@ -28,6 +29,7 @@ _KEYS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "status", "attach_status", "driver", "volume_type"), str),
     **dict.fromkeys(("availability_zone", "project_id", "user_id"), str),
     **dict.fromkeys(("name", "description", "migration_status"), (str, type(None))),
+    **dict.fromkeys(("snapshot_id", "image_id"), (str, type(None))),
     **dict.fromkeys(("multiattach", "bootable", "encrypted"), bool),
     "service_uuid": (str, type(None)),
     "shared_targets": (bool, type(None)),

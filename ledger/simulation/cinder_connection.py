@@ -10,7 +10,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ledger.simulation.cinder_model import Volume
+    from ledger.simulation.cinder_rows import Volume
 
 DRIVERS = ("rbd", "iscsi", "local")
 LOCAL_DIR = "/var/lib/attachment-ledger/sim-volumes"
@@ -26,10 +26,15 @@ def _secret(attachment_id: str, what: str) -> str:
     return "sEcReT" + hashlib.sha256(f"{what}:{attachment_id}".encode()).hexdigest()[:26]
 
 
+def _data_of(volume: Volume) -> str:
+    """A migrated volume's data keep the name they were made under."""
+    return volume.name_id or volume.id
+
+
 def _rbd(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
     key = _secret(attachment_id, "ceph")
     data = {
-        "name": f"volumes/volume-{volume.id}",
+        "name": f"volumes/volume-{_data_of(volume)}",
         "hosts": ["192.0.2.11", "192.0.2.12", "192.0.2.13"],
         "ports": ["6789", "6789", "6789"],
         "cluster_name": "ceph",
@@ -49,7 +54,7 @@ def _iscsi(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str
     data = {
         "target_discovered": False,
         "target_portal": "192.0.2.20:3260",
-        "target_iqn": f"iqn.2010-10.org.openstack:volume-{volume.id}",
+        "target_iqn": f"iqn.2010-10.org.openstack:volume-{_data_of(volume)}",
         "target_lun": 1,
         "volume_id": volume.id,
         "auth_method": "CHAP",
@@ -62,7 +67,8 @@ def _iscsi(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str
 
 def _local(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
     del attachment_id  # a local file has no credentials
-    return {"device_path": f"{LOCAL_DIR}/volume-{volume.id}", "volume_id": volume.id}, []
+    path = f"{LOCAL_DIR}/volume-{_data_of(volume)}"
+    return {"device_path": path, "volume_id": volume.id}, []
 
 
 _MAKERS = {"rbd": _rbd, "iscsi": _iscsi, "local": _local}

@@ -1,4 +1,4 @@
-"""Cinder in the same process: the `Cinder` port straight on the model, no HTTP.
+"""Cinder in the same process: both its ports straight on the model, no HTTP.
 
 For tests by the thousand.  It speaks as our service does (deletes are a service's),
 uses the views and the error mapping of the HTTP adapter, and the same fault rules,
@@ -13,22 +13,42 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from host_agent.cinder import (
+    MADE_FOR,
     Backoff,
     Retry,
     attachment_view,
+    connection_view,
+    delete_volume,
+    end_migration,
     error_of_status,
+    is_leaving,
+    old_attachment_views,
     timeout_error,
+    too_old,
     volume_view,
 )
 from host_agent.faults import Fault, Faults
-from host_agent.ports import AttachmentView, PortError, VolumeView
+from host_agent.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError, VolumeView
+from ledger.simulation import cinder_legacy as legacy
+from ledger.simulation import cinder_migration as migration
 from ledger.simulation import cinder_views as views
-from ledger.simulation.cinder_model import CinderFault, CinderModel
+from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import DEFAULT_PROJECT, CinderFault
 
 T = TypeVar("T")
 
 #: One attempt: a fault reaches the caller at once.
 NO_RETRY = Backoff(attempts_max=1)
+
+_COMPLETION = "os-migrate_volume_completion"
+#: The calls that python-cinderclient would not even send to an older Cinder.
+_NEEDS = {
+    **dict.fromkeys(
+        (f"attachment_{what}" for what in ("create", "show", "list", "update", "delete")),
+        views.NEW_ATTACH,
+    ),
+    "attachment_complete": views.COMPLETE,
+}
 
 
 def fault_as_port_error(fault: Fault) -> PortError:
@@ -39,17 +59,28 @@ def fault_as_port_error(fault: Fault) -> PortError:
 
 
 class DirectCinder:
-    """The `Cinder` port on a `CinderModel`.  Thread-safe."""
+    """The `Cinder` and the `OldCinder` port on a `CinderModel`.  Thread-safe.
+
+    `max_version` below 3.44 makes it an old Cinder.
+    """
 
     def __init__(
-        self, model: CinderModel, faults: Faults | None = None, *, retry: Retry | None = None
+        self,
+        model: CinderModel,
+        faults: Faults | None = None,
+        *,
+        retry: Retry | None = None,
+        max_version: views.Microversion = views.MAX_VERSION,
     ) -> None:
         self._model = model
         self._faults = faults or Faults()
         self._retry = retry or Retry(NO_RETRY)
+        self._version = max_version
 
     @contextmanager
     def _around(self, call: str, **ids: str | None) -> Iterator[Fault | None]:
+        if self._version < _NEEDS.get(call, views.MIN_VERSION):
+            raise too_old()
         row = self._model.attachments.get(ids.get("attachment_id") or "")
         if row is not None:
             ids = {"volume_id": row.volume_id, "server_id": row.instance, **ids}
@@ -61,19 +92,81 @@ class DirectCinder:
             except CinderFault as refused:
                 raise error_of_status(refused.status, refused.message) from None
 
-    def _run(self, call: Callable[[], T]) -> T:
-        return self._retry.run(call, repeatable=True)
+    def _run(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
+        return self._retry.run(call, repeatable=repeatable)
 
     def check_service_token(self) -> None:
         """Always a service."""
 
+    def new_flow(self) -> bool:
+        return self._version >= views.COMPLETE
+
+    # --- volumes -------------------------------------------------------------------------------
+
     def volume(self, volume_id: str) -> VolumeView:
-        def read() -> VolumeView:
+        return volume_view(self._shown(volume_id))
+
+    def _shown(self, volume_id: str) -> dict[str, Any]:
+        def read() -> dict[str, Any]:
             with self._around("volume_show", volume_id=volume_id):
                 volume = self._model.read_volume(volume_id)
-                return volume_view(views.volume_detail(self._model, volume, views.MAX_VERSION))
+                return views.volume_detail(self._model, volume, self._version)
 
         return self._run(read)
+
+    def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
+        def find() -> list[VolumeView]:
+            with self._around("volume_list"):
+                return [
+                    volume_view(views.volume_detail(self._model, row, self._version))
+                    for row in self._model.listed_volumes()
+                    if row.metadata.get(MADE_FOR) == key and row.project_id == project_id
+                ]
+
+        def find_or_create() -> VolumeView:
+            found = [view for view in find() if not is_leaving(view)]
+            return found[0] if found else self.volume(create())
+
+        def create() -> str:
+            with self._around("volume_create"):
+                backend, multiattach = self._model.backend_of_type(
+                    wanted.get("volume_type") or self._model.driver
+                )
+                made = self._model.add_volume(
+                    driver=backend.name,
+                    multiattach=multiattach,
+                    size=wanted["size_gb"],
+                    name=wanted.get("name"),
+                    snapshot_id=wanted.get("snapshot_id"),
+                    image_id=wanted.get("image_id"),
+                    bootable=bool(wanted.get("image_id")),
+                    availability_zone=wanted.get("availability_zone") or "nova",
+                    project_id=project_id,
+                    metadata={MADE_FOR: key},
+                    available_after_reads=1,
+                )
+                return made.id
+
+        project_id = wanted.get("project_id") or DEFAULT_PROJECT
+        return self._run(find_or_create)
+
+    def volume_delete(self, volume_id: str) -> None:
+        def delete() -> None:
+            with self._around("volume_delete", volume_id=volume_id) as fault:
+                if fault is None or not fault.lies:
+                    self._model.delete_volume(volume_id)
+
+        delete_volume(lambda: self._run(delete), lambda: self.volume(volume_id))
+
+    def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
+        def end() -> str:
+            with self._around("volume_action", volume_id=old_id, action=_COMPLETION):
+                old, new = self._model.settled(old_id), self._model.settled(new_id)
+                return migration.complete(self._model, old, new, error=error)
+
+        return end_migration(lambda: self._run(end), lambda: self.volume(old_id), error=error)
+
+    # --- attachments ---------------------------------------------------------------------------
 
     def attachment(self, attachment_id: str) -> AttachmentView:
         def read() -> AttachmentView:
@@ -127,6 +220,47 @@ class DirectCinder:
         except PortError as error:
             if error.code != "not_found":
                 raise
+
+    # --- the old flow --------------------------------------------------------------------------
+
+    def _act(
+        self, name: str, volume_id: str, body: dict[str, Any], *, repeatable: bool = True
+    ) -> Any:
+        def act() -> dict[str, Any] | None:
+            with self._around("volume_action", volume_id=volume_id, action=name):
+                volume = self._model.settled(volume_id)
+                return copy.deepcopy(legacy.ACTIONS[name](self._model, volume, body))
+
+        return self._run(act, repeatable=repeatable)
+
+    def reserve(self, volume_id: str) -> None:
+        self._act("os-reserve", volume_id, {}, repeatable=False)
+
+    def unreserve(self, volume_id: str) -> None:
+        self._act("os-unreserve", volume_id, {})
+
+    def initialize_connection(self, volume_id: str, connector: dict[str, Any]) -> ConnectionInfo:
+        answer = self._act("os-initialize_connection", volume_id, {"connector": connector})
+        return connection_view(answer["connection_info"])
+
+    def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None:
+        self._act("os-terminate_connection", volume_id, {"connector": connector})
+
+    def attach(self, volume_id: str, server_id: str, device: str, host: str) -> None:
+        body = {"instance_uuid": server_id, "mountpoint": device, "mode": "rw", "host_name": host}
+        self._act("os-attach", volume_id, body)
+
+    def begin_detaching(self, volume_id: str) -> None:
+        self._act("os-begin_detaching", volume_id, {}, repeatable=False)
+
+    def roll_detaching(self, volume_id: str) -> None:
+        self._act("os-roll_detaching", volume_id, {})
+
+    def detach(self, volume_id: str, attachment_id: str) -> None:
+        self._act("os-detach", volume_id, {"attachment_id": attachment_id})
+
+    def old_attachments(self, volume_id: str) -> list[OldAttachment]:
+        return old_attachment_views(self._shown(volume_id))
 
 
 def _view(data: dict[str, Any]) -> AttachmentView:

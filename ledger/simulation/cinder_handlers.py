@@ -5,70 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+import ast
+from collections.abc import Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
 from aiohttp import web
 
-from ledger.simulation import cinder_legacy as legacy
 from ledger.simulation import cinder_views as views
-from ledger.simulation.cinder_compute import ComputeCheck
-from ledger.simulation.cinder_model import Attachment, CinderFault, CinderModel, Volume
+from ledger.simulation.cinder_actions import volume_action
+from ledger.simulation.cinder_call import NO_SUCH_ACTION, Call, Handler, may_delete, wrong
+from ledger.simulation.cinder_rows import Attachment, CinderFault, Volume
 
 PAGE_ROWS_MAX = 1000  # Cinder's osapi_max_limit
-NO_SUCH_ACTION = (
-    "There is no such action: {}. Verify the request body and Content-Type header and try again."
-)
-SERVICE_ROLE = "service"
 _ATTACHMENT_FILTERS = frozenset({"volume_id", "instance_id", "status", "attach_status"})
 _NOT_FILTERS = frozenset({"limit", "marker", "offset", "sort", "sort_key", "sort_dir"})
-_KNOWN_TYPES = {f"{d}{s}" for d in ("rbd", "iscsi", "local") for s in ("", "-multi")}
 
 R = TypeVar("R", Volume, Attachment)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One request: who asks, at which microversion, with which JSON body."""
-
-    model: CinderModel
-    compute: ComputeCheck
-    request: web.Request
-    version: views.Microversion
-    user: str
-    project: str
-    body: dict[str, Any]
-
-    @property
-    def volume_id(self) -> str:
-        return self.request.match_info["volume_id"]
-
-    @property
-    def attachment_id(self) -> str:
-        return self.request.match_info["attachment_id"]
-
-    @property
-    def is_service(self) -> bool:
-        roles = self.request.headers.get("X-Service-Roles", "")
-        return SERVICE_ROLE in [role.strip() for role in roles.split(",")]
-
-    def part(self, name: str) -> dict[str, Any]:
-        """The object under `name` in the body; 400 if it is missing or no object."""
-        if name not in self.body:
-            raise CinderFault(400, f"{name!r} is a required property")
-        part = self.body[name]
-        if not isinstance(part, dict):
-            raise _wrong(name, part, f"{part!r} is not of type 'object'")
-        return part
-
-    def need(self, version: views.Microversion) -> None:
-        if self.version < version:
-            raise CinderFault(404, "The resource could not be found.")
-
-
-Handler = Callable[[Call], Awaitable[web.Response]]
 
 
 def _page(call: Call, rows: Iterable[R]) -> list[R]:
@@ -98,19 +51,20 @@ async def volume_create(call: Call) -> web.Response:
     wanted = call.part("volume")
     kind = wanted.get("volume_type") or call.model.driver
     size = wanted.get("size")
-    if kind not in _KNOWN_TYPES:
-        raise CinderFault(404, f"Volume type with name {kind} could not be found.")
+    backend, multiattach = call.model.backend_of_type(kind)
     if not str(size).isdigit() or int(str(size)) < 1:
         raise CinderFault(400, "Invalid input received: Volume size must be an integer > 0.")
     with call.model.lock:
         volume = call.model.add_volume(
-            driver=kind.removesuffix("-multi"),
-            multiattach=kind.endswith("-multi"),
+            driver=backend.name,
+            multiattach=multiattach,
             name=wanted.get("name"),
             description=wanted.get("description"),
             metadata=wanted.get("metadata") or {},
             size=int(str(size)),
             availability_zone=wanted.get("availability_zone") or "nova",
+            snapshot_id=wanted.get("snapshot_id"),
+            image_id=wanted.get("imageRef"),
             bootable=bool(wanted.get("imageRef")),
             project_id=call.project,
             user_id=call.user,
@@ -130,13 +84,15 @@ async def volume_show(call: Call) -> web.Response:
 async def volume_list(call: Call) -> web.Response:
     query = call.request.query
     every = query.get("all_tenants", "0").lower() in ("1", "true")
+    metadata = _metadata_filter(query.get("metadata", "{}"))
     with call.model.lock:
         rows = [
-            call.model.read_volume(volume.id)
-            for volume in list(call.model.volumes.values())
+            volume
+            for volume in call.model.listed_volumes()
             if (every or volume.project_id == call.project)
             and query.get("name", volume.name) == volume.name
             and query.get("status", volume.status) == volume.status
+            and metadata.items() <= volume.metadata.items()
         ]
         page = _page(call, rows)
         if call.request.path.endswith("/detail"):
@@ -146,31 +102,21 @@ async def volume_list(call: Call) -> web.Response:
     return web.json_response({"volumes": listed})
 
 
+def _metadata_filter(text: str) -> dict[str, str]:
+    """A literal of Python, as clients send it."""
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        found = None
+    if not isinstance(found, dict):
+        raise CinderFault(400, "Invalid input received: metadata is no dictionary")
+    return found
+
+
 async def volume_delete(call: Call) -> web.Response:
     with call.model.lock:
         call.model.delete_volume(call.volume_id)
     return web.Response(status=202)
-
-
-async def volume_action(call: Call) -> web.Response:
-    if len(call.body) != 1:
-        raise CinderFault(400, "Malformed request body")
-    name = next(iter(call.body))
-    inner = call.body[name] if isinstance(call.body[name], dict) else {}
-    with call.model.lock:
-        volume = call.model.settled(call.volume_id)
-    if name == "os-reset_status":
-        with call.model.lock:
-            call.model.reset_status(volume.id, inner)
-        return web.Response(status=202)
-    if name not in legacy.ACTIONS:
-        raise CinderFault(400, NO_SUCH_ACTION.format(name))
-    if name in legacy.GUARDED:
-        target = inner.get("attachment_id") if name == "os-detach" else None
-        await _may_delete(call, attachment_id=target, volume_id=volume.id)
-    with call.model.lock:
-        answer = legacy.ACTIONS[name](call.model, volume, inner)
-    return web.json_response(answer) if answer is not None else web.Response(status=202)
 
 
 # --- attachments ---------------------------------------------------------------------------------
@@ -187,9 +133,9 @@ async def attachment_create(call: Call) -> web.Response:
             _check_uuid(name, wanted[name])
     connector, mode = wanted.get("connector"), wanted.get("mode", "null")
     if not isinstance(connector, dict | None):
-        raise _wrong("connector", connector, f"{connector!r} is not of type 'object', 'null'")
+        raise wrong("connector", connector, f"{connector!r} is not of type 'object', 'null'")
     if mode not in ("null", "rw", "ro"):
-        raise _wrong("mode", mode, f"{mode!r} is not one of ['rw', 'ro']")
+        raise wrong("mode", mode, f"{mode!r} is not one of ['rw', 'ro']")
     with call.model.lock:
         row = call.model.attachment_create(
             wanted["volume_uuid"], wanted.get("instance_uuid"), connector, mode
@@ -198,28 +144,24 @@ async def attachment_create(call: Call) -> web.Response:
     return web.json_response({"attachment": view})
 
 
-def _wrong(name: str, value: Any, why: str) -> CinderFault:
-    return CinderFault(400, f"Invalid input for field/attribute {name}. Value: {value}. {why}")
-
-
 def _check(wanted: dict[str, Any], allowed: set[str], required: str) -> None:
     extra = [name for name in wanted if name not in allowed]
     if required not in wanted:
-        raise _wrong("attachment", wanted, f"{required!r} is a required property")
+        raise wrong("attachment", wanted, f"{required!r} is a required property")
     if extra:
         names = ", ".join(repr(name) for name in extra)
         verb = "was" if len(extra) == 1 else "were"
         why = f"Additional properties are not allowed ({names} {verb} unexpected)"
-        raise _wrong("attachment", wanted, why)
+        raise wrong("attachment", wanted, why)
 
 
 def _check_uuid(name: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise _wrong(name, value, f"{value!r} is not of type 'string'")
+        raise wrong(name, value, f"{value!r} is not of type 'string'")
     try:
         UUID(value)
     except ValueError:
-        raise _wrong(name, value, f"{value!r} is not a 'uuid'") from None
+        raise wrong(name, value, f"{value!r} is not a 'uuid'") from None
 
 
 async def attachment_show(call: Call) -> web.Response:
@@ -266,7 +208,7 @@ async def attachment_update(call: Call) -> web.Response:
     _check(wanted, {"connector"}, "connector")
     if not isinstance(wanted["connector"], dict):
         why = f"{wanted['connector']!r} is not of type 'object'"
-        raise _wrong("connector", wanted["connector"], why)
+        raise wrong("connector", wanted["connector"], why)
     with call.model.lock:
         before = views.attachment_detail(call.model.attachment(call.attachment_id))
         row = call.model.attachment_update(call.attachment_id, wanted["connector"])
@@ -278,22 +220,11 @@ async def attachment_delete(call: Call) -> web.Response:
     call.need(views.NEW_ATTACH)
     with call.model.lock:
         call.model.attachment(call.attachment_id)
-    await _may_delete(call, attachment_id=call.attachment_id)
+    await may_delete(call, attachment_id=call.attachment_id)
     with call.model.lock:
         left = call.model.attachment_delete(call.attachment_id)
         listed = [views.attachment_summary(row) for row in left]
     return web.json_response({"attachments": listed})
-
-
-async def _may_delete(
-    call: Call, *, attachment_id: str | None = None, volume_id: str | None = None
-) -> None:
-    if call.is_service:
-        return
-    with call.model.lock:
-        row = call.model.deletion_question(attachment_id=attachment_id, volume_id=volume_id)
-    if row is not None:
-        await call.compute.ask(row, call.request.headers.get("X-Auth-Token", ""))
 
 
 async def attachment_action(call: Call) -> web.Response:

@@ -11,13 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ledger.simulation import cinder_connection
-from ledger.simulation.cinder_model import (
-    Attachment,
-    CinderFault,
-    CinderModel,
-    Volume,
-    invalid_volume,
-)
+from ledger.simulation.cinder_model import CinderModel, invalid_volume
+from ledger.simulation.cinder_rows import Attachment, CinderFault, Volume
 
 
 def reserve(model: CinderModel, volume: Volume, _body: dict[str, Any]) -> None:
@@ -38,7 +33,7 @@ def unreserve(model: CinderModel, volume: Volume, _body: dict[str, Any]) -> None
 
 def begin_detaching(model: CinderModel, volume: Volume, _body: dict[str, Any]) -> None:
     del model
-    if volume.migration_status not in (None, "deleting", "error", "success"):
+    if volume.migrating:
         return  # a migrating volume never shows `detaching`
     if volume.status != "in-use" or volume.attach_status != "attached":
         raise invalid_volume(
@@ -81,6 +76,7 @@ def attach(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
         raise invalid_volume("volume is already attached and multiple attachments are not enabled")
     row = Attachment(id=model.new_id(), volume_id=volume.id, instance=instance, status="attached")
     row.mountpoint, row.mode = body["mountpoint"], body.get("mode", "rw")
+    row.host = body.get("host_name")
     row.attached_at = model.clock()
     model.put_attachment(row)
     volume.status, volume.attach_status = "in-use", "attached"

@@ -24,17 +24,15 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from ledger.simulation import cinder_connection
+from ledger.simulation.cinder_backends import Backend, default_backends, split_type, type_of
+from ledger.simulation.cinder_rows import Attachment, CinderFault, Late, Volume
 
 MAX_VOLUMES = 100_000
 MAX_RECENT_CALLS = 10_000
 MAX_SECRETS = 10_000
-DEFAULT_PROJECT = "sim-project"
-DEFAULT_USER = "sim-user"
-SERVICE_UUID = "5e7c1c5e-0000-4000-8000-51b01a7ed001"  # of the one simulated backend
 
 VOLUME_STATUSES = (
     *("creating", "available", "deleting", "error", "error_deleting", "error_managing"),
@@ -46,74 +44,15 @@ _VOLUME_STATUS_OF = {"attached": "in-use"}  # the others have the same name
 _DELETABLE = ("available", "error", "error_restoring", "error_extending", "error_managing")
 
 
-class CinderFault(Exception):  # noqa: N818 - what Cinder calls an error answer
-    """Cinder refuses or fails: an HTTP status and the text a client gets to see."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
 def invalid_volume(reason: str) -> CinderFault:
     return CinderFault(400, f"Invalid volume: {reason}")
 
 
-@dataclass(slots=True, kw_only=True)
-class Late:
-    """When something becomes true: at a time (s since the epoch), after so many reads."""
-
-    at: float
-    reads: int  # reads that still see it untrue; counted down below 0
-
-    def is_due(self, now: float) -> bool:
-        return self.reads < 0 and now >= self.at
-
-
-@dataclass(slots=True, kw_only=True)
-class Volume:
-    """A volume row.  `creating` and `late_uuid` say what a later read will find."""
-
-    id: str
-    name: str | None = None
-    size: int = 1
-    status: str = "available"
-    attach_status: str = "detached"
-    multiattach: bool = False
-    driver: str = "rbd"
-    volume_type: str | None = None
-    shared_targets: bool | None = False
-    service_uuid: str | None = SERVICE_UUID
-    bootable: bool = False
-    encrypted: bool = False
-    availability_zone: str = "nova"
-    migration_status: str | None = None
-    project_id: str = DEFAULT_PROJECT
-    user_id: str = DEFAULT_USER
-    description: str | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
-    created_at: float = 0.0
-    creating: Late | None = None
-    late_uuid: Late | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Attachment:
-    """An attachment row; connected once it has connection_info."""
-
-    id: str
-    volume_id: str
-    instance: str | None
-    status: str = "reserved"
-    mode: str = "null"  # the string, as Cinder stores it
-    connector: dict[str, Any] = field(default_factory=dict)
-    connection_info: dict[str, Any] = field(default_factory=dict)
-    mountpoint: str | None = None
-    attached_at: float | None = None
-
-
 class CinderModel:
-    """All volumes and attachments.  `clock` gives seconds since the epoch."""
+    """All volumes and attachments.  `clock` gives seconds since the epoch.
+
+    `deleting_reads` is how many reads still see a volume that was deleted.
+    """
 
     def __init__(
         self,
@@ -122,8 +61,9 @@ class CinderModel:
         clock: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
-        cinder_connection.check_driver(driver)
-        self.driver = driver
+        self.backends = default_backends()
+        self.driver = self.backend(driver).name
+        self.deleting_reads = 0
         self.clock = clock
         self.new_id = new_id
         self.lock = threading.RLock()
@@ -133,6 +73,29 @@ class CinderModel:
         self.counts: dict[str, int] = {}
         self.recent: deque[dict[str, str]] = deque(maxlen=MAX_RECENT_CALLS)
         self.secrets: deque[str] = deque(maxlen=MAX_SECRETS)
+
+    # --- backends ------------------------------------------------------------------------------
+
+    def add_backend(self, name: str, driver: str, **more: Any) -> Backend:
+        """A further backend; its volume types are `name` and `name`-multi."""
+        self.backends[name] = Backend(name=name, driver=driver, **more)
+        return self.backends[name]
+
+    def backend(self, name: str) -> Backend:
+        """Raises ValueError for one that there is not."""
+        if name not in self.backends:
+            raise ValueError(
+                f"driver {name!r} is not simulated; use one of {', '.join(self.backends)}"
+            )
+        return self.backends[name]
+
+    def backend_of_type(self, volume_type: str) -> tuple[Backend, bool]:
+        """The backend of a volume type, and whether it is for multi-attach; 404 if unknown."""
+        name, multiattach = split_type(volume_type)
+        found = self.backends.get(name)
+        if found is None or (multiattach and not found.multiattach):
+            raise CinderFault(404, f"Volume type with name {volume_type} could not be found.")
+        return found, multiattach
 
     # --- volumes -------------------------------------------------------------------------------
 
@@ -147,15 +110,23 @@ class CinderModel:
         service_uuid_after_reads: int = 0,
         **fields: Any,
     ) -> Volume:
-        """Seed a volume; the `after` knobs make it `creating` or nameless at first."""
+        """Seed a volume; the `after` knobs make it `creating` or nameless at first.
+
+        `driver` is the backend's name; a volume is what its backend makes it, unless told.
+        """
         if len(self.volumes) >= MAX_VOLUMES:
             raise CinderFault(413, f"VolumeLimitExceeded: Maximum of {MAX_VOLUMES} volumes.")
         now = self.clock()
-        volume = Volume(id=volume_id or self.new_id(), driver=driver or self.driver, **fields)
-        cinder_connection.check_driver(volume.driver)
-        volume.created_at = now
-        if volume.volume_type is None:
-            volume.volume_type = volume.driver + ("-multi" if volume.multiattach else "")
+        backend = self.backend(driver or self.driver)
+        told: dict[str, Any] = {
+            "backend": backend.name,
+            "driver": backend.driver,
+            "shared_targets": backend.shared_targets,
+            "service_uuid": backend.service_uuid,
+            "volume_type": type_of(backend.name, multiattach=bool(fields.get("multiattach"))),
+            "created_at": now,
+        }
+        volume = Volume(id=volume_id or self.new_id(), **told | fields)
         if available_after_s or available_after_reads:
             volume.status = "creating"
             volume.creating = Late(at=now + available_after_s, reads=available_after_reads or -1)
@@ -180,15 +151,28 @@ class CinderModel:
     def read_volume(self, volume_id: str) -> Volume:
         """The row as a GET sees it: a read more, which may make it ready."""
         volume = self.volume(volume_id)
-        for late in (volume.creating, volume.late_uuid):
+        for late in (volume.creating, volume.late_uuid, volume.going):
             if late is not None:
                 late.reads -= 1
         return self.settled(volume_id)
 
+    def listed_volumes(self) -> list[Volume]:
+        """All rows as a list shows them: a read of each, which a volume that is gone ends."""
+        rows = []
+        for volume_id in list(self.volumes):
+            try:
+                rows.append(self.read_volume(volume_id))
+            except CinderFault:
+                continue
+        return rows
+
     def settled(self, volume_id: str) -> Volume:
-        """The row after time and reads have made true what was late."""
+        """The row after time and reads have made true what was late; 404 if it is gone."""
         volume = self.volume(volume_id)
         now = self.clock()
+        if volume.going is not None and volume.going.is_due(now):
+            self._remove(volume_id)
+            return self.volume(volume_id)
         if volume.creating is not None and volume.creating.is_due(now):
             volume.creating = None
             if volume.status == "creating":
@@ -200,12 +184,23 @@ class CinderModel:
     def delete_volume(self, volume_id: str) -> None:
         volume = self.settled(volume_id)
         attached = volume.attach_status == "attached"
-        if volume.status not in _DELETABLE or volume.migration_status or attached:
+        if volume.status not in _DELETABLE or volume.migrating or attached:
             raise invalid_volume(
                 f"Volume status must be {' or '.join(_DELETABLE)} and must not be migrating, "
                 "attached, belong to a group, have snapshots, awaiting a transfer, or be "
                 "disassociated from snapshots after volume transfer."
             )
+        self.let_go(volume)
+
+    def let_go(self, volume: Volume) -> None:
+        """The backend deletes it, which takes `deleting_reads`."""
+        volume.status = "deleting"
+        if self.deleting_reads:
+            volume.going = Late(at=self.clock(), reads=self.deleting_reads)
+        else:
+            self._remove(volume.id)
+
+    def _remove(self, volume_id: str) -> None:
         for attachment_id in list(self._by_volume.pop(volume_id)):
             del self.attachments[attachment_id]
         del self.volumes[volume_id]
@@ -304,7 +299,7 @@ class CinderModel:
         row.connection_info, secrets = made
         self.secrets.extend(secrets)
         row.mode = row.mode if row.mode != "null" else connector.get("mode", "rw")
-        row.mountpoint = connector.get("mountpoint", "na")
+        row.mountpoint, row.host = connector.get("mountpoint", "na"), connector.get("host")
         row.attached_at = self.clock()
         row.status = "attaching"
         volume.status = volume.attach_status = "attaching"
@@ -320,6 +315,11 @@ class CinderModel:
         row = self.attachment(attachment_id)
         self.drop_attachment(attachment_id)
         return self.attachments_of(row.volume_id)
+
+    def move_attachment(self, row: Attachment, volume_id: str) -> None:
+        del self._by_volume[row.volume_id][row.id]
+        row.volume_id = volume_id
+        self._by_volume[volume_id][row.id] = row
 
     def drop_attachment(self, attachment_id: str) -> None:
         row = self.attachments.pop(attachment_id)

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ledger.simulation.cinder_model import Attachment, CinderModel, Late, Volume
+from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import Attachment, Late, Volume
 
 
 def dump(model: CinderModel) -> dict[str, Any]:
@@ -16,6 +17,7 @@ def dump(model: CinderModel) -> dict[str, Any]:
     with model.lock:
         return {
             "driver": model.driver,
+            "backends": [asdict(backend) for backend in model.backends.values()],
             "volumes": [asdict(volume) for volume in model.volumes.values()],
             "attachments": [asdict(row) for row in model.attachments.values()],
             "secrets": list(model.secrets),
@@ -24,8 +26,10 @@ def dump(model: CinderModel) -> dict[str, Any]:
 
 def restore(model: CinderModel, data: dict[str, Any]) -> None:
     """Put dumped rows into an empty model."""
+    for item in data["backends"]:
+        model.add_backend(**item)
     for item in data["volumes"]:
-        for name in ("creating", "late_uuid"):
+        for name in ("creating", "late_uuid", "going"):
             item[name] = Late(**item[name]) if item[name] else None
         model.put_volume(Volume(**item))
     for item in data["attachments"]:

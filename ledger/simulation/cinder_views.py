@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from ledger.simulation.cinder_model import Attachment, CinderFault, CinderModel, Volume
+from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import Attachment, CinderFault, Volume
 
 Microversion = tuple[int, int]
 
@@ -92,7 +93,7 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
         "updated_at": None,
         "description": volume.description,
         "volume_type": volume.volume_type,
-        "snapshot_id": None,
+        "snapshot_id": volume.snapshot_id,
         "source_volid": None,
         "metadata": volume.metadata,
         "user_id": volume.user_id,
@@ -104,9 +105,9 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
         "attachments": [_attached(row) for row in rows if row.status == "attached"],
         "migration_status": volume.migration_status,
         "os-vol-tenant-attr:tenant_id": volume.project_id,
-        "os-vol-host-attr:host": f"sim@{volume.driver}#{volume.driver}",
+        "os-vol-host-attr:host": model.backends[volume.backend].host,
         "os-vol-mig-status-attr:migstat": volume.migration_status,
-        "os-vol-mig-status-attr:name_id": None,
+        "os-vol-mig-status-attr:name_id": volume.name_id,
     }
     view |= {name: value for since, name, value in _later_fields(volume) if version >= since}
     if version >= SHARED_TARGETS:
@@ -115,7 +116,7 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
 
 
 def _later_fields(volume: Volume) -> tuple[tuple[Microversion, str, Any], ...]:
-    kind = uuid5(NAMESPACE_OID, volume.volume_type or "")
+    kind = uuid5(NAMESPACE_OID, volume.volume_type)
     return (
         ((3, 13), "group_id", None),
         ((3, 21), "provider_id", None),
@@ -140,7 +141,7 @@ def _attached(row: Attachment) -> dict[str, Any]:
         "attachment_id": row.id,
         "volume_id": row.volume_id,
         "server_id": row.instance,
-        "host_name": row.connector.get("host"),
+        "host_name": row.host,
         "device": row.mountpoint,
         "attached_at": _time(row.attached_at),
     }

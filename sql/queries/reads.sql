@@ -19,15 +19,22 @@ SELECT i.*
  LIMIT %(limit)s;
 
 -- name: mappings
--- A server's mappings in the order they were made.  mappings_by_server.
+-- A server's mappings that have a volume, in the order they were made.  mappings_by_server.
 SELECT * FROM mappings
- WHERE server_id = %(server_id)s
+ WHERE server_id = %(server_id)s AND volume_id IS NOT NULL AND (%(legacy)s OR NOT legacy)
  ORDER BY created_position
  LIMIT %(limit)s OFFSET %(offset)s;
 
 -- name: mapping
 -- The mapping of a volume to a server; there is at most one.  mappings_by_server.
 SELECT * FROM mappings WHERE server_id = %(server_id)s AND volume_id = %(volume_id)s;
+
+-- name: connected
+-- A pair's attachments by which a host may have the volume.  attachments_by_server.
+SELECT * FROM attachments
+ WHERE server_id = %(server_id)s AND volume_id = %(volume_id)s
+   AND state IN ('connecting', 'connected', 'attached')
+ ORDER BY created_position DESC;
 
 -- name: attachment
 -- One attachment.  Primary key.
@@ -70,6 +77,68 @@ SELECT * FROM operations
  ORDER BY started_position DESC
  LIMIT %(limit)s;
 
+-- name: operations_of_server
+-- A server's operations, newest first, before a started_position; those of one request, or
+-- that moved last between two moments.  operations_by_server.
+SELECT * FROM operations
+ WHERE server_id = %(server_id)s
+   AND (%(request_id)s::text IS NULL OR request_id = %(request_id)s)
+   AND (%(since)s::timestamptz IS NULL OR updated_at >= %(since)s)
+   AND (%(until)s::timestamptz IS NULL OR updated_at <= %(until)s)
+   AND (%(after)s::bigint IS NULL OR started_position < %(after)s)
+ ORDER BY started_position DESC
+ LIMIT %(limit)s;
+
+-- name: moves
+-- Operations of some flows, newest first, before a started_position; with how far the last
+-- long step has come, and the operation that settled a resize, if it did or is at it.
+-- operations_by_start, or operations_by_server.
+SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS settled_outcome
+  FROM operations AS o
+  LEFT JOIN LATERAL (
+       SELECT done_bytes, total_bytes FROM progress
+        WHERE operation_id = o.operation_id ORDER BY run DESC LIMIT 1) AS p ON true
+  LEFT JOIN LATERAL (
+       SELECT flow, outcome FROM operations
+        WHERE server_id = o.server_id AND o.flow = 'resize'
+          AND flow IN ('confirm_resize', 'revert_resize')
+          AND started_position > o.started_position
+          AND coalesce(outcome, 'completed') = 'completed'
+        ORDER BY started_position LIMIT 1) AS s ON true
+ WHERE o.flow = ANY(%(flows)s)
+   AND (%(server_id)s::uuid IS NULL OR o.server_id = %(server_id)s)
+   AND (%(after)s::bigint IS NULL OR o.started_position < %(after)s)
+ ORDER BY o.started_position DESC
+ LIMIT %(limit)s;
+
+-- name: progress
+-- How far an operation's long steps have come.  Primary key.
+SELECT run, done_bytes, total_bytes, updated_at FROM progress
+ WHERE operation_id = %(operation_id)s ORDER BY run;
+
+-- name: note_progress
+-- Notes how far a run has come, if it is this host's.  Primary keys.
+INSERT INTO progress (operation_id, run, done_bytes, total_bytes)
+SELECT m.operation_id, m.run, %(done_bytes)s, %(total_bytes)s
+  FROM mailbox AS m
+ WHERE m.operation_id = %(operation_id)s AND m.run = %(run)s AND m.host = %(host)s
+    ON CONFLICT (operation_id, run) DO UPDATE
+       SET done_bytes = EXCLUDED.done_bytes, total_bytes = EXCLUDED.total_bytes,
+           updated_at = clock_timestamp()
+RETURNING run;
+
+-- name: servers_with_volumes
+-- Servers that are on a host, or on any, and have volumes, after a server id.
+-- instances_by_host and mappings_by_server.
+SELECT i.server_id FROM instances AS i
+ WHERE i.host IS NOT NULL AND NOT i.deleted
+   AND (%(host)s::text IS NULL OR i.host = %(host)s)
+   AND (%(after)s::uuid IS NULL OR i.server_id > %(after)s)
+   AND EXISTS (SELECT 1 FROM mappings AS m
+                WHERE m.server_id = i.server_id AND m.volume_id IS NOT NULL)
+ ORDER BY i.server_id
+ LIMIT %(limit)s;
+
 -- name: commands
 -- A host's commands in the order they were given, after a cursor.  mailbox_by_host.
 SELECT position, command FROM mailbox
@@ -78,12 +147,14 @@ SELECT position, command FROM mailbox
  LIMIT %(limit)s;
 
 -- name: hosts
--- Hosts with their last contact and what is open there; all of them or one.  The counts
--- use attachments_open_by_host and mailbox_by_host.
+-- Hosts with their last contact, what is open there and how many guests they have; all of
+-- them or one.  The counts use attachments_open_by_host, mailbox_by_host, instances_by_host.
 SELECT h.*, c.seen_at,
        (SELECT count(*) FROM attachments AS a
          WHERE a.host = h.host AND a.state <> 'deleted') AS open_attachments,
-       (SELECT count(*) FROM mailbox AS m WHERE m.host = h.host) AS open_commands
+       (SELECT count(*) FROM mailbox AS m WHERE m.host = h.host) AS open_commands,
+       (SELECT count(*) FROM instances AS i
+         WHERE i.host = h.host AND NOT i.deleted) AS guests
   FROM hosts AS h LEFT JOIN host_contact AS c USING (host)
  WHERE %(host)s::text IS NULL OR h.host = %(host)s
  ORDER BY h.host;

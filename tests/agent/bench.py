@@ -1,7 +1,7 @@
 """What the agent's tests share: a simulated host with a simulated Cinder, and a ledger to talk to.
 
-`Bench` is everything in this process; `FakeLedger` serves the agent's three endpoints
-over HTTP with rules as strict as the ledger's: one expected step at a time.
+`Bench` is everything in this process; `FakeLedger` serves the agent's endpoints over
+HTTP with rules as strict as the ledger's: one expected step at a time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,24 @@ from typing import Any
 from aiohttp import web
 
 from host_agent.context import Context, Waits
-from host_agent.contract import Command, CommandStep, Lane, PowerState, Registration, Report, Verb
+from host_agent.contract import (
+    Command,
+    CommandStep,
+    GuestOrder,
+    Lane,
+    PowerState,
+    Registration,
+    Report,
+    Verb,
+)
 from host_agent.executor import Executor, Hooks, Limits, Verdict, World
 from host_agent.faults import Faults
 from host_agent.locks import Locks
-from host_agent.ports import Brick, Cinder, Guests
+from host_agent.ports import Brick, Cinder, Guests, OldCinder
+from host_agent.records import Record
 from host_agent.simulated import SimulatedBrick, SimulatedGuests
 from host_agent.simulated_state import Store, guest_state
-from host_agent.verbs import VERBS
+from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
 
@@ -85,6 +95,20 @@ class Recorder:
         return noted
 
 
+@dataclass
+class Servers:
+    """The ledger's answer to who else uses a volume on this host (ports.Users)."""
+
+    by_attachment: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def others(self, volume_id: str, attachment_id: str) -> list[str]:
+        return [
+            server_id
+            for id_, (volume, server_id) in self.by_attachment.items()
+            if volume == volume_id and id_ != attachment_id
+        ]
+
+
 @dataclass(kw_only=True)
 class Bench:
     """One host: its Cinder, its state, and calls made on any port, in order."""
@@ -96,9 +120,13 @@ class Bench:
     store: Store = field(default_factory=Store)
     clock: FakeClock = field(default_factory=FakeClock)
     calls: list[str] = field(default_factory=list)
+    records: dict[str, Record] = field(default_factory=dict)
+    users: Servers = field(default_factory=Servers)
 
     def __post_init__(self) -> None:
-        self.cinder: Cinder = Recorder(DirectCinder(self.model, self.faults), "cinder", self.calls)
+        direct = DirectCinder(self.model, self.faults)
+        self.cinder: Cinder = Recorder(direct, "cinder", self.calls)
+        self.old_cinder: OldCinder = Recorder(direct, "old_cinder", self.calls)
         brick = SimulatedBrick(self.store, self.faults, self.host)
         guests = SimulatedGuests(self.store, self.faults, self.host)
         self.brick: Brick = Recorder(brick, "brick", self.calls)
@@ -130,14 +158,20 @@ class Bench:
             **over,
         )
 
-    def context(self) -> Context:
-        return Context(
-            cinder=self.cinder,
-            brick=self.brick,
-            guests=self.guests,
-            clock=self.clock,
-            waits=Waits(ready_deadline_s=30.0, ready_poll_s=1.0),
+    def old_lane(self, server_id: str | None = None, **over: Any) -> Lane:
+        """A volume reserved by Cinder's old calls, for a (new) server."""
+        volume_id = self.model.add_volume(driver=self.driver).id
+        self.old_cinder.reserve(volume_id)
+        over.setdefault("device_name", "vdb")
+        over.setdefault("attachment_id", str(uuid.uuid4()))
+        server_id = server_id or self.server()
+        return Lane(
+            server_id=server_id, volume_id=volume_id, bdm_id=str(uuid.uuid4()), legacy=True, **over
         )
+
+    def context(self, **over: Any) -> Context:
+        waits = Waits(ready_deadline_s=30.0, ready_poll_s=1.0)
+        return Context(**{**vars(self.world()), "clock": self.clock, "waits": waits, **over})
 
     def run(self, lane: Lane, *verbs: Verb, context: Context | None = None) -> dict[str, Any]:
         """Run verbs in order in one context; the outputs of the last."""
@@ -147,20 +181,39 @@ class Bench:
             outputs = VERBS[verb](context, lane)
         return outputs
 
+    def order(self, verb: Verb, order: GuestOrder, **over: Any) -> dict[str, Any]:
+        """Run a verb for a whole server."""
+        return GUEST_VERBS[verb](self.context(**over), order)
+
     def attached(self, server_id: str | None = None, **over: Any) -> Lane:
         lane = self.lane(server_id, **over)
         self.run(lane, *ATTACH)
         self.calls.clear()
         return lane
 
+    def two_users(self, **over: Any) -> tuple[Lane, Lane]:
+        """A multi-attach volume in two guests; the ledger knows of both."""
+        first = self.attached(multiattach=True, **over)
+        second = self.attached(volume_id=first.volume_id, multiattach=True)
+        for lane in (first, second):
+            self.users.by_attachment[lane.attachment_id or ""] = (lane.volume_id, lane.server_id)
+        return first, second
+
     def world(self) -> World:
-        return World(cinder=self.cinder, brick=self.brick, guests=self.guests)
+        return World(
+            cinder=self.cinder,
+            old_cinder=self.old_cinder,
+            brick=self.brick,
+            guests=self.guests,
+            users=self.users,
+            records=self.records,
+        )
 
 
 _positions = itertools.count(1)
 
 
-def command(lane: Lane, verbs: tuple[Verb, ...] = ATTACH, **over: Any) -> Command:
+def command(what: Lane | GuestOrder, verbs: tuple[Verb, ...] = ATTACH, **over: Any) -> Command:
     defaults: dict[str, Any] = {
         "operation_id": str(uuid.uuid4()),
         "run": 1,
@@ -170,7 +223,8 @@ def command(lane: Lane, verbs: tuple[Verb, ...] = ATTACH, **over: Any) -> Comman
         "flow": "attach",
         "steps": tuple(CommandStep(name=verb.value, verb=verb) for verb in verbs),
     }
-    return Command(lane=lane, **{**defaults, **over})
+    about = "guest" if isinstance(what, GuestOrder) else "lane"
+    return Command(**{**defaults, about: what, **over})
 
 
 @contextmanager
@@ -216,6 +270,9 @@ class FakeLedger:
         self.refused: list[tuple[str, Report]] = []
         self.registrations: list[Registration] = []
         self.polls: list[int] = []
+        self.release: Callable[[Registration], dict[str, Any]] | None = None
+        self.users: dict[str, list[str]] = {}  # servers by attachment that asks
+        self.progress: list[dict[str, Any]] = []
         self.fail_next: list[int] = []  # HTTP statuses to answer instead, any endpoint
         self.fail_reports: list[int] = []  # the same, for reports only
         self.drop_answers = 0  # so many reports are recorded and then answered by a closed line
@@ -275,6 +332,8 @@ class FakeLedger:
         app.router.add_put("/v1/hosts/{host}", self._register)
         app.router.add_get("/v1/hosts/{host}/commands", self._poll)
         app.router.add_post("/v1/hosts/{host}/reports", self._report)
+        app.router.add_post("/v1/hosts/{host}/progress", self._progress)
+        app.router.add_get("/v1/hosts/{host}/volumes/{volume}/users", self._users)
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True)
@@ -294,9 +353,20 @@ class FakeLedger:
         return response
 
     async def _register(self, request: web.Request) -> web.Response:
-        self.registrations.append(Registration.from_wire(await request.json()))
-        host = request.match_info["host"]
-        return web.json_response({"host": host, "epoch": self.epoch, "fenced": self.fenced})
+        said = Registration.from_wire(await request.json())
+        self.registrations.append(said)
+        told = {"host": request.match_info["host"], "epoch": self.epoch, "fenced": self.fenced}
+        if self.release is not None:
+            told["release"] = self.release(said)
+        return web.json_response(told)
+
+    async def _users(self, request: web.Request) -> web.Response:
+        servers = self.users.get(request.query["attachment_id"], [])
+        return web.json_response({"servers": servers})
+
+    async def _progress(self, request: web.Request) -> web.Response:
+        self.progress.append(await request.json())
+        return web.json_response({})
 
     async def _poll(self, request: web.Request) -> web.Response:
         after = int(request.query["after"])

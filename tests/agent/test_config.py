@@ -77,3 +77,14 @@ def test_wrong_environment_names_the_variable() -> None:
 def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no such file.*host-agent\.md"):
         config.load(tmp_path / "none.toml", {})
+
+
+def test_guests_can_migrate_to_a_host_that_says_how(tmp_path: Path) -> None:
+    file = write(tmp_path, "[agent]")
+    assert config.load(_with_cinder(file), {}).migration() is None
+    told = {
+        "ATTACHMENT_LEDGER_AGENT_LIBVIRT_MIGRATION_URI": "qemu+tls://compute-1/system",
+        "ATTACHMENT_LEDGER_AGENT_LIBVIRT_MIGRATION_ADDRESS": "192.0.2.1",
+    }
+    expected = {"uri": "qemu+tls://compute-1/system", "address": "192.0.2.1"}
+    assert config.load(file, told).migration() == expected

@@ -15,7 +15,7 @@ VOLUME = "0f9d3f0e-1111-2222-3333-444455556666"
 
 def disk(**over: Any) -> Disk:
     values: dict[str, Any] = {
-        "volume_id": VOLUME,
+        "serial": VOLUME,
         "source": {"type": "block", "path": "/dev/sdx"},
         "device_name": "vdb",
         "bus": "virtio",

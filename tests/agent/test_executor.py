@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +130,14 @@ def test_secret_in_a_ports_message_is_masked_in_report_and_log(
 def test_command_that_is_queued_running_or_finished_is_not_taken_again(
     bench: Bench, reports: Reports, tmp_path: Path
 ) -> None:
-    given = command(bench.lane())
+    lane = bench.lane()
+    given = command(lane)
     with running_executor(bench.world(), tmp_path, reports) as executor:
         reports.gate.clear()
         assert executor.submit(given)
         reports.wait(1)
         assert not executor.submit(given), "running"
-        later = command(given.lane, DETACH)
+        later = command(lane, DETACH)
         assert executor.submit(later)
         assert not executor.submit(later), "queued"
         reports.gate.set()
@@ -158,17 +158,6 @@ def test_command_dropped_as_stale_may_be_handed_out_again(
         assert dropped.wait(WAIT_S), "the ledger is to be asked again"
         assert executor.submit(given)
         reports.wait(1 + len(ATTACH))
-
-
-def test_command_given_again_at_a_later_position_is_run_again(
-    bench: Bench, reports: Reports, tmp_path: Path
-) -> None:
-    given = command(bench.lane(), (Verb.VOLUME_WAIT_READY,))
-    with running_executor(bench.world(), tmp_path, reports) as executor:
-        executor.submit(given)
-        reports.wait(1)
-        assert executor.submit(replace(given, position=given.position + 10**6))
-        reports.wait(2)
 
 
 def test_command_of_an_old_epoch_is_refused_without_touching_anything(

@@ -13,7 +13,8 @@ from host_agent.faults import Faults
 from host_agent.guests import HypervisorGuests, Patience
 from host_agent.hypervisor import HypervisorError, Trouble
 from host_agent.ports import Disk, DiskState, PortError
-from host_agent.simulated import SimulatedBrick, SimulatedHypervisor
+from host_agent.simulated import SimulatedBrick
+from host_agent.simulated_hypervisor import SimulatedHypervisor
 from host_agent.simulated_state import Store, guest_state, set_power
 
 SERVER = "11111111-1111-1111-1111-111111111111"
@@ -50,9 +51,7 @@ class World:
         info = {"driver_volume_type": "local", "device_path": "/dev/v"}
         source = SimulatedBrick(self.store, Faults(), "h").connect(info)
         source.pop("format")
-        self.disk = Disk(
-            volume_id=str(uuid.uuid4()), source=source, device_name="vdb", bus="virtio"
-        )
+        self.disk = Disk(serial=str(uuid.uuid4()), source=source, device_name="vdb", bus="virtio")
         self.hypervisor = Scripted(self.store)
         patience = Patience(detach_attempts=3, detach_timeout_s=0)
         self.guests = HypervisorGuests(self.hypervisor, patience)
@@ -67,7 +66,7 @@ class World:
         return fail
 
     def state(self) -> DiskState:
-        return self.guests.disk(SERVER, self.disk.volume_id)
+        return self.guests.disk(SERVER, self.disk.serial)
 
 
 def test_guest_that_stops_between_look_and_plug_gets_the_disk_in_its_definition() -> None:
@@ -88,14 +87,14 @@ def test_guest_that_stops_between_look_and_unplug_loses_the_disk() -> None:
     world = World(PowerState.RUNNING)
     world.guests.plug(SERVER, world.disk)
     world.hypervisor.before = [world.power(PowerState.SHUTDOWN)]
-    assert world.guests.unplug(SERVER, world.disk.volume_id).persistent is None
+    assert world.guests.unplug(SERVER, world.disk.serial).persistent is None
 
 
 def test_guest_that_starts_between_look_and_unplug_loses_both_copies() -> None:
     world = World(PowerState.SHUTDOWN)
     world.guests.plug(SERVER, world.disk)
     world.hypervisor.before = [world.power(PowerState.RUNNING)]
-    world.guests.unplug(SERVER, world.disk.volume_id)
+    world.guests.unplug(SERVER, world.disk.serial)
     assert world.state() == DiskState(live=None, persistent=None, running=True)
 
 
@@ -108,7 +107,7 @@ def test_guest_that_vanishes_during_an_unplug_is_success() -> None:
             del state["guests"][SERVER]
 
     world.hypervisor.before = [vanish]
-    state = world.guests.unplug(SERVER, world.disk.volume_id)
+    state = world.guests.unplug(SERVER, world.disk.serial)
     assert state == DiskState(live=None, persistent=None, running=False)
 
 
@@ -130,7 +129,7 @@ def test_live_disk_goes_first_so_that_a_refusal_leaves_the_definition() -> None:
     world = World(PowerState.RUNNING)
     world.guests.plug(SERVER, world.disk)
     world.hypervisor.asked.clear()
-    world.guests.unplug(SERVER, world.disk.volume_id)
+    world.guests.unplug(SERVER, world.disk.serial)
     assert world.hypervisor.asked == [("detach", True, False), ("detach", False, True)]
 
 
@@ -140,7 +139,7 @@ def test_unplug_already_under_way_counts_as_an_attempt_and_is_waited_for() -> No
     world.hypervisor.asked.clear()
     world.hypervisor.before = [world.trouble(Trouble.UNPLUGGING)] * 3
     with pytest.raises(PortError) as raised:
-        world.guests.unplug(SERVER, world.disk.volume_id)
+        world.guests.unplug(SERVER, world.disk.serial)
     assert raised.value.code == "guest_refused"
     assert len(world.hypervisor.asked) == 3
     assert world.state() == DiskState(live="vdb", persistent="vdb", running=True)
@@ -171,7 +170,7 @@ def test_after_a_first_request_nothing_can_be_said_not_to_have_happened() -> Non
     unplugging, busy = world.trouble(Trouble.UNPLUGGING), world.trouble(Trouble.BUSY)
     world.hypervisor.before = [unplugging, busy]
     with pytest.raises(PortError) as raised:
-        world.guests.unplug(SERVER, world.disk.volume_id)
+        world.guests.unplug(SERVER, world.disk.serial)
     assert raised.value.kind is ErrorKind.UNKNOWN
 
 
@@ -182,7 +181,7 @@ def test_definition_that_cannot_be_given_back_is_told_as_such() -> None:
     unplugging = world.trouble(Trouble.UNPLUGGING)
     world.hypervisor.before = [unplugging] * 3 + [world.trouble(Trouble.OTHER)]
     with pytest.raises(PortError) as raised:
-        world.guests.unplug(SERVER, world.disk.volume_id)
+        world.guests.unplug(SERVER, world.disk.serial)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.UNKNOWN, "guest_copies_differ")
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from host_agent import link
 from host_agent.contract import ErrorKind, Guest, PowerState, Registration
-from host_agent.executor import Executor, Hooks
+from host_agent.executor import Executor, Hooks, StopClock
 from host_agent.ledger_client import Backoff, LinkSettings
+from host_agent.leftovers import Leftovers
 from host_agent.link import Link
 from host_agent.locks import Locks
 from host_agent.ports import PortError
@@ -50,18 +51,27 @@ class Agent:
         hooks = Hooks(
             report=self.link.report,
             is_current=self.link.is_current,
-            disks_moved=self.link.wake,
+            progress=self.link.progress,
+            guests_changed=self.link.wake,
             dropped=self.link.resync,
         )
-        self.executor = Executor(bench.world(), Locks(lock_path), hooks)
+        locks, world = Locks(lock_path), replace(bench.world(), users=self.link)
+        self.executor = Executor(world, locks, hooks)
+        self.leftovers = Leftovers(world, locks, StopClock(threading.Event()))
 
     def _describe(self) -> Registration:
         guests = tuple(self.bench.guests.inventory())
-        return Registration(service_version=1, capabilities={"multiattach": True}, guests=guests)
+        return Registration(
+            service_version=1,
+            capabilities={"multiattach": True},
+            guests=guests,
+            connections=tuple(self.bench.records),
+        )
 
     @contextmanager
     def running(self) -> Iterator[Agent]:
-        thread = threading.Thread(target=lambda: asyncio.run(self.link.run(self.executor)))
+        line = self.link.run(self.executor, self.leftovers.clear)
+        thread = threading.Thread(target=lambda: asyncio.run(line))
         self.executor.start()
         thread.start()
         try:
@@ -101,7 +111,8 @@ def test_registration_tells_version_capabilities_and_all_guests(
         eventually(lambda: fake_ledger.registrations, "a registration")
     sent = fake_ledger.registrations[0]
     assert sent.service_version == 1
-    assert sent.guests == (
+    assert "<domain>" in str(sent.guests[0].definition)
+    assert [replace(guest, definition=None) for guest in sent.guests] == [
         Guest(
             server_id=server_id,
             name="web-1",
@@ -109,8 +120,8 @@ def test_registration_tells_version_capabilities_and_all_guests(
             devices=("vda",),
             project_id="p-1",
             user_id="u-1",
-        ),
-    )
+        )
+    ]
 
 
 def test_changed_inventory_is_sent_and_an_unchanged_one_is_not(
@@ -239,12 +250,13 @@ def test_report_whose_answer_was_lost_does_not_lose_the_run(
 def test_raised_epoch_drops_the_run_registers_again_and_takes_the_new_command(
     agent: Agent, fake_ledger: FakeLedger
 ) -> None:
-    given = fake_ledger.give(command(agent.bench.lane()))
+    lane = agent.bench.lane()
+    given = fake_ledger.give(command(lane))
     finished(fake_ledger, given)
     fake_ledger.epoch = 2
     fake_ledger.give(command(agent.bench.lane(), epoch=1))  # of before: never to be run
     eventually(lambda: agent.link.is_current(2), "the new epoch")
-    new = fake_ledger.give(command(given.lane, DETACH, epoch=2))
+    new = fake_ledger.give(command(lane, DETACH, epoch=2))
     finished(fake_ledger, new)
     ran = {report.operation_id for report in fake_ledger.reports}
     assert ran == {given.operation_id, new.operation_id}

@@ -154,13 +154,14 @@ def test_no_planted_secret_is_in_logs_reports_state_or_locks(host: Host) -> None
 
 
 def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: Host) -> None:
-    given = host.ledger.give(command(host.lane()))
+    lane = host.lane()
+    given = host.ledger.give(command(lane))
     with host.agent(faults=[]):
         host.finish(given)
     lines = [json.loads(line) for line in host.log.read_text().splitlines()]
     step = next(line for line in lines if line["message"].startswith("step disk_plug done"))
     assert step["operation"] == given.operation_id
-    assert (step["server"], step["volume"]) == (SERVER, given.lane.volume_id)
+    assert (step["server"], step["volume"]) == (SERVER, lane.volume_id)
     assert step["request_id"] == given.request_id
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from host_agent.contract import ErrorKind, PowerState, Verb
+from host_agent.disks import bus_of
 from host_agent.ports import PortError
 from host_agent.simulated_state import (
     broken_invariants,
     connected_paths,
     plugged,
 )
-from host_agent.verbs import bus_of
 from ledger.simulation.cinder_direct import DirectCinder
 from tests.agent.bench import ATTACH, DETACH, Bench
 
@@ -215,7 +215,11 @@ def test_connect_reports_the_path_and_no_secret() -> None:
     bench = Bench(driver="rbd")
     lane = bench.lane()
     outputs = bench.run(lane, Verb.ATTACHMENT_UPDATE, Verb.VOLUME_CONNECT)
-    assert outputs == {"device_path": f"volumes/volume-{lane.volume_id}"}
+    assert outputs["device_path"] == f"volumes/volume-{lane.volume_id}"
+    assert outputs["disk"]["protocol"] == "rbd"
+    assert (outputs["disk"]["format"], outputs["disk"]["readonly"]) == ("raw", False)
+    assert bench.model.secrets
+    assert not any(secret in str(outputs) for secret in bench.model.secrets)
 
 
 def test_plug_in_a_later_run_connects_again_to_learn_the_source(bench: Bench) -> None:

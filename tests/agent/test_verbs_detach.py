@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from host_agent.contract import ErrorKind, PowerState, Verb
@@ -51,10 +49,13 @@ def test_nothing_is_taken_away_under_a_guest_that_has_the_disk(bench: Bench, ver
     assert status(bench, lane.attachment_id) == "attached"
 
 
-def test_disconnect_with_the_attachment_gone_asks_for_an_operator(bench: Bench) -> None:
+def test_disconnect_with_the_attachment_gone_and_no_record_asks_for_an_operator(
+    bench: Bench,
+) -> None:
     lane = bench.attached()
     bench.run(lane, Verb.DISK_UNPLUG)
     bench.model.drop_attachment(lane.attachment_id or "")
+    bench.records.clear()
     with pytest.raises(PortError) as raised:
         bench.run(lane, Verb.VOLUME_DISCONNECT)
     error = raised.value
@@ -147,16 +148,10 @@ def test_transient_guest_has_only_a_live_copy(bench: Bench) -> None:
 # --- multi-attach ---------------------------------------------------------------------
 
 
-def two_guests(bench: Bench) -> tuple[Any, Any]:
-    first = bench.attached(multiattach=True)
-    second = bench.lane(None, first.volume_id, multiattach=True)
-    bench.run(second, *ATTACH)
-    return first, second
-
-
 def test_lp1839384_only_the_last_guest_of_a_volume_disconnects_it(bench: Bench) -> None:
-    first, second = two_guests(bench)
+    first, second = bench.two_users()
     assert bench.run(first, *DETACH[:2]) == {"shared": True}
+    del bench.users.by_attachment[first.attachment_id or ""]
     bench.run(first, Verb.ATTACHMENT_DELETE)
     assert connected_paths(bench.store) != set()
     assert broken_invariants(bench.store) == []
@@ -165,10 +160,23 @@ def test_lp1839384_only_the_last_guest_of_a_volume_disconnects_it(bench: Bench) 
     assert connected_paths(bench.store) == set()
 
 
-def test_a_stopped_guest_counts_as_a_user(bench: Bench) -> None:
-    first, second = two_guests(bench)
-    set_power(bench.store, second.server_id, PowerState.SHUTDOWN)
-    assert bench.run(first, *DETACH[:2]) == {"shared": True}
+def test_who_left_a_shared_connection_has_no_record_of_it(bench: Bench) -> None:
+    """Else it could be taken for a leftover, and disconnected under the other guest."""
+    first, second = bench.two_users()
+    bench.run(first, *DETACH[:2])
+    assert list(bench.records) == [second.attachment_id]
+
+
+def test_host_that_cannot_share_volumes_refuses_them(bench: Bench) -> None:
+    lane = bench.lane(multiattach=True)
+    for verb in (Verb.ATTACHMENT_UPDATE, Verb.ATTACHMENT_CREATE):
+        with pytest.raises(PortError) as raised:
+            bench.run(lane, verb, context=bench.context(multiattach=False))
+        assert (raised.value.kind, raised.value.code) == (
+            ErrorKind.FINAL,
+            "multiattach_not_supported",
+        )
+    assert status(bench, lane.attachment_id) == "reserved"
 
 
 # --- order: what a failed attach needs to be undone -----------------------------------

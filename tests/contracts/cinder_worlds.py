@@ -10,18 +10,20 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
+import pytest
 from cinderclient import client as cinder_client
 from cinderclient import exceptions
 from cinderclient.contrib import noauth
 from keystoneauth1 import session
 
 from host_agent.cinder import Backoff, CinderClient, CinderSettings, Retry
+from host_agent.cinder_old import OldCinderClient
 from host_agent.faults import Faults
-from host_agent.ports import Cinder
+from host_agent.ports import AttachmentView, Cinder, OldCinder, PortError
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.harness import RunningCinder, running_cinder
@@ -42,6 +44,12 @@ def connector(host: str = "compute-a", **more: Any) -> dict[str, Any]:
         "initiator": f"iqn.2005-03.org.open-iscsi:{host}",
         **more,
     }
+
+
+def refusal(call: Callable[[], object]) -> PortError:
+    with pytest.raises(PortError) as caught:
+        call()
+    return caught.value
 
 
 def new_uuid() -> str:
@@ -74,25 +82,43 @@ def client_of(running: RunningCinder, time_: FakeTime | None = None, **more: Any
     return CinderClient(settings, retry=(time_ or FakeTime()).retry(settings.backoff))
 
 
+def old_client_of(running: RunningCinder, time_: FakeTime | None = None) -> OldCinderClient:
+    settings = CinderSettings(endpoint=running.endpoint, project_id="sim-project")
+    return OldCinderClient(settings, retry=(time_ or FakeTime()).retry(settings.backoff))
+
+
 class World(Protocol):
     port: Cinder
+    old: OldCinder
+    kind: str  # a volume type
+    project: str  # ours
 
     def new_volume(self, *, multiattach: bool = False) -> str: ...
+
+    def clean_later(self, volume_id: str) -> None: ...
 
     def reset(self, volume_id: str, status: str) -> None: ...
 
 
 class SimulatedWorld:
-    """Either port on a model; faults can be scripted."""
+    """Either adapter on a model; faults can be scripted."""
 
-    def __init__(self, port: Cinder, model: CinderModel, faults: Faults, time_: FakeTime) -> None:
+    kind, project = "rbd", "sim-project"
+
+    def __init__(
+        self, port: Cinder, old: OldCinder, model: CinderModel, faults: Faults, time_: FakeTime
+    ) -> None:
         self.port = port
+        self.old = old
         self.model = model
         self.faults = faults
         self.time = time_
 
     def new_volume(self, *, multiattach: bool = False) -> str:
         return self.model.add_volume(multiattach=multiattach).id
+
+    def clean_later(self, volume_id: str) -> None:
+        """The model goes with the test."""
 
     def reset(self, volume_id: str, status: str) -> None:
         self.model.reset_status(volume_id, {"status": status})
@@ -101,26 +127,30 @@ class SimulatedWorld:
 @contextmanager
 def direct_world() -> Iterator[SimulatedWorld]:
     model, faults, time_ = CinderModel(), Faults(), FakeTime()
-    yield SimulatedWorld(DirectCinder(model, faults, retry=time_.retry()), model, faults, time_)
+    port = DirectCinder(model, faults, retry=time_.retry())
+    yield SimulatedWorld(port, port, model, faults, time_)
 
 
 @contextmanager
 def http_world() -> Iterator[SimulatedWorld]:
     time_ = FakeTime()
     with running_cinder() as running:
-        port = client_of(running, time_)
-        yield SimulatedWorld(port, running.model, running.faults, time_)
+        port, old = client_of(running, time_), old_client_of(running, time_)
+        yield SimulatedWorld(port, old, running.model, running.faults, time_)
         port.close()
+        old.close()
 
 
 class LabWorld:
     """A real Cinder; cleans up the volumes it made."""
 
+    kind, project = LAB_TYPE, "11111111111111111111111111111111"
+
     def __init__(self, endpoint: str) -> None:
-        project, user = "11111111111111111111111111111111", "22222222222222222222222222222222"
-        self.port: Cinder = CinderClient(
-            CinderSettings(endpoint=endpoint, user_id=user, project_id=project)
-        )
+        project, user = self.project, "22222222222222222222222222222222"
+        settings = CinderSettings(endpoint=endpoint, user_id=user, project_id=project)
+        self.port: Cinder = CinderClient(settings)
+        self.old: OldCinder = OldCinderClient(settings)
         self._session = session.Session(
             auth=noauth.CinderNoAuthPlugin(user, project, endpoint=endpoint),
             additional_headers={"X-Service-Roles": "service"},
@@ -131,13 +161,12 @@ class LabWorld:
     def new_volume(self, *, multiattach: bool = False) -> str:
         kind = LAB_TYPE + ("-multi" if multiattach else "")
         volume_id: str = self._cinder.volumes.create(size=1, volume_type=kind).id
-        self._made.append(volume_id)
-        deadline = time.monotonic() + READY_DEADLINE_S
-        while self._cinder.volumes.get(volume_id).status != "available":
-            if time.monotonic() > deadline:
-                raise AssertionError(f"volume {volume_id} did not become available")
-            time.sleep(0.05)
+        self.clean_later(volume_id)
+        until_available(self.port, volume_id)
         return volume_id
+
+    def clean_later(self, volume_id: str) -> None:
+        self._made.append(volume_id)
 
     def reset(self, volume_id: str, status: str) -> None:
         self._cinder.volumes.reset_state(volume_id, status)
@@ -146,8 +175,8 @@ class LabWorld:
         for volume_id in self._made:
             for row in self._cinder.attachments.list(search_opts={"volume_id": volume_id}):
                 self._cinder.attachments.delete(row.id)
-            self._cinder.volumes.reset_state(volume_id, "available", attach_status="detached")
             try:
+                self._cinder.volumes.reset_state(volume_id, "available", attach_status="detached")
                 self._cinder.volumes.delete(volume_id)
             except exceptions.NotFound:
                 continue
@@ -163,3 +192,39 @@ def lab_world() -> Iterator[LabWorld]:
         yield world
     finally:
         world.clean()
+
+
+WORLDS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "direct": direct_world,
+    "http": http_world,
+    "lab": lab_world,
+}
+SIMULATED = ["direct", "http"]
+ALL = [
+    *SIMULATED,
+    pytest.param(
+        "lab",
+        marks=[
+            pytest.mark.lab,
+            pytest.mark.skipif(
+                LAB_ENDPOINT is None,
+                reason="LEDGER_LAB_CINDER does not hold the v3 endpoint of a real Cinder",
+            ),
+        ],
+    ),
+]
+
+
+def attached(world: World, volume: str, server: str, host: str = "compute-a") -> AttachmentView:
+    row = world.port.attachment_create(volume, server)
+    world.port.attachment_update(row.id, connector(host))
+    world.port.attachment_complete(row.id)
+    return world.port.attachment(row.id)
+
+
+def until_available(port: Cinder, volume_id: str) -> None:
+    deadline = time.monotonic() + READY_DEADLINE_S
+    while port.volume(volume_id).status != "available":
+        if time.monotonic() > deadline:
+            raise AssertionError(f"volume {volume_id} did not become available")
+        time.sleep(0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,27 +12,69 @@ from host_agent.contract import PowerState
 from host_agent.disk_xml import NOVA_NS
 from host_agent.faults import Faults
 from host_agent.guests import HypervisorGuests, Patience
+from host_agent.hypervisor import Hypervisor
+from host_agent.ports import Disk
 from host_agent.simulated import SimulatedGuests
-from host_agent.simulated_state import Store, guest_state, set_power
+from host_agent.simulated_state import HOSTS, SCHEME, Store, guest_state, set_power
 
 WAIT_S = 30.0
 
 
 class Machine(Protocol):
-    """A hypervisor that tests can make guests on."""
+    """A hypervisor that tests can make guests on, and perhaps another to migrate them to."""
 
     guests: HypervisorGuests
+    hypervisor: Hypervisor
+    there: HypervisorGuests | None
+    destination: dict[str, Any]
 
     def new_guest(self, power: PowerState, *, ports: int = 4, transient: bool = False) -> str: ...
     def power(self, server_id: str, power: PowerState) -> None: ...
     def volume(self, volume_id: str) -> str: ...
+    def volume_there(self, volume_id: str) -> str: ...
     def stubborn(self, server_id: str) -> None: ...
+    def slow(self, server_id: str) -> None: ...
+
+
+def disk(machine: Machine, name: str = "sdb", volume_id: str | None = None, **over: Any) -> Disk:
+    """A disk of a volume that is connected."""
+    volume_id = volume_id or str(uuid.uuid4())
+    bus = "scsi" if name.startswith("sd") else "virtio"
+    source = {"type": "file", "path": machine.volume(volume_id)}
+    return Disk(serial=volume_id, source=source, device_name=name, bus=bus, **over)
+
+
+def moved(one: Disk, path: str) -> Disk:
+    """The same disk with its data elsewhere."""
+    return replace(one, source={"type": "file", "path": path})
+
+
+class Following:
+    """A Watch that is cancelled at its n-th question, or not at all."""
+
+    def __init__(self, cancelled_at: int | None = None) -> None:
+        self._left = cancelled_at
+        self.told: list[tuple[int, int]] = []
+
+    def cancelled(self) -> bool:
+        if self._left is not None:
+            self._left -= 1
+        return self._left is not None and self._left <= 0
+
+    def progress(self, done_bytes: int, total_bytes: int) -> None:
+        self.told.append((done_bytes, total_bytes))
 
 
 class SimulatedMachine:
     def __init__(self) -> None:
-        self.store, self.faults = Store(), Faults()
-        self.guests: HypervisorGuests = SimulatedGuests(self.store, self.faults, "h")
+        self.store, self.faults, other = Store(), Faults(), Store()
+        simulated = SimulatedGuests(self.store, self.faults, "h")
+        self.guests: HypervisorGuests = simulated
+        self.hypervisor: Hypervisor = simulated.hypervisor
+        self.there: HypervisorGuests | None = SimulatedGuests(other, Faults(), "there")
+        name = f"there-{uuid.uuid4()}"
+        HOSTS[name] = self.other = other
+        self.destination = {"host": "there", "uri": SCHEME + name, "address": None}
 
     def new_guest(self, power: PowerState, *, ports: int = 4, transient: bool = False) -> str:
         server_id = str(uuid.uuid4())
@@ -51,37 +94,61 @@ class SimulatedMachine:
         set_power(self.store, server_id, power)
 
     def volume(self, volume_id: str) -> str:
-        path = f"/simulated/{volume_id}"
-        with self.store.edit() as state:
-            state["connected"][volume_id] = {"driver": "local", "path": path}
-        return path
+        return _connected(self.store, volume_id, f"/simulated/{volume_id}")
+
+    def volume_there(self, volume_id: str) -> str:
+        return _connected(self.other, volume_id, f"/simulated-there/{volume_id}")
 
     def stubborn(self, server_id: str) -> None:
         rule = {"call": "guests.unplug", "do": "lie", "code": "ignored", "count": None}
         self.faults.replace([{**rule, "match": {"server_id": server_id}}])
 
+    def slow(self, server_id: str) -> None:
+        """Its migrations are under way until they are aborted."""
+        rule = {"call": "guests.migrate", "do": "lie", "code": "hold", "count": None}
+        self.faults.replace([{**rule, "match": {"server_id": server_id}}])
+
+
+def _connected(store: Store, volume_id: str, path: str) -> str:
+    with store.edit() as state:
+        state["connected"][volume_id] = {"driver": "local", "path": path}
+    return path
+
+
+#: Guests without a system do not hear that they should shut down.
+PATIENCE = Patience(
+    detach_attempts=2, detach_timeout_s=2.0, shutdown_timeout_s=1.0, end_timeout_s=30.0, poll_s=0.1
+)
+
 
 class RealMachine:
-    def __init__(self, uri: str, path: Path) -> None:
+    def __init__(self, uri: str, uri_there: str | None, address: str | None, path: Path) -> None:
         import libvirt
 
         from host_agent.libvirt_driver import Libvirt
 
         self.driver = Libvirt(uri)
-        patience = Patience(detach_attempts=2, detach_timeout_s=2.0)
-        self.guests = HypervisorGuests(self.driver, patience)
+        self.hypervisor: Hypervisor = self.driver
+        self.guests = HypervisorGuests(self.driver, PATIENCE, "qemu")
+        self.there: HypervisorGuests | None = None
+        self.connections: list[Any] = [libvirt.open(uri)]
+        if uri_there:
+            self.there = HypervisorGuests(Libvirt(uri_there), PATIENCE, "qemu")
+            self.connections.append(libvirt.open(uri_there))
+        self.destination = {"host": "there", "uri": uri_there, "address": address}
         self.path = path
-        self.connection: Any = libvirt.open(uri)
+        self.connection = self.connections[0]
         self.made: list[str] = []
 
     def close(self) -> None:
         import libvirt
 
-        for server_id in self.made:
-            for act in ("destroy", "undefine"):
-                with suppress(libvirt.libvirtError):
-                    getattr(self.connection.lookupByUUIDString(server_id), act)()
-        self.connection.close()
+        for connection in self.connections:
+            for server_id in self.made:
+                for act in ("destroy", "undefine"):
+                    with suppress(libvirt.libvirtError):
+                        getattr(connection.lookupByUUIDString(server_id), act)()
+            connection.close()
 
     def domain(self, server_id: str) -> Any:
         return self.connection.lookupByUUIDString(server_id)
@@ -136,6 +203,17 @@ class RealMachine:
         if not path.exists():
             path.write_bytes(b"\0" * (1 << 20))
         return str(path)
+
+    def volume_there(self, volume_id: str) -> str:
+        """The same volume, by another path, as where each host mounts for itself."""
+        path = self.path / "there" / volume_id
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists():
+            path.hardlink_to(self.volume(volume_id))
+        return str(path)
+
+    def slow(self, server_id: str) -> None:
+        self.domain(server_id).migrateSetMaxSpeed(1)
 
     def stubborn(self, server_id: str) -> None:
         """A guest without a system never lets go of a virtio-blk disk."""

@@ -3,65 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from host_agent.contract import ErrorKind
-from host_agent.ports import AttachmentView, PortError
 from tests.contracts import cinder_worlds as worlds
-from tests.contracts.cinder_worlds import SimulatedWorld, World, connector, new_uuid
-
-_WORLDS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "direct": worlds.direct_world,
-    "http": worlds.http_world,
-    "lab": worlds.lab_world,
-}
-
-
-@pytest.fixture(
-    params=[
-        "direct",
-        "http",
-        pytest.param(
-            "lab",
-            marks=[
-                pytest.mark.lab,
-                pytest.mark.skipif(
-                    worlds.LAB_ENDPOINT is None,
-                    reason="LEDGER_LAB_CINDER does not hold the v3 endpoint of a real Cinder",
-                ),
-            ],
-        ),
-    ]
+from tests.contracts.cinder_worlds import (
+    SimulatedWorld,
+    World,
+    attached,
+    connector,
+    new_uuid,
+    refusal,
 )
+
+
+@pytest.fixture(params=worlds.ALL)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with _WORLDS[request.param]() as made:
+    with worlds.WORLDS[request.param]() as made:
         yield made
 
 
-@pytest.fixture(params=["direct", "http"])
+@pytest.fixture(params=worlds.SIMULATED)
 def simulated(request: pytest.FixtureRequest) -> Iterator[SimulatedWorld]:
-    with _WORLDS[request.param]() as made:
+    with worlds.WORLDS[request.param]() as made:
         yield made
-
-
-def attached(world: World, volume: str, server: str, host: str = "compute-a") -> AttachmentView:
-    row = world.port.attachment_create(volume, server)
-    world.port.attachment_update(row.id, connector(host))
-    world.port.attachment_complete(row.id)
-    return world.port.attachment(row.id)
 
 
 def status(world: World, volume: str) -> str:
     return world.port.volume(volume).status
-
-
-def refusal(call: Callable[[], object]) -> PortError:
-    with pytest.raises(PortError) as caught:
-        call()
-    return caught.value
 
 
 # --- the life of an attachment -------------------------------------------------------------------

@@ -21,11 +21,12 @@ from host_agent.cinder import (
     Retry,
     agree,
 )
+from host_agent.cinder_session import VERSION_AGE_MAX_S, Dialogue
 from host_agent.contract import ErrorKind
 from host_agent.ports import PortError
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.harness import RunningCinder, running_cinder
-from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid
+from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid, refusal
 
 ONCE = Backoff(attempts_max=1)
 
@@ -45,21 +46,36 @@ def talking(running: RunningCinder, time_: FakeTime | None = None, **more: Any) 
         client.close()
 
 
-def refusal(call: Callable[[], object]) -> PortError:
-    with pytest.raises(PortError) as caught:
-        call()
-    return caught.value
-
-
 # --- microversion and endpoint -------------------------------------------------------------------
 
 
-def test_a_cinder_below_3_44_is_refused_naming_what_it_has() -> None:
-    with running_cinder(max_version=(3, 43)) as old, talking(old) as client:
-        error = refusal(lambda: client.volume(new_uuid()))
+@pytest.mark.parametrize("offered", [(3, 43), (3, 26), (3, 0)])
+def test_a_cinder_below_3_44_serves_volumes_and_no_attachments(offered: tuple[int, int]) -> None:
+    with running_cinder(max_version=offered) as old, talking(old) as client:
+        seen = client.volume(old.model.add_volume(shared_targets=False).id)
+        assert (seen.shared_targets, seen.service_uuid) == (None, "")
+        assert not client.new_flow()
+        error = refusal(lambda: client.attachment_complete(new_uuid()))
     assert (error.kind, error.code) == (ErrorKind.FINAL, "cinder_too_old")
-    assert "microversions up to 3.43" in error.message
     assert "3.44" in error.message
+
+
+def test_an_upgrade_of_cinder_is_noticed(
+    running: RunningCinder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_ = FakeTime()
+    dialogue = Dialogue(CinderSettings(endpoint=running.endpoint), clock=time_.clock)
+    assert dialogue.version() == (3, 71)
+    document = {"versions": [{"id": "v3.0", "version": "3.50"}]}
+    monkeypatch.setattr(dialogue, "_versions", lambda _root: document)
+    time_.sleep(VERSION_AGE_MAX_S - 1)
+    assert dialogue.version() == (3, 71)
+    time_.sleep(1)
+    assert dialogue.version() == (3, 50)
+    document["versions"] = []  # it stumbles: what was agreed goes on
+    time_.sleep(VERSION_AGE_MAX_S)
+    assert dialogue.version() == (3, 50)
+    dialogue.close()
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,31 @@ OLD_FLOW: tuple[Step, ...] = tuple(
 )
 
 
+CONVERSION: tuple[Step, ...] = (
+    action("os-reserve"),
+    action("os-attach", {**_ATTACH, "host_name": "compute-a"}),
+    *(step("GET", "/volumes/<v>", save="o"), ROWS),
+    *(update("o", connector(mountpoint="/dev/vdb")), ROWS, SHOW_VOLUME),
+    *(complete("o"), ROWS, SHOW_VOLUME, update("o"), delete("o"), SHOW_VOLUME),
+)
+
+ADMIN: tuple[Step, ...] = (
+    action("os-migrate_volume", {"host": "nowhere@at#all"}),
+    *(action("os-retype", {"new_type": "no-such-type"}), SHOW_VOLUME),
+    action("os-migrate_volume_completion", {}),
+    action("os-migrate_volume_completion", {"new_volume": "<s1>"}),
+    step("POST", "/attachments", reserve(connector=connector()), save="a"),
+    *(complete("a"), step("DELETE", "/volumes/<v>")),
+    action("os-force_detach", {"connector": None, "attachment_id": "<a>"}, service=True),
+    *(SHOW_VOLUME, ROWS),
+    action("os-reset_status", {"migration_status": "migrating"}),
+    *(step("DELETE", "/volumes/<v>"), SHOW_VOLUME),
+    action("os-migrate_volume_completion", {"new_volume": "<v>"}),
+    *(action("os-reset_status", {"migration_status": "none"}), SHOW_VOLUME),
+    step("GET", "/volumes/detail?metadata=%7B%27made%27%3A+%27no-such%27%7D"),
+)
+
+
 @dataclass
 class Side:
     """One of the two, and what its ids are called."""
@@ -170,7 +195,10 @@ class Side:
         except ValueError:
             data = answer.text
         if "save" in how and answer.ok:
-            self.names[how["save"]] = data["attachment"]["id"]
+            of_volume = data.get("volume", {}).get("attachments")
+            self.names[how["save"]] = (
+                of_volume[0]["attachment_id"] if of_volume else data["attachment"]["id"]
+            )
         return answer.status_code, self._named(data, how.get("without"))
 
     def _with_ids(self, text: str) -> str:
@@ -227,6 +255,8 @@ MULTIATTACH: tuple[Step, ...] = (
         pytest.param(CREATE_CORNERS, False, id="create-corners"),
         pytest.param(RESETS, False, id="resets"),
         pytest.param(OLD_FLOW, False, id="old-flow"),
+        pytest.param(CONVERSION, False, id="conversion"),
+        pytest.param(ADMIN, False, id="admin"),
         pytest.param(MULTIATTACH, True, id="multiattach"),
     ],
 )

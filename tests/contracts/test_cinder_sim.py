@@ -8,10 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import requests
@@ -23,6 +22,7 @@ from keystoneauth1 import session
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.harness import RunningCinder, running_cinder
+from tests.contracts.cinder_compute import Compute
 from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid
 
 PROJECT = "sim-project"
@@ -134,43 +134,6 @@ def test_lists_are_paged_from_the_newest(running: RunningCinder, user: Any) -> N
 # --- a user deletes what is connected (CVE-2023-2088, LP 2004555) --------------------------------
 
 
-class Compute:
-    """A compute endpoint that answers every GET the same."""
-
-    def __init__(self, status: int, attachment_id: str | None = None) -> None:
-        self.asked: list[tuple[str, str | None]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                version = self.headers.get("OpenStack-API-Version")
-                outer.asked.append((self.path, version))
-                body = (
-                    b'{"volumeAttachment": {"attachment_id": "%s"}}' % str(attachment_id).encode()
-                )
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v2.1"
-        self._thread = Thread(target=self.server.serve_forever, args=(0.02,))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.server.shutdown()
-        self._thread.join()
-        self.server.server_close()
-
-
 def test_a_user_may_not_delete_what_the_compute_service_confirms(
     running: RunningCinder, user: Any
 ) -> None:
@@ -190,8 +153,9 @@ def test_a_user_may_not_delete_what_the_compute_service_confirms(
                 "ConflictNovaUsingAttachment: "
                 f"Detach volume from instance {server} using the Compute API"
             )
-    asked = (f"/v2.1/servers/{server}/os-volume_attachments/{volume}", "compute 2.89")
-    assert compute.asked == [asked] * 3
+    path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+    told = [(asked.method, asked.path, asked.version, asked.token) for asked in compute.asked]
+    assert told == [("GET", path, "compute 2.89", f"somebody:{PROJECT}")] * 3
     assert row in running.model.attachments
 
 
@@ -206,9 +170,21 @@ def test_a_user_may_delete_what_the_compute_service_does_not_know(
     assert row not in running.model.attachments
 
 
-@pytest.mark.parametrize(("answer", "seen"), [(503, 503), (500, 500), (401, 401), (None, 500)])
+@pytest.mark.parametrize(
+    ("answer", "seen", "words"),
+    [
+        (503, 503, "The server is currently unavailable. Please try again at a later time."),
+        (409, 409, "There was a conflict when trying to complete your request."),
+        (403, 403, "Access was denied to this resource."),
+        (500, 500, "The server has either erred or is incapable"),
+        (401, 401, "This server could not verify that you are authorized"),
+        (418, 500, "The server has either erred or is incapable"),
+        (200, 500, "The server has either erred or is incapable"),  # without attachment_id
+        (None, 500, "The server has either erred or is incapable"),  # no answer
+    ],
+)
 def test_without_the_compute_services_word_nothing_is_deleted(
-    running: RunningCinder, user: Any, answer: int | None, seen: int
+    running: RunningCinder, user: Any, answer: int | None, seen: int, words: str
 ) -> None:
     _, _, row = connected(running)
     with Compute(answer or 200) as compute:
@@ -216,7 +192,29 @@ def test_without_the_compute_services_word_nothing_is_deleted(
         with pytest.raises(exceptions.ClientException) as caught:
             user.attachments.delete(row)
     assert caught.value.code == seen
+    assert caught.value.message.startswith(words)
     assert row in running.model.attachments
+
+
+def test_a_user_may_end_an_old_attachment_unasked(running: RunningCinder, user: Any) -> None:
+    # Its connection is nowhere in Cinder, so CVE-2023-2088's check does not see one.
+    volume, server = running.model.add_volume().id, new_uuid()
+    user.volumes.attach(volume, server, "/dev/vdb", host_name="compute-a")
+    user.volumes.detach(volume, running.model.attachments_of(volume)[0].id)
+    assert user.volumes.get(volume).status == "available"
+
+
+def test_a_user_may_not_force_detach_what_the_compute_service_confirms(
+    running: RunningCinder, user: Any
+) -> None:
+    volume, _, row = connected(running)
+    with Compute(200, row) as compute:
+        running.compute.endpoint = compute.url
+        with pytest.raises(exceptions.ClientException) as caught:
+            user.volumes._action("os-force_detach", volume, {"attachment_id": row})
+    assert caught.value.code == 409
+    assert row in running.model.attachments
+    assert user.volumes.get(volume).status == "attaching"  # as it was
 
 
 def test_a_user_may_delete_a_reservation_unasked(running: RunningCinder, user: Any) -> None:

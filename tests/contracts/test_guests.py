@@ -1,9 +1,8 @@
-"""The Guests port: one behaviour, simulated and over the real libvirt and QEMU.
+"""The Guests port, disks: one behaviour, simulated and over the real libvirt and QEMU.
 
-The real one is of the lab: LEDGER_LAB_LIBVIRT is the URI of a hypervisor to make
-throw-away guests on.  Guests without an operating system let go of virtio-scsi disks
-and never of virtio-blk ones, which is what a stubborn guest is here.  With
-LEDGER_LAB_GUEST, a directory with `vmlinux` and `initramfs.cpio`, a real one boots.
+The real one is of the lab (conftest.py).  Guests without an operating system let go of
+virtio-scsi disks and never of virtio-blk ones, which is what a stubborn guest is here.
+With LEDGER_LAB_GUEST, a directory with `vmlinux` and `initramfs.cpio`, a real one boots.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,34 +22,9 @@ from host_agent.contract import ErrorKind, PowerState
 from host_agent.guests import HypervisorGuests, Patience
 from host_agent.hypervisor import HypervisorError, Trouble
 from host_agent.ports import Disk, DiskState, PortError
-from tests.contracts.machines import Machine, RealMachine, SimulatedMachine
+from tests.contracts.machines import Machine, RealMachine, disk
 
 WAIT_S = 30.0
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[RealMachine]:
-    uri = os.environ.get("LEDGER_LAB_LIBVIRT")
-    if not uri:
-        pytest.skip("LEDGER_LAB_LIBVIRT names no hypervisor")
-    machine = RealMachine(uri, tmp_path)
-    yield machine
-    machine.close()
-
-
-@pytest.fixture(params=["simulated", pytest.param("libvirt", marks=pytest.mark.lab)])
-def machine(request: pytest.FixtureRequest) -> Machine:
-    if request.param == "simulated":
-        return SimulatedMachine()
-    real_machine: RealMachine = request.getfixturevalue("real")
-    return real_machine
-
-
-def disk(machine: Machine, name: str = "sdb", volume_id: str | None = None, **over: Any) -> Disk:
-    volume_id = volume_id or str(uuid.uuid4())
-    bus = "scsi" if name.startswith("sd") else "virtio"
-    source = {"type": "file", "path": machine.volume(volume_id)}
-    return Disk(volume_id=volume_id, source=source, device_name=name, bus=bus, **over)
 
 
 NOWHERE = DiskState(live=None, persistent=None, running=False)
@@ -65,15 +39,15 @@ def test_plugged_disk_is_in_both_copies_and_unplugged_from_both(
     expected = DiskState(live="sdb" if running else None, persistent="sdb", running=running)
 
     assert machine.guests.plug(server_id, one) == expected
-    assert machine.guests.disk(server_id, one.volume_id) == expected
+    assert machine.guests.disk(server_id, one.serial) == expected
     assert machine.guests.plug(server_id, one) == expected, "again"
     if power is PowerState.PAUSED:
         machine.power(server_id, PowerState.RUNNING)  # only a running guest can let go
 
     gone = DiskState(live=None, persistent=None, running=running)
-    assert machine.guests.unplug(server_id, one.volume_id) == gone
-    assert machine.guests.unplug(server_id, one.volume_id) == gone, "again"
-    assert machine.guests.disk(server_id, one.volume_id) == gone
+    assert machine.guests.unplug(server_id, one.serial) == gone
+    assert machine.guests.unplug(server_id, one.serial) == gone, "again"
+    assert machine.guests.disk(server_id, one.serial) == gone
 
 
 def test_transient_guest_has_only_a_live_copy(machine: Machine) -> None:
@@ -81,8 +55,8 @@ def test_transient_guest_has_only_a_live_copy(machine: Machine) -> None:
     one = disk(machine)
     state = machine.guests.plug(server_id, one)
     assert state == DiskState(live="sdb", persistent=None, running=True)
-    machine.guests.unplug(server_id, one.volume_id)
-    assert machine.guests.disk(server_id, one.volume_id).live is None
+    machine.guests.unplug(server_id, one.serial)
+    assert machine.guests.disk(server_id, one.serial).live is None
 
 
 def test_unplug_from_a_guest_that_is_not_there_is_success(machine: Machine) -> None:
@@ -103,7 +77,7 @@ def test_name_that_another_disk_has_is_refused_and_changes_nothing(machine: Mach
     with pytest.raises(PortError) as raised:
         machine.guests.plug(server_id, other)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "device_name_taken")
-    assert machine.guests.disk(server_id, other.volume_id).persistent is None
+    assert machine.guests.disk(server_id, other.serial).persistent is None
 
 
 def test_stubborn_guest_keeps_the_disk_in_both_copies(machine: Machine) -> None:
@@ -112,10 +86,10 @@ def test_stubborn_guest_keeps_the_disk_in_both_copies(machine: Machine) -> None:
     machine.guests.plug(server_id, one)
     machine.stubborn(server_id)
     with pytest.raises(PortError) as raised:
-        machine.guests.unplug(server_id, one.volume_id)
+        machine.guests.unplug(server_id, one.serial)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "guest_refused")
     both = DiskState(live="vdb", persistent="vdb", running=True)
-    assert machine.guests.disk(server_id, one.volume_id) == both
+    assert machine.guests.disk(server_id, one.serial) == both
 
 
 def test_guest_that_is_stopped_while_it_refuses_loses_the_disk_at_last(machine: Machine) -> None:
@@ -124,10 +98,10 @@ def test_guest_that_is_stopped_while_it_refuses_loses_the_disk_at_last(machine: 
     machine.guests.plug(server_id, one)
     machine.stubborn(server_id)
     with pytest.raises(PortError):
-        machine.guests.unplug(server_id, one.volume_id)
+        machine.guests.unplug(server_id, one.serial)
     machine.power(server_id, PowerState.SHUTDOWN)
-    machine.guests.unplug(server_id, one.volume_id)
-    assert machine.guests.disk(server_id, one.volume_id) == NOWHERE
+    machine.guests.unplug(server_id, one.serial)
+    assert machine.guests.disk(server_id, one.serial) == NOWHERE
 
 
 def test_no_free_port_is_final_says_so_and_changes_nothing(machine: Machine) -> None:
@@ -143,7 +117,7 @@ def test_no_free_port_is_final_says_so_and_changes_nothing(machine: Machine) -> 
             break
     assert full is not None
     assert (full.kind, full.code) == (ErrorKind.FINAL, "no_free_pci_port")
-    assert machine.guests.disk(server_id, one.volume_id) == DiskState(
+    assert machine.guests.disk(server_id, one.serial) == DiskState(
         live=None, persistent=None, running=True
     )
 
@@ -153,11 +127,9 @@ def test_multiattach_disk_is_shared_by_two_guests(machine: Machine) -> None:
     one = disk(machine, shareable=True)
     machine.guests.plug(first, one)
     machine.guests.plug(second, one)
-    assert machine.guests.users(one.volume_id) == sorted([first, second])
-    machine.power(second, PowerState.SHUTDOWN)
-    assert machine.guests.users(one.volume_id) == sorted([first, second]), "stopped, still a user"
-    machine.guests.unplug(first, one.volume_id)
-    assert machine.guests.users(one.volume_id) == [second]
+    machine.guests.unplug(first, one.serial)
+    assert machine.guests.disk(first, one.serial).live is None
+    assert machine.guests.disk(second, one.serial).live == "sdb"
 
 
 def test_disk_left_in_one_copy_is_completed_under_the_same_name(machine: Machine) -> None:
@@ -165,7 +137,7 @@ def test_disk_left_in_one_copy_is_completed_under_the_same_name(machine: Machine
     one = disk(machine)
     machine.guests.plug(server_id, one)
     machine.power(server_id, PowerState.RUNNING)
-    again = disk(machine, "sdc", one.volume_id)
+    again = disk(machine, "sdc", one.serial)
     assert machine.guests.plug(server_id, again).live == "sdb"
 
 
@@ -212,9 +184,9 @@ def test_real_guest_lets_go_of_a_virtio_disk(real: RealMachine) -> None:
     until(lambda: booted(real, server_id), "the guest to boot")
     one = disk(real, "vdb")
     real.guests.plug(server_id, one)
-    real.guests.unplug(server_id, one.volume_id)
+    real.guests.unplug(server_id, one.serial)
     gone = DiskState(live=None, persistent=None, running=True)
-    assert real.guests.disk(server_id, one.volume_id) == gone
+    assert real.guests.disk(server_id, one.serial) == gone
 
 
 @pytest.mark.lab
@@ -224,8 +196,8 @@ def test_unplug_that_is_lost_while_the_guest_boots_is_tried_again(real: RealMach
     one = disk(real, "vdb")
     patient.plug(server_id, one)
     assert not booted(real, server_id)
-    patient.unplug(server_id, one.volume_id)
-    assert patient.disk(server_id, one.volume_id).live is None
+    patient.unplug(server_id, one.serial)
+    assert patient.disk(server_id, one.serial).live is None
 
 
 @pytest.mark.lab
@@ -236,11 +208,11 @@ def test_paused_guest_refuses_is_told_so_and_lets_go_later(real: RealMachine) ->
     real.guests.plug(server_id, one)
     real.power(server_id, PowerState.PAUSED)
     with pytest.raises(PortError, match="paused") as raised:
-        real.guests.unplug(server_id, one.volume_id)
+        real.guests.unplug(server_id, one.serial)
     assert raised.value.code == "guest_refused"
     real.power(server_id, PowerState.RUNNING)
-    real.guests.unplug(server_id, one.volume_id)
-    assert real.guests.disk(server_id, one.volume_id).persistent is None
+    real.guests.unplug(server_id, one.serial)
+    assert real.guests.disk(server_id, one.serial).persistent is None
 
 
 @pytest.mark.lab
@@ -252,14 +224,14 @@ def test_guest_that_stops_during_the_unplug_ends_the_wait(real: RealMachine) -> 
     done = threading.Event()
 
     def unplug() -> None:
-        patient.unplug(server_id, one.volume_id)
+        patient.unplug(server_id, one.serial)
         done.set()
 
     threading.Thread(target=unplug, daemon=True).start()
     until(lambda: real.driver._watchers, "the unplug to wait")
     real.power(server_id, PowerState.SHUTDOWN)
     assert done.wait(WAIT_S)
-    assert patient.disk(server_id, one.volume_id) == NOWHERE
+    assert patient.disk(server_id, one.serial) == NOWHERE
 
 
 @pytest.mark.lab
@@ -309,7 +281,7 @@ def test_scsi_disk_needs_a_controller_and_says_so(real: RealMachine) -> None:
 def test_any_scsi_name_is_plugged_on_the_one_controller(real: RealMachine, name: str) -> None:
     server_id = real.new_guest(PowerState.RUNNING)
     one = Disk(
-        volume_id=str(uuid.uuid4()),
+        serial=str(uuid.uuid4()),
         source={"type": "file", "path": real.volume("v")},
         device_name=name,
         bus="scsi",
@@ -317,8 +289,8 @@ def test_any_scsi_name_is_plugged_on_the_one_controller(real: RealMachine, name:
     both = DiskState(live=name, persistent=name, running=True)
     assert real.guests.plug(server_id, one) == both
     assert "lsilogic" not in real.domain(server_id).XMLDesc(0)
-    real.guests.unplug(server_id, one.volume_id)
-    assert real.guests.disk(server_id, one.volume_id).persistent is None
+    real.guests.unplug(server_id, one.serial)
+    assert real.guests.disk(server_id, one.serial).persistent is None
 
 
 @pytest.mark.lab
@@ -334,8 +306,8 @@ def test_disk_is_described_as_nova_does(real: RealMachine) -> None:
             "discard='unmap'",
             "<shareable/>",
             "<readonly/>",
-            f"<serial>{one.volume_id}</serial>",
-            f"<alias name='ua-{one.volume_id}'/>",
+            f"<serial>{one.serial}</serial>",
+            f"<alias name='ua-{one.serial}'/>",
         ):
             assert part in xml, part
 

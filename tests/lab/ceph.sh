@@ -1,11 +1,11 @@
 #!/bin/bash
 # ceph.sh up|down: a Ceph cluster of one monitor, manager and OSD (memstore: data lives in
-# memory), with cephx, the pool "volumes", the user client.cinder, and libvirt's secret
-# with that user's key.  libvirt must be up.
+# memory), with cephx, the pool "volumes", the user client.cinder, and on each host
+# libvirt's secret with that user's key.  The hosts must be up.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 D=$LAB_DIR/ceph KEYRING_LINK=/etc/ceph/ceph.client.cinder.keyring
 export CEPH_ARGS="--conf $CEPH_CONF"
-MONITOR="[v2:127.0.0.1:$LAB_MON_PORT/0,v1:127.0.0.1:$((LAB_MON_PORT + 1))/0]"
+MONITOR="[v2:$LAB_ADDRESS:$LAB_MON_PORT/0,v1:$LAB_ADDRESS:$((LAB_MON_PORT + 1))/0]"
 
 configuration() { # fsid
   cat <<C
@@ -13,9 +13,9 @@ configuration() { # fsid
 fsid = $1
 mon_initial_members = a
 mon_host = $MONITOR
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
-public_network = 127.0.0.0/8
+public_addr = $LAB_ADDRESS
+cluster_addr = $LAB_ADDRESS
+public_network = $LAB_NET.0/24
 ms_bind_ipv6 = false
 auth_cluster_required = cephx
 auth_service_required = cephx
@@ -80,14 +80,16 @@ pool_ready() { # every placement group active and clean, and the pool's free spa
 
 libvirt_secret() {
   [ -s "$D/secret_uuid" ] || cat /proc/sys/kernel/random/uuid >"$D/secret_uuid"
-  local uuid virsh="virsh -q -c $LAB_LIBVIRT_URI"; uuid=$(cat "$D/secret_uuid")
+  local uuid uri; uuid=$(cat "$D/secret_uuid")
   cat >"$D/secret.xml" <<X
-<secret ephemeral='yes' private='yes'><uuid>$uuid</uuid>
+<secret ephemeral='no' private='yes'><uuid>$uuid</uuid>
   <usage type='ceph'><name>client.cinder of the lab</name></usage></secret>
 X
   ceph-authtool -p -n client.cinder "$D/client.cinder.keyring" >"$D/secret.key"
-  $virsh secret-define "$D/secret.xml" >/dev/null
-  $virsh secret-set-value "$uuid" --file "$D/secret.key" >/dev/null
+  for uri in "$LAB_LIBVIRT_URI" "$LAB_LIBVIRT_URI_2"; do
+    virsh -q -c "$uri" secret-define "$D/secret.xml" >/dev/null
+    virsh -q -c "$uri" secret-set-value "$uuid" --file "$D/secret.key" >/dev/null
+  done
   rm -f "$D/secret.key"
 }
 
@@ -111,7 +113,8 @@ up() {
 }
 
 down() {
-  [ ! -s "$D/secret_uuid" ] || ! running libvirtd >/dev/null ||
+  # Host 2 keeps its secrets below LAB_DIR.
+  [ ! -s "$D/secret_uuid" ] || ! running libvirtd-1 >/dev/null ||
     virsh -q -c "$LAB_LIBVIRT_URI" secret-undefine "$(cat "$D/secret_uuid")" >/dev/null 2>&1 || true
   local name; for name in ceph-osd ceph-mgr ceph-mon; do stop $name; done
   [ "$(readlink $KEYRING_LINK)" != "$D/client.cinder.keyring" ] || rm -f $KEYRING_LINK

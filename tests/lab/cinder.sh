@@ -68,14 +68,16 @@ project_domain_id = default
 C
 }
 
-nfs_section() {
+# A raw file on a share can be written by two guests; the driver just does not say so.
+nfs_section() { # name, also of the share's directory
   cat <<C
 
-[nfs]
+[$1]
 volume_driver = cinder.volume.drivers.nfs.NfsDriver
-volume_backend_name = nfs
+volume_backend_name = $1
+extra_capabilities = {"multiattach": true, "keeps_data": true}
 nas_host = 127.0.0.1
-nas_share_path = $LAB_DIR/export
+nas_share_path = $LAB_DIR/export/$1
 nfs_mount_point_base = $LAB_DIR/mnt-cinder
 nas_secure_file_operations = false
 nas_secure_file_permissions = false
@@ -88,6 +90,7 @@ rbd_section() {
 [rbd]
 volume_driver = cinder.volume.drivers.rbd.RBDDriver
 volume_backend_name = rbd
+extra_capabilities = {"keeps_data": true}
 rbd_pool = volumes
 rbd_user = cinder
 rbd_ceph_conf = $CEPH_CONF
@@ -96,7 +99,9 @@ rados_connect_timeout = 5
 C
 }
 
-# In-tree, control plane only: the one that offers multi-attach without Ceph.
+nfs2_section() { nfs_section "$1"; }
+
+# In-tree, control plane only: quick, and hands out connections that no host can use.
 fake_section() {
   cat <<C
 
@@ -109,10 +114,13 @@ C
 
 configure() {
   local backend etc=$VENV/etc
-  mkdir -p "$STATE"/{lock,coordination,conversion,volumes} "$LAB_DIR"/{export,mnt-cinder}
-  chmod 777 "$LAB_DIR/export"; touch "$LAB_DIR/export/.lab-nfs-export"
+  mkdir -p "$STATE"/{lock,coordination,conversion,volumes} "$LAB_DIR/mnt-cinder"
+  for backend in nfs nfs2; do
+    mkdir -p "$LAB_DIR/export/$backend"; chmod 777 "$LAB_DIR/export/$backend"
+    touch "$LAB_DIR/export/$backend/.lab-nfs-export"
+  done
   if [ ! -e /sbin/mount.nfs ]; then install -m755 "$LAB_SRC/mount.nfs" /sbin/mount.nfs; fi
-  { common_section; for backend in ${BACKENDS//,/ }; do "${backend}_section"; done; } >"$CONF.new"
+  { common_section; for backend in ${BACKENDS//,/ }; do "${backend}_section" "$backend"; done; } >"$CONF.new"
   sed "s#^filters_path=.*#filters_path=$etc/cinder/rootwrap.d,$etc/os-brick/rootwrap.d#
     s#^exec_dirs=.*#&,$VENV/bin#" "$etc/cinder/rootwrap.conf" >"$LAB_DIR/etc/rootwrap.conf"
 }
@@ -139,7 +147,7 @@ up() {
   spawn gate "$LAB_VENV/bin/python" "$LAB_SRC/gate.py"
   spawn cinder "$VENV/bin/python" "$LAB_SRC/cinder_process.py" --config-file "$CONF"
   wait_port identity "$LAB_IDENTITY_PORT"
-  wait_port gate "$LAB_GATE_PORT"
+  wait_port gate "$LAB_GATE_PORT" "$LAB_ADDRESS"
   wait_port cinder "$LAB_CINDER_PORT"
   "$LAB_VENV/bin/python" "$LAB_SRC/cinder_ready.py" "${BACKENDS//,/ }"
 }

@@ -27,7 +27,8 @@ BACKENDS = ["nfs", "rbd"] if os.environ.get("LAB_TIER") == "full" else ["nfs"]
 @pytest.fixture(scope="session")
 def lab() -> Lab:
     from tests.lab.api import Ledger
-    from tests.lab.control import Gate, Lab, Process
+    from tests.lab.control import Gate, Host, Lab, Process
+    from tests.lab.settings import ENV
     from tests.lab.world import Cloud
 
     return Lab(
@@ -35,20 +36,21 @@ def lab() -> Lab:
         ledger=Ledger(),
         gate=Gate(),
         service=Process("ledger", "ledger.sh", "start", "ledger"),
-        agent=Process("agent", "ledger.sh", "start", "agent"),
-        libvirtd=Process("libvirtd", "libvirt.sh", "up"),
         cinder=Process("cinder", "cinder.sh", "up"),
+        hosts=(Host(1, ENV["LAB_HOST"]), Host(2, ENV["LAB_HOST_2"])),
     )
 
 
 @pytest.fixture(autouse=True)
 def _processes_run(lab: Lab) -> Iterator[None]:
-    """However a test ends, the next one finds the service and the agent at work."""
+    """However a test ends, the next one finds the service and the hosts at work."""
     yield
     with contextlib.suppress(ProcessLookupError):
         lab.service.resume()
-    for process in (lab.cinder, lab.service, lab.agent):
+    for process in (lab.cinder, lab.service):
         process.start()
+    for host in lab.hosts:
+        host.power_on()
 
 
 @pytest.fixture(params=BACKENDS)
@@ -64,7 +66,7 @@ def new_guest(lab: Lab) -> Iterator[Callable[..., LabGuest]]:
     made: list[LabGuest] = []
 
     def make(name: str, *, running: bool = True, **design: Any) -> LabGuest:
-        guest = LabGuest(name, **design)
+        guest = LabGuest.define(name, **design)
         made.append(guest)
         if running:
             guest.start()

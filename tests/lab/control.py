@@ -31,6 +31,12 @@ class Process:
     def pid(self) -> int:
         return int((LAB_DIR / "run" / f"{self.name}.pid").read_text().split()[0])
 
+    def runs(self) -> bool:
+        try:
+            return _running(self.pid)
+        except FileNotFoundError:  # stopped in good order
+            return False
+
     def kill(self) -> None:
         """kill -9, and wait until it is no more."""
         pid = self.pid
@@ -39,7 +45,7 @@ class Process:
 
     def start(self) -> None:
         """Until it is ready; does nothing if it runs."""
-        if not _running(self.pid):
+        if not self.runs():
             subprocess.run(self._starter, check=True, timeout=START_S)
 
     def suspend(self) -> None:
@@ -56,6 +62,26 @@ class Process:
             yield
         finally:
             self.resume()
+
+
+class Host:
+    """A machine with a hypervisor and our agent, whose power may fail."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self.name = name
+        self._number = str(number)
+        self.libvirtd = Process(f"libvirtd-{number}", "hosts.sh", "start", self._number)
+        self.agent = Process(f"agent-{number}", "ledger.sh", "start", f"agent-{number}")
+
+    def power_off(self) -> None:
+        """Agent, libvirtd and guests at once: nobody can tell anybody of it."""
+        off = [str(LAB_SRC / "hosts.sh"), "off", self._number]
+        subprocess.run(off, check=True, timeout=START_S)
+
+    def power_on(self) -> None:
+        """Its guests are shut off then; does nothing to what runs."""
+        self.libvirtd.start()
+        self.agent.start()
 
 
 class Gate:
@@ -94,6 +120,14 @@ class Lab:
     ledger: Ledger
     gate: Gate
     service: Process
-    agent: Process
-    libvirtd: Process
     cinder: Process
+    hosts: tuple[Host, Host]
+
+    @property
+    def agent(self) -> Process:
+        """The first host's: where guests are if nothing else is said."""
+        return self.hosts[0].agent
+
+    @property
+    def libvirtd(self) -> Process:
+        return self.hosts[0].libvirtd

@@ -3,13 +3,11 @@
 # the state, but neither environments, guest image nor logs.  Fails if something is left.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 BAD=0
-for part in ledger cinder ceph libvirt; do
+for part in ledger cinder ceph hosts; do
   "$LAB_SRC/$part.sh" down || { say "$part: down failed"; BAD=1; }
 done
 # os-brick's RemoteFs connector never unmounts, neither does Cinder's driver.
-sed -n "s#^[^ ]* \($LAB_DIR/[^ ]*\) .*#\1#p" /proc/mounts | sort -r | while read -r mount; do
-  umount "$mount" || true
-done
+unmount
 ! grep -qF " $LAB_DIR/" /proc/mounts || { say "a mount is left: see /proc/mounts"; BAD=1; }
 
 ours() { # pid: started by spawn (which marks it) or by something so started, or a lab's guest
@@ -17,7 +15,7 @@ ours() { # pid: started by spawn (which marks it) or by something so started, or
   { mapfile -d '' -t text <"/proc/$1/environ"; } 2>/dev/null || return 1
   [[ " ${text[*]} " != *" LAB_DAEMON=$LAB_DIR "* ]] || return 0
   { mapfile -d '' -t text <"/proc/$1/cmdline"; } 2>/dev/null || return 1
-  [[ "${text[*]}" =~ guest=(lab|contract)- ]]
+  [[ "${text[*]}" =~ guest=$GUESTS ]]
 }
 for process in /proc/[0-9]*; do
   pid=${process#/proc/}

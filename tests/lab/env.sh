@@ -12,23 +12,29 @@ export LAB_IDENTITY_PORT="${LAB_IDENTITY_PORT:-15000}"
 export LAB_LEDGER_PORT="${LAB_LEDGER_PORT:-18774}"
 export LAB_GATE_PORT="${LAB_GATE_PORT:-18777}"
 export LAB_MON_PORT="${LAB_MON_PORT:-16789}"
-export LAB_LIBVIRT_URI="qemu:///system"
+
+# Two hosts with hypervisors: this machine, and one in namespaces of its own (hosts.sh).
+export LAB_NET="${LAB_NET:-10.77.0}"
+export LAB_HOST=compute-1 LAB_ADDRESS="$LAB_NET.1" LAB_LIBVIRT_URI="qemu:///system"
+export LAB_HOST_2=compute-2 LAB_ADDRESS_2="$LAB_NET.2" LAB_HOST_2_DIR="$LAB_DIR/compute-2"
+export LAB_LIBVIRT_URI_2="qemu+unix:///system?socket=$LAB_HOST_2_DIR/run/libvirt-sock"
 
 # Cinder's noauth takes "user:project" as a token and believes it; the ledger has the
 # same text among its static tokens, the identity stand-in hands it out.
 export LAB_PROJECT="${LAB_PROJECT:-11111111111111111111111111111111}"
 export LAB_USER="${LAB_USER:-22222222222222222222222222222222}"
 export LAB_TOKEN="$LAB_USER:$LAB_PROJECT"
+export LAB_CINDER_TOKEN=lab-cinder # Cinder's own, as it asks the compute endpoint to swap
 
 export CEPH_CONF="$LAB_DIR/ceph/ceph.conf"
 export CINDER_ENDPOINT="http://127.0.0.1:$LAB_CINDER_PORT/v3"
-export LAB_LEDGER_URL="http://127.0.0.1:$LAB_LEDGER_PORT"
-export LAB_OPERATOR_TOKEN=lab-operator LAB_AGENT_TOKEN=lab-agent LAB_HOST=lab
-export LAB_GATE_URL="http://127.0.0.1:$LAB_GATE_PORT" # Cinder, as its clients see it
+export LAB_LEDGER_URL="http://$LAB_ADDRESS:$LAB_LEDGER_PORT"
+export LAB_OPERATOR_TOKEN=lab-operator LAB_AGENT_TOKEN=lab-agent LAB_AGENT_TOKEN_2=lab-agent-2
+export LAB_GATE_URL="http://$LAB_ADDRESS:$LAB_GATE_PORT" # Cinder, as its clients see it
 
 # What the contract tests (tests/contracts) hold the simulations against.
 export LEDGER_LAB_CINDER="$CINDER_ENDPOINT" LEDGER_LAB_LIBVIRT="$LAB_LIBVIRT_URI"
-export LEDGER_LAB_GUEST="$LAB_DIR/guest" LEDGER_LAB_NFS_EXPORT="127.0.0.1:$LAB_DIR/export"
+export LEDGER_LAB_GUEST="$LAB_DIR/guest" LEDGER_LAB_NFS_EXPORT="127.0.0.1:$LAB_DIR/export/nfs"
 
 # What our own command line reads.
 export LEDGER_URL="$LAB_LEDGER_URL" LEDGER_TOKEN="$LAB_OPERATOR_TOKEN"

@@ -25,7 +25,7 @@ from yarl import URL
 
 CINDER = URL(os.environ["CINDER_ENDPOINT"]).origin()
 TOKEN = os.environ["LAB_TOKEN"]
-PORT = int(os.environ["LAB_GATE_PORT"])
+ADDRESS, PORT = os.environ["LAB_ADDRESS"], int(os.environ["LAB_GATE_PORT"])
 HOP_BY_HOP = {"connection", "keep-alive", "te", "transfer-encoding", "upgrade", "content-length"}
 BODY_MAX_BYTES = 16 * 1024 * 1024
 
@@ -125,7 +125,7 @@ def main() -> None:
             web.route("*", "/{path:.*}", gate.forward),
         ]
     )
-    web.run_app(app, host="127.0.0.1", port=PORT, print=lambda *_: None)
+    web.run_app(app, host=ADDRESS, port=PORT, print=lambda *_: None)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """The lab's guests: domain definitions, a console to work in the guest, and what is true.
 
 Theory of operation.  A guest is a persistent libvirt domain named "lab-...", its UUID is
-the server id.  The tiny Linux in it (guest.sh) runs one command per line of its serial
-port.  `Console` reads that port through a non-blocking stream pumped by libvirt's event
-loop, on a connection of its own: a thread blocked in `recv()` makes other calls on the
-same connection stall until its next keep-alive.
+the server id.  It is on one of two hosts, and what is asked of it is asked there; who has
+it moved says so (`moved_to`).  The tiny Linux in it (guest.sh) runs one command per line
+of its serial port.  `Console` reads that port through a non-blocking stream pumped by
+libvirt's event loop, on a connection of its own: a thread blocked in `recv()` makes other
+calls on the same connection stall until its next keep-alive.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import threading
 import time
@@ -24,7 +26,11 @@ import libvirt
 
 from tests.lab.settings import ENV, LAB_DIR
 
-URI = ENV["LAB_LIBVIRT_URI"]
+#: Name of each host, as the ledger and Cinder know it, to its libvirt.
+HOSTS = {
+    ENV["LAB_HOST"]: ENV["LAB_LIBVIRT_URI"],
+    ENV["LAB_HOST_2"]: ENV["LAB_LIBVIRT_URI_2"],
+}
 PROJECT, USER = ENV["LAB_PROJECT"], ENV["LAB_USER"]
 
 BOOT_S = 90  # 4 s on an idle machine
@@ -32,6 +38,7 @@ COMMAND_S = 30
 #: Root ports are where virtio disks are plugged in; each takes one device.
 ROOT_PORTS = 6
 MEMORY_MIB = 160
+FAST_MIB_S = 1000
 
 _started = threading.Lock()
 
@@ -48,6 +55,18 @@ def start_event_loop() -> None:
             libvirt.virEventRunDefaultImpl()
 
     threading.Thread(target=loop, name="libvirt-events", daemon=True).start()
+
+
+_connections: dict[str, libvirt.virConnect] = {}
+
+
+def libvirt_of(host: str) -> libvirt.virConnect:
+    """A living connection to the host's libvirtd: the one before may be gone with the host."""
+    start_event_loop()
+    known = _connections.get(host)
+    if known is None or not known.isAlive():
+        known = _connections[host] = libvirt.open(HOSTS[host])
+    return known
 
 
 def wait_until(
@@ -69,7 +88,8 @@ def console_log(name: str) -> Path:
 def domain_xml(name: str, server_id: str, *, with_system: bool, root_ports: int) -> str:
     """A q35 machine with free root ports and a virtio-scsi controller.
 
-    Without a system nobody in the guest answers an unplug request.
+    Without a system it boots from its first disk, if that has one (`Cloud.make_bootable`);
+    otherwise nobody in the guest answers an unplug request.
     The metadata are Nova's: whose server it is.
     """
     system = f"""<kernel>{LAB_DIR}/guest/vmlinux</kernel>
@@ -90,18 +110,18 @@ def domain_xml(name: str, server_id: str, *, with_system: bool, root_ports: int)
     {"<controller type='pci' model='pcie-root-port'/>" * root_ports}
     <controller type='usb' model='none'/>
     <controller type='scsi' index='0' model='virtio-scsi'/>
-    <serial type='pty'><log file='{console_log(name)}' append='off'/><target port='0'/></serial>
+    <serial type='pty'><log file='{console_log(name)}' append='on'/><target port='0'/></serial>
     <memballoon model='none'/>
   </devices>
 </domain>"""
 
 
 class Console:
-    """Runs one-line commands in the tiny guest."""
+    """Runs one-line commands in the tiny guest, on the host it is on."""
 
-    def __init__(self, server_id: str) -> None:
+    def __init__(self, server_id: str, host: str = ENV["LAB_HOST"]) -> None:
         start_event_loop()
-        self._connection = libvirt.open(URI)
+        self._connection = libvirt.open(HOSTS[host])
         domain = self._connection.lookupByUUIDString(server_id)
         self._buffer = b""
         self._arrived = threading.Condition()
@@ -142,6 +162,19 @@ class Console:
             self._buffer += data
             self._arrived.notify_all()
 
+    def wait_booted(self) -> None:
+        """Until the system answers; what it was asked before that is lost, or answered late."""
+        asked = itertools.count()
+
+        def answers() -> bool:
+            mark = f"booted-{next(asked)}"
+            self._stream.send(f"echo {mark}\n".encode())
+            answer = re.compile(mark.encode() + rb"\r?\n#rc=0")
+            with self._arrived:
+                return self._arrived.wait_for(lambda: bool(answer.search(self._buffer)), 2)
+
+        wait_until(answers, "the guest's system to answer", BOOT_S)
+
     def run(self, command: str, deadline_s: float = COMMAND_S) -> str:
         """The output of the command; RuntimeError if it fails, TimeoutError if silent."""
         with self._arrived:
@@ -164,34 +197,97 @@ class LabGuest:
     """One domain.  Disks are looked up by serial, which is the volume's id."""
 
     def __init__(
-        self, name: str, *, with_system: bool = True, root_ports: int = ROOT_PORTS
+        self, name: str, server_id: str, host: str = ENV["LAB_HOST"], *, with_system: bool = False
     ) -> None:
-        start_event_loop()
-        self.name = f"lab-{name}"
-        self.id = str(uuid.uuid4())
-        self._connection = libvirt.open(URI)
-        console_log(self.name).unlink(missing_ok=True)
-        self.domain = self._connection.defineXML(
-            domain_xml(self.name, self.id, with_system=with_system, root_ports=root_ports)
-        )
+        self.name, self.id, self.host = name, server_id, host
+        self._log = console_log(name)
         self._with_system = with_system
 
+    @classmethod
+    def define(
+        cls,
+        name: str,
+        *,
+        host: str = ENV["LAB_HOST"],
+        with_system: bool = True,
+        root_ports: int = ROOT_PORTS,
+    ) -> Self:
+        """A new one, made past the service, as one that was there before it."""
+        guest = cls(f"lab-{name}", str(uuid.uuid4()), host, with_system=with_system)
+        guest._log.unlink(missing_ok=True)
+        libvirt_of(host).defineXML(
+            domain_xml(guest.name, guest.id, with_system=with_system, root_ports=root_ports)
+        )
+        return guest
+
+    @property
+    def domain(self) -> libvirt.virDomain:
+        return libvirt_of(self.host).lookupByUUIDString(self.id)
+
     def start(self) -> None:
+        before = self._boots()
         self.domain.create()
         if self._with_system:
-            wait_until(self._ready, f"the guest {self.name} to boot", BOOT_S)
+            self.wait_booted(before + 1)
 
-    def _ready(self) -> bool:
-        return b"GUEST-READY" in console_log(self.name).read_bytes()
+    def wait_booted(self, times: int = 1) -> None:
+        """Until its system, whoever started it, has come up so many times."""
+        wait_until(lambda: self._boots() >= times, f"the guest {self.name} to boot", BOOT_S)
+
+    def _boots(self) -> int:
+        return self._log.read_bytes().count(b"GUEST-READY") if self._log.exists() else 0
+
+    def moved_to(self, host: str) -> None:
+        """From now on it is looked for there."""
+        self.host = host
+
+    def running_on(self) -> list[str]:
+        """The hosts on which it runs: never more than one, whatever happens."""
+        return self._where(lambda domain: domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING)
+
+    def defined_on(self) -> list[str]:
+        return self._where(lambda domain: bool(domain.isPersistent()))
+
+    def _where(self, holds: Callable[[libvirt.virDomain], bool]) -> list[str]:
+        found = []
+        for host in HOSTS:
+            with contextlib.suppress(libvirt.libvirtError):
+                if holds(libvirt_of(host).lookupByUUIDString(self.id)):
+                    found.append(host)
+        return found
+
+    def hold_migration(self) -> None:
+        """From now on its live migrations take longer than any test, until let go."""
+        self.domain.migrateSetMaxSpeed(1)
+
+    def let_migration_go(self) -> None:
+        self.domain.migrateSetMaxSpeed(FAST_MIB_S)
+
+    def wait_migrating(self) -> None:
+        def moving() -> bool:
+            return bool(self.domain.jobInfo()[0] != libvirt.VIR_DOMAIN_JOB_NONE)
+
+        wait_until(moving, f"the migration of {self.name} to begin", BOOT_S)
+
+    def hold_copy(self, target: str) -> None:
+        """Catch the copy of the disk when it begins; it then takes longer than any test."""
+        wait_until(
+            lambda: self.domain.blockJobInfo(target), f"{target} to be copied", BOOT_S, poll_s=0.01
+        )
+        self.domain.blockJobSetSpeed(target, 1)
+
+    def let_copy_go(self, target: str) -> None:
+        self.domain.blockJobSetSpeed(target, 0)
 
     def console(self) -> Console:
-        return Console(self.id)
+        return Console(self.id, self.host)
 
     def remove(self) -> None:
-        with contextlib.suppress(libvirt.libvirtError):
-            self.domain.destroy()
-        self.domain.undefine()
-        self._connection.close()
+        """Wherever it is."""
+        for host in HOSTS:
+            for end in ("destroy", "undefine"):
+                with contextlib.suppress(libvirt.libvirtError):
+                    getattr(libvirt_of(host).lookupByUUIDString(self.id), end)()
 
     def disk(self, volume_id: str, *, persistent: bool = False) -> str | None:
         """Target name of the volume's disk in the live (or persistent) definition now."""

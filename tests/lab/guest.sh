@@ -1,11 +1,13 @@
 #!/bin/bash
 # guest.sh: build the tiny Linux guest in $LAB_DIR/guest: the distribution's cloud kernel
 # (`vmlinux`, unpacked: the decompressor takes seconds under TCG) and an initramfs of
-# busybox, the virtio modules and a command loop on the serial line.
+# busybox, the virtio modules and a command loop on the serial line.  `boot.img` is a disk
+# (FAT without partitions) with both and a boot loader: for guests that boot from a volume.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 OUT=$LAB_DIR/guest
-MODULES="virtio_pci virtio_blk virtio_scsi sd_mod"
-[ ! -s "$OUT/initramfs.cpio" ] || exit 0
+MODULES="virtio_pci virtio_blk virtio_scsi sd_mod evdev button"
+MADE_BY=$(sha256sum <"$LAB_SRC/guest.sh")
+[ "$(cat "$OUT/.made-by" 2>/dev/null)" != "$MADE_BY" ] || exit 0
 WORK=$(mktemp -d); trap 'rm -rf "$WORK"' EXIT
 mkdir -p "$OUT"; cd "$WORK"
 
@@ -30,7 +32,7 @@ else:
     sys.exit("no LZ4 payload with an ELF kernel found")
 PY
 
-mkdir -p root/{bin,dev,proc,sys,modules,tmp}
+mkdir -p root/{bin,dev,proc,sys,modules,tmp,etc/acpi/PWRF,var/log,var/run}
 cp /bin/busybox root/bin/busybox
 ln -s busybox root/bin/sh
 
@@ -49,6 +51,10 @@ strings_depends() { tr '\0' '\n' <"$1" | sed -n 's/^depends=//p' | tr ',' ' '; }
 for module in $MODULES; do add "$module"; done
 printf '%s\n' "${order[@]}" >root/modules/order
 
+# What acpid does when the power button is pressed: how a hypervisor asks for a shutdown.
+printf '#!/bin/sh\npoweroff -f\n' >root/etc/acpi/PWRF/00000080
+chmod +x root/etc/acpi/PWRF/00000080
+
 # One command per line; each answer ends in "#rc=N".
 cat >root/init <<'I'
 #!/bin/sh
@@ -57,6 +63,7 @@ export PATH=/bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 for m in $(cat /modules/order); do insmod /modules/$m.ko; done
 stty -F /dev/ttyS0 -echo 2>/dev/null
+acpid
 echo "GUEST-READY $(cut -d' ' -f1 /proc/uptime)" >/dev/ttyS0
 while :; do
   while read -r line; do
@@ -67,4 +74,11 @@ done
 I
 chmod +x root/init
 (cd root && find . -print0 | LC_ALL=C sort -z | cpio --null -o -H newc --quiet) >initramfs.cpio
-mv vmlinux initramfs.cpio "$OUT/"
+
+truncate -s 32M boot.img
+mkfs.fat -F 16 boot.img >/dev/null
+syslinux --install boot.img
+mcopy -i boot.img image/boot/vmlinuz-* ::vmlinuz
+mcopy -i boot.img initramfs.cpio ::initramfs
+mv vmlinux initramfs.cpio boot.img "$OUT/"
+echo "$MADE_BY" >"$OUT/.made-by"

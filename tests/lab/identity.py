@@ -1,9 +1,10 @@
-"""Identity stand-in: one token for everyone, and the catalog.
+"""Identity stand-in: a token for Cinder, the admin and everyone else; and the catalog.
 
 Cinder's [nova] section and the openstack CLI authenticate with keystoneauth and
 look endpoints up in the catalog.  This answers both: POST /v3/auth/tokens gives
-the lab's token whatever the credentials are.  Nobody validates tokens here:
-Cinder runs with noauth, the ledger knows the token from its configuration.
+the lab's token whatever the credentials are, and two users their own.  Nobody
+validates tokens here: Cinder runs with noauth, the ledger knows them from its
+configuration.
 
 Settings come from the environment, see env.sh.
 """
@@ -16,7 +17,8 @@ from typing import Any
 from aiohttp import web
 
 ENV = os.environ
-PROJECT, USER, TOKEN = ENV["LAB_PROJECT"], ENV["LAB_USER"], ENV["LAB_TOKEN"]
+PROJECT, USER = ENV["LAB_PROJECT"], ENV["LAB_USER"]
+TOKENS = {"cinder": ENV["LAB_CINDER_TOKEN"], "admin": ENV["LAB_OPERATOR_TOKEN"]}
 BASE = f"http://127.0.0.1:{ENV['LAB_IDENTITY_PORT']}/v3"
 ENDPOINTS = {
     "identity": BASE,
@@ -35,6 +37,8 @@ def service(kind: str, url: str) -> dict[str, Any]:
 
 
 async def issue(request: web.Request) -> web.Response:
+    asked = (await request.json())["auth"]["identity"]
+    name = asked.get("password", {}).get("user", {}).get("name")
     token = {
         "methods": ["password"],
         "issued_at": "2020-01-01T00:00:00.000000Z",
@@ -44,7 +48,8 @@ async def issue(request: web.Request) -> web.Response:
         "project": {"id": PROJECT, "name": "lab", "domain": DOMAIN},
         "catalog": [service(kind, url) for kind, url in ENDPOINTS.items()],
     }
-    return web.json_response({"token": token}, status=201, headers={"X-Subject-Token": TOKEN})
+    headers = {"X-Subject-Token": TOKENS.get(name, ENV["LAB_TOKEN"])}
+    return web.json_response({"token": token}, status=201, headers=headers)
 
 
 async def version(request: web.Request) -> web.Response:

@@ -1,6 +1,6 @@
 #!/bin/bash
 # ledger.sh up|down|start NAME: our own service ("ledger") with a PostgreSQL of its own
-# ("postgres"), and the agent of this host ("agent"), as an operator would run them.
+# ("postgres"), and each host's agent ("agent-1", "agent-2"), as an operator would run them.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 DSN_FILE=$LAB_DIR/run/postgres.dsn
 
@@ -10,18 +10,26 @@ database_url = "$(cat "$DSN_FILE")"
 auth = "tokens"
 
 [listen]
+host = "$LAB_ADDRESS"
 port = $LAB_LEDGER_PORT
 
 [cinder]
 endpoint = "$LAB_GATE_URL/v3"
 
-# The user, and Cinder on the user's behalf.
+# The user, and Cinder where it passes the user's token on.
 [[tokens]]
 name = "lab"
 token = "$LAB_TOKEN"
 user_id = "$LAB_USER"
 project_id = "$LAB_PROJECT"
 roles = ["member", "reader"]
+
+[[tokens]]
+name = "cinder"
+token = "$LAB_CINDER_TOKEN"
+user_id = "cinder"
+project_id = "service"
+roles = ["service"]
 
 [[tokens]]
 name = "operator"
@@ -31,34 +39,46 @@ project_id = "operators"
 roles = ["admin", "operator"]
 
 [[tokens]]
-name = "agent"
+name = "agent-1"
 token = "$LAB_AGENT_TOKEN"
-user_id = "agent"
+user_id = "agent-1"
 project_id = "service"
 roles = ["agent"]
 host = "$LAB_HOST"
+
+[[tokens]]
+name = "agent-2"
+token = "$LAB_AGENT_TOKEN_2"
+user_id = "agent-2"
+project_id = "service"
+roles = ["agent"]
+host = "$LAB_HOST_2"
 C
 }
 
-agent_toml() { # patience is short: some guests here never let go
+agent_toml() { # number host address token: patience is short, as some guests here never let go
   cat <<C
 [agent]
-host = "$LAB_HOST"
-lock_path = "$LAB_DIR/locks"
+host = "$2"
+lock_path = "$LAB_DIR/locks-$1"
 log_level = "debug"
 
 [ledger]
 url = "$LAB_LEDGER_URL"
-token = "$LAB_AGENT_TOKEN"
+token = "$4"
 
 [libvirt]
-uri = "$LAB_LIBVIRT_URI"
+uri = "qemu:///system"
+virt_type = "qemu"
 detach_attempts = 2
 detach_timeout_s = 6.0
+shutdown_timeout_s = 5.0
+migration_uri = "qemu+tcp://$3/system"
+migration_address = "$3"
 
 [brick]
-my_ip = "127.0.0.1"
-mount_point_base = "$LAB_DIR/mnt-agent"
+my_ip = "$3"
+mount_point_base = "$LAB_DIR/mnt-agent-$1"
 
 [cinder]
 endpoint = "$LAB_GATE_URL/v3"
@@ -73,24 +93,32 @@ start() { # name
       wait_for 60 PostgreSQL test -s "$DSN_FILE" ;;
     ledger)
       spawn ledger "$bin/attachment-ledger" serve --config "$LAB_DIR/etc/ledger.toml"
-      wait_port ledger "$LAB_LEDGER_PORT" ;;
-    agent)
-      spawn agent "$bin/attachment-ledger-agent" run --config "$LAB_DIR/etc/agent.toml" ;;
-    *) fail "postgres, ledger or agent, not '$1'" ;;
+      wait_port ledger "$LAB_LEDGER_PORT" "$LAB_ADDRESS" ;;
+    agent-[12])
+      # shellcheck disable=SC2046  # several words, or none
+      spawn "$1" $(enter "${1#agent-}") \
+        "$bin/attachment-ledger-agent" run --config "$LAB_DIR/etc/$1.toml" ;;
+    *) fail "postgres, ledger, agent-1 or agent-2, not '$1'" ;;
   esac
 }
 
 up() {
-  mkdir -p "$LAB_DIR"/{locks,mnt-agent}
+  mkdir -p "$LAB_DIR"/{locks,mnt-agent}-{1,2}
   running postgres >/dev/null || rm -f "$DSN_FILE"
   start postgres
-  (umask 077; ledger_toml >"$LAB_DIR/etc/ledger.toml"; agent_toml >"$LAB_DIR/etc/agent.toml")
+  (
+    umask 077; cd "$LAB_DIR/etc"
+    ledger_toml >ledger.toml
+    agent_toml 1 "$LAB_HOST" "$LAB_ADDRESS" "$LAB_AGENT_TOKEN" >agent-1.toml
+    agent_toml 2 "$LAB_HOST_2" "$LAB_ADDRESS_2" "$LAB_AGENT_TOKEN_2" >agent-2.toml
+  )
   "$LAB_VENV/bin/attachment-ledger" db upgrade --config "$LAB_DIR/etc/ledger.toml" \
     >"$LAB_DIR/log/db.log" 2>&1 || { cat "$LAB_DIR/log/db.log" >&2; return 1; }
   start ledger
-  start agent
+  start agent-1
+  start agent-2
 }
 
-down() { local name; for name in agent ledger postgres; do stop $name; done; }
+down() { local name; for name in agent-1 agent-2 ledger postgres; do stop $name; done; }
 
 "${1:?up, down or start}" ${2:+"$2"}

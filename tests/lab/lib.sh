@@ -33,6 +33,19 @@ stop() { # name [signal]: and what it left behind in its session
   rm -f "$LAB_DIR/run/$1.pid"
 }
 
+GUESTS='(lab|contract|instance)-' # names: the lab's, the contract tests', the service's own
+
+enter() { # number of a host: the words before a command that is to run there
+  [ "$1" = 1 ] || echo "nsenter --target $(running "$LAB_HOST_2") --mount --net --uts --"
+}
+
+unmount() { # what is mounted in the lab's directory, as seen from here
+  local mount
+  sed -n "s#^[^ ]* \($LAB_DIR/[^ ]*\) .*#\1#p" /proc/mounts | sort -r | while read -r mount; do
+    umount "$mount" || true
+  done
+}
+
 wait_for() { # seconds what command...: until the command succeeds
   local deadline=$(($(date +%s) + $1)) what=$2; shift 2
   until "$@" >/dev/null 2>&1; do
@@ -41,16 +54,16 @@ wait_for() { # seconds what command...: until the command succeeds
   done
 }
 
-wait_port() { # name port: until that daemon listens; a dead one is not waited for
+wait_port() { # name port [address]: until that daemon listens; a dead one is not waited for
   local tries=0
-  until port_open "$2"; do
+  until port_open "$2" "${3:-127.0.0.1}"; do
     running "$1" >/dev/null || { tail -n 20 "$LAB_DIR/log/$1.log" >&2; fail "$1 died" || return 1; }
     [ $((tries += 1)) -lt 900 ] || fail "$1 does not listen; see $LAB_DIR/log" || return 1
     sleep 0.1
   done
 }
 
-port_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+port_open() { (exec 3<>"/dev/tcp/$2/$1") 2>/dev/null; }
 
 packages() { # name...: install what is missing; nothing a package brings is started
   local missing=() name policy=/usr/sbin/policy-rc.d ours=

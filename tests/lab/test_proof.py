@@ -9,7 +9,6 @@ import pytest
 from tests.lab.control import Lab
 from tests.lab.guest import Console, LabGuest, node_of, wait_node
 from tests.lab.settings import ENV
-from tests.lab.world import host_users
 
 pytestmark = pytest.mark.lab
 
@@ -39,7 +38,7 @@ def assert_nothing_left(lab: Lab, guest: LabGuest, volume: str) -> None:
     assert guest.disk(volume, persistent=True) is None
     assert guest.disks() == (0, 0)
     assert lab.cloud.attachments(volume) == []
-    assert host_users(volume) == []
+    assert lab.cloud.users(volume) == []
     assert lab.ledger.wait_outcome("detach", volume)["outcome"] == "completed"
     assert listed(lab, guest) == []
 

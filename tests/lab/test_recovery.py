@@ -24,7 +24,7 @@ from tests.lab.guest import (
     wait_until,
     was_asked_to_unplug,
 )
-from tests.lab.world import SETTLE_S, host_users
+from tests.lab.world import SETTLE_S
 
 pytestmark = pytest.mark.lab
 
@@ -51,7 +51,7 @@ def assert_detached(lab: Lab, guest: LabGuest, volume: str) -> None:
     assert lab.cloud.volume_status(volume) == "available"
     assert lab.cloud.attachments(volume) == []
     assert guest.disks() == (0, 0)
-    assert host_users(volume) == []
+    assert lab.cloud.users(volume) == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -14,7 +14,6 @@ import pytest
 
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest
-from tests.lab.world import host_users
 
 pytestmark = pytest.mark.lab
 
@@ -52,7 +51,7 @@ def assert_attached(lab: Lab, guest: LabGuest, volume: str) -> None:
 def assert_free(lab: Lab, volume: str) -> None:
     assert lab.cloud.volume_status(volume) == "available"
     assert lab.cloud.attachments(volume) == []
-    assert host_users(volume) == []
+    assert lab.cloud.users(volume) == []
 
 
 def give_back(lab: Lab, guest: LabGuest, volume: str) -> None:

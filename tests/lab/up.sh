@@ -1,20 +1,21 @@
 #!/bin/bash
 # up.sh [quick|full] [cloud|all]: install what is missing and start the lab; again is harmless.
-# `quick` has NFS volumes, `full` also Ceph's.  With "cloud" as second argument it stops
+# `quick` has volumes on two NFS shares, `full` also Ceph's.  With "cloud" as second argument it stops
 # before our own service and agent.  Root, Debian 12.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 TIER=${1:-quick} UNTIL=${2:-all}
-BACKENDS=nfs,fake
+BACKENDS=nfs,nfs2,fake
 
 PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libvirt-dev pkg-config gcc
-  qemu-system-x86 qemu-utils busybox-static cpio lz4 sudo)
+  qemu-system-x86 qemu-utils busybox-static cpio lz4 sudo
+  syslinux mtools dosfstools iproute2 procps)
 # Debian's own Python comes without headers and venv.
 TOOLS=(make)
 case $(command -v "$LAB_PYTHON") in
   '' | /usr/bin/python3) TOOLS+=(python3 python3-dev python3-venv) ;;
 esac
 if [ "$TIER" = full ]; then
-  BACKENDS=nfs,rbd,fake
+  BACKENDS=nfs,nfs2,rbd,fake
   PACKAGES+=(ceph-mon ceph-mgr ceph-osd ceph-common python3-rados python3-rbd qemu-block-extra)
 fi
 
@@ -51,8 +52,8 @@ packages "${TOOLS[@]}"
 python_fits || fail "$LAB_PYTHON: the lab needs Python >= 3.11, and 3.11 itself for Ceph"
 client_and_cinder() { cinder_venv && client_venv; }
 together machines client_and_cinder
-say "libvirt"; "$LAB_SRC/libvirt.sh" up
+say "hosts"; "$LAB_SRC/hosts.sh" up
 [ "$TIER" != full ] || { say "Ceph"; "$LAB_SRC/ceph.sh" up; }
 say "Cinder with $BACKENDS"; "$LAB_SRC/cinder.sh" up "$BACKENDS"
-[ "$UNTIL" = cloud ] || { say "service and agent"; "$LAB_SRC/ledger.sh" up; }
+[ "$UNTIL" = cloud ] || { say "service and agents"; "$LAB_SRC/ledger.sh" up; }
 say "up: $CINDER_ENDPOINT, $LAB_LIBVIRT_URI, $LAB_LEDGER_URL"

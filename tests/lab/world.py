@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tests.lab.settings import ENV, LAB_DIR
 SETTLE_S = 60  # for anything the cloud does, on two busy cores
 CLI_S = 90
 VOLUME_GB = 1
+NEWEST = "2.95"  # by then a server is unshelved to a host, and what evacuated stays off
 
 
 class CliError(AssertionError):
@@ -47,15 +50,20 @@ class Cloud:
         self.cinder = connect()  # as a user
         self.as_service = connect(**{"X-Service-Roles": "service"})
 
-    def openstack(self, *words: str) -> Any:
+    def openstack(self, *words: str, **environment: str) -> Any:
         """The CLI's answer (`-f json` where it can), CliError with its words otherwise."""
         command = [str(LAB_DIR / "venv-client/bin/openstack"), *words]
+        env = ENV | environment
         done = subprocess.run(
-            command, env=ENV, capture_output=True, text=True, timeout=CLI_S, check=False
+            command, env=env, capture_output=True, text=True, timeout=CLI_S, check=False
         )
         if done.returncode:
             raise CliError(f"{' '.join(words)}: {done.stderr.strip()}")
         return json.loads(done.stdout) if "json" in words else done.stdout.strip()
+
+    def admin(self, *words: str) -> Any:
+        """The same, as one who may move the servers of others."""
+        return self.openstack(*words, OS_USERNAME="admin", OS_COMPUTE_API_VERSION=NEWEST)
 
     def create_volume(self, kind: str) -> str:
         """A volume of VOLUME_GB, ready to be attached."""
@@ -97,12 +105,11 @@ class Cloud:
 
     def data(self, volume_id: str, offset: int, length: int) -> bytes:
         """What is on the volume, read past the guest, from the backend itself."""
-        export = LAB_DIR / "export" / f"volume-{volume_id}"
-        if export.exists():
-            with export.open("rb") as file:
-                file.seek(offset)
-                return file.read(length)
-        image = f"volumes/volume-{volume_id}"
+        if file := share_file(self.backend_name(volume_id)):
+            with file.open("rb") as opened:
+                opened.seek(offset)
+                return opened.read(length)
+        image = f"volumes/{self.backend_name(volume_id)}"
         command = ["rbd", "--conf", ENV["CEPH_CONF"], "export", image, "-"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as rbd:
             assert rbd.stdout is not None
@@ -111,20 +118,86 @@ class Cloud:
             rbd.kill()
         return found
 
+    def fill(self, volume_id: str) -> None:
+        """Data, so that a copy takes its time; beyond where a `Writer` gets."""
+        write = [
+            "qemu-io",
+            "-f",
+            "raw",
+            "-c",
+            f"write -P 0xab {GUARD} {FILLED}",
+            self._image(volume_id),
+        ]
+        subprocess.run(write, check=True, capture_output=True)
 
-def host_users(volume_id: str) -> list[str]:
-    """Who on this host has the volume's data open: processes (NFS), watchers (RBD)."""
-    name = f"volume-{volume_id}"
-    if (LAB_DIR / "export" / name).exists():
-        return [f"pid {link.parts[2]}" for link in _open_files() if _leads_to(link, name)]
-    command = ["rbd", "--conf", ENV["CEPH_CONF"], "status", f"volumes/{name}"]
-    command += ["--format", "json"]
-    status = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    return [str(watcher["address"]) for watcher in status["watchers"]]
+    def make_bootable(self, volume_id: str, system: str) -> None:
+        """Write the tiny Linux on the volume; booted from there its kernel is told `system`."""
+        with tempfile.NamedTemporaryFile(dir=LAB_DIR / "run") as image:
+            shutil.copyfile(LAB_DIR / "guest/boot.img", image.name)
+            lines = f"default system\nlabel system\nkernel vmlinuz\n{BOOT_LINES} system={system}\n"
+            mcopy = ["mcopy", "-o", "-i", image.name, "-", "::syslinux.cfg"]
+            subprocess.run(mcopy, input=lines, text=True, check=True)
+            convert = ["qemu-img", "convert", "-n", "-f", "raw", "-O", "raw"]
+            subprocess.run([*convert, image.name, self._image(volume_id)], check=True)
+        self.cinder.volumes.set_bootable(volume_id, True)
+
+    def _image(self, volume_id: str) -> str:
+        """The volume's data, in the words of QEMU's tools."""
+        name = self.backend_name(volume_id)
+        return str(share_file(name) or f"rbd:volumes/{name}:conf={ENV['CEPH_CONF']}:id=cinder")
+
+    def backend_name(self, volume_id: str) -> str:
+        """Cinder may keep a migrated volume under the name it was made with."""
+        volume = self.as_service.volumes.get(volume_id)
+        return f"volume-{getattr(volume, 'os-vol-mig-status-attr:name_id', None) or volume_id}"
+
+    def migration_status(self, volume_id: str) -> str | None:
+        volume = self.as_service.volumes.get(volume_id)
+        return getattr(volume, "os-vol-mig-status-attr:migstat", None)
+
+    def backend_of(self, volume_id: str) -> str:
+        """Where Cinder has the volume now: "nfs", "nfs2" or "rbd"."""
+        host = getattr(self.cinder.volumes.get(volume_id), "os-vol-host-attr:host")
+        return str(host).partition("@")[2].partition("#")[0]
+
+    def attached_hosts(self, volume_id: str) -> list[str]:
+        """The hosts that Cinder has connected it to."""
+        found = self.cinder.volumes.get(volume_id).attachments
+        return [str(attachment["host_name"]) for attachment in found]
+
+    def users(self, volume_id: str) -> list[str]:
+        """The hosts that have the volume's data open: processes (NFS), watchers (RBD)."""
+        name = self.backend_name(volume_id)
+        if share_file(name):
+            return sorted({_host_of(link) for link in _open_files() if _leads_to(link, name)})
+        command = ["rbd", "--conf", ENV["CEPH_CONF"], "status", f"volumes/{name}"]
+        command += ["--format", "json"]
+        status = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        return sorted({_ADDRESSES[item["address"].split(":")[0]] for item in status["watchers"]})
+
+
+GUARD, FILLED = "384M", "512M"  # where `fill` begins, and how much it writes
+BOOT_LINES = "initrd initramfs\nappend console=ttyS0 quiet nokaslr mitigations=off no_timer_check"
+_ADDRESSES = {
+    ENV["LAB_ADDRESS"]: ENV["LAB_HOST"],
+    ENV["LAB_ADDRESS_2"]: ENV["LAB_HOST_2"],
+}
+
+
+def share_file(name: str) -> Path | None:
+    """The volume's file, if it is on one of the NFS shares."""
+    return next((LAB_DIR / "export").glob(f"*/{name}"), None)
 
 
 def _open_files() -> Iterator[Path]:
     return Path("/proc").glob("[0-9]*/fd/*")
+
+
+def _host_of(link: Path) -> str:
+    """By the mount namespace: the second host has its own."""
+    mine = Path("/proc/self/ns/mnt").readlink()
+    same = (link.parent.parent / "ns/mnt").readlink() == mine
+    return ENV["LAB_HOST"] if same else ENV["LAB_HOST_2"]
 
 
 def _leads_to(link: Path, name: str) -> bool:

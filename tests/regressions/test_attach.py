@@ -9,11 +9,13 @@ import pytest
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.accept import AttachVolume, Contact
+from handlers.accept import AttachVolume
 from host_agent.contract import Guest, PowerState, Registration
 from host_agent.ports import PortError
 from ledger.service import Service
+from tests.regressions.worlds import SILENT
 from tests.world import (
     CONTEXT,
     HOST,
@@ -22,7 +24,6 @@ from tests.world import (
     Crash,
     Trouble,
     World,
-    alive,
     events,
     first_point,
 )
@@ -36,9 +37,11 @@ def other_server(world: World) -> None:
     world.service.register("compute-2", said, CONTEXT)
 
 
-def attach_to(world: World, server_id: str, volume_id: str | None = None) -> str:
+def attach_to(
+    world: World, server_id: str, volume_id: str | None = None, key: str | None = None
+) -> str:
     request = AttachVolume(server_id=server_id, volume_id=volume_id or world.volumes[0])
-    return world.service.attach(request, CONTEXT, alive).operation_id
+    return world.requests.attach(request, CONTEXT, world.fleet, key).operation_id
 
 
 def test_lp1937375_of_two_attaches_of_one_pair_at_once_one_is_accepted() -> None:
@@ -139,7 +142,8 @@ def test_lp2160224_a_mapping_never_exists_without_its_attachment_id() -> None:
     operation_id = world.attach()
     assert world.mappings() == []
     world.run(operation_id)
-    assert all(m.created and m.created.attachment_id for m in world.mappings())
+    shown = [event.attachment_id for event in events(world, BlockDeviceMapping.MappingCreated)]
+    assert shown == [row.id for row in world.cinder.attachments_of(world.volumes[0])]
 
 
 def test_lp1813267_a_volume_that_is_still_creating_is_a_client_error() -> None:
@@ -216,7 +220,8 @@ def test_a_reservation_that_lands_after_its_sender_died_is_not_made_twice() -> N
         while on_its_way:
             world.cinder.attachment_create(*on_its_way.pop())
 
-    service = Service(world.store, world.ports["cinder"], world.clock, land)
+    cinder = world.ports["cinder"]
+    service = Service(world.store, cinder, cinder, world.clock, land)
     while service.advance(operation_id, taken_over=True) is None:
         pass
     assert world.run(operation_id).outcome is Outcome.COMPLETED
@@ -261,7 +266,7 @@ def test_work_that_no_agent_can_do_is_not_accepted() -> None:
     request = AttachVolume(server_id=SERVER, volume_id=world.volumes[0])
     stored = len(world.store.log)
     with pytest.raises(errors.HostUnavailableError, match=HOST):
-        world.service.attach(request, CONTEXT, lambda _: Contact(alive=False, since="never"))
+        world.requests.attach(request, CONTEXT, SILENT)
     assert len(world.store.log) == stored
 
 
@@ -275,23 +280,23 @@ def test_an_unknown_volume_is_refused_before_anything_is_written() -> None:
 
 def test_a_repeated_request_with_its_key_is_the_same_operation() -> None:
     world = World()
-    assert world.attach() == world.attach()
+    assert attach_to(world, SERVER, key="k") == attach_to(world, SERVER, key="k")
     assert len(events(world, Operation.OperationStarted)) == 1
 
 
 def test_a_repeated_request_is_answered_while_cinder_is_away() -> None:
     world = World()
-    first = world.attach()
+    first = attach_to(world, SERVER, key="k")
     broken = Broken(world, "cinder.volume")
-    assert world.attach() == first
+    assert attach_to(world, SERVER, key="k") == first
     assert broken.calls == 0
 
 
 def test_a_key_used_for_another_request_is_refused() -> None:
     world = World(volumes=2)
-    world.attach()
+    attach_to(world, SERVER, key="k")
     with pytest.raises(errors.DomainError, match="another request") as refused:
-        world.attach(world.volumes[1])
+        attach_to(world, SERVER, world.volumes[1], key="k")
     assert refused.value.status == 422
 
 

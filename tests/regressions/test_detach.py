@@ -8,9 +8,10 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import OperationState, Outcome
-from handlers.accept import Contact, DetachVolume
+from handlers.accept import DetachVolume
 from host_agent.contract import ErrorKind
 from host_agent.simulated_state import plugged
+from tests.regressions.worlds import SILENT
 from tests.world import (
     CONTEXT,
     HOST,
@@ -18,7 +19,6 @@ from tests.world import (
     Broken,
     Trouble,
     World,
-    alive,
     events,
     first_point,
 )
@@ -65,7 +65,7 @@ def test_lp1909120_a_host_that_is_down_is_not_asked_to_detach() -> None:
     world = attached()
     stored = len(world.store.log)
     with pytest.raises(errors.HostUnavailableError) as refused:
-        world.service.detach(request(world), CONTEXT, lambda _: Contact(alive=False, since="09:00"))
+        world.requests.detach(request(world), CONTEXT, SILENT)
     assert refused.value.status == 409
     assert len(world.store.log) == stored
     assert "cinder.attachment_delete" not in world.trouble.met
@@ -75,7 +75,7 @@ def test_lp1662483_a_second_request_for_the_pair_names_the_first() -> None:
     world = attached()
     first = world.detach()
     with pytest.raises(errors.ClaimedError, match=first):
-        world.service.detach(request(world), CONTEXT, alive)
+        world.requests.detach(request(world), CONTEXT, world.fleet)
     assert world.run(first).outcome is Outcome.COMPLETED
 
 
@@ -152,19 +152,17 @@ def test_giving_up_ends_the_operation_and_hides_nothing() -> None:
     assert len(world.attachments()) == 1
 
 
-def test_a_request_that_waits_can_be_undone_before_its_pivot() -> None:
+def test_a_detach_goes_on_without_a_host_that_is_fenced() -> None:
+    """The fence is the evidence, and every fact that rests on it says so."""
     world = attached()
-    before = world.summary()
     operation_id = world.detach()
-    world.service.fence(HOST, "power lost", "BMC", [operation_id], CONTEXT)
-    assert world.operation(operation_id).state is not OperationState.RUNNING
-    world.service.unfence(HOST, "it is back", CONTEXT)
-    operation = world.operation(operation_id)
-    if operation.state is OperationState.PARKED:
-        world.service.act(operation_id, "retry", "host is back", CONTEXT)
-        operation = world.run(operation_id)
-    assert operation.outcome is Outcome.FAILED
-    assert world.summary() == before
+    world.fence(HOST)
+    assert world.run(operation_id).outcome is Outcome.COMPLETED
+    assert world.cinder.attachments_of(world.volumes[0]) == []
+    assert world.mappings() == []
+    [waived] = [event.waived for event in events(world, Attachment.Disconnected)]
+    assert waived is not None
+    assert "BMC says off" in waived
 
 
 def test_the_mapping_ends_only_after_cinder_let_the_attachment_go() -> None:

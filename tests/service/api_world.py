@@ -23,6 +23,7 @@ from ledger.application import Ledger
 from ledger.auth import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
+from ledger.requests import Requests
 from ledger.service import Service
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
@@ -33,10 +34,21 @@ from projections.runner import Runner
 
 T = TypeVar("T")
 
-HOST = "compute-1"
+HOST, OTHER = "compute-1", "compute-2"
+#: What the played agents report, by verb.
+OUTPUTS = {
+    "guest_spawn": {"power_state": "running"},
+    "guest_start": {"power_state": "running"},
+    "guest_stop": {"power_state": "shutdown"},
+    "guest_pause": {"power_state": "paused"},
+    "guest_resume": {"power_state": "running"},
+}
+DEFINITION = (
+    "<domain><name>vm</name><memory unit='MiB'>512</memory><vcpu>1</vcpu><devices/></domain>"
+)
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 DEADLINE_S = 20.0
-NEWEST = "2.101"
+NEWEST = "2.105"
 
 
 def _token(name: str, role: Role, **fields: Any) -> Token:
@@ -107,9 +119,10 @@ class Api:
     # ---------------------------------------------------------------------- agents
 
     async def register(self, *guests: dict[str, Any], host: str = HOST, **said: Any) -> Any:
+        migration = {"uri": f"qemu+tcp://{host}/system", "address": host}
         body = {
-            "service_version": 1,
-            "capabilities": {"multiattach": True, "tag": True},
+            "service_version": 2,
+            "capabilities": {"multiattach": True, "tag": True, "migration": migration},
             "guests": list(guests),
             **said,
         }
@@ -126,12 +139,16 @@ class Api:
     def volume(self, project_id: str = PROJECT, **fields: Any) -> str:
         return self.cinder.add_volume(project_id=project_id, **fields).id
 
-    async def commands(self, after: int = 0, epoch: int = 0, wait_s: float = 10) -> list[Any]:
+    async def commands(
+        self, after: int = 0, epoch: int = 0, wait_s: float = 10, host: str = HOST
+    ) -> list[Any]:
         query = f"after={after}&epoch={epoch}&wait_s={wait_s}"
-        answer = await self.get(f"/v1/hosts/{HOST}/commands?{query}", "agent-1")
+        answer = await self.get(f"/v1/hosts/{host}/commands?{query}", f"agent-{host[-1]}")
         return list(answer["commands"])
 
-    async def report(self, command: dict[str, Any], step: str, **fields: Any) -> ClientResponse:
+    async def report(
+        self, command: dict[str, Any], step: str, host: str = HOST, **fields: Any
+    ) -> ClientResponse:
         body = {
             "operation_id": command["operation_id"],
             "run": command["run"],
@@ -142,7 +159,8 @@ class Api:
             "error": None,
             **fields,
         }
-        answer = await self.ask("POST", f"/v1/hosts/{HOST}/reports", "agent-1", json=body)
+        path, who = f"/v1/hosts/{host}/reports", f"agent-{host[-1]}"
+        answer = await self.ask("POST", path, who, json=body)
         await self.projected()
         return answer
 
@@ -154,7 +172,46 @@ class Api:
             assert answer.status == 200, await answer.text()
         return dict(command)
 
+    async def played(self, answer: ClientResponse, *, until: str | None = None) -> Any:
+        """The operation an answer names, its hosts played: every step succeeds.
+
+        `until`: stop before this step is done.
+        """
+        path = answer.headers["X-Attachment-Ledger-Operation"]
+        while True:
+            shown = await self.get(path)
+            if shown["state"] != "running":
+                return shown
+            for host in (HOST, OTHER):
+                epoch = (await self.get(f"/v1/hosts/{host}"))["epoch"]
+                for command in await self.commands(epoch=epoch, wait_s=0, host=host):
+                    if until in {step["name"] for step in command["steps"]}:
+                        return shown
+                    for step in command["steps"]:
+                        outputs = dict(OUTPUTS.get(step["verb"], {}))
+                        if step["verb"] == "attachment_create":
+                            outputs["attachment_id"] = str(uuid4())
+                        done = await self.report(command, step["name"], host, outputs=outputs)
+                        assert done.status == 200, await done.text()
+
+    async def two_hosts(self, *guests: dict[str, Any]) -> None:
+        """The guests on compute-1, and compute-2 empty."""
+        await self.register(*guests)
+        await self.register(host=OTHER)
+
     # ----------------------------------------------------------------------- users
+
+    async def act(
+        self,
+        server: str,
+        name: str,
+        body: Any = None,
+        who: str = "admin",
+        version: str = "2.95",
+        **headers: str,
+    ) -> ClientResponse:
+        path = f"/v2.1/servers/{server}/action"
+        return await self.ask("POST", path, who, version, json={name: body}, headers=headers)
 
     async def attach(
         self, server: str, volume: str, version: str = "2.89", who: str = "admin", **body: Any
@@ -192,9 +249,10 @@ def guest(project_id: str | None = PROJECT, **fields: Any) -> dict[str, Any]:
         "server_id": str(uuid4()),
         "name": "vm",
         "power_state": "running",
-        "devices": ["vda"],
+        "devices": [],
         "project_id": project_id,
         "user_id": "someone",
+        "definition": DEFINITION,
         **fields,
     }
 
@@ -223,7 +281,8 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         stack.callback(runner.stop)
         wakeups = await stack.enter_async_context(Wakeups(dsn))
         services = Services(
-            service=Service(log, cinder),
+            requests=Requests(log, cinder),
+            service=Service(log, cinder, cinder),
             queries=Queries(pool),
             wakeups=wakeups,
             runner=runner,

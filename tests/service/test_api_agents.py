@@ -15,7 +15,9 @@ SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
 
 
 async def test_registering_shows_guests_and_answers_the_epoch(api: Api) -> None:
-    assert await api.register(guest(name="vm-1")) == {"host": HOST, "epoch": 0, "fenced": False}
+    release: dict[str, Any] = {"guests": [], "attachments": []}
+    known = {"host": HOST, "epoch": 0, "fenced": False, "release": release}
+    assert await api.register(guest(name="vm-1")) == known
     [server] = (await api.get("/v2.1/servers/detail"))["servers"]
     assert server["name"] == "vm-1"
 

@@ -294,7 +294,7 @@ async def test_repeating_what_cannot_be_changed_is_no_change(api: Api) -> None:
     assert answer.status == 202, await answer.text()
 
 
-async def test_a_swap_is_refused_as_nothing_migrates(api: Api) -> None:
+async def test_a_user_cannot_swap_volumes_unless_the_settings_say_so(api: Api) -> None:
     """LP 2112187."""
     server, volume = await api.attached()
     head = await api.head()
@@ -302,6 +302,7 @@ async def test_a_swap_is_refused_as_nothing_migrates(api: Api) -> None:
         answer = await api.ask(
             "PUT",
             path(server, volume),
+            who="member",
             version=version,
             json={"volumeAttachment": {"volumeId": wanted}},
         )

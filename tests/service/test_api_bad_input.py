@@ -114,7 +114,7 @@ BODIES: dict[str, tuple[str, str, str, Any, int, str]] = {
     ),
     "detach: not attached": ("DELETE", f"{VOLUMES}/{UNKNOWN}", "admin", None, 404, "itemNotFound"),
     "detach: no uuid": ("DELETE", f"{VOLUMES}/vol", "admin", None, 404, "itemNotFound"),
-    "no such resource": ("GET", "/v2.1/flavors", "admin", None, 404, "itemNotFound"),
+    "no such resource": ("GET", "/v2.1/images", "admin", None, 404, "itemNotFound"),
     "no such method": ("DELETE", "/v2.1/servers", "admin", None, 405, "badMethod"),
     "act: none": (*ACTIONS, {}, 400, "invalid"),
     "act: two": (*ACTIONS, {"retry": {"reason": "a"}, "unwind": {"reason": "b"}}, 400, "invalid"),

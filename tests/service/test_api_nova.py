@@ -19,14 +19,14 @@ async def test_the_version_documents_are_open_to_everybody(api: Api) -> None:
     for path in ("/v2.1", "/v2.1/"):
         single = (await api.get(path, None))["version"]
         assert (single["id"], single["status"]) == ("v2.1", "CURRENT")
-        assert (single["min_version"], single["version"]) == ("2.1", "2.101")
+        assert (single["min_version"], single["version"]) == ("2.1", "2.105")
         assert listed["links"] == single["links"]
         assert single["links"][0]["href"].endswith("/v2.1/")
 
 
 # --------------------------------------------------------------------- microversions
 
-OUT_OF_RANGE = "Version {} is not supported by the API. Minimum is 2.1 and maximum is 2.101."
+OUT_OF_RANGE = "Version {} is not supported by the API. Minimum is 2.1 and maximum is 2.105."
 MALFORMED = "API Version String {} is of invalid format. Must be of format MajorNum.MinorNum."
 
 
@@ -39,8 +39,8 @@ MALFORMED = "API Version String {} is of invalid format. Must be of format Major
         ({"OpenStack-API-Version": "volume 3.69, compute 2.60"}, "2.60"),
         ({"OpenStack-API-Version": "volume 3.69", "X-OpenStack-Nova-API-Version": "2.3"}, "2.3"),
         ({"OpenStack-API-Version": "compute 2.79", "X-OpenStack-Nova-API-Version": "2.3"}, "2.79"),
-        ({"OpenStack-API-Version": "compute latest"}, "2.101"),
-        ({"X-OpenStack-Nova-API-Version": "2.latest"}, "2.101"),
+        ({"OpenStack-API-Version": "compute latest"}, "2.105"),
+        ({"X-OpenStack-Nova-API-Version": "2.latest"}, "2.105"),
     ],
 )
 def test_the_version_spoken(headers: dict[str, str], version: str) -> None:
@@ -50,7 +50,7 @@ def test_the_version_spoken(headers: dict[str, str], version: str) -> None:
 @pytest.mark.parametrize(
     ("text", "status", "message"),
     [
-        ("2.102", 406, OUT_OF_RANGE),
+        ("2.106", 406, OUT_OF_RANGE),
         ("2.0", 406, OUT_OF_RANGE),
         ("3.1", 406, OUT_OF_RANGE),
         ("two", 400, MALFORMED),
@@ -72,7 +72,7 @@ async def test_answers_say_their_version_both_ways_and_that_they_vary(api: Api) 
     assert answer.headers["Vary"] == "OpenStack-API-Version, X-OpenStack-Nova-API-Version"
     answer = await api.ask("GET", "/v2.1/servers")
     assert answer.headers["X-OpenStack-Nova-API-Version"] == "2.1"
-    answer = await api.ask("GET", "/v2.1/servers", version="2.102")
+    answer = await api.ask("GET", "/v2.1/servers", version="2.106")
     assert answer.status == 406
     assert list(await answer.json()) == ["computeFault"]
 
@@ -85,6 +85,7 @@ ROW = {
     "device_name": "vdb",
     "tag": "logs",
     "delete_on_termination": True,
+    "boot_index": 0,
 }
 IDS = {"volumeId": ROW["volume_id"], "serverId": ROW["server_id"]}
 DEVICE = {"device": "/dev/vdb"}
@@ -101,7 +102,8 @@ NEW_IDS = {"attachment_id": ROW["attachment_id"], "bdm_uuid": ROW["bdm_id"]}
         (79, {**IDS, **DEVICE, "id": ROW["volume_id"], "tag": "logs", **FLAG}),
         (88, {**IDS, **DEVICE, "id": ROW["volume_id"], "tag": "logs", **FLAG}),
         (89, {**IDS, **DEVICE, "tag": "logs", **FLAG, **NEW_IDS}),
-        (101, {**IDS, **DEVICE, "tag": "logs", **FLAG, **NEW_IDS}),
+        (104, {**IDS, **DEVICE, "tag": "logs", **FLAG, **NEW_IDS}),
+        (105, {**IDS, **DEVICE, "tag": "logs", **FLAG, **NEW_IDS, "boot_index": 0}),
     ],
 )
 def test_what_each_version_shows_of_an_attachment(minor: int, wanted: dict[str, Any]) -> None:
@@ -136,6 +138,7 @@ async def test_what_each_version_answers_to_an_attach(
         ("tag", "logs", "2.48", "2.49"),
         ("delete_on_termination", True, "2.78", "2.79"),
         ("delete_on_termination", "yes", "2.78", "2.79"),
+        ("is_root", False, "2.104", "2.105"),
     ],
 )
 async def test_keys_of_newer_versions_are_unknown_before(
@@ -146,7 +149,7 @@ async def test_keys_of_newer_versions_are_unknown_before(
     assert answer.status == 400
     text = (await answer.json())["badRequest"]["message"]
     assert text == f"Additional properties are not allowed ('{field}' was unexpected)"
-    assert (await api.attach(server, volume, since, **{field: value})).status == 200
+    assert (await api.attach(server, volume, since, **{field: value})).status in {200, 202}
 
 
 async def test_unknown_query_keys_are_refused_from_2_75(api: Api) -> None:

@@ -237,8 +237,10 @@ async def test_fencing_raises_the_epoch_and_ends_what_the_host_owes(api: Api) ->
     shown = await answer.json()
     assert (shown["fenced"], shown["epoch"]) == (True, 1)
     assert (shown["fence_reason"], shown["fence_evidence"]) == ("host is dead", "power is off")
-    # It may half have happened on the host: parked, not pretended to be undone.
-    assert (await api.finished(attach))["state"] == "parked"
+    # The fence is the evidence by which the ledger undoes what the host may have done.
+    operation = await api.finished(attach)
+    assert (operation["state"], operation["outcome"]) == ("finished", "failed")
+    assert operation["error"]["code"] == "host_fenced"
     late = await api.report(command, "update")
     assert (late.status, (await late.json())["code"]) == (409, "stale_epoch")
     assert await api.commands(epoch=1, wait_s=0) == []
@@ -315,9 +317,11 @@ async def test_streams_are_bounded(api: Api) -> None:
 
 async def test_flows_are_shown_as_tables(api: Api) -> None:
     names = [flow["name"] for flow in (await api.get("/v1/flows"))["flows"]]
-    assert names == ["attach", "detach"]
+    assert names == list(FLOWS)
     detach = await api.get("/v1/flows/detach")
-    assert detach["pivot"] == "unplug"
+    assert (detach["pivot"], detach["exclusive"], detach["patient"]) == ("unplug", False, False)
+    assert detach["summary"].startswith("Detach a volume")
+    assert (detach["stages"][0]["once"], detach["stages"][0]["side"]) == (False, "current")
     assert detach["stages"][0]["steps"][0] == {
         "name": "unplug",
         "do": "disk_unplug",

@@ -388,6 +388,20 @@ def test_fencing_sends_reason_and_evidence(
     assert capsys.readouterr().out == "fenced\n"
 
 
+def test_a_host_that_may_hold_what_is_not_its_any_more_is_suspect_and_tells_what(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = schemas.Leftovers.model_validate({"guests": [SERVER], "attachments": [ATTACHMENT]})
+    stub.answers["GET /v1/hosts/hv1"] = host(suspect=True, leftovers=left)
+    assert run("host", "show", "hv1") == 0
+    shown = capsys.readouterr().out
+    assert "| state            | suspect" in shown
+    assert f"guest {SERVER}" in shown
+    assert f"attachment {ATTACHMENT}" in shown
+    assert run("host", "show", "hv1", "-f", "json") == 0
+    assert json.loads(capsys.readouterr().out)["leftovers"]["guests"] == [SERVER]
+
+
 # --- the live feed -------------------------------------------------------------------------------
 
 

@@ -5,31 +5,43 @@ from __future__ import annotations
 import pytest
 
 from handlers.flows import FLOWS
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
 from host_agent.contract import Verb
 from ledger import diagram
 from ledger.cli import shell
 
 SMALL = Flow(
     name="small",
-    pivot="take",
+    pivot="move",
     stages=(
-        Stage(Place.HOST, (Step("take", Verb.DISK_UNPLUG, undo=Verb.DISK_PLUG),)),
+        Stage(
+            Place.DESTINATION,
+            (Step("take", Verb.ATTACHMENT_CREATE, undo=Verb.ATTACHMENT_DELETE),),
+            side=Side.NEW,
+        ),
+        Stage(Place.SOURCE, (Step("move", Verb.GUEST_MIGRATE, undo=Verb.GUEST_STAY),), once=True),
         Stage(Place.LEDGER, (Step("forget", LedgerVerb.MAPPING_UNBIND),)),
     ),
 )
 
 TEXT = """\
-user       ledger     Cinder     agent      os-brick   libvirt
- |--------->|          |          |          |          |  small request
- |          |-------------------->|          |          |  command: take
- |          |          |          |-------------------->|  take: detach device, live and persistent
- |          |          |          |          |          |  -- pivot: from here on only forward, or park
- |          |<--------------------|          |          |  a report after each step
- |          o          |          |          |          |  forget: end the mapping
- |          |          |          |          |          |  -- if a step up to take fails: undo what may have happened, in reverse
- |          |          |          |-------------------->|  undo take: attach device, live and persistent
- |          |          |          |          |          |  -- if an undo or a step after the pivot fails: park
+user        ledger      Cinder      source      destination libvirt
+ |---------->|           |           |           |           |  small request
+ |           |           |           |           |           |  each volume:
+ |           |---------------------------------->|           |    command: take
+ |           |           |<----------------------|           |    take: attachment create with connector (new)
+ |           |<----------------------------------|           |    a report after each step
+ |           |---------------------->|           |           |  command: move
+ |           |           |           |---------------------->|  move: migrate live to the destination
+ |           |           |           |           |           |  -- pivot: from here on only forward, or park
+ |           |<----------------------|           |           |  a report after each step
+ |           |           |           |           |           |  each volume:
+ |           o           |           |           |           |    forget: end the mapping
+ |           |           |           |           |           |  -- if a step up to move fails: undo what may have happened, in reverse
+ |           |           |           |---------------------->|  undo move: end the migration, if it still runs
+ |           |           |           |           |           |  each volume:
+ |           |           |<----------------------|           |    undo take: attachment delete (new)
+ |           |           |           |           |           |  -- if an undo or a step after the pivot fails: park
 """  # noqa: E501
 
 MERMAID = """\
@@ -37,17 +49,27 @@ sequenceDiagram
     participant user as user
     participant ledger as ledger
     participant Cinder as Cinder
-    participant agent as agent
-    participant osbrick as os-brick
+    participant source as source
+    participant destination as destination
     participant libvirt as libvirt
     user->>ledger: small request
-    ledger->>agent: command: take
-    agent->>libvirt: take: detach device, live and persistent
+    loop each volume
+        ledger->>destination: command: take
+        destination->>Cinder: take: attachment create with connector (new)
+        destination-->>ledger: a report after each step
+    end
+    ledger->>source: command: move
+    source->>libvirt: move: migrate live to the destination
     Note over user,libvirt: pivot: from here on only forward, or park
-    agent-->>ledger: a report after each step
-    ledger->>ledger: forget: end the mapping
-    Note over user,libvirt: if a step up to take fails: undo what may have happened, in reverse
-    agent->>libvirt: undo take: attach device, live and persistent
+    source-->>ledger: a report after each step
+    loop each volume
+        ledger->>ledger: forget: end the mapping
+    end
+    Note over user,libvirt: if a step up to move fails: undo what may have happened, in reverse
+    source->>libvirt: undo move: end the migration, if it still runs
+    loop each volume
+        destination->>Cinder: undo take: attachment delete (new)
+    end
     Note over user,libvirt: if an undo or a step after the pivot fails: park
 """
 
@@ -63,6 +85,12 @@ def test_mermaid() -> None:
 def test_every_verb_has_another_end() -> None:
     assert set(diagram.CALLS) == {*LedgerVerb, *Verb}
     assert {party for party, _ in diagram.CALLS.values()} <= set(diagram.PARTIES)
+
+
+def test_a_flow_that_has_nothing_to_undo_does_not_say_that_it_parks() -> None:
+    drawn = diagram.text(FLOWS["stop"])
+    assert "if a step fails: nothing to undo" in drawn
+    assert "park" not in drawn
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=lambda flow: flow.name)
@@ -87,4 +115,4 @@ def test_flow_show_prints_the_table_and_the_diagram(capsys: pytest.CaptureFixtur
 
 def test_an_unknown_flow_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert shell.main(["flow", "show", "teleport"]) == 3
-    assert "Flows: attach, detach" in capsys.readouterr().err
+    assert f"Flows: {', '.join(FLOWS)}" in capsys.readouterr().err

@@ -70,6 +70,53 @@ def test_unknown_outcomes_are_called_that() -> None:
     )
 
 
+def test_a_request_tells_volumes_server_and_where_it_goes() -> None:
+    lanes = [{"volume_id": "a", "new": {"host": "hv2"}}, {"volume_id": ""}]
+    plan = {"lanes": lanes, "hosts": {"source": "hv1", "destination": "hv2"}}
+    body = {"flow": "live_migrate", "server_id": "s", "plan": plan}
+    told = sentence("Operation.OperationStarted", body)
+    assert told == "Live migrate requested: volume a, volume (new), server s, to hv2"
+    swap = {"lanes": [{"volume_id": "a", "new": {"volume_id": "b"}}], "hosts": {"host": "hv1"}}
+    told = sentence("Operation.OperationStarted", {**body, "flow": "swap", "plan": swap})
+    assert told == "Swap requested: volume a -> b, server s"
+
+
+def test_steps_of_several_volumes_are_told_apart_and_those_of_the_server_name_none() -> None:
+    steps = [{"step": "connect", "undo": False, "lane": lane, "took_ms": 3} for lane in (-1, 0, 1)]
+    told = [sentence("Operation.StepSucceeded", body) for body in steps]
+    assert told == [
+        "Step connect done in 3 ms",
+        "Step connect done in 3 ms",
+        "Step connect of lane 1 done in 3 ms",
+    ]
+
+
+def test_an_undo_that_came_too_late_is_not_told_as_done() -> None:
+    body = {"step": "migrate", "undo": True, "lane": -1, "outputs": {"passed": True}}
+    assert sentence("Operation.StepSucceeded", body) == (
+        "Too late to undo step migrate: it has happened, and the flow goes on"
+    )
+
+
+def test_what_cinder_refused_without_harm_is_told() -> None:
+    body = {"step": "volume", "lane": 0, "took_ms": 3, "outputs": {"refused": "It is in use."}}
+    told = sentence("Operation.StepSucceeded", body)
+    assert told == "Step volume done in 3 ms; Cinder refused: It is in use."
+
+
+def test_an_attachment_that_is_kept_for_a_revert_is_told() -> None:
+    body = {"volume_id": "v", "attachment_id": "a2", "kept": "a1"}
+    told = sentence("BlockDeviceMapping.AttachmentSwitched", body)
+    assert told.endswith("through attachment a2 now; a1 is kept until the resize is settled")
+
+
+def test_leftovers_are_named() -> None:
+    body = {"guests": ["g"], "attachments": []}
+    assert sentence("Host.LeftoversFound", body) == (
+        "Host still has what is not its any more: guests g; attachments none"
+    )
+
+
 def test_the_timeline_is_grouped_by_operation_and_leaves_out_bookkeeping() -> None:
     started = {
         "flow": "attach",
@@ -135,3 +182,45 @@ def test_progress_is_one_line_with_what_is_wrong() -> None:
         "detach: running, step disconnect, 2 attempts: The device is busy. (busy)"
     )
     assert plan.progress(finished().model_dump(mode="json")) == "detach: completed"
+
+
+def test_the_plan_of_a_move_tells_hosts_volumes_sides_and_what_is_for_the_server() -> None:
+    other = "66666666-6666-4666-8666-666666666666"
+    steps = [
+        step("connect", "done", place="hv2", side="new", took_ms=5),
+        step("connect", "done", place="hv2", side="new", lane=1, volume_id=other, took_ms=6),
+        step("migrate", "running", lane=-1, volume_id=None),
+        step("disconnect"),
+        step("disconnect", lane=1, volume_id=other),
+    ]
+    progress = {"run": 3, "done_bytes": 2**30, "total_bytes": 2**32}
+    shown = operation(
+        flow="live_migrate",
+        destination="hv2",
+        steps=steps,
+        progress=[{**progress, "updated_at": "2026-11-20T10:00:09Z"}],
+    ).model_dump(mode="json")
+    assert list(plan.drawing(shown)) == [
+        f"on hv2, lane 0: {VOLUME}, new attachment",
+        "    connect             done, 5 ms",
+        f"on hv2, lane 1: {other}, new attachment",
+        "    connect             done, 6 ms",
+        "on hv1, the server",
+        " -> migrate             running",
+        f"on hv1, lane 0: {VOLUME}",
+        "    disconnect",
+        f"on hv1, lane 1: {other}",
+        "    disconnect",
+    ]
+    assert plan.progress(shown) == "live_migrate: running, step migrate, 25% of 4.0 GiB"
+    told = plan.fields(shown)
+    assert told["destination"] == "hv2"
+    assert told["progress"].human_readable() == "25% of 4.0 GiB"
+
+
+def test_the_commands_offered_name_the_lane_that_is_left() -> None:
+    left = {"step": "remove", "lane": -1, "undo": False, "volume_id": None, "error": None}
+    shown = operation(state="parked", left=[left], acts=["skip"]).model_dump(mode="json")
+    assert list(plan.next_commands(shown)) == [
+        f"attachment-ledger operation skip {OPERATION} remove --lane -1 --reason ..."
+    ]

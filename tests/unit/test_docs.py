@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from handlers.flows import FLOWS
+from ledger import flow_pages
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/lab/*.md")])
 
@@ -23,3 +26,20 @@ def test_every_test_that_holds_off_a_bug_exists() -> None:
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_the_pages_of_the_flows_are_what_their_tables_say() -> None:
+    written = {path.name: path.read_text() for path in (ROOT / "docs/flows").iterdir()}
+    assert written == flow_pages.pages(), "run: make docs"
+
+
+def test_every_flow_has_a_page_and_a_place_in_the_index() -> None:
+    pages = flow_pages.pages()
+    assert set(pages) == {flow_pages.INDEX, *(f"{name}.md" for name in FLOWS)}
+    assert [name for name in FLOWS if f"[{name}]({name}.md)" not in pages[flow_pages.INDEX]] == []
+
+
+def test_pages_of_flows_that_are_gone_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "teleport.md").write_text("# teleport\n")
+    flow_pages.write(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == flow_pages.pages()

@@ -1,0 +1,77 @@
+"""Clearing what a host that was fenced still holds, and that is not its any more (D7).
+
+While it was away its guests were rebuilt elsewhere, and their attachments given up.
+The ledger says what of all that this host shows is to go: first the guests, for nothing
+is disconnected under one, then the connections, by this host's own records, for Cinder
+has forgotten them or knows the other host's only.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Self
+
+from host_agent.context import Clock, is_missing
+from host_agent.executor import World
+from host_agent.locks import Locks, volume_names
+from host_agent.ports import PortError, VolumeView
+from host_agent.records import Record
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Release:
+    """Servers and attachments, by their ids."""
+
+    guests: tuple[str, ...] = ()
+    attachments: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.guests or self.attachments)
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        """From the answer to a registration; a ledger that says nothing wants nothing."""
+        data = data if isinstance(data, dict) else {}
+        return cls(tuple(data.get("guests") or ()), tuple(data.get("attachments") or ()))
+
+
+class Leftovers:
+    """Clears them.  Each call may be repeated, and goes on where it failed."""
+
+    def __init__(self, world: World, locks: Locks, clock: Clock) -> None:
+        self._world, self._locks, self._clock = world, locks, clock
+
+    def clear(self, release: Release) -> None:
+        """Blocks; PortError if something could not be done yet."""
+        for server_id in release.guests:
+            with self._locks.hold([f"server-{server_id}"], self._clock):
+                _LOG.warning("removing guest %s: it is not this host's any more", server_id)
+                self._world.guests.remove(server_id)
+        for attachment_id in release.attachments:
+            record = self._world.records.get(attachment_id)
+            if record is not None:
+                self._disconnect(record, frozenset(release.attachments))
+
+    def _disconnect(self, record: Record, leaving: frozenset[str]) -> None:
+        """Disconnect, unless by an attachment that stays this host has the volume rightly."""
+        volume_id = record.volume_id
+        names = volume_names({volume_id: self._volume(volume_id)}, multiattach=True)
+        pair = f"server-{record.server_id}-{volume_id}"  # a run of before may not have ended
+        with self._locks.hold([pair, *names], self._clock):
+            staying = [r for r in self._world.records.values() if r.attachment_id not in leaving]
+            if not any(other.volume_id == volume_id for other in staying):
+                _LOG.warning("disconnecting volume %s: it is not this host's any more", volume_id)
+                for info in record.infos:
+                    self._world.brick.disconnect(info)
+            self._world.records.pop(record.attachment_id, None)
+
+    def _volume(self, volume_id: str) -> VolumeView | None:
+        try:
+            return self._world.cinder.volume(volume_id)
+        except PortError as error:
+            if is_missing(error):
+                return None
+            raise

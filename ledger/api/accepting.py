@@ -1,0 +1,154 @@
+"""How a request becomes an operation, whatever it is for, and what its answer says of it.
+
+Acceptance is the ledger's (`ledger.requests`); here is what a caller meets around it: an
+operation in the way is waited for, a little; a key makes repeating safe; the address of
+the operation is in the headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+
+from aggregates.errors import ClaimedError
+from aggregates.operation import OperationState, Outcome
+from handlers.guards import NEW_FLOW_VERSION, Contact
+from ledger.api.call import Call, late
+from ledger.api.hosts import contact_of, is_alive
+from ledger.api.problem import ApiError, not_found
+from ledger.requests import Accepted, Fleet, operation_id_of
+from ledger.wakeups import operation_key
+
+#: How long a request waits for an operation in its way before it is refused (409).
+CLAIM_WAIT_S = 2.0
+
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}\Z")
+_log = structlog.get_logger(__name__)
+
+Row = dict[str, Any]
+
+
+def idempotency_key(call: Call) -> str | None:
+    """The key that makes repeating this request safe, if it has one."""
+    key = call.request.headers.get("Idempotency-Key")
+    if key is not None and not _IDEMPOTENCY_KEY.match(key):
+        message = "Idempotency-Key: 1 to 255 visible ASCII characters are wanted"
+        raise ApiError(400, "idempotency_key", message)
+    return key
+
+
+async def earlier(call: Call) -> Row | None:
+    """The operation that a request with the same key began, if it did."""
+    key = idempotency_key(call)
+    if key is None:
+        return None
+    operation_id = operation_id_of(call.context(), key)
+    return await call.services.queries.operation(str(operation_id))
+
+
+async def fleet(call: Call, *, attaches: bool = False) -> Fleet:
+    """What is known of hosts just now; `attaches`: the request makes new attachments.
+
+    S1: "only use the new API when all nova-compute nodes have been upgraded".
+    """
+    loop, services = asyncio.get_running_loop(), call.services
+
+    def contact(host: str) -> Contact:  # asked by the worker thread that decides
+        return asyncio.run_coroutine_threadsafe(contact_of(services, host), loop).result()
+
+    legacy = False
+    if attaches:
+        legacy = any(
+            row["service_version"] < NEW_FLOW_VERSION and is_alive(services, row["seen_at"])
+            for row in await services.queries.hosts()
+        ) or not await asyncio.to_thread(services.cinder.new_flow)
+    return Fleet(contact=contact, legacy=legacy)
+
+
+async def accepted(call: Call, ask: Callable[[], Accepted]) -> Accepted:
+    """Have the request accepted; if an operation is in its way, once more when that ends.
+
+    Cinder says `in-use`, or `available`, a moment before our operation is over: a client
+    that waits for that and asks at once must not be told that it comes too early.  Returns
+    when all of it can be read.
+    """
+    try:
+        done = await asyncio.to_thread(ask)
+    except ClaimedError as claimed:
+        operation_id = claimed.fields["operation_id"]
+
+        async def ended() -> OperationState | None:
+            row = await call.services.queries.operation(operation_id)
+            return row["state"] if row and row["state"] != OperationState.RUNNING else None
+
+        state = await call.until(operation_key(operation_id), ended, CLAIM_WAIT_S)
+        if state != OperationState.FINISHED:
+            raise
+        done = await asyncio.to_thread(ask)
+    await call.written(done.position)
+    return done
+
+
+async def refuse_foreign_volume(call: Call, volume_id: str) -> None:
+    """We ask Cinder as a service that sees all volumes, so their project is ours to check."""
+    if call.identity.everywhere:
+        return
+    view = await asyncio.to_thread(call.services.cinder.volume, volume_id)
+    if view.project_id is None:
+        _log.warning("volume_without_project", volume=volume_id)
+    if not call.identity.sees(view.project_id):
+        raise not_found("not_found", f"Volume {volume_id} could not be found.")
+
+
+async def bound(call: Call, done: Accepted, wait_s: float) -> Row:
+    """The operation, once its volumes are reserved and bound, or it is over, or at the deadline."""
+
+    async def look() -> Row | None:
+        row = await call.services.queries.operation(done.operation_id)
+        settled = row is not None and (row["bound"] or row["state"] != OperationState.RUNNING)
+        return row if settled else None
+
+    row = await call.until(operation_key(done.operation_id), look, wait_s)
+    row = row or await call.services.queries.operation(done.operation_id)
+    if row is None:  # repeated, and accepted just now by a process whose projections are late
+        raise late()
+    return row
+
+
+def refuse_failed(row: Row) -> None:
+    """Raises what went wrong, if the operation is over without success."""
+    parked = row["state"] == OperationState.PARKED
+    if parked or (row["state"] == OperationState.FINISHED and row["outcome"] != Outcome.COMPLETED):
+        raise _failed(row)
+
+
+#: Where a failed attach is the caller's to mend; everything else is a 500.
+_STATUS_OF_FAILURE = {
+    "refused": HTTPStatus.BAD_REQUEST,
+    "not_found": HTTPStatus.NOT_FOUND,
+    "forbidden": HTTPStatus.FORBIDDEN,
+    "cancelled": HTTPStatus.CONFLICT,
+    "host_fenced": HTTPStatus.CONFLICT,
+    "cinder_unavailable": HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+def _failed(row: Row) -> ApiError:
+    """The first error of the operation as an answer; Cinder's refusals in Cinder's words."""
+    error = row["error"] or {"code": "cancelled", "message": "The operation was cancelled."}
+    status = _STATUS_OF_FAILURE.get(error["code"], HTTPStatus.INTERNAL_SERVER_ERROR)
+    operation_id = str(row["operation_id"])
+    return ApiError(
+        status, error["code"], error["message"], operation=operation_id, **headers(operation_id)
+    )
+
+
+def headers(operation_id: str) -> dict[str, str]:
+    """Where the operation can be followed."""
+    path = f"/v1/operations/{operation_id}"
+    return {"X-Attachment-Ledger-Operation": path, "Link": f'<{path}>; rel="monitor"'}

@@ -1,0 +1,203 @@
+"""POST /v2.1/servers/{id}/action and DELETE /v2.1/servers/{id}: Nova's server actions.
+
+A table: what each action's body may say, which flow it begins and with what.  Each is
+answered when it is accepted; the operation is in the headers.  A destination that nobody
+named is chosen here (`ledger.placement`), and checked again when the request is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from aggregates import errors
+from handlers.actions import Act
+from handlers.definition import size_of
+from ledger import auth, placement
+from ledger.api import accepting, microversions, server_state
+from ledger.api import schemas_actions as said
+from ledger.api.call import Call, answer
+from ledger.api.hosts import is_alive
+from ledger.api.problem import ApiError
+from ledger.api.schemas import Asked
+from ledger.api.servers import server_row, shown
+
+Row = dict[str, Any]
+More = Callable[[Call, Row, Any], Awaitable[Row]]
+
+
+async def server_action(call: Call) -> web.StreamResponse:
+    """POST action: one of `ACTIONS`."""
+    data = await call.json_object()
+    if len(data) != 1:
+        raise ApiError(400, "invalid", "There is one action in a request, no more and no less.")
+    [(name, body)] = data.items()
+    action = ACTIONS.get(name)
+    if action is None:
+        raise ApiError(400, "no_such_action", f"There is no such action: {name[:64]}")
+    if not call.identity.roles & auth.ACTION_POLICY[name]:
+        wanted = " or ".join(sorted(auth.ACTION_POLICY[name]))
+        raise ApiError(
+            403,
+            "forbidden",
+            f"Policy doesn't allow {name} to be performed: it needs the role {wanted}.",
+        )
+    row = await server_row(call)
+    asked = action.asked(body, call.version)
+    more = await action.more(call, row, asked)
+    request = Act(server_id=str(row["server_id"]), flow=action.flow, **more)
+    headers = await begun(call, request)
+    if name == "rebuild":  # alone in being answered with the server
+        whole = {"server": await shown(call, await server_row(call))}
+        return answer(whole, HTTPStatus.ACCEPTED, headers)
+    if name == "evacuate" and call.version < microversions.EVACUATE_WITHOUT_PASSWORD:
+        return answer({"adminPass": asked.adminPass}, HTTPStatus.OK, headers)
+    return web.Response(status=action.status, headers=headers)
+
+
+async def server_delete(call: Call) -> web.StreamResponse:
+    """DELETE: the server is gone at once, the release of what it has goes on."""
+    server_id = str((await server_row(call))["server_id"])
+    key, context = accepting.idempotency_key(call), call.context()
+    done = await accepting.accepted(
+        call, lambda: call.services.requests.delete(server_id, context, key)
+    )
+    headers = accepting.headers(done.operation_id)
+    return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
+
+
+async def begun(call: Call, request: Act) -> dict[str, str]:
+    """Have the request accepted; the headers that name its operation."""
+    key, context = accepting.idempotency_key(call), call.context()
+    fleet = await accepting.fleet(call)
+    done = await accepting.accepted(
+        call, lambda: call.services.requests.act(request, context, fleet, key)
+    )
+    return accepting.headers(done.operation_id)
+
+
+async def destination(
+    call: Call, wanted: str | None, *, without: str | None = None, migration: bool = False
+) -> str:
+    """The host that is wanted, or the best.  A request that is repeated gets the same."""
+    if wanted is not None:
+        return wanted
+    before = await accepting.earlier(call)
+    if before is not None:
+        return str(before["destination"] or before["host"])
+    rows = await call.services.queries.hosts()
+    hosts = [{**row, "alive": is_alive(call.services, row["seen_at"])} for row in rows]
+    return placement.choose_host(hosts, without=without, migration=migration)
+
+
+# ---------------------------------------------------------------------- what each one says
+
+
+async def _live(call: Call, row: Row, asked: said.MigrateLive) -> Row:
+    host = await destination(call, asked.host, without=row["host"], migration=True)
+    return {"destination": host}
+
+
+async def _cold(call: Call, row: Row, asked: said.Migrate | None) -> Row:
+    wanted = asked.host if asked else None
+    return {"destination": await destination(call, wanted, without=row["host"])}
+
+
+async def _resize(call: Call, row: Row, asked: said.Resize) -> Row:
+    flavor = str(asked.flavorRef)
+    size = server_state.size_of_flavor(flavor)
+    if size is None:
+        raise ApiError(400, "no_flavor", f"Flavor {flavor[:100]} could not be found.")
+    if size == size_of(row["definition"]):
+        raise ApiError(400, "same_flavor", "When resizing, instances must change flavor!")
+    host = await destination(call, None, without=row["host"])
+    return {"destination": host, "vcpus": size[0], "memory_mb": size[1]}
+
+
+async def _evacuate(call: Call, row: Row, asked: said.Evacuate) -> Row:
+    stopped = {"running": False} if call.version >= microversions.EVACUATE_TO_STOPPED else {}
+    return {"destination": await destination(call, asked.host, without=row["host"]), **stopped}
+
+
+async def _unshelve(call: Call, row: Row, asked: said.Unshelve | None) -> Row:
+    del row
+    wanted = asked.host if asked else None
+    if wanted is not None and not call.identity.everywhere:
+        raise ApiError(403, "forbidden", "Naming the host needs the role admin or operator.")
+    return {"destination": await destination(call, wanted)}
+
+
+async def _offload(call: Call, row: Row, asked: None) -> Row:
+    """Shelving here is offloading: there is no server left for which this is to be done."""
+    del call, asked
+    raise errors.VmStateError(
+        action="shelveOffload", server_id=row["server_id"], vm_state=row["vm_state"]
+    )
+
+
+async def _reboot(call: Call, row: Row, asked: said.Reboot) -> Row:
+    del call
+    hard = asked.type is said.RebootType.HARD
+    if not hard and row["vm_state"] != "active":  # Nova: nobody would answer a soft one
+        raise errors.VmStateError(
+            action="reboot", server_id=row["server_id"], vm_state=row["vm_state"]
+        )
+    return {"force": hard, "running": True}
+
+
+async def _rebuild(call: Call, row: Row, asked: said.Rebuild) -> Row:
+    del call, row
+    if asked.imageRef:
+        raise ApiError(
+            400,
+            "image",
+            "There are no images here: a server is rebuilt with the volumes it has. "
+            "Leave imageRef empty, as the server shows its image.",
+        )
+    return {}
+
+
+async def _plain(call: Call, row: Row, asked: None) -> Row:
+    del call, row, asked
+    return {}
+
+
+@dataclass(frozen=True)
+class Action:
+    """`body` None: whatever is sent says nothing; `nullable`: null will do."""
+
+    flow: str
+    body: type[Asked] | None = None
+    more: More = _plain
+    nullable: bool = False
+    status: HTTPStatus = HTTPStatus.ACCEPTED
+
+    def asked(self, body: Any, version: microversions.Version) -> Any:
+        if self.body is None or (body is None and self.nullable):
+            return None
+        asked = self.body.model_validate(body, strict=True)
+        said.refuse_unknown(asked, version)
+        return asked
+
+
+ACTIONS: dict[str, Action] = {
+    "os-migrateLive": Action("live_migrate", said.MigrateLive, _live),
+    "migrate": Action("resize", said.Migrate, _cold, nullable=True),
+    "resize": Action("resize", said.Resize, _resize),
+    "confirmResize": Action("confirm_resize", status=HTTPStatus.NO_CONTENT),
+    "revertResize": Action("revert_resize"),
+    "evacuate": Action("evacuate", said.Evacuate, _evacuate, status=HTTPStatus.OK),
+    "shelve": Action("shelve"),
+    "shelveOffload": Action("shelve", more=_offload),
+    "unshelve": Action("unshelve", said.Unshelve, _unshelve, nullable=True),
+    "os-start": Action("start"),
+    "os-stop": Action("stop"),
+    "pause": Action("pause"),
+    "unpause": Action("unpause"),
+    "reboot": Action("reboot", said.Reboot, _reboot),
+    "rebuild": Action("rebuild", said.Rebuild, _rebuild),
+}

@@ -1,0 +1,194 @@
+"""What agents say, checked before it is used: ids, sizes, the outputs the contract names.
+
+Nothing else of a report reaches the log, so that no secret can (D5).
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from handlers.definition import size_of
+from host_agent.contract import (
+    Guest,
+    PowerState,
+    Registration,
+    Report,
+    StepError,
+    WireError,
+)
+from ledger.api.call import canonical
+from ledger.telemetry import masked
+
+GUESTS_MAX = 10_000
+CONNECTIONS_MAX = 100_000
+DEFINITION_CHARS_MAX = 64 * 1024
+DEVICES_MAX = 1_000
+CAPABILITIES_MAX = 64
+MESSAGE_CHARS_MAX = 1_000
+NUMBER_MAX = 2**31 - 1
+
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{0,255}\Z")
+_WORD = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}\Z", re.ASCII)
+
+#: What a report's outputs may say (contract.Report); all else is dropped.
+_OUTPUTS = {
+    "driver": re.compile(r"[\w.+-]{1,64}\Z", re.ASCII),
+    "target_digest": re.compile(r"[\w:.+/=-]{1,128}\Z", re.ASCII),
+    "device_path": re.compile(r"[\w:.+/@=,-]{1,512}\Z", re.ASCII),
+    "device_name": re.compile(r"[a-z0-9]{1,32}\Z", re.ASCII),
+    "bus": re.compile(r"[a-z0-9]{1,16}\Z", re.ASCII),
+}
+_FLAGS = frozenset({"shared", "passed"})
+#: Where a disk's data is, as a host sees it (ports.Disk.source and how to read it): these
+#: keys, and none that could hold a secret; a cephx secret is only named.
+_DISK_TEXT = re.compile(r"[\w:.+/@=,\[\]-]{0,512}\Z", re.ASCII)
+_DISK_KEYS = frozenset({"type", "path", "protocol", "name", "format"})
+_DISK_FLAGS = frozenset({"discard", "readonly"})
+_HOSTS_OF_A_DISK_MAX = 64
+#: To receive live migrations: where libvirt is, and where memory is sent.
+_MIGRATION_KEYS = frozenset({"uri", "address"})
+_URI = re.compile(r"[\w:.+/@=?&,%\[\]-]{1,512}\Z", re.ASCII)
+
+_log = structlog.get_logger(__name__)
+
+
+def checked_registration(said: Registration) -> Registration:
+    """The registration in canonical form.  Raises WireError."""
+    _require(0 <= said.service_version <= NUMBER_MAX, "service_version")
+    _require(len(said.capabilities) <= CAPABILITIES_MAX, "capabilities")
+    for name, value in said.capabilities.items():
+        if name == "migration":
+            _check_migration(value)
+            continue
+        listed = isinstance(value, list) and len(value) <= CAPABILITIES_MAX
+        words = listed and all(isinstance(word, str) and _WORD.match(word) for word in value)
+        _require(bool(_WORD.match(name)) and (isinstance(value, bool) or words), "capabilities")
+    _require(len(said.guests) <= GUESTS_MAX, "guests")
+    guests = tuple(_checked_guest(guest) for guest in said.guests)
+    _require(len({guest.server_id for guest in guests}) == len(guests), "guests")
+    _require(len(said.connections) <= CONNECTIONS_MAX, "connections")
+    connections = tuple(_id(connection, "connections") for connection in said.connections)
+    return replace(said, guests=guests, connections=connections)
+
+
+def _check_migration(value: Any) -> None:
+    _require(isinstance(value, dict) and set(value) == _MIGRATION_KEYS, "migration")
+    _require(all(isinstance(v, str) and _URI.match(v) for v in value.values()), "migration")
+
+
+def _checked_guest(guest: Guest) -> Guest:
+    _require(bool(_NAME.match(guest.name)), "name")
+    _require(len(guest.devices) <= DEVICES_MAX, "devices")
+    _require(all(_WORD.match(device) for device in guest.devices), "devices")
+    for name, value in (("project_id", guest.project_id), ("user_id", guest.user_id)):
+        _require(value is None or bool(_WORD.match(value)), name)
+    definition = guest.definition
+    if definition is not None and not _is_definition(definition):
+        # One guest that cannot be moved must not keep its host away.
+        _log.warning("definition_dropped", server=guest.server_id)
+        definition = None
+    return replace(guest, server_id=_id(guest.server_id, "server_id"), definition=definition)
+
+
+def _is_definition(text: str) -> bool:
+    """Domain XML as libvirt writes it; a document type could make reading it expensive."""
+    sized = len(text) <= DEFINITION_CHARS_MAX
+    if not sized or not text.startswith("<domain") or "<!" in text:
+        return False
+    try:
+        size_of(text)
+    except (ET.ParseError, ValueError):
+        return False
+    return True
+
+
+def checked_report(said: Report) -> Report:
+    """The report in canonical form, with known facts only.  Raises WireError."""
+    for name, number in (("run", said.run), ("epoch", said.epoch), ("took_ms", said.took_ms)):
+        _require((name == "run") <= number <= NUMBER_MAX, name)
+    _require(bool(_WORD.match(said.step)), "step")
+    return replace(
+        said,
+        operation_id=_id(said.operation_id, "operation_id"),
+        outputs=_checked_outputs(said.outputs),
+        error=_checked_error(said.error) if said.error else None,
+    )
+
+
+def _checked_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
+    """Known facts in their known form; unknown ones are a newer agent's, and dropped."""
+    facts: dict[str, Any] = {}
+    for name, value in outputs.items():
+        if name in _FLAGS:
+            _require(isinstance(value, bool), name)
+            facts[name] = value
+        elif name in _OUTPUTS and value is not None:
+            _require(isinstance(value, str) and bool(_OUTPUTS[name].match(value)), name)
+            facts[name] = value
+    if outputs.get("attachment_id") is not None:
+        facts["attachment_id"] = _id(outputs["attachment_id"], "attachment_id")
+    if outputs.get("power_state") is not None:
+        _require(outputs["power_state"] in set(PowerState), "power_state")
+        facts["power_state"] = outputs["power_state"]
+    if outputs.get("disk") is not None:
+        facts["disk"] = _checked_disk(outputs["disk"])
+    return facts
+
+
+def _checked_disk(disk: Any) -> dict[str, Any]:
+    """What a host needs to know of a disk that another host has connected."""
+    _require(isinstance(disk, dict), "disk")
+    facts: dict[str, Any] = {}
+    for name, value in disk.items():
+        if name in _DISK_KEYS:
+            _require(isinstance(value, str) and bool(_DISK_TEXT.match(value)), "disk")
+            facts[name] = value
+        elif name in _DISK_FLAGS:
+            _require(isinstance(value, bool), "disk")
+            facts[name] = value
+        elif name == "source":
+            facts[name] = _checked_disk(value)
+        elif name == "hosts":
+            facts[name] = _checked_disk_hosts(value)
+        elif name == "auth" and value is not None:
+            _require(isinstance(value, dict), "disk")
+            named = {key: value.get(key) for key in ("user", "secret_uuid")}
+            _require(all(_is_disk_text(text) for text in named.values() if text), "disk")
+            facts[name] = named
+        elif name == "auth":
+            facts[name] = None
+    return facts
+
+
+def _checked_disk_hosts(hosts: Any) -> list[list[str]]:
+    _require(isinstance(hosts, list) and len(hosts) <= _HOSTS_OF_A_DISK_MAX, "disk")
+    for pair in hosts:
+        _require(isinstance(pair, (list, tuple)) and all(map(_is_disk_text, pair)), "disk")
+    return [list(pair) for pair in hosts]
+
+
+def _is_disk_text(text: Any) -> bool:
+    return isinstance(text, str) and bool(_DISK_TEXT.match(text))
+
+
+def _checked_error(error: StepError) -> StepError:
+    """Agents mask secrets; this is the second net.  A long text is cut, not refused."""
+    _require(bool(_WORD.match(error.code)), "code")
+    message = " ".join(str(masked(error.message)).split())
+    return replace(error, message=message[:MESSAGE_CHARS_MAX])
+
+
+def _id(text: str, name: str) -> str:
+    known = canonical(text)
+    _require(known is not None, name)
+    return str(known)
+
+
+def _require(holds: bool, name: str) -> None:
+    if not holds:
+        raise WireError(f"{name!r} is not as the contract has it")

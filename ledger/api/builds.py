@@ -1,0 +1,145 @@
+"""/v1: building servers, and repairing how their volumes are connected.
+
+A server is built with its volumes attached before it starts.  What is on a host, or was
+another project's, is not for everybody to name: kernels, images, snapshots and hosts are
+the operators' to choose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from uuid import UUID
+
+from aiohttp import web
+
+from aggregates.errors import DomainError
+from handlers.actions import Act
+from handlers.build import BootDisk, BuildServer
+from handlers.definition import Machine
+from ledger.api import accepting
+from ledger.api.actions import begun, destination
+from ledger.api.call import Call, answer
+from ledger.api.problem import ApiError
+from ledger.api.schemas_servers import (
+    Build,
+    DiskWanted,
+    NoBody,
+    Refresh,
+    Refreshed,
+    RefreshesBegun,
+    Started,
+)
+from ledger.api.scope import page_limit
+from ledger.api.servers import server_row
+from ledger.requests import Fleet
+
+#: How long a build waits for its volumes to be reserved and bound before it answers.
+BIND_WAIT_S = 5.0
+
+
+async def build(call: Call) -> web.StreamResponse:
+    """POST /v1/servers: a new server with its volumes."""
+    body = await call.json(Build)
+    _refuse_reserved(call, body)
+    for disk in body.disks:
+        if disk.volume_id is not None:
+            await accepting.refuse_foreign_volume(call, disk.volume_id)
+    actor = call.identity.actor
+    request = BuildServer(
+        name=body.name,
+        host=await destination(call, body.host),
+        machine=Machine(
+            vcpus=body.vcpus,
+            memory_mb=body.memory_mb,
+            firmware=body.firmware.value,
+            kernel=body.kernel,
+            initrd=body.initrd,
+            cmdline=body.cmdline,
+        ),
+        disks=tuple(_disk(disk, actor.project_id) for disk in body.disks),
+        project_id=actor.project_id,
+        user_id=actor.user_id,
+    )
+    key, context = accepting.idempotency_key(call), call.context()
+    fleet = await accepting.fleet(call, attaches=True)
+    done = await accepting.accepted(
+        call, lambda: call.services.requests.build(request, context, fleet, key)
+    )
+    row = await accepting.bound(call, done, BIND_WAIT_S)
+    return _started(str(row["server_id"]), accepting.headers(done.operation_id))
+
+
+async def server_refresh(call: Call) -> web.StreamResponse:
+    """POST /v1/servers/{id}/refresh: connection information fetched anew, and applied."""
+    return await _repair(call, "refresh")
+
+
+async def server_convert(call: Call) -> web.StreamResponse:
+    """POST /v1/servers/{id}/convert: from Cinder's old calls to attachments (S1)."""
+    return await _repair(call, "convert")
+
+
+async def refresh(call: Call) -> web.StreamResponse:
+    """POST /v1/refresh: all servers with volumes, of a host or of the fleet, by pages."""
+    body = await call.json(Refresh)
+    limit = page_limit(call, body.limit)
+    ids = await call.services.queries.servers_with_volumes(body.host, after=body.after, limit=limit)
+    fleet = await accepting.fleet(call)
+    begun_all = [await _begin(call, server_id, fleet) for server_id in ids]
+    await call.written((await call.services.queries.head())["position"])
+    following = UUID(ids[-1]) if len(ids) == limit else None
+    return answer(RefreshesBegun(servers=begun_all, next=following), HTTPStatus.ACCEPTED)
+
+
+async def _repair(call: Call, flow: str) -> web.StreamResponse:
+    if call.request.can_read_body:
+        await call.json(NoBody)
+    server_id = str((await server_row(call))["server_id"])
+    return _started(server_id, await begun(call, Act(server_id=server_id, flow=flow)))
+
+
+async def _begin(call: Call, server_id: str, fleet: Fleet) -> Refreshed:
+    """Begin one of many: one that is refused does not stop the others."""
+    request, context = Act(server_id=server_id, flow="refresh"), call.context()
+    try:
+        done = await asyncio.to_thread(call.services.requests.act, request, context, fleet)
+    except DomainError as refused:
+        return Refreshed(server_id=UUID(server_id), refused=str(refused))
+    return Refreshed(server_id=UUID(server_id), operation_id=UUID(done.operation_id))
+
+
+def _started(server_id: str, headers: dict[str, str]) -> web.Response:
+    operation_id = headers["X-Attachment-Ledger-Operation"].rpartition("/")[2]
+    started = Started(server_id=UUID(server_id), operation_id=UUID(operation_id))
+    return answer(started, HTTPStatus.ACCEPTED, headers)
+
+
+def _refuse_reserved(call: Call, body: Build) -> None:
+    """Raises ApiError 403 for what a project's member may not name."""
+    if call.identity.everywhere:
+        return
+    named = {
+        "host": body.host,
+        "kernel": body.kernel,
+        "initrd": body.initrd,
+        "snapshot_id": any(disk.create and disk.create.snapshot_id for disk in body.disks),
+        "image_id": any(disk.create and disk.create.image_id for disk in body.disks),
+    }
+    for name, value in named.items():
+        if value:
+            raise ApiError(403, "forbidden", f"To give '{name}' needs the role admin or operator.")
+
+
+def _disk(disk: DiskWanted, project_id: str | None) -> BootDisk:
+    create = None
+    if disk.create is not None:
+        create = {**disk.create.model_dump(exclude_none=True), "project_id": project_id}
+    return BootDisk(
+        volume_id=disk.volume_id,
+        create=create,
+        boot_index=disk.boot_index,
+        device=disk.device,
+        tag=disk.tag,
+        delete_on_termination=disk.delete_on_termination,
+    )

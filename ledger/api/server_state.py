@@ -1,0 +1,97 @@
+"""What Nova calls the state of a server: status, task state, flavor; pure.
+
+A task state is what an operation is doing to the whole server, told by its claim.  One that
+is parked does nothing any more: the server is in ERROR, with a fault.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from handlers.definition import size_of
+
+Row = dict[str, Any]
+
+TASK_OF_FLOW = {
+    "boot": "spawning",
+    "live_migrate": "migrating",
+    "resize": "resize_migrating",
+    "revert_resize": "resize_reverting",
+    "evacuate": "rebuilding",
+    "rebuild": "rebuilding",
+    "shelve": "shelving_offloading",
+    "unshelve": "unshelving",
+    "start": "powering-on",
+    "stop": "powering-off",
+    "pause": "pausing",
+    "unpause": "unpausing",
+    "reboot": "rebooting",
+    "delete": "deleting",
+}
+
+_STATUS = {
+    "active": "ACTIVE",
+    "paused": "PAUSED",
+    "stopped": "SHUTOFF",
+    "error": "ERROR",
+    "building": "BUILD",
+    "resized": "VERIFY_RESIZE",
+    "shelved_offloaded": "SHELVED_OFFLOADED",
+    "deleted": "DELETED",
+}
+#: Where Nova's status tells what is under way, and not what was before.
+_STATUS_DURING = {
+    "migrating": ("MIGRATING", {"active", "paused"}),
+    "resize_migrating": ("RESIZE", {"active", "stopped"}),
+    "resize_reverting": ("REVERT_RESIZE", {"resized"}),
+    "rebuilding": ("REBUILD", {"active", "stopped", "error"}),
+    "rebooting": ("REBOOT", {"active"}),
+}
+_POWER_STATE = {"nostate": 0, "running": 1, "paused": 3, "shutdown": 4, "crashed": 6}
+
+_FLAVOR_ID = re.compile(r"c([1-9]\d{0,3})\.m([1-9]\d{0,7})\Z", re.ASCII)
+NO_FLAVOR = "unknown"
+
+
+def task_state(row: Row) -> str | None:
+    """What an operation is doing to the server, if it is one of the whole server."""
+    for claimant, claim in row["claims"].items():
+        task = TASK_OF_FLOW.get(claim["flow"] or "")
+        if task is not None and claimant not in row["faults"]:
+            return task
+    return None
+
+
+def status(row: Row) -> str:
+    name, states = _STATUS_DURING.get(task_state(row) or "", ("", set()))
+    return name if row["vm_state"] in states else _STATUS[row["vm_state"]]
+
+
+def power_state(row: Row) -> int:
+    return _POWER_STATE.get(row["power_state"], 0)
+
+
+def flavor_id(vcpus: int, memory_mb: int) -> str:
+    """This service has no flavors: an id says what the flavor is."""
+    return f"c{vcpus}.m{memory_mb}" if vcpus and memory_mb else NO_FLAVOR
+
+
+def size_of_flavor(flavor: str) -> tuple[int, int] | None:
+    """vCPUs, and memory in MiB, of a flavor's id or name; None if it is none."""
+    match = _FLAVOR_ID.match(flavor)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def flavor(row: Row) -> Row:
+    """The server's size, as Nova embeds a flavor in a server (2.47)."""
+    vcpus, memory_mb = size_of(row["definition"])
+    return {
+        "vcpus": vcpus,
+        "ram": memory_mb,
+        "disk": 0,
+        "ephemeral": 0,
+        "swap": 0,
+        "original_name": flavor_id(vcpus, memory_mb),
+        "extra_specs": {},
+    }

@@ -1,0 +1,41 @@
+"""Which host a server goes to, if nobody said which: the one with the fewest guests.
+
+No scheduler: it knows nothing of memory, zones or affinity.  Who needs more names the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from aggregates import errors
+from handlers.guards import MOVES_VERSION
+
+
+class NoValidHostError(errors.DomainError):
+    """No valid host was found. There are not enough hosts available."""
+
+    code = "no_valid_host"
+    status = 400
+
+
+def choose_host(
+    hosts: Iterable[dict[str, Any]], *, without: str | None = None, migration: bool = False
+) -> str:
+    """Of `hosts` (with `alive` and `guests`), the best; `migration`: that can be migrated to.
+
+    Raises NoValidHostError.
+    """
+    fit = [
+        (host["guests"], host["host"])
+        for host in hosts
+        if host["host"] != without
+        and host["alive"]
+        and not host["fenced"]
+        and not host["suspect"]
+        and host["service_version"] >= MOVES_VERSION
+        and (not migration or host["capabilities"].get("migration"))
+    ]
+    if not fit:
+        raise NoValidHostError
+    return str(min(fit)[1])

@@ -1,0 +1,82 @@
+"""The rows of the simulated Cinder, and how it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+DEFAULT_PROJECT = "sim-project"
+DEFAULT_USER = "sim-user"
+
+
+class CinderFault(Exception):  # noqa: N818 - what Cinder calls an error answer
+    """Cinder refuses or fails: an HTTP status and the text a client gets to see."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(slots=True, kw_only=True)
+class Late:
+    """When something becomes true: at a time (s since the epoch), after so many reads."""
+
+    at: float
+    reads: int  # reads that still see it untrue; counted down below 0
+
+    def is_due(self, now: float) -> bool:
+        return self.reads < 0 and now >= self.at
+
+
+@dataclass(slots=True, kw_only=True)
+class Volume:
+    """A volume row.  `creating`, `late_uuid` and `going` say what a later read will find."""
+
+    id: str
+    name: str | None = None
+    size: int = 1
+    status: str = "available"
+    attach_status: str = "detached"
+    multiattach: bool = False
+    backend: str
+    driver: str
+    volume_type: str
+    shared_targets: bool | None
+    service_uuid: str | None
+    name_id: str | None = None  # what the data is called, once it was migrated
+    previous_status: str | None = None
+    bootable: bool = False
+    encrypted: bool = False
+    availability_zone: str = "nova"
+    migration_status: str | None = None
+    project_id: str = DEFAULT_PROJECT
+    user_id: str = DEFAULT_USER
+    description: str | None = None
+    snapshot_id: str | None = None
+    image_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    created_at: float = 0.0
+    creating: Late | None = None
+    late_uuid: Late | None = None
+    going: Late | None = None
+
+    @property
+    def migrating(self) -> bool:
+        return self.migration_status not in (None, "deleting", "error", "success")
+
+
+@dataclass(slots=True, kw_only=True)
+class Attachment:
+    """An attachment row; connected once it has connection_info."""
+
+    id: str
+    volume_id: str
+    instance: str | None
+    status: str = "reserved"
+    mode: str = "null"  # the string, as Cinder stores it
+    connector: dict[str, Any] = field(default_factory=dict)
+    connection_info: dict[str, Any] = field(default_factory=dict)
+    mountpoint: str | None = None
+    host: str | None = None
+    attached_at: float | None = None

@@ -1,0 +1,137 @@
+"""Cinder's old calls behind the same verbs, and the way from them to the new ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from host_agent.contract import Lane, LaneSide, Verb
+from host_agent.ports import PortError
+from host_agent.simulated_state import broken_invariants, connected_paths, plugged
+from tests.agent.bench import ATTACH, DETACH, Bench
+
+
+def old_attached(bench: Bench) -> Lane:
+    lane = bench.old_lane()
+    bench.run(lane, *ATTACH)
+    bench.calls.clear()
+    return lane
+
+
+def status(bench: Bench, lane: Lane) -> str:
+    return bench.model.volume(lane.volume_id).status
+
+
+def old_calls(bench: Bench) -> list[str]:
+    looks = {"old_cinder.old_attachments"}
+    return [call for call in bench.calls if call.startswith("old_cinder.") and call not in looks]
+
+
+def test_attach_and_detach_by_the_old_calls_leave_nothing(bench: Bench) -> None:
+    lane = bench.old_lane()
+    bench.calls.clear()
+    bench.run(lane, *ATTACH)
+    assert not [call for call in bench.calls if call.startswith("cinder.attachment")]
+    assert old_calls(bench)[-1] == "old_cinder.attach"
+    assert status(bench, lane) == "in-use"
+    assert broken_invariants(bench.store) == []
+
+    bench.calls.clear()
+    bench.run(lane, *DETACH)
+    assert old_calls(bench) == [
+        "old_cinder.begin_detaching",
+        "old_cinder.terminate_connection",
+        "old_cinder.detach",
+    ]
+    assert status(bench, lane) == "available"
+    assert connected_paths(bench.store) == set()
+    assert plugged(bench.store)[lane.server_id] == {}
+
+
+@pytest.mark.parametrize("verb", [*ATTACH, *DETACH])
+def test_each_verb_run_twice_changes_nothing_more(bench: Bench, verb: Verb) -> None:
+    lane = bench.old_lane() if verb in ATTACH else old_attached(bench)
+    flow = ATTACH if verb in ATTACH else DETACH
+    bench.run(lane, *flow[: flow.index(verb) + 1])
+    state, seen = bench.store.read(), status(bench, lane)
+    bench.run(lane, verb)
+    assert (bench.store.read(), status(bench, lane)) == (state, seen)
+
+
+def test_attach_that_failed_gives_the_reservation_back(bench: Bench) -> None:
+    lane = bench.old_lane()
+    bench.run(lane, *ATTACH[:3])
+    bench.run(lane, *DETACH)
+    assert old_calls(bench)[-2:] == ["old_cinder.terminate_connection", "old_cinder.unreserve"]
+    assert status(bench, lane) == "available"
+
+
+def test_failure_to_terminate_leaves_the_volume_in_use(bench: Bench) -> None:
+    lane = old_attached(bench)
+    bench.run(lane, *DETACH[:2])
+    fails = {"call": "volume_action", "match": {"action": "os-terminate_connection"}, "do": "fail"}
+    bench.faults.replace([fails])
+    with pytest.raises(PortError):
+        bench.run(lane, Verb.ATTACHMENT_DELETE)
+    assert status(bench, lane) == "in-use"
+    bench.run(lane, Verb.ATTACHMENT_DELETE)
+    assert status(bench, lane) == "available"
+
+
+def test_disconnect_uses_what_was_connected_and_asks_for_no_new_connection(bench: Bench) -> None:
+    lane = old_attached(bench)
+    bench.run(lane, *DETACH[:2])
+    assert "old_cinder.initialize_connection" not in bench.calls
+    assert connected_paths(bench.store) == set()
+
+
+@pytest.mark.parametrize("side", ["former", "undone"])
+def test_of_a_volume_that_moves_only_this_hosts_connection_ends(bench: Bench, side: str) -> None:
+    lane = old_attached(bench)
+    bench.guests.remove(lane.server_id)
+    other = LaneSide(volume_id=lane.volume_id, attachment_id=lane.attachment_id, host="other")
+    mine = lane.attachment_id if side == "former" else None
+    lane = replace(lane, attachment_id=mine, other=other)
+    if side == "undone":
+        made = bench.run(lane, Verb.ATTACHMENT_CREATE)
+        lane = replace(lane, attachment_id=made["attachment_id"])
+        assert made["attachment_id"] != other.attachment_id
+    bench.calls.clear()
+    bench.run(lane, Verb.VOLUME_DISCONNECT, Verb.ATTACHMENT_DELETE)
+    assert old_calls(bench)[-1] == "old_cinder.terminate_connection"
+    assert status(bench, lane) == "in-use"
+
+
+def test_move_by_the_old_calls_keeps_the_servers_row(bench: Bench) -> None:
+    lane = old_attached(bench)
+    other = LaneSide(volume_id=lane.volume_id, attachment_id=lane.attachment_id, host="other")
+    bench.run(replace(lane, other=other), Verb.ATTACHMENT_COMPLETE)
+    assert "old_cinder.attach" not in bench.calls
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_convert_makes_the_row_an_attachment_under_a_guest_that_keeps_its_disk(
+    bench: Bench, times: int
+) -> None:
+    lane = old_attached(bench)
+    former = LaneSide(volume_id=lane.volume_id, attachment_id=lane.attachment_id)
+    new = replace(lane, attachment_id=None, legacy=False, other=former)
+    before = bench.store.read()["guests"]
+    for _ in range(times):
+        made = bench.run(new, Verb.ATTACHMENT_CONVERT)
+    (row,) = bench.model.attachments_of(lane.volume_id)
+    assert (made["attachment_id"], row.status) == (row.id, "attached")
+    assert made["driver"] == "iscsi"
+    assert bench.store.read()["guests"] == before
+    assert list(bench.records) == [row.id]
+
+    bench.run(replace(new, attachment_id=row.id, other=None), *DETACH)
+    assert status(bench, lane) == "available"
+    assert broken_invariants(bench.store) == []
+
+
+def test_convert_of_what_cinder_does_not_know_is_refused(bench: Bench) -> None:
+    with pytest.raises(PortError) as raised:
+        bench.run(bench.old_lane(), Verb.ATTACHMENT_CONVERT)
+    assert raised.value.code == "not_attached"

@@ -1,0 +1,132 @@
+"""The host's own records: what it may have connected, durable, and free of secrets."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from host_agent.contract import ErrorKind, Verb
+from host_agent.ports import PortError
+from host_agent.records import FileRecords, Record, remember
+from host_agent.simulated_state import connected_paths
+from tests.agent.bench import ATTACH, DETACH, Bench
+
+CONNECT = ATTACH[:3]
+
+
+def record(**over: str) -> Record:
+    ids = {name: str(uuid.uuid4()) for name in ("attachment_id", "volume_id", "server_id")}
+    return Record(**{**ids, **over})  # type: ignore[arg-type]
+
+
+def info(lun: int = 1, password: str = "s3cret-word") -> dict[str, object]:
+    return {
+        "driver_volume_type": "iscsi",
+        "target_lun": lun,
+        "target_portals": ["192.0.2.1:3260"],
+        "auth_username": "u",
+        "auth_password": password,
+        "discovery_auth_password": password,
+        "nested": {"keyring": password},
+    }
+
+
+def test_records_outlive_the_process_and_are_for_nobody_else(tmp_path: Path) -> None:
+    kept = record()
+    FileRecords(tmp_path / "c")[kept.attachment_id] = kept
+    again = FileRecords(tmp_path / "c")
+    assert dict(again) == {kept.attachment_id: kept}
+    (file,) = (tmp_path / "c").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    del again[kept.attachment_id]
+    assert list(FileRecords(tmp_path / "c")) == []
+    assert again.pop(kept.attachment_id, None) is None
+
+
+def test_no_secret_is_recorded(tmp_path: Path) -> None:
+    records = FileRecords(tmp_path)
+    remember(records, new := record(), info())
+    (file,) = tmp_path.iterdir()
+    assert "s3cret-word" not in file.read_text()
+    (known,) = records[new.attachment_id].infos
+    assert known["target_portals"] == ["192.0.2.1:3260"]
+    assert known["auth_username"] == "u"
+
+
+def test_another_connection_of_the_same_attachment_is_kept_beside_the_former() -> None:
+    records: dict[str, Record] = {}
+    new = record()
+    for lun in (1, 2, 1):
+        remember(records, new, info(lun))
+    assert [known["target_lun"] for known in records[new.attachment_id].infos] == [1, 2]
+
+
+def test_the_same_connection_is_not_written_again(tmp_path: Path) -> None:
+    records = FileRecords(tmp_path)
+    remember(records, new := record(), info())
+    (file,) = tmp_path.iterdir()
+    before = file.stat().st_ino
+    remember(records, new, info(password="changed-word"))
+    assert file.stat().st_ino == before
+
+
+def test_record_that_cannot_be_read_is_told_and_not_ignored(tmp_path: Path) -> None:
+    attachment_id = str(uuid.uuid4())
+    (tmp_path / f"{attachment_id}.json").write_text("{")
+    with pytest.raises(PortError, match=attachment_id) as raised:
+        FileRecords(tmp_path).get(attachment_id)
+    assert raised.value.kind is ErrorKind.RETRYABLE
+
+
+def test_record_that_cannot_be_written_prevents_the_connect(bench: Bench, tmp_path: Path) -> None:
+    lane = bench.lane()
+    bench.run(lane, Verb.ATTACHMENT_UPDATE)
+    records = FileRecords(tmp_path)
+    (tmp_path / f"{lane.attachment_id}.new").mkdir()
+    with pytest.raises(PortError, match="disk is writable"):
+        bench.run(lane, Verb.VOLUME_CONNECT, context=bench.context(records=records))
+    assert connected_paths(bench.store) == set()
+
+
+# --- when they are made and used ------------------------------------------------------
+
+
+@pytest.mark.parametrize("deed", ["fail", "fail_after", "timeout_after"])
+def test_recorded_before_it_is_connected(bench: Bench, deed: str) -> None:
+    lane = bench.lane()
+    bench.faults.replace([{"call": "brick.connect", "do": deed}])
+    with pytest.raises(PortError):
+        bench.run(lane, *CONNECT)
+    assert json.dumps([r.volume_id for r in bench.records.values()]) == f'["{lane.volume_id}"]'
+
+
+def test_forgotten_after_a_proven_disconnect_and_not_before(bench: Bench) -> None:
+    lane = bench.attached()
+    bench.faults.replace([{"call": "brick.disconnect", "do": "fail"}])
+    with pytest.raises(PortError):
+        bench.run(lane, *DETACH)
+    assert list(bench.records) == [lane.attachment_id]
+    bench.run(lane, *DETACH)
+    assert bench.records == {}
+
+
+def test_what_cinder_has_forgotten_is_disconnected_by_the_record(bench: Bench) -> None:
+    lane = bench.attached()
+    bench.run(lane, Verb.DISK_UNPLUG)
+    bench.model.drop_attachment(lane.attachment_id or "")
+    assert bench.run(lane, Verb.VOLUME_DISCONNECT) == {"shared": False}
+    assert connected_paths(bench.store) == set()
+
+
+def test_what_cinder_knows_differently_is_disconnected_as_it_was_connected(bench: Bench) -> None:
+    """Hazard X12: by another connection's data the old one would stay for ever."""
+    lane = bench.attached()
+    bench.run(lane, Verb.DISK_UNPLUG)
+    row = bench.model.attachments[lane.attachment_id or ""]
+    row.connection_info = {**row.connection_info, "target_iqn": "iqn.of:another"}
+    row.connection_info["target_iqns"] = ["iqn.of:another"]
+    bench.run(lane, Verb.VOLUME_DISCONNECT)
+    assert connected_paths(bench.store) == set()

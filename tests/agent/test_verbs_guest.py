@@ -1,0 +1,150 @@
+"""Verbs for whole guests, with the disks of all their volumes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from host_agent.contract import ErrorKind, GuestOrder, Lane, PowerState, Verb
+from host_agent.ports import PortError
+from host_agent.simulated_state import HOSTS, SCHEME, broken_invariants, plugged, set_power
+from tests.agent.bench import Bench
+
+CONNECT = (Verb.ATTACHMENT_UPDATE, Verb.VOLUME_WAIT_READY, Verb.VOLUME_CONNECT)
+
+
+def defined_once(bench: Bench) -> tuple[str, str]:
+    """A server that is not here, and its definition."""
+    server_id = bench.server(devices=[])
+    (guest,) = [g for g in bench.guests.inventory() if g.server_id == server_id]
+    bench.guests.remove(server_id)
+    return server_id, str(guest.definition)
+
+
+def connected(bench: Bench, server_id: str, *names: str, **over: Any) -> tuple[Lane, ...]:
+    lanes = [bench.lane(server_id, device_name=name, **over) for name in names]
+    return tuple(replace(lane, disk=bench.run(lane, *CONNECT)["disk"]) for lane in lanes)
+
+
+def order(bench: Bench, *names: str, **over: Any) -> GuestOrder:
+    server_id, definition = defined_once(bench)
+    lanes = connected(bench, server_id, *names)
+    return GuestOrder(server_id=server_id, lanes=lanes, definition=definition, **over)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_spawned_guest_has_the_disks_of_all_its_lanes(bench: Bench, running: bool) -> None:
+    given = order(bench, "vda", "sdb", running=running)
+    power = "running" if running else "shutdown"
+    for _ in range(2):
+        assert bench.order(Verb.GUEST_SPAWN, given) == {"power_state": power}
+    live = {"vda": "vda", "sdb": "sdb"} if running else {"vda": None, "sdb": None}
+    assert plugged(bench.store)[given.server_id] == {
+        lane.volume_id: (live[lane.device_name or ""], lane.device_name) for lane in given.lanes
+    }
+    assert broken_invariants(bench.store) == []
+
+
+def test_spawn_connects_what_it_does_not_know_as_connected(bench: Bench) -> None:
+    given = order(bench, "vda")
+    unknown = replace(given, lanes=tuple(replace(lane, disk=None) for lane in given.lanes))
+    bench.calls.clear()
+    bench.order(Verb.GUEST_SPAWN, unknown)
+    assert bench.calls.index("brick.connect") < bench.calls.index("guests.spawn")
+    bench.order(Verb.GUEST_REMOVE, given)
+    bench.calls.clear()
+    bench.order(Verb.GUEST_SPAWN, given)
+    assert "brick.connect" not in bench.calls
+
+
+def test_spawn_without_a_definition_is_refused(bench: Bench) -> None:
+    with pytest.raises(PortError) as raised:
+        bench.order(Verb.GUEST_SPAWN, GuestOrder(server_id=bench.server()))
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "no_definition")
+
+
+def test_disk_carries_what_the_lane_and_the_connection_say(bench: Bench) -> None:
+    server_id, definition = defined_once(bench)
+    (lane,) = connected(bench, server_id, "sdb", multiattach=True, boot_index=0)
+    assert lane.disk is not None
+    lane = replace(lane, serial="the-first-volume", disk={**lane.disk, "readonly": True})
+    given = GuestOrder(server_id=server_id, lanes=(lane,), definition=definition)
+    bench.order(Verb.GUEST_SPAWN, given)
+    xml = bench.store.read()["guests"][server_id]["persistent"]
+    for said in ("<shareable", "<readonly", "the-first-volume", 'bus="scsi"', 'cache="none"'):
+        assert said in xml
+
+
+def test_power_verbs_tell_the_power_state(bench: Bench) -> None:
+    given = GuestOrder(server_id=bench.server(), force=True)
+    for verb, power in (
+        (Verb.GUEST_PAUSE, "paused"),
+        (Verb.GUEST_RESUME, "running"),
+        (Verb.GUEST_STOP, "shutdown"),
+        (Verb.GUEST_START, "running"),
+    ):
+        for _ in range(2):
+            assert bench.order(verb, given) == {"power_state": power}
+
+
+def test_guest_that_was_off_is_not_started(bench: Bench) -> None:
+    given = GuestOrder(server_id=bench.server(PowerState.SHUTDOWN), running=False)
+    assert bench.order(Verb.GUEST_START, given) == {"power_state": "shutdown"}
+
+
+def test_removed_guest_is_gone_and_removing_it_again_is_success(bench: Bench) -> None:
+    given = GuestOrder(server_id=bench.server())
+    for _ in range(2):
+        assert bench.order(Verb.GUEST_REMOVE, given) == {}
+    assert given.server_id not in bench.store.read()["guests"]
+
+
+# --- migration ------------------------------------------------------------------------
+
+
+def migrating(bench: Bench, there: Bench) -> GuestOrder:
+    """A guest with a volume, that the destination has connected already."""
+    lane = bench.attached()
+    HOSTS["destination"] = there.store
+    made = there.run(replace(lane, attachment_id=None), Verb.ATTACHMENT_CREATE)
+    taken = replace(lane, attachment_id=made["attachment_id"])
+    lane = replace(lane, disk=there.run(taken, Verb.VOLUME_CONNECT)["disk"])
+    destination = {"host": "destination", "uri": f"{SCHEME}destination", "address": None}
+    return GuestOrder(server_id=lane.server_id, lanes=(lane,), destination=destination)
+
+
+@pytest.fixture
+def there(bench: Bench) -> Bench:
+    return Bench(host="destination", model=bench.model)
+
+
+def test_guest_moves_with_the_disks_as_its_destination_sees_them(
+    bench: Bench, there: Bench
+) -> None:
+    given = migrating(bench, there)
+    for _ in range(2):
+        assert bench.order(Verb.GUEST_MIGRATE, given) == {}
+    assert given.server_id not in bench.store.read()["guests"]
+    assert there.guests.power(given.server_id) is PowerState.RUNNING
+    assert there.guests.disk(given.server_id, given.lanes[0].volume_id).live == "vdb"
+    assert bench.order(Verb.GUEST_STAY, given) == {"passed": True}
+
+
+def test_guest_that_has_not_moved_stays(bench: Bench, there: Bench) -> None:
+    given = migrating(bench, there)
+    assert bench.order(Verb.GUEST_STAY, given) == {}
+    assert bench.guests.power(given.server_id) is PowerState.RUNNING
+
+
+def test_migration_without_the_destinations_disks_is_refused(bench: Bench, there: Bench) -> None:
+    given = migrating(bench, there)
+    set_power(bench.store, given.server_id, PowerState.RUNNING)
+    blind = replace(given, lanes=tuple(replace(lane, disk=None) for lane in given.lanes))
+    with pytest.raises(PortError) as raised:
+        bench.order(Verb.GUEST_MIGRATE, blind)
+    assert raised.value.code == "not_connected_there"
+    with pytest.raises(PortError) as raised:
+        bench.order(Verb.GUEST_MIGRATE, replace(given, destination=None))
+    assert raised.value.code == "no_destination"

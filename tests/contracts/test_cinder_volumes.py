@@ -1,0 +1,279 @@
+"""The contract of the `Cinder` port, continued: volumes are made, deleted and migrated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from host_agent.cinder import CinderSettings
+from host_agent.contract import ErrorKind
+from ledger.simulation import cinder_migration as migration
+from ledger.simulation.cinder_rows import Volume
+from tests.contracts import cinder_worlds as worlds
+from tests.contracts.cinder_worlds import (
+    SimulatedWorld,
+    World,
+    attached,
+    connector,
+    new_uuid,
+    refusal,
+    until_available,
+)
+
+OTHER_PROJECT = "33333333333333333333333333333333"
+
+
+@pytest.fixture(params=worlds.ALL)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with worlds.WORLDS[request.param]() as made:
+        yield made
+
+
+@pytest.fixture(params=worlds.SIMULATED)
+def simulated(request: pytest.FixtureRequest) -> Iterator[SimulatedWorld]:
+    with worlds.WORLDS[request.param]() as made:
+        yield made
+
+
+def create(world: World, key: str, **more: Any) -> str:
+    wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.project, **more}
+    volume_id = world.port.volume_create(wanted, key).id
+    world.clean_later(volume_id)
+    return volume_id
+
+
+# --- create --------------------------------------------------------------------------------------
+
+
+def test_a_volume_is_created_as_wanted(world: World) -> None:
+    volume = create(world, new_uuid(), name="wanted", size_gb=2, availability_zone="nova")
+    until_available(world.port, volume)
+    seen = world.port.volume(volume)
+    assert (seen.name, seen.size_gb, seen.availability_zone) == ("wanted", 2, "nova")
+    assert (seen.project_id, seen.multiattach, seen.bootable) == (world.project, False, False)
+
+
+def test_a_create_with_the_same_key_finds_the_volume(world: World) -> None:
+    key = new_uuid()
+    volume = create(world, key)
+    assert create(world, key) == volume
+    assert create(world, new_uuid()) != volume
+    until_available(world.port, volume)
+    assert create(world, key) == volume
+
+
+def test_a_volume_belongs_to_the_project_it_was_wanted_for(world: World) -> None:
+    key = new_uuid()
+    theirs = create(world, key, project_id=OTHER_PROJECT)
+    assert world.port.volume(theirs).project_id == OTHER_PROJECT
+    assert create(world, key) != theirs  # nobody adopts another project's
+    assert create(world, key, project_id=OTHER_PROJECT) == theirs
+    until_available(world.port, theirs)
+
+
+@pytest.mark.parametrize("call", ["volume_create", "volume_list"])
+def test_a_create_whose_answer_was_lost_leaves_one_volume(
+    simulated: SimulatedWorld, call: str
+) -> None:
+    simulated.faults.replace([{"call": call, "do": "fail_after", "status": 504, "count": 2}])
+    volume = create(simulated, new_uuid())
+    assert list(simulated.model.volumes) == [volume]
+
+
+@pytest.mark.parametrize(
+    ("state", "migration_status"),
+    [("deleting", None), ("error_deleting", None), ("available", f"target:{new_uuid()}")],
+)
+def test_a_volume_that_is_no_ones_to_keep_is_not_found_again(
+    simulated: SimulatedWorld, state: str, migration_status: str | None
+) -> None:
+    key = new_uuid()
+    before = create(simulated, key)
+    row = simulated.model.volume(before)
+    row.status, row.migration_status, row.creating = state, migration_status, None
+    assert create(simulated, key) != before
+
+
+def test_the_source_of_a_volume_is_handed_on(simulated: SimulatedWorld) -> None:
+    snapshot, image = new_uuid(), new_uuid()
+    made = simulated.model.volume(create(simulated, new_uuid(), snapshot_id=snapshot))
+    assert (made.snapshot_id, made.bootable) == (snapshot, False)
+    made = simulated.model.volume(create(simulated, new_uuid(), image_id=image))
+    assert (made.image_id, made.bootable) == (image, True)
+
+
+def test_an_unknown_type_is_refused_in_cinders_words(world: World) -> None:
+    error = refusal(lambda: create(world, new_uuid(), volume_type="no-such-type"))
+    assert error.kind is ErrorKind.FINAL
+    assert "no-such-type could not be found" in error.message
+
+
+def test_in_another_project_a_token_is_scoped_to_it_alone() -> None:
+    # Cinder creates in the token's project, whatever an administrator asks for.
+    auth = {"auth_url": "http://k", "username": "u", "project-name": "service"}
+    auth |= {"project_domain_id": "default", "user_domain_id": "default"}
+    there = CinderSettings(auth=auth, endpoint="http://c/v3/service").in_project("p")
+    assert there.auth == {
+        "auth_url": "http://k",
+        "username": "u",
+        "user_domain_id": "default",
+        "project_id": "p",
+    }
+    assert there.service_auth == auth  # who may delete stays who it was
+    assert there.endpoint == "http://c/v3/p"
+
+
+# --- delete --------------------------------------------------------------------------------------
+
+
+def test_a_volume_that_is_gone_or_going_is_deleted(world: World) -> None:
+    volume = world.new_volume()
+    for _ in range(3):
+        world.port.volume_delete(volume)
+
+
+def test_a_deletion_under_way_is_success(simulated: SimulatedWorld) -> None:
+    simulated.model.deleting_reads = 2
+    volume = simulated.new_volume()
+    simulated.port.volume_delete(volume)
+    simulated.port.volume_delete(volume)
+    assert simulated.port.volume(volume).status == "deleting"
+    assert refusal(lambda: simulated.port.volume(volume)).code == "not_found"
+    simulated.port.volume_delete(volume)
+
+
+@pytest.mark.parametrize("connected", [False, True], ids=["reserved", "in-use"])
+def test_a_volume_with_an_attachment_is_not_deleted(world: World, connected: bool) -> None:
+    volume = world.new_volume()
+    if connected:
+        attached(world, volume, new_uuid())
+    else:
+        world.port.attachment_create(volume, new_uuid())
+    error = refusal(lambda: world.port.volume_delete(volume))
+    assert (error.kind, error.code) == (ErrorKind.FINAL, "refused")
+    assert error.message.startswith("Invalid volume: Volume status must be available or")
+
+
+# --- the end of a migration ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def moving(simulated: SimulatedWorld) -> tuple[SimulatedWorld, Volume, Volume, str]:
+    """A volume in use by `server` that Cinder moves from one backend to another."""
+    server, model = new_uuid(), simulated.model
+    old = model.volume(simulated.new_volume())
+    attached(simulated, old.id, server)
+    new = migration.retype(model, old, {"new_type": "iscsi", "migration_policy": "on-demand"})
+    assert new is not None
+    return simulated, old, new, server
+
+
+Moving = tuple[SimulatedWorld, Volume, Volume, str]
+
+
+def swapped(moving: Moving) -> str:
+    """What the compute service does; the new attachment's id."""
+    world, old, new, server = moving
+    [before] = world.port.attachments(old.id, server)
+    made = attached(world, new.id, server)
+    world.port.attachment_delete(before.id)
+    return made.id
+
+
+def test_while_a_volume_moves_its_target_tells_for_whom(moving: Moving) -> None:
+    world, old, new, _ = moving
+    assert world.port.volume(new.id).migration_status == f"target:{old.id}"
+    assert world.port.volume(new.id).status == "available"
+    world.old.begin_detaching(old.id)  # says yes, and shows nothing
+    assert world.port.volume(old.id).status == "retyping"
+    assert refusal(lambda: world.port.volume_delete(old.id)).code == "refused"
+    assert refusal(lambda: world.port.volume_delete(new.id)).code == "refused"
+
+
+def test_after_a_migration_the_old_id_has_the_new_data(moving: Moving) -> None:
+    world, old, new, server = moving
+    data, row = world.port.volume(new.id).service_uuid, swapped(moving)
+    name = world.port.attachment(row).connection_info["target_iqn"]
+    assert world.port.volume(old.id).status == "retyping"  # although nobody has it
+    assert world.port.migrate_volume_completion(old.id, new.id, error=False) == old.id
+    seen = world.port.volume(old.id)
+    assert (seen.status, seen.migration_status) == ("in-use", "success")
+    assert (seen.service_uuid, old.volume_type) == (data, "iscsi")
+    assert [view.id for view in world.port.attachments(old.id, server)] == [row]
+    again = world.port.attachment_update(row, connector())
+    assert again.connection_info["target_iqn"] == name  # the data kept their name
+    assert refusal(lambda: world.port.volume(new.id)).code == "not_found"
+
+
+def test_a_failed_migration_deletes_the_target_and_changes_nothing_else(moving: Moving) -> None:
+    world, old, new, server = moving
+    before = world.port.attachments(old.id, server)
+    assert world.port.migrate_volume_completion(old.id, new.id, error=True) == old.id
+    seen = world.port.volume(old.id)
+    assert (seen.status, seen.migration_status) == ("in-use", "error")
+    assert (world.port.attachments(old.id, server), old.volume_type) == (before, "rbd")
+    assert refusal(lambda: world.port.volume(new.id)).code == "not_found"
+
+
+def test_a_failed_migration_keeps_a_target_that_is_attached(moving: Moving) -> None:
+    world, old, new, server = moving
+    attached(world, new.id, server)
+    world.port.migrate_volume_completion(old.id, new.id, error=True)
+    assert world.port.volume(new.id).status == "in-use"
+
+
+@pytest.mark.parametrize("error", [False, True])
+def test_a_completion_may_be_done_twice_with_the_same_word(moving: Moving, error: bool) -> None:
+    world, old, new, _ = moving
+    if not error:
+        swapped(moving)
+    for deleting_reads in (9, 0):  # the target is going, or gone
+        world.model.deleting_reads = deleting_reads
+        assert world.port.migrate_volume_completion(old.id, new.id, error=error) == old.id
+    refused = refusal(lambda: world.port.migrate_volume_completion(old.id, new.id, error=not error))
+    assert refused.kind is ErrorKind.FINAL
+
+
+def test_a_completion_whose_answer_was_lost_is_repeated(moving: Moving) -> None:
+    world, old, new, _ = moving
+    swapped(moving)
+    world.faults.replace([{"call": "volume_action", "do": "fail_after", "status": 504}])
+    assert world.port.migrate_volume_completion(old.id, new.id, error=False) == old.id
+
+
+def test_a_completion_between_strangers_is_refused(moving: Moving) -> None:
+    world, old, _, _ = moving
+    stranger = world.new_volume()
+    error = refusal(lambda: world.port.migrate_volume_completion(old.id, stranger, error=False))
+    assert error.message == "Invalid volume: Destination volume not mid-migration."
+    error = refusal(lambda: world.port.migrate_volume_completion(stranger, old.id, error=False))
+    assert error.message == "Invalid volume: Source volume not mid-migration."
+
+
+def test_without_a_migration_attachments_move_and_the_new_id_stays(world: World) -> None:
+    old, new, server = world.new_volume(), world.new_volume(), new_uuid()
+    world.old.reserve(old)
+    world.old.attach(old, server, "/dev/vdb", "compute-a")
+    assert world.port.migrate_volume_completion(old, new, error=False) == new
+    [row] = world.old.old_attachments(new)
+    assert (row.server_id, row.host_name) == (server, "compute-a")
+    assert world.port.volume(old).status == "available"
+
+
+def test_a_volume_that_moves_by_the_old_flow_gets_its_attachment_back(
+    simulated: SimulatedWorld,
+) -> None:
+    model, server = simulated.model, new_uuid()
+    old = model.volume(simulated.new_volume())
+    simulated.old.reserve(old.id)
+    simulated.old.attach(old.id, server, "/dev/vdb", "compute-a")
+    [before] = simulated.old.old_attachments(old.id)
+    new = migration.migrate(model, old, {"host": "sim@iscsi#iscsi"})
+    simulated.old.reserve(new.id)
+    assert simulated.port.migrate_volume_completion(old.id, new.id, error=False) == old.id
+    [row] = simulated.old.old_attachments(old.id)
+    assert (row.server_id, row.host_name) == (server, "compute-a")
+    assert row.id != before.id
+    assert simulated.port.volume(old.id).status == "in-use"

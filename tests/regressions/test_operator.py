@@ -1,0 +1,185 @@
+"""Bugs others had when repairing, starting and rebuilding, under their numbers (Launchpad)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aggregates.attachment import Attachment
+from aggregates.operation import OperationState, Outcome
+from host_agent.contract import ErrorKind
+from host_agent.simulated_state import connected_paths, set_power
+from tests.regressions.worlds import (
+    RUNNING,
+    STOPPED,
+    Watched,
+    attached,
+    broken_on,
+    guests_on,
+    mapping_of,
+    rows,
+    sources,
+    status,
+)
+from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World, events
+
+
+def host_reboots(world: World) -> None:
+    """All guests off, nothing connected; then the agent registers."""
+    set_power(world.host, SERVER, STOPPED)
+    with world.host.edit() as state:
+        state["connected"] = {}
+    world.boot()
+    world.register(HOST)
+
+
+# --- refresh -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flow", ["refresh", "reboot"])
+def test_lp1945450_cinder_keeps_knowing_where_the_disk_is(flow: str) -> None:
+    """What a user sees as the attachment's device (also LP 1737779)."""
+    world = attached(STOPPED)
+    name = mapping_of(world, world.volumes[0]).device_name
+    assert [row.mountpoint for row in rows(world)] == [f"/dev/{name}"]
+    world.done(world.act(flow))
+    assert [row.mountpoint for row in rows(world)] == [f"/dev/{name}"]
+
+
+def test_lp1945450_the_destination_tells_cinder_as_well() -> None:
+    world = attached()
+    name = mapping_of(world, world.volumes[0]).device_name
+    world.done(world.act("live_migrate", destination=OTHER))
+    assert [(row.host, row.mountpoint) for row in rows(world)] == [(OTHER, f"/dev/{name}")]
+
+
+# --- attachments that Cinder has lost --------------------------------------------------------
+
+
+def lost_in_cinder(power_state: Any = RUNNING) -> World:
+    """The first of two attachments was deleted in Cinder, under the guest."""
+    world = attached(power_state, volumes=2)
+    world.cinder.drop_attachment(rows(world)[0].id)
+    return world
+
+
+def test_lp2019078_an_attachment_lost_in_cinder_is_reported_and_nothing_is_guessed() -> None:
+    world = lost_in_cinder()
+    lost = mapping_of(world, world.volumes[0])
+    operation = world.run(world.act("reboot"))
+    assert operation.state is OperationState.PARKED
+    [parked] = [e for e, _ in world.store.log if type(e).__name__ == "Parked"]
+    first = parked.left[0]  # type: ignore[attr-defined]
+    assert first["volume_id"] == world.volumes[0]
+    assert first["error"]["code"] == "attachment_gone"
+    assert lost.attachment_id in first["error"]["message"]
+    assert world.instance.vm_state == "error"
+    assert len(world.mappings()) == 2, "no entry is dropped by itself"
+    assert [row.status for row in rows(world, 1)] == ["attached"]
+
+
+def test_lp2019078_an_attachment_lost_in_cinder_is_repaired_on_request() -> None:
+    """By a detach: the host lets go by its own record, the other volume is not touched."""
+    world = lost_in_cinder()
+    operation = world.run(world.act("reboot"))
+    world.service.act(str(operation.id), "give_up", "to be detached", CONTEXT)
+    world.register(HOST)
+    world.done(world.detach(world.volumes[0]))
+    assert len(connected_paths(world.host)) == 1
+    assert [m.volume_id for m in world.mappings()] == [world.volumes[1]]
+    world.done(world.act("start"))
+    assert guests_on(world, HOST) == {SERVER: "running"}
+    assert world.wrong() == []
+    world.done(world.attach(world.volumes[0]))
+    assert world.wrong() == []
+
+
+def test_lp2033752_a_dangling_entry_does_not_keep_a_server_from_being_deleted() -> None:
+    world = lost_in_cinder()
+    world.done(world.delete())
+    assert [status(world, n) for n in range(2)] == ["available", "available"]
+    assert connected_paths(world.host) == set()
+    assert world.wrong() == []
+
+
+def test_lp2033752_looking_changes_nothing_while_cinder_is_away() -> None:
+    """A host that registers says what is there; no attachment is judged by that."""
+    world = lost_in_cinder()
+    Broken(world, "cinder.attachment")
+    stored = len(world.store.log)
+    world.register(HOST)
+    assert len(world.mappings()) == 2
+    kinds = {type(event) for event, _ in world.store.log[stored:]}
+    assert kinds.isdisjoint({Attachment.Deleted, Attachment.Disconnected})
+
+
+# --- starting ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flow", ["start", "reboot", "rebuild"])
+def test_lp1724573_a_start_connects_what_the_host_has_lost(flow: str) -> None:
+    world = attached(volumes=2)
+    host_reboots(world)
+    assert world.instance.vm_state == "stopped"
+    connect = Watched(world, HOST, "brick.connect")
+    world.done(world.act(flow, running=True))
+    assert len({info["attachment_id"] for info in connect.seen}) == 2
+    assert len(connected_paths(world.host)) == 2
+    assert set(sources(world, HOST).values()) == connected_paths(world.host)
+    assert guests_on(world, HOST) == {SERVER: "running"}
+    assert world.wrong() == []
+
+
+def test_lp1905701_a_start_needs_nothing_of_whoever_attached() -> None:
+    """Connection information is read anew, as the service, by the attachment's id."""
+    world = attached()
+    host_reboots(world)
+    asked = Watched(world, HOST, "cinder.attachment")
+    world.done(world.act("start"))
+    assert set(asked.seen) == {rows(world)[0].id}
+
+
+@pytest.mark.parametrize("flow", ["start", "reboot", "rebuild"])
+def test_lp1741364_a_start_connects_with_what_is_true_now_and_only_that(flow: str) -> None:
+    """The target has moved: the guest gets the new path, and the former one is let go."""
+    world = attached(STOPPED)
+    former = connected_paths(world.host)
+    rows(world)[0].connection_info["target_iqn"] += "-moved"
+    world.done(world.act(flow, running=True))
+    present = connected_paths(world.host)
+    assert set(sources(world, HOST).values()) == present
+    assert present.isdisjoint(former)
+    assert world.wrong() == []
+
+
+@pytest.mark.parametrize("flow", ["start", "rebuild"])
+def test_lp1724573_a_guest_does_not_start_without_its_volumes(flow: str) -> None:
+    world = attached()
+    host_reboots(world)
+    broken_on(world, HOST, "brick.connect", ErrorKind.FINAL)
+    operation = world.run(world.act(flow, running=True))
+    assert operation.outcome is not Outcome.COMPLETED
+    assert guests_on(world, HOST) == {SERVER: "shutdown"}
+    assert [row.status for row in rows(world)] == ["attached"]
+
+
+# --- forcing ---------------------------------------------------------------------------------
+
+
+def test_lp2012251_what_an_operator_forces_says_what_it_left_behind() -> None:
+    """The flush fails for good; there is no forced disconnect, only somebody who vouches."""
+    world = attached()
+    [row] = rows(world)
+    broken_on(world, HOST, "brick.disconnect")
+    operation = world.run(world.detach())
+    assert operation.state is OperationState.PARKED
+    assert [kept.status for kept in rows(world)] == ["attached"], "no delete before that"
+    world.service.act(
+        str(operation.id), "skip", "paths removed by hand", CONTEXT, lane=0, step="disconnect"
+    )
+    world.done(str(operation.id))
+    assert rows(world) == []
+    [waived] = [event.waived for event in events(world, Attachment.Disconnected)]
+    assert waived == "paths removed by hand"
+    assert list(world.records[HOST]) == [row.id], "the host still says so when it registers"

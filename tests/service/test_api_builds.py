@@ -1,0 +1,248 @@
+"""/v1: servers that are built, refreshed, converted; boot volumes (S2) at our own version."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from aggregates import errors
+from ledger.placement import choose_host
+from tests.service.api_world import HOST, OTHER, PROJECT, Api, guest
+
+OURS = "2.105"
+
+
+async def built(api: Api, *disks: dict[str, Any], who: str = "member", **more: Any) -> Any:
+    await api.register()
+    body = {"name": "web", "vcpus": 2, "memory_mb": 1024, "disks": list(disks), **more}
+    return await api.ask("POST", "/v1/servers", who, json=body)
+
+
+async def booted(api: Api) -> tuple[str, str]:
+    """A running server with a root volume."""
+    volume = api.volume(bootable=True)
+    answer = await built(api, {"volume_id": volume, "boot_index": 0})
+    assert answer.status == 202, await answer.text()
+    assert (await api.played(answer))["outcome"] == "completed"
+    return (await answer.json())["server_id"], volume
+
+
+# ---------------------------------------------------------------------------------- build
+
+
+async def test_a_server_is_built_with_volumes_that_are_there_and_new_ones(api: Api) -> None:
+    root = api.volume(bootable=True)
+    answer = await built(
+        api,
+        {"volume_id": root, "boot_index": 0, "delete_on_termination": True},
+        {"create": {"size_gb": 3, "name": "data"}, "tag": "data"},
+    )
+    assert answer.status == 202, await answer.text()
+    accepted = await answer.json()
+    assert answer.headers["X-Attachment-Ledger-Operation"].endswith(accepted["operation_id"])
+    path = f"/v2.1/servers/{accepted['server_id']}"
+    shown = (await api.get(path, "member", version="2.47"))["server"]
+    assert (shown["status"], shown["OS-EXT-STS:task_state"]) == ("BUILD", "spawning")
+    assert (shown["name"], shown["tenant_id"]) == ("web", PROJECT)
+    assert shown["flavor"]["original_name"] == "c2.m1024"
+    assert (await api.played(answer))["outcome"] == "completed"
+    assert (await api.get(path))["server"]["status"] == "ACTIVE"
+    rows = (await api.get(f"{path}/os-volume_attachments", version=OURS))["volumeAttachments"]
+    assert [(row["boot_index"], row["tag"], row["delete_on_termination"]) for row in rows] == [
+        (0, None, True),
+        (None, "data", False),
+    ]
+    made = api.cinder.volume(rows[1]["volumeId"])
+    assert (made.size, made.project_id, made.multiattach) == (3, PROJECT, False)
+
+
+async def test_a_build_repeated_with_its_key_is_the_same_server(api: Api) -> None:
+    await api.register(host=OTHER)
+    key = {"Idempotency-Key": "web-1"}
+    body = {"name": "web"}
+    await api.register()
+    first = await api.ask("POST", "/v1/servers", json=body, headers=key)
+    await api.register(guest(), guest())
+    again = await api.ask("POST", "/v1/servers", json=body, headers=key)
+    assert await first.json() == await again.json()
+    other = await api.ask("POST", "/v1/servers", json={"name": "db"}, headers=key)
+    assert other.status == 422
+
+
+async def test_a_failed_build_is_a_server_in_error(api: Api) -> None:
+    answer = await built(api, {"volume_id": api.volume()})
+    [command] = await api.commands()
+    error = {"kind": "final", "code": "no_connector", "message": "no initiator name"}
+    await api.report(command, command["steps"][0]["name"], error=error)
+    assert (await api.played(answer))["outcome"] == "failed"
+    shown = (await api.get(f"/v2.1/servers/{(await answer.json())['server_id']}"))["server"]
+    assert (shown["status"], shown["OS-EXT-STS:task_state"]) == ("ERROR", None)
+    assert "no initiator name" in shown["fault"]["message"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"host": HOST},
+        {"kernel": "/boot/vmlinuz"},
+        {"initrd": "/etc/shadow"},
+        {"disks": [{"create": {"size_gb": 1, "snapshot_id": str(uuid4())}}]},
+        {"disks": [{"create": {"size_gb": 1, "image_id": str(uuid4())}}]},
+    ],
+)
+async def test_what_is_on_hosts_or_was_anothers_is_not_a_members_to_name(
+    api: Api, more: dict[str, Any]
+) -> None:
+    head = await api.head()
+    await api.register()
+    answer = await api.ask("POST", "/v1/servers", "member", json={"name": "web", **more})
+    assert answer.status == 403
+    assert (await api.get("/v2.1/servers"))["servers"] == []
+    assert await api.head() == head + 1, "the registration"
+
+
+@pytest.mark.parametrize(
+    ("disks", "more"),
+    [
+        ([{}], {}),
+        ([{"volume_id": str(uuid4()), "create": {"size_gb": 1}}], {}),
+        ([{"create": {"size_gb": 0}}], {}),
+        ([{"create": {"size_gb": 1}, "boot_index": 0}] * 2, {}),
+        ([{"create": {"size_gb": 1}}] * 27, {}),
+        ([], {"name": ""}),
+        ([], {"vcpus": 0}),
+        ([], {"firmware": "openfirmware"}),
+        ([], {"flavor": "m1.tiny"}),
+    ],
+)
+async def test_builds_that_are_none(api: Api, disks: list[Any], more: dict[str, Any]) -> None:
+    answer = await built(api, *disks, **more)
+    assert (answer.status, (await answer.json())["code"]) == (400, "invalid")
+
+
+async def test_a_volume_of_another_project_is_not_built_in(api: Api) -> None:
+    answer = await built(api, {"volume_id": api.volume(project_id="another-project")})
+    assert answer.status == 404
+
+
+# -------------------------------------------------------------------------------- S2: roots
+
+
+async def test_a_root_volume_is_detached_and_attached_again_while_stopped(api: Api) -> None:
+    server, volume = await booted(api)
+    path = f"/v2.1/servers/{server}/os-volume_attachments"
+    old = await api.ask("DELETE", f"{path}/{volume}", version="2.104")
+    assert (old.status, (await old.json())["badRequest"]["message"]) == (
+        400,
+        "Cannot detach a root device volume",
+    )
+    runs = await api.ask("DELETE", f"{path}/{volume}", version=OURS)
+    assert runs.status == 403
+    assert (await runs.json())["forbidden"]["message"].startswith("Can't detach root device volume")
+    await api.played(await api.act(server, "os-stop"))
+    detach = await api.ask("DELETE", f"{path}/{volume}", "member", version=OURS)
+    assert detach.status == 202, await detach.text()
+    assert (await api.played(detach))["outcome"] == "completed"
+    for version in ("2.1", OURS):
+        assert (await api.get(path, version=version))["volumeAttachments"] == []
+    start = await api.act(server, "os-start")
+    assert (start.status, (await start.json())["forbidden"]["message"]) == (
+        403,
+        "Can't start instance without a root device volume",
+    )
+    other = api.volume(bootable=True)
+    attach = await api.attach(server, other, OURS, who="member", is_root=True)
+    assert (attach.status, await attach.text()) == (202, "")
+    assert (await api.played(attach))["outcome"] == "completed"
+    shown = (await api.get(f"{path}/{other}", version=OURS))["volumeAttachment"]
+    assert (shown["boot_index"], shown["device"]) == (0, "/dev/vda")
+    assert "boot_index" not in (await api.get(f"{path}/{other}", version="2.104"))[
+        "volumeAttachment"
+    ]
+    assert (await api.act(server, "os-start")).status == 202
+
+
+# ---------------------------------------------------------------------------------- repair
+
+
+async def test_a_server_is_refreshed_and_all_of_a_host_with_refusals(api: Api) -> None:
+    server, _ = await api.attached()
+    answer = await api.ask("POST", f"/v1/servers/{server}/refresh", "operator")
+    assert answer.status == 202
+    every = await api.ask("POST", "/v1/refresh", "operator", json={"host": HOST})
+    [refused] = (await every.json())["servers"]
+    assert (refused["server_id"], refused["operation_id"]) == (server, None)
+    assert answer.headers["X-Attachment-Ledger-Operation"].rpartition("/")[2] in refused["refused"]
+    assert (await api.played(answer))["outcome"] == "completed"
+    every = await api.ask("POST", "/v1/refresh", "operator", json={})
+    body = await every.json()
+    assert every.status == 202
+    assert body["servers"][0]["operation_id"]
+    assert body["next"] is None
+    nowhere = await api.ask("POST", "/v1/refresh", "operator", json={"host": OTHER})
+    assert (await nowhere.json())["servers"] == []
+    assert (await api.ask("POST", "/v1/refresh", "member", json={})).status == 403
+
+
+async def test_only_what_the_old_calls_attached_is_converted(api: Api) -> None:
+    server, _ = await api.attached()
+    answer = await api.ask("POST", f"/v1/servers/{server}/convert")
+    assert (answer.status, (await answer.json())["code"]) == (400, "not_legacy")
+
+
+async def test_an_old_agent_anywhere_means_the_old_flow_and_hidden_ids(api: Api) -> None:
+    """S1: the new flow only when all hosts know it."""
+    server, volume = await api.server(), api.volume()
+    await api.register(host=OTHER, service_version=0)
+    answer = await api.attach(server, volume)
+    assert answer.status == 200, await answer.text()
+    assert (await api.played(answer))["outcome"] == "completed"
+    path = f"/v2.1/servers/{server}/os-volume_attachments"
+    assert (await api.get(f"{path}/{volume}", version="2.88"))["volumeAttachment"]
+    assert len((await api.get(path, version="2.88"))["volumeAttachments"]) == 1
+    assert (await api.get(path, version="2.89"))["volumeAttachments"] == []
+    assert (await api.ask("GET", f"{path}/{volume}", version="2.89")).status == 404
+    shared = api.volume(multiattach=True)
+    assert (await api.attach(server, shared)).status == 409
+    await api.register(host=OTHER)
+    answer = await api.ask("POST", f"/v1/servers/{server}/convert")
+    assert (await api.played(answer))["outcome"] == "completed"
+    assert (await api.get(f"{path}/{volume}", version="2.89"))["volumeAttachment"]["attachment_id"]
+
+
+# -------------------------------------------------------------------------------- placement
+
+FIT = {
+    "host": "a",
+    "alive": True,
+    "fenced": False,
+    "suspect": False,
+    "service_version": 2,
+    "capabilities": {"migration": {"uri": "u", "address": "a"}},
+    "guests": 1,
+}
+
+
+def test_the_emptiest_host_is_chosen_and_of_equals_the_first_by_name() -> None:
+    hosts = [{**FIT, "host": name, "guests": n} for name, n in (("c", 1), ("b", 1), ("a", 2))]
+    assert choose_host(hosts) == "b"
+    assert choose_host(hosts, without="b") == "c"
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        {"alive": False},
+        {"fenced": True},
+        {"suspect": True},
+        {"service_version": 1},
+        {"capabilities": {}},
+    ],
+)
+def test_a_host_that_could_not_do_it_is_not_chosen(flaw: dict[str, Any]) -> None:
+    with pytest.raises(errors.DomainError, match="No valid host was found"):
+        choose_host([{**FIT, **flaw}], migration=True)
+    if "capabilities" in flaw:
+        assert choose_host([{**FIT, **flaw}]) == "a"

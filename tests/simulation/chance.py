@@ -1,0 +1,95 @@
+"""What happens by chance in a simulation, all of it drawn from one seed.
+
+`Chance` stands where the generic tests have a `Trouble`: it is asked at every point.
+There it may let something go wrong, and before that it may let something else happen,
+so that every call of a port and every save can be overtaken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+from aggregates.base import Aggregate, Context
+from tests.world import A, Crash, MemoryStore, Trouble
+
+#: Where the code under test takes an id from nowhere.
+ID_SOURCES = ("ledger.requests.uuid4", "ledger.effects.uuid4", "host_agent.cinder_flow.uuid4")
+
+
+class Chance(Trouble):
+    """The seed's luck; `calm` until the storm begins, and again at the end.
+
+    `meanwhile` is called between two points, now and then: somebody else is faster.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = random.Random(seed)
+        self.calm = True
+        self.call_rate = self.random.choice([0.0, 0.01, 0.03, 0.08])
+        self.save_rate = self.random.choice([0.0, 0.005, 0.02])
+        self.meanwhile_rate = self.random.choice([0.0, 0.02, 0.1])
+        self.meanwhile: Callable[[], object] = lambda: None
+        self._nested = False
+
+    def at(self, point: str, modes: tuple[str, ...]) -> str | None:
+        if self.calm:
+            return None
+        if not self._nested and self.random.random() < self.meanwhile_rate:
+            self._nested = True
+            try:
+                self.meanwhile()
+            finally:
+                self._nested = False
+        rate = self.save_rate if point == "save" else self.call_rate
+        return self.random.choice(modes) if self.random.random() < rate else None
+
+    def new_id(self) -> UUID:
+        return UUID(int=self.random.getrandbits(128), version=4)
+
+    @contextmanager
+    def ids(self) -> Iterator[None]:
+        """All ids come from the seed, so that it repeats exactly."""
+        with ExitStack() as patched:
+            for source in ID_SOURCES:
+                patched.enter_context(patch(source, self.new_id))
+            yield
+
+
+class Mortal(Trouble):
+    """The points of one life of a process: after its death it does nothing more."""
+
+    def __init__(self, chance: Chance, lives: Callable[[], bool]) -> None:
+        super().__init__()
+        self._chance, self._lives = chance, lives
+
+    def at(self, point: str, modes: tuple[str, ...]) -> str | None:
+        mode = self._chance.at(point, modes)
+        if not self._lives():
+            raise Crash
+        return mode
+
+
+class Log(MemoryStore):
+    """The log in memory, fast enough for thousands of events; tells what was saved."""
+
+    def __init__(self, trouble: Callable[[], Trouble], saved: Callable[[], object]) -> None:
+        super().__init__(trouble)
+        self._saved = saved
+        self._read: dict[UUID, list[Any]] = {}
+
+    def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002
+        stored, read = self.streams.get(id, []), self._read.setdefault(id, [])
+        read += map(self._mapper.to_domain_event, stored[len(read) :])
+        return kind.evolve(id, read)
+
+    def save(self, *aggregates: Aggregate, context: Context) -> int:
+        try:
+            return super().save(*aggregates, context=context)
+        finally:
+            self._saved()

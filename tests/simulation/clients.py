@@ -1,0 +1,247 @@
+"""What users, operators' tools and Cinder ask for, by chance; and that they ask again.
+
+Most requests make sense for the server as it is; some do not, and must be refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from host_agent.ports import PortError
+
+from aggregates import errors
+from aggregates.instance import Instance, VmState
+from aggregates.operation import Operation
+from handlers.accept import AttachVolume, DetachVolume, SwapVolume
+from handlers.actions import RULES, Act
+from handlers.build import BootDisk, BuildServer
+from ledger.application import ConflictError
+from ledger.requests import Accepted
+from ledger.simulation import cinder_migration
+from tests.world import CONTEXT, Crash
+
+if TYPE_CHECKING:
+    from tests.simulation.cloud import Cloud
+
+S = VmState
+#: How often somebody who got no answer asks again.
+ATTEMPTS_MAX = 3
+#: What is sensible in which state, some of it more often.
+SENSIBLE = {
+    S.ACTIVE: [
+        *("attach",) * 6,
+        *("detach",) * 3,
+        *("swap", "cinder_migrates", "live_migrate", "live_migrate", "resize", "shelve"),
+        *("stop", "pause", "reboot", "refresh", "rebuild", "delete"),
+    ],
+    S.PAUSED: ["unpause", "unpause", "live_migrate", "attach", "detach", "shelve"],
+    S.STOPPED: [
+        *("start", "start", "start", "attach", "attach", "detach", "detach_root", "attach_root"),
+        *("resize", "shelve", "refresh", "reboot", "rebuild"),
+    ],
+    S.RESIZED: ["confirm_resize", "revert_resize", "delete"],
+    S.SHELVED_OFFLOADED: [
+        *("unshelve",) * 3,
+        *("attach", "detach", "detach_root", "attach_root"),
+    ],
+    S.ERROR: ["delete", "stop", "reboot"],
+}
+WHATEVER = ["attach", "detach", "swap", "delete", "detach_root", "attach_root", *RULES]
+
+
+@dataclass
+class Asked:
+    """A request until it is answered."""
+
+    what: str
+    call: Callable[[], Accepted]
+    unmet: Callable[[], object] = lambda: None  # what the asker does when it is refused
+    attempts: int = 0
+
+
+class Clients:
+    """Everybody who asks for something."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.random = cloud.chance.random
+        self.unanswered: list[Asked] = []
+        self.refused: Counter[str] = Counter()
+        self.accepted: Counter[str] = Counter()
+        self._asked = 0
+
+    # ---------------------------------------------------------------- asking
+
+    def ask_something(self) -> None:
+        if self.unanswered and self.random.random() < 0.5:
+            self.answer(self.unanswered.pop(0))
+            return
+        servers = self.cloud.instances()
+        if not servers or self.random.random() < 0.07:
+            self.build()
+            return
+        instance = self.random.choice(servers)
+        self.ask_for(self._choice(instance), instance)
+
+    def _choice(self, instance: Instance) -> str:
+        host = instance.host and self.cloud.folded.rows["hosts"][instance.host]
+        if host and host["fenced"] and self.random.random() < 0.7:
+            return "evacuate"
+        sensible = SENSIBLE.get(instance.vm_state)
+        if sensible and self.random.random() < 0.9:
+            return self.random.choice(sensible)
+        return self.random.choice(WHATEVER)
+
+    def ask_for(self, what: str, instance: Instance) -> None:
+        server_id = str(instance.id)
+        asks: dict[str, Callable[[], None]] = {
+            "attach": lambda: self.attach(server_id),
+            "attach_root": lambda: self.attach(server_id, is_root=True),
+            "detach": lambda: self.detach(instance),
+            "detach_root": lambda: self.detach(instance, root=True),
+            "swap": lambda: self.swap(instance),
+            "cinder_migrates": lambda: self.cinder_migrates(instance),
+            "delete": lambda: self.delete(server_id),
+        }
+        if what in asks:
+            asks[what]()
+        else:
+            self.act(what, instance)
+
+    def _key(self) -> str:
+        self._asked += 1
+        return f"request {self._asked}"
+
+    def ask(self, what: str, call: Callable[[str], Accepted], **more: Any) -> None:
+        key = self._key()
+        self.answer(Asked(what, lambda: call(key), **more))
+
+    def answer(self, asked: Asked) -> None:
+        """Ask; whoever gets no answer asks again later, or never."""
+        asked.attempts += 1
+        try:
+            accepted = asked.call()
+        except (Crash, PortError, ConflictError) as trouble:
+            self.cloud.note(f"client: {asked.what}: no answer ({type(trouble).__name__})")
+            if asked.attempts < ATTEMPTS_MAX:
+                self.unanswered.append(asked)
+            else:
+                asked.unmet()
+            return
+        except errors.IllegalTransitionError:
+            raise
+        except errors.DomainError as refusal:
+            self._check_refusal(refusal)
+            self.refused[refusal.code] += 1
+            self.cloud.note(f"client: {asked.what}: {refusal.code}")
+            asked.unmet()
+            return
+        self.accepted[asked.what.split()[0]] += 1
+        self.cloud.note(f"client: {asked.what}: accepted [{accepted.operation_id[:8]}]")
+
+    def _check_refusal(self, refusal: errors.DomainError) -> None:
+        """Whoever is told that an operation is in the way can look at it."""
+        if isinstance(refusal, errors.ClaimedError):
+            id_ = UUID(refusal.fields["operation_id"])
+            operation = self.cloud.store.load(Operation, id_)
+            assert operation.started is not None, str(refusal)
+
+    # ------------------------------------------------------------- requests
+
+    def attach(self, server_id: str, *, is_root: bool = False) -> None:
+        draw, cinder = self.random, self.cloud.cinder
+        volumes = sorted(cinder.volumes)
+        free = [v for v in volumes if cinder.volumes[v].status == "available"]
+        shared = [v for v in volumes if cinder.volumes[v].multiattach]
+        volume_id = draw.choice(draw.choice([free, free, shared, volumes]) or volumes)
+        request = AttachVolume(
+            server_id=server_id,
+            volume_id=volume_id,
+            is_root=is_root,
+            device=draw.choice([None, None, "/dev/vdf", "/dev/sdc"]),
+            delete_on_termination=draw.random() < 0.2,
+        )
+        requests, fleet = self.cloud.requests, self.cloud.fleet
+        what = f"attach {volume_id[:8]} {server_id[:8]} root={is_root}"
+        self.ask(what, lambda key: requests.attach(request, CONTEXT, fleet, key))
+
+    def detach(self, instance: Instance, *, root: bool = False) -> None:
+        volume_id = self._volume_of(instance, root=root)
+        request = DetachVolume(server_id=str(instance.id), volume_id=volume_id, root_allowed=root)
+        requests, fleet = self.cloud.requests, self.cloud.fleet
+        what = f"detach {volume_id[:8]} {request.server_id[:8]}"
+        self.ask(what, lambda key: requests.detach(request, CONTEXT, fleet, key))
+
+    def _volume_of(self, instance: Instance, *, root: bool = False) -> str:
+        mappings = [m for m in self.cloud.mappings() if m.server_id == str(instance.id)]
+        own = [m.volume_id for m in mappings if m.volume_id and (not root or m.boot_index == 0)]
+        return self.random.choice(sorted(own) or sorted(self.cloud.cinder.volumes))
+
+    def swap(self, instance: Instance) -> None:
+        volumes = self.cloud.cinder.volumes
+        free = sorted(v for v in volumes if volumes[v].status == "available")
+        old, new = self._volume_of(instance), self.random.choice(free or sorted(volumes))
+        self._swap(SwapVolume(server_id=str(instance.id), volume_id=old, new_volume_id=new))
+
+    def _swap(self, request: SwapVolume, **more: Any) -> None:
+        requests, fleet = self.cloud.requests, self.cloud.fleet
+        what = f"swap {request.volume_id[:8]} {request.new_volume_id[:8]} {request.server_id[:8]}"
+        self.ask(what, lambda key: requests.swap(request, CONTEXT, fleet, key), **more)
+
+    def cinder_migrates(self, instance: Instance) -> None:
+        """An administrator moves a volume to another backend; Cinder asks us to copy it."""
+        model = self.cloud.cinder
+        volume = model.volumes[self._volume_of(instance)]
+        others = [b for b in model.backends.values() if b.name != volume.backend]
+        if volume.status != "in-use" or volume.multiattach or volume.migrating:
+            return
+        host = self.random.choice(others).host
+        target = cinder_migration.migrate(model, volume, {"host": host})
+        request = SwapVolume(
+            server_id=str(instance.id),
+            volume_id=volume.id,
+            new_volume_id=target.id,
+            by_cinder=True,
+        )
+        self._swap(request, unmet=lambda: cinder_migration.fail(model, volume, target))
+
+    def act(self, flow: str, instance: Instance) -> None:
+        draw, cloud = self.random, self.cloud
+        alive = [name for name in cloud.agents if cloud.agents[name].lives]
+        elsewhere = [name for name in alive if name != instance.host]
+        request = Act(
+            server_id=str(instance.id),
+            flow=flow,
+            destination=draw.choice(draw.choice([elsewhere, alive]) or list(cloud.agents)),
+            memory_mb=draw.choice([None, 1024]) if flow == "resize" else None,
+        )
+        fleet = cloud.fleet
+        what = f"{flow} {request.server_id[:8]} {request.destination}"
+        self.ask(what, lambda key: cloud.requests.act(request, CONTEXT, fleet, key))
+
+    def delete(self, server_id: str) -> None:
+        requests = self.cloud.requests
+        what = f"delete {server_id[:8]}"
+        self.ask(what, lambda key: requests.delete(server_id, CONTEXT, key))
+
+    def build(self) -> None:
+        draw, cloud = self.random, self.cloud
+        free = sorted(v.id for v in cloud.cinder.volumes.values() if v.status == "available")
+        chosen = draw.sample(free, min(len(free), draw.randint(0, 2)))
+        disks = [BootDisk(volume_id=id_, boot_index=n) for n, id_ in enumerate(chosen)]
+        if draw.random() < 0.4:
+            gone = draw.random() < 0.5
+            disks.append(BootDisk(create={"size_gb": 1}, delete_on_termination=gone))
+        request = BuildServer(
+            name="built",
+            host=draw.choice(sorted(cloud.agents)),
+            disks=tuple(disks),
+            project_id="p",
+        )
+        fleet = cloud.fleet
+        what = f"build {request.host} {[d.volume_id and d.volume_id[:8] for d in disks]}"
+        self.ask(what, lambda key: cloud.requests.build(request, CONTEXT, fleet, key))

@@ -1,0 +1,185 @@
+"""A whole cloud in memory: one ledger, one Cinder, several hosts, servers and volumes.
+
+The ledger's code is the real one over a log in memory; projections are folded as events
+are saved, and what production reads from them (the mailbox, due operations, a host's
+guests) is read from them here.  Cinder, os-brick and guests are the simulations that the
+contract tests hold to the real ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from host_agent.contract import Command
+from host_agent.records import Record
+from host_agent.simulated_state import HOSTS
+from host_agent.simulated_state import Store as HostState
+
+from aggregates.attachment import Attachment
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.guards import Contact
+from ledger.requests import Fleet, Requests
+from ledger.service import Service
+from ledger.simulation.cinder_direct import DirectCinder
+from ledger.simulation.cinder_model import CinderModel
+from projections.base import Row
+from projections.operations import OPERATIONS
+from tests.simulation.agent import Agent
+from tests.simulation.chance import Chance, Log
+from tests.simulation.invariants import broken_by
+from tests.store.histories import Folded, logged
+from tests.world import Clock, Tripwire
+
+HOSTS_RANGE, SERVERS_RANGE, VOLUMES_RANGE = (3, 4), (4, 8), (8, 12)
+#: A backend whose volumes share a target, beside those that do not (S3).
+SHARED_BACKEND = "san"
+
+
+class Cloud:
+    """`actions` is what happened so far, for people."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Chance(seed)
+        self.actions: list[str] = []
+        self.clock = Clock()
+        self.cinder = CinderModel(clock=self.clock, new_id=lambda: str(self.chance.new_id()))
+        self.cinder.deleting_reads = self.chance.random.choice([0, 2])
+        self.cinder.add_backend(SHARED_BACKEND, "iscsi", shared_targets=True)
+        self.direct = DirectCinder(self.cinder)
+        self.folded = Folded()
+        self.store = Log(lambda: self.chance, self._saved)
+        cinder = Tripwire("cinder", self.direct, lambda: self.chance)
+        self.service = Service(self.store, cinder, cinder, self.clock, self.clock.wait)
+        self.requests = Requests(self.store, cinder, self.clock)
+        self._commands: dict[str, tuple[int, list[Command]]] = {}
+        self._make_volumes()
+        self._make_hosts()
+
+    def _make_volumes(self) -> None:
+        draw = self.chance.random
+        for number in range(draw.randint(*VOLUMES_RANGE)):
+            self.cinder.add_volume(
+                volume_id=str(uuid5(NAMESPACE_OID, f"volume {number}")),
+                driver=draw.choice(["iscsi", "rbd", "local", SHARED_BACKEND]),
+                multiattach=draw.random() < 0.3,
+                bootable=True,
+                service_uuid_after_reads=draw.choice([0, 0, 2]),
+            )
+
+    def _make_hosts(self) -> None:
+        """Hosts with guests that were there before the ledger was."""
+        draw = self.chance.random
+        names = [f"compute-{n}" for n in range(1, draw.randint(*HOSTS_RANGE) + 1)]
+        guests: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        for number in range(draw.randint(*SERVERS_RANGE)):
+            guests[draw.choice(names)].append(
+                {
+                    "server_id": str(uuid5(NAMESPACE_OID, f"server {number}")),
+                    "project_id": "p",
+                    "power_state": draw.choice(["running", "running", "shutdown"]),
+                    "devices": [],
+                }
+            )
+        self.states = {name: HostState(initial={"define": guests[name]}) for name in names}
+        self.records: dict[str, dict[str, Record]] = {name: {} for name in names}
+        #: Paths that a host had connected when it lost power.
+        self.lost: dict[str, set[str]] = {name: set() for name in names}
+        #: Hosts that go on, cut off from everything, since they were fenced.
+        self.isolated: set[str] = set()
+        HOSTS.update(self.states)
+        self.agents = {name: Agent(self, name) for name in names}
+        for agent in self.agents.values():
+            agent.start()
+            while agent.registering:
+                agent.register()
+
+    def note(self, text: str, command: Command | None = None) -> None:
+        about = f" [{command.operation_id[:8]}/{command.run}]" if command else ""
+        self.actions.append(f"{self.clock():.1f} {text}{about}")
+
+    # ------------------------------------------------------------ the log
+
+    def _saved(self) -> None:
+        """Fold what was saved, and look whether it was allowed."""
+        new = self.store.log[self.folded.position :]
+        at = datetime.fromtimestamp(self.clock(), UTC)
+        for position, (event, context) in enumerate(new, self.folded.position + 1):
+            self.folded.fold(logged(position, event, context, at))
+        if broken := list(broken_by([event for event, _ in new], self)):
+            raise AssertionError(f"broken by a save: {broken}")
+
+    def rows(self, table: str) -> list[Row]:
+        return self.folded.table(table)
+
+    def due(self) -> list[str]:
+        now = self.clock()
+        return [row["operation_id"] for row, at in self._timed() if at <= now]
+
+    def next_due(self) -> float | None:
+        return min((at for _, at in self._timed()), default=None)
+
+    def _timed(self) -> list[tuple[Row, float]]:
+        rows = self.rows("operations")
+        return [(row, row["due_at"].timestamp()) for row in rows if row["due_at"] is not None]
+
+    def mailbox(self, host: str) -> list[Command]:
+        """As `GET commands` gives them."""
+        running = [row for row in self.rows("operations") if row["state"] == "running"]
+        commands = itertools.chain.from_iterable(self._commands_of(row) for row in running)
+        mine = [(name, command) for name, command in commands if name == host]
+        return [command for _, command in sorted(mine, key=lambda pair: pair[1].position)]
+
+    def _commands_of(self, row: Row) -> list[tuple[str, Command]]:
+        known = self._commands.get(row["operation_id"])
+        if known is None or known[0] != row["position"]:
+            derived = OPERATIONS.derived[0].rows(row)
+            commands = [
+                (r["host"], Command.from_wire({**r["command"], "position": r["position"]}))
+                for r in derived
+            ]
+            known = self._commands[row["operation_id"]] = (row["position"], commands)
+        return known[1]
+
+    def guests_of_host(self, name: str) -> set[str]:
+        rows = self.rows("instances")
+        return {r["server_id"] for r in rows if r["host"] == name and r["power_state"] != "nostate"}
+
+    def open_on_host(self, name: str) -> list[str]:
+        return list(dict.fromkeys(command.operation_id for command in self.mailbox(name)))
+
+    # ------------------------------------------------------------ looking
+
+    @property
+    def fleet(self) -> Fleet:
+        return Fleet(contact=lambda host: Contact(alive=self.agents[host].lives, since="lately"))
+
+    def instances(self, *, deleted: bool = False) -> list[Instance]:
+        rows = self.rows("instances")
+        found = [self.store.load(Instance, UUID(row["server_id"])) for row in rows]
+        return [instance for instance in found if deleted or not instance.deleted]
+
+    def operations(self, *states: str) -> list[Operation]:
+        rows = [row for row in self.rows("operations") if not states or row["state"] in states]
+        return [self.store.load(Operation, UUID(row["operation_id"])) for row in rows]
+
+    def mappings(self) -> list[BlockDeviceMapping]:
+        rows = self.rows("mappings")
+        return [self.store.load(BlockDeviceMapping, UUID(row["bdm_id"])) for row in rows]
+
+    def attachments(self) -> list[Attachment]:
+        rows = [row for row in self.rows("attachments") if row["state"] != "deleted"]
+        return [self.store.load(Attachment, UUID(row["attachment_id"])) for row in rows]
+
+    def volume(self, volume_id: str) -> Volume:
+        return self.store.load(Volume, UUID(volume_id))
+
+    def is_shared(self, volume_id: str) -> bool:
+        """Whether several servers may have it."""
+        found = self.cinder.volumes.get(volume_id)
+        return found is not None and found.multiattach

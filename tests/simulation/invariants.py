@@ -1,0 +1,290 @@
+"""What must be so (DESIGN D6): after every save, after every step, and when all is at rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from host_agent import connection, disk_xml
+from host_agent.simulated_state import plugged
+
+from aggregates.attachment import Attachment
+from aggregates.base import Event
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance, VmState
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation, OperationState
+from aggregates.volume import Volume
+
+if TYPE_CHECKING:
+    from tests.simulation.cloud import Cloud
+
+_ON_A_HOST = frozenset({"connecting", "connected", "attached"})
+#: Volume states that say that somebody is about to have the volume, or to let it go.
+_HELD = frozenset({"attaching", "detaching", "reserved", "in-use"})
+
+# --- after every save -------------------------------------------------------------------
+
+
+def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
+    """What these events should never have made true."""
+    mapped = Counter(
+        (row["server_id"], row["volume_id"]) for row in cloud.rows("mappings") if row["volume_id"]
+    )
+    yield from (f"{pair} is mapped {n} times" for pair, n in mapped.items() if n > 1)
+    for event in events:
+        id_ = event.originator_id
+        error = getattr(event, "error", None)
+        if isinstance(event, Operation.StepRetried | Operation.StepFailed) and error:
+            if error["code"] == "internal":
+                yield f"step {event.step} met an unexpected error: {error}"
+        if isinstance(event, Volume.Held):
+            yield from _held_twice(cloud.store.load(Volume, id_), cloud)
+        if isinstance(event, Attachment.ConnectorUpdated):
+            yield from _connected_twice(cloud.store.load(Attachment, id_), cloud)
+        if isinstance(event, Instance.DeviceReserved | Instance.DeviceVolumeSet):
+            devices = cloud.store.load(Instance, id_).devices.values()
+            given = Counter(device.volume_id for device in devices if device.volume_id)
+            yield from (f"{id_} has {v} as {n} devices" for v, n in given.items() if n > 1)
+
+
+def _held_twice(volume: Volume, cloud: Cloud) -> Iterator[str]:
+    servers = set(volume.holders.values())
+    if len(servers) > 1 and not cloud.is_shared(str(volume.id)):
+        yield f"volume {volume.id} is held by {sorted(servers)}"
+
+
+def _connected_twice(attachment: Attachment, cloud: Cloud) -> Iterator[str]:
+    pair = (attachment.volume_id, attachment.server_id)
+    rows = [
+        row
+        for row in cloud.rows("attachments")
+        if (row["volume_id"], row["server_id"]) == pair and row["state"] in _ON_A_HOST
+    ]
+    instance = cloud.store.load(Instance, UUID(attachment.server_id or ""))
+    moves = any(claim.exclusive for claim in instance.claims.values()) or instance.resize_source
+    if len(rows) > 1 and not moves:
+        yield f"{pair} is connected by {[row['attachment_id'] for row in rows]} outside a move"
+
+
+# --- after every step of a host ------------------------------------------------------------
+
+
+def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
+    """No guest runs twice, and none on a volume that Cinder has given up (CVE-2023-2088)."""
+    running: dict[str, list[str]] = {}
+    for name, state in cloud.states.items():
+        if name in cloud.isolated:
+            continue
+        seen = state.read()
+        for server_id, guest in seen["guests"].items():
+            if guest["live"] is None:
+                continue
+            running.setdefault(server_id, []).append(name)
+            for disk in disk_xml.parse(guest["live"]).disks:
+                path = disk_xml.source_of(disk.xml)
+                if disk.is_volume and path not in _given(cloud, server_id, name, seen):
+                    yield f"{server_id} on {name} has {path} without an attachment in Cinder"
+    yield from (f"{s} runs on {names}" for s, names in running.items() if len(names) > 1)
+
+
+def _given(cloud: Cloud, server_id: str, host: str, seen: dict[str, Any]) -> set[str]:
+    """What Cinder lets this server use on this host."""
+    return {
+        seen["connected"].get(connection.target_digest(row.connection_info), {}).get("path")
+        for row in cloud.cinder.attachments.values()
+        if row.instance == server_id and row.host == host and row.connection_info
+    }
+
+
+# --- at rest -----------------------------------------------------------------------------
+
+
+def broken_at_rest(cloud: Cloud) -> Iterator[str]:
+    """What is not as it should be when nothing is under way, and nothing can fail."""
+    yield from _unfinished(cloud)
+    yield from _ledger(cloud)
+    yield from _cinder(cloud)
+    yield from _hosts(cloud)
+    yield from broken_on_hosts(cloud)
+    yield from _projections(cloud)
+    yield from _streams(cloud)
+
+
+def _unfinished(cloud: Cloud) -> Iterator[str]:
+    for operation in cloud.operations():
+        if operation.state is not OperationState.FINISHED:
+            yield f"operation {operation.id} is {operation.state}"
+    for instance in cloud.instances(deleted=True):
+        if instance.claims:
+            yield f"server {instance.id} is claimed by {sorted(instance.claims)}"
+        if set(instance.faults) - {str(instance.id)}:
+            yield f"server {instance.id} has faults {instance.faults}"
+    for volume_id in _known_volumes(cloud):
+        if (claimant := cloud.volume(volume_id).claimant) is not None:
+            yield f"volume {volume_id} is claimed by {claimant}"
+
+
+def _known_volumes(cloud: Cloud) -> list[str]:
+    held = {e.originator_id for e, _ in cloud.store.log if isinstance(e, Volume.Claimed)}
+    return sorted(str(id_) for id_ in held)
+
+
+def _ledger(cloud: Cloud) -> Iterator[str]:
+    """Mappings, attachments and servers fit together."""
+    servers = {str(instance.id): instance for instance in cloud.instances()}
+    mappings = cloud.mappings()
+    for server_id, instance in servers.items():
+        own = {str(m.id): m.volume_id for m in mappings if m.server_id == server_id}
+        given = {id_: device.volume_id for id_, device in instance.devices.items()}
+        if own != given:
+            yield f"server {server_id} has devices {given}, mappings {own}"
+    wanted: dict[str, tuple[str | None, str]] = {}
+    for mapping in mappings:
+        if mapping.server_id not in servers:
+            yield f"mapping {mapping.id} is of server {mapping.server_id}, which is deleted"
+        elif mapping.attachment_id is not None:
+            wanted |= _attachments_of(mapping, servers[mapping.server_id])
+    found = {str(a.id): (a.host if a.may_be_connected else None, a.state) for a in _open(cloud)}
+    if wanted != found:
+        yield f"attachments should be {wanted}, are {found}"
+    holders = {id_ for v in _known_volumes(cloud) for id_ in cloud.volume(v).holders}
+    if holders != set(found):
+        yield f"volumes are held by {holders}, attachments are {set(found)}"
+
+
+def _attachments_of(
+    mapping: BlockDeviceMapping, instance: Instance
+) -> dict[str, tuple[str | None, str]]:
+    """The attachments that explain a mapping: where, and in which state."""
+    bare = instance.offloaded or str(instance.id) in instance.faults  # never built
+    mine = (None, "reserved") if bare else (instance.host, "attached")
+    wanted = {str(mapping.attachment_id): mine}
+    if mapping.kept is not None:
+        wanted[mapping.kept] = (instance.resize_source, "attached")
+    return wanted
+
+
+def _open(cloud: Cloud) -> list[Attachment]:
+    return [a for a in cloud.attachments() if a.state != "deleted"]
+
+
+def _cinder(cloud: Cloud) -> Iterator[str]:
+    ledger = {str(a.id): (a.volume_id, a.server_id) for a in _open(cloud)}
+    rows = {r.id: (r.volume_id, r.instance) for r in cloud.cinder.attachments.values()}
+    if ledger != rows:
+        yield f"attachments: the ledger has {ledger}, Cinder has {rows}"
+    states = {str(a.id): a.state for a in _open(cloud)}
+    for row in cloud.cinder.attachments.values():
+        if states.get(row.id) != row.status:
+            yield f"attachment {row.id} is {states.get(row.id)}, in Cinder {row.status}"
+    for volume in cloud.cinder.volumes.values():
+        has = bool(cloud.cinder.attachments_of(volume.id))
+        if has != (volume.status in _HELD) and volume.going is None:
+            yield f"volume {volume.id} is {volume.status}, attachments: {has}"
+
+
+def _hosts(cloud: Cloud) -> Iterator[str]:
+    guests: dict[str, set[str]] = {name: set() for name in cloud.states}
+    for instance in cloud.instances():
+        if str(instance.id) not in instance.faults:
+            for host in {instance.host, instance.resize_source} - {None}:
+                guests[host or ""].add(str(instance.id))
+    for name, state in cloud.states.items():
+        seen = state.read()
+        if set(seen["guests"]) != guests[name]:
+            yield f"{name} has guests {sorted(seen['guests'])}, should have {sorted(guests[name])}"
+            continue
+        yield from _connections(cloud, name, seen)
+        for instance in cloud.instances():
+            if instance.host == name and str(instance.id) in guests[name]:
+                yield from _guest(cloud, instance, seen["guests"][str(instance.id)])
+        for instance in cloud.instances():
+            if instance.resize_source == name and seen["guests"][str(instance.id)]["live"]:
+                yield f"{instance.id} is resized, and runs on its source {name}"
+
+
+def _connections(cloud: Cloud, name: str, seen: dict[str, Any]) -> Iterator[str]:
+    here = {str(a.id) for a in _open(cloud) if a.host == name and a.may_be_connected}
+    if here != set(cloud.records[name]):
+        yield f"{name} has records of {set(cloud.records[name])}, attachments there are {here}"
+    infos = [cloud.cinder.attachments[id_].connection_info for id_ in here & _rows(cloud)]
+    wanted = {connection.target_digest(info) for info in infos}
+    connected = set(seen["connected"])
+    if extra := connected - wanted:
+        yield f"{name} has connected what nobody has: {[seen['connected'][d] for d in extra]}"
+    if missing := wanted - connected - cloud.lost[name]:
+        yield f"{name} lacks connections {missing}"
+
+
+def _rows(cloud: Cloud) -> set[str]:
+    return set(cloud.cinder.attachments)
+
+
+def _guest(cloud: Cloud, instance: Instance, guest: dict[str, Any]) -> Iterator[str]:
+    name = instance.host or ""
+    disks = plugged(cloud.states[name])[str(instance.id)]
+    live = guest["live"] is not None
+    wanted = {
+        m.serial: (m.device_name if live else None, m.device_name)
+        for m in cloud.mappings()
+        if m.server_id == str(instance.id) and m.volume_id is not None
+    }
+    if disks != wanted:
+        yield f"{instance.id} on {name} has disks {disks}, should have {wanted}"
+    if guest["power_state"] != instance.power_state:
+        yield f"{instance.id} is {guest['power_state']}, the ledger says {instance.power_state}"
+
+
+def _projections(cloud: Cloud) -> Iterator[str]:
+    """What people read is what the aggregates say."""
+    for instance in cloud.instances(deleted=True):
+        row = cloud.folded.rows["instances"][str(instance.id)]
+        assert row is not None
+        said = (row["vm_state"], row["power_state"], row["claims"], row["resize_source"])
+        is_ = (instance.vm_state, instance.power_state, {}, instance.resize_source)
+        if said != is_ or (row["host"] != instance.host and instance.vm_state != VmState.DELETED):
+            yield f"server {instance.id} shows {said} on {row['host']}, is {is_}"
+    for mapping in cloud.mappings():
+        row = cloud.folded.rows["mappings"][str(mapping.id)] or {}
+        for name in ("state", "volume_id", "attachment_id", "kept", "device_name", "serial"):
+            if row.get(name) != getattr(mapping, name):
+                yield f"mapping {mapping.id} shows {name} {row.get(name)}"
+    for attachment in cloud.attachments():
+        row = cloud.folded.rows["attachments"][str(attachment.id)] or {}
+        spans = {span["host"] for span in row["spans"] if span["to_position"] is None}
+        on = {attachment.host} if attachment.may_be_connected else set()
+        if row["state"] != attachment.state or spans != on:
+            yield f"attachment {attachment.id} shows {row['state']} on {spans}"
+    for name in cloud.states:
+        host = cloud.store.load(Host, host_uuid(name))
+        row = cloud.folded.rows["hosts"][name] or {}
+        if (row["epoch"], row["fenced"], row["suspect"]) != (host.epoch, host.fenced, host.suspect):
+            yield f"host {name} shows {row}"
+    for operation in cloud.operations():
+        row = cloud.folded.rows["operations"][str(operation.id)] or {}
+        if (row["state"], row.get("outcome"), row["lanes"]) != (
+            operation.state,
+            operation.outcome,
+            operation.lanes,
+        ):
+            yield f"operation {operation.id} shows {row['state']} {row.get('outcome')}"
+
+
+def _streams(cloud: Cloud) -> Iterator[str]:
+    """What is stored makes the same of an aggregate as what was recorded."""
+    recorded: dict[UUID, list[Event]] = {}
+    for event, _ in cloud.store.log:
+        recorded.setdefault(event.originator_id, []).append(event)
+    kinds = [Attachment, BlockDeviceMapping, Host, Instance, Operation, Volume]
+    for id_, events in recorded.items():
+        kind = next(k for k in kinds if type(events[0]).TOPIC.startswith(f"{k.__name__}."))
+        stored, fresh = vars(cloud.store.load(kind, id_)), vars(kind.evolve(id_, events))
+        if _plain(stored) != _plain(fresh):
+            yield f"{kind.__name__} {id_} is not what its events say"
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name not in {"started", "_pending"}}

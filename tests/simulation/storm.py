@@ -1,0 +1,315 @@
+"""One run of the simulation: a storm of things that happen, and the calm after it.
+
+While the storm lasts each tick is one small thing: a request, a step of the ledger or
+of an agent, time that passes, a crash, a host that dies, is fenced, comes back, an
+operator.  So operations of all servers are under way at once, and meet in every order.
+In the calm nothing fails any more, every host comes back, and everything has to come
+to its end by itself, or by retrying what is parked; then everything is looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from host_agent.contract import PowerState
+
+from aggregates import errors
+from aggregates.instance import VmState
+from aggregates.operation import Outcome
+from ledger.application import ConflictError
+from tests.simulation.clients import Clients
+from tests.simulation.cloud import Cloud
+from tests.simulation.invariants import broken_at_rest, broken_on_hosts
+from tests.world import CONTEXT, Crash
+
+TICKS = 600
+#: How often a parked operation is retried in the calm before it counts as stuck.
+RETRIES_MAX = 5
+#: More than any run does; one that does more goes in circles.
+ACTIONS_MAX = 20_000
+#: How many actions a failure shows.
+SHOWN = 60
+
+
+class Storm:
+    """Everything that happens in one run of a seed."""
+
+    def __init__(self, seed: int, ticks: int = TICKS) -> None:
+        self.seed, self.ticks = seed, ticks
+        self.cloud = Cloud(seed)
+        self.random = self.cloud.chance.random
+        self.clients = Clients(self.cloud)
+        self._advancing: set[str] = set()
+        self._left_behind: set[str] = set()  # by a dispatcher that died
+        # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
+        self._deeds: list[tuple[Callable[[], object], float]] = [
+            (self.clients.ask_something, 12),
+            (self._dispatch, 25),
+            (self._let_an_agent_work, 50),
+            (self._let_an_agent_register, 8),
+            (self._let_time_pass, 8),
+            (self._retry_or_unwind, 3),
+            (self._crash_an_agent, 1),
+            (self._lose_a_host, 0.6),
+            (self._fence_a_host, 1),
+            (self._bring_a_host_back, 1.5),
+            (self._unfence_a_host, 2),
+        ]
+
+    # ------------------------------------------------------------------- runs
+
+    def run(self) -> None:
+        """All of it; AssertionError with the seed and what happened last."""
+        with self.cloud.chance.ids():
+            try:
+                self._run()
+            except Exception as failure:
+                last = "\n  ".join(self.cloud.actions[-SHOWN:])
+                raise AssertionError(f"seed {self.seed}: {failure!r}\n  {last}") from failure
+
+    def _run(self) -> None:
+        chance = self.cloud.chance
+        chance.calm, chance.meanwhile = False, self._tick
+        for _ in range(self.ticks):
+            self._tick()
+        chance.calm = True
+        self.cloud.note("--- the storm is over")
+        self._come_to_rest()
+        self._settle_servers()
+        self._come_to_rest()
+        self._delete_everything()
+
+    def _tick(self) -> None:
+        deeds, weights = zip(*self._deeds, strict=True)
+        self.random.choices(deeds, weights)[0]()
+        if broken := list(broken_on_hosts(self.cloud)):
+            raise AssertionError(f"broken on hosts: {broken}")
+
+    # ------------------------------------------------------------------ deeds
+
+    def _dispatch(self) -> None:
+        """A dispatcher takes what is due; nobody else works on it meanwhile (leases)."""
+        due = [id_ for id_ in self.cloud.due() if id_ not in self._advancing]
+        if due:
+            self._advance(self.random.choice(due))
+
+    def _advance(self, operation_id: str) -> None:
+        self._advancing.add(operation_id)
+        try:
+            self.cloud.service.advance(operation_id, operation_id in self._left_behind)
+            self._left_behind.discard(operation_id)
+        except (Crash, ConflictError):
+            self._left_behind.add(operation_id)
+            self.cloud.note(f"a dispatcher dies at [{operation_id[:8]}]")
+        finally:
+            self._advancing.discard(operation_id)
+
+    def _let_an_agent_work(self) -> None:
+        agents = [agent for agent in self.cloud.agents.values() if agent.lives]
+        for agent in agents:
+            agent.poll()
+        ready = [(agent, taken) for agent in agents for taken in agent.ready()]
+        if ready:
+            agent, taken = self.random.choice(ready)
+            agent.step(taken)
+
+    def _let_an_agent_register(self) -> None:
+        waiting = [agent for agent in self.cloud.agents.values() if agent.registering]
+        if waiting:
+            self.random.choice(waiting).register()
+
+    def _let_time_pass(self) -> None:
+        due = self.cloud.next_due() or 0.0
+        seconds = self.random.choice([0.1, 1.0, 10.0, due - self.cloud.clock()])
+        self.cloud.clock.wait(max(0.0, seconds))
+
+    def _retry_or_unwind(self) -> None:
+        """What an operator, or a user who has changed their mind, does."""
+        parked = self.cloud.operations("parked")
+        act = "retry" if self.random.random() < 0.8 else "unwind"
+        operations = parked if act == "retry" else self.cloud.operations("parked", "running")
+        if operations:
+            self._act(str(self.random.choice(operations).id), act)
+
+    def _act(self, operation_id: str, act: str) -> None:
+        try:
+            self.cloud.service.act(operation_id, act, "see below", CONTEXT)
+            said = "done"
+        except errors.IllegalTransitionError:
+            raise
+        except (Crash, ConflictError, errors.DomainError) as refusal:
+            said = type(refusal).__name__
+        self.cloud.note(f"operator: {act} [{operation_id[:8]}]: {said}")
+
+    # ------------------------------------------------------------------ hosts
+
+    def _crash_an_agent(self) -> None:
+        agents = [agent for agent in self.cloud.agents.values() if agent.lives]
+        if agents:
+            agent = self.random.choice(agents)
+            self.cloud.note(f"{agent.name}: the agent is killed and starts again")
+            agent.start()
+
+    def _lose_a_host(self) -> None:
+        """Its agent is gone; perhaps all of it."""
+        lives = [agent for agent in self.cloud.agents.values() if agent.lives]
+        if len(lives) <= len(self.cloud.agents) // 2:
+            return
+        agent = self.random.choice(lives)
+        agent.stop()
+        off = self.random.random() < 0.5
+        self.cloud.note(f"{agent.name}: {'loses power' if off else 'the agent is gone'}")
+        if off:
+            self._power_off(agent.name)
+
+    def _power_off(self, name: str) -> None:
+        """Guests are off, and connections gone, until somebody makes them anew."""
+        with self.cloud.states[name].edit() as state:
+            for guest in state["guests"].values():
+                guest.update(live=None, power_state=PowerState.SHUTDOWN.value)
+                guest.pop("job", None)
+                guest.pop("stranded", None)
+            self.cloud.lost[name] |= set(state["connected"])
+            state["connected"] = {}
+
+    def _fence_a_host(self) -> None:
+        """It is switched off, or cut off from storage and network: then it goes on alone."""
+        down = [agent.name for agent in self.cloud.agents.values() if not agent.lives]
+        if down:
+            name = self.random.choice(down)
+            if self.random.random() < 0.5:
+                self._power_off(name)
+            else:
+                self.cloud.isolated.add(name)
+            self._fence(name)
+
+    def _fence(self, name: str) -> None:
+        self.cloud.note(f"operator: fence {name}, isolated: {sorted(self.cloud.isolated)}")
+        for _ in range(2):  # ledger.api.hosts.FENCE_ROUNDS
+            waiting = self.cloud.open_on_host(name)
+            try:
+                self.cloud.service.fence(name, "is down", "seen", waiting, CONTEXT)
+            except (Crash, ConflictError):
+                continue
+            if not self.cloud.open_on_host(name):
+                return
+
+    def _bring_a_host_back(self) -> None:
+        """What was cut off meets the world again only when it is told what to let go."""
+        down = [agent for agent in self.cloud.agents.values() if not agent.lives]
+        if down:
+            agent = self.random.choice(down)
+            self.cloud.note(f"{agent.name}: is back")
+            agent.start()
+
+    def _unfence_a_host(self) -> None:
+        hosts = [row for row in self.cloud.rows("hosts") if row["fenced"] and not row["suspect"]]
+        if hosts:
+            self._unfence(self.random.choice(hosts)["host"])
+
+    def _unfence(self, name: str) -> None:
+        self.cloud.note(f"operator: unfence {name}")
+        try:
+            self.cloud.service.unfence(name, "it is well", CONTEXT)
+        except (Crash, ConflictError):
+            return
+        self.cloud.isolated.discard(name)
+
+    # ------------------------------------------------------------------- calm
+
+    def _come_to_rest(self) -> None:
+        retries: Counter[str] = Counter()
+        for _ in range(2):
+            # An inventory is told again after a while, even if it is the same: what was not
+            # looked at before, because a flow was changing it, is looked at now.
+            for agent in self.cloud.agents.values():
+                agent.wants_registration = True
+            while self._go_on(retries):
+                assert len(self.cloud.actions) < ACTIONS_MAX, "does not come to rest"
+        if broken := list(broken_at_rest(self.cloud)):
+            raise AssertionError("broken at rest:\n  " + "\n  ".join(broken))
+
+    def _go_on(self, retries: Counter[str]) -> bool:
+        """One round of everybody; whether there was anything to do."""
+        cloud = self.cloud
+        agents = list(cloud.agents.values())
+        for agent in agents:
+            if not agent.lives:
+                self._bring_a_host_back()
+                return True
+        worked = False
+        while self.clients.unanswered:
+            self.clients.answer(self.clients.unanswered.pop(0))
+            worked = True
+        for agent in agents:
+            if agent.registering:
+                agent.register()
+                worked = True
+        for operation_id in cloud.due():
+            self._advance(operation_id)
+            worked = True
+        for agent in agents:
+            agent.poll()
+            for taken in agent.ready():
+                agent.step(taken)
+                worked = True
+        return worked or self._nudge(retries)
+
+    def _nudge(self, retries: Counter[str]) -> bool:
+        """Nobody has anything to do now: time, or an operator, has to help."""
+        cloud = self.cloud
+        for row in cloud.rows("hosts"):
+            if row["fenced"] and not row["suspect"]:
+                self._unfence(row["host"])
+                return True
+        due = cloud.next_due()
+        if due is not None:
+            cloud.clock.seconds = max(cloud.clock.seconds, due)
+            return True
+        for operation in cloud.operations("parked"):
+            retries[str(operation.id)] += 1
+            if retries[str(operation.id)] <= RETRIES_MAX:
+                self._act(str(operation.id), "retry")
+                return True
+        return False
+
+    # ------------------------------------------------------------------ after
+
+    def _settle_servers(self) -> None:
+        """Whatever a server went through, it can be had: every one runs in the end."""
+        way = {
+            VmState.RESIZED: ("confirm_resize", "revert_resize"),
+            VmState.SHELVED_OFFLOADED: ("unshelve",),
+            VmState.STOPPED: ("start",),
+        }
+        for _ in range(3):
+            for instance in self.cloud.instances():
+                flows = way.get(instance.vm_state)
+                if flows and not instance.root_missing:
+                    self._must(lambda i=instance, f=flows: self._ask(self.random.choice(f), i))
+        self.cloud.note("--- every server runs")
+
+    def _ask(self, flow: str, instance: Any) -> None:
+        if flow == "unshelve" or instance.host:
+            self.clients.act(flow, instance)
+
+    def _must(self, ask: Callable[[], None]) -> None:
+        """Nothing is in the way any more: this is accepted, and completes."""
+        before = len(self.cloud.rows("operations"))
+        ask()
+        self._come_to_rest()
+        new = self.cloud.operations()[before:]
+        assert new, f"refused: {self.cloud.actions[-1]}"
+        assert new[0].outcome is Outcome.COMPLETED, f"{new[0].started} {new[0].first_error}"
+
+    def _delete_everything(self) -> None:
+        """Nothing is left of anything (but volumes that were to stay)."""
+        for instance in self.cloud.instances():
+            self._must(lambda i=instance: self.clients.delete(str(i.id)))
+        assert not self.cloud.cinder.attachments, "attachments are left"
+        for name, state in self.cloud.states.items():
+            seen = state.read()
+            assert not seen["guests"], f"guests are left on {name}"
+            assert not seen["connected"], f"connections are left on {name}"
