@@ -86,12 +86,16 @@ def apply_meaning(verb: AnyVerb, done: Done) -> None:
 
 
 def _reserved(done: Done) -> None:
+    _held_as(done, legacy=done.lane.legacy)
+
+
+def _held_as(done: Done, *, legacy: bool) -> None:
     done.attachment.record(
         Attachment.AttachmentCreated,
         volume_id=done.lane.volume_id,
         server_id=done.server_id,
         adopted=bool(done.outputs.get("adopted", False)),
-        legacy=done.lane.legacy,
+        legacy=legacy,
     )
     _hold(done, done.lane.volume_id)
 
@@ -150,7 +154,8 @@ def _deleted(done: Done) -> None:
 
 def _converted(done: Done) -> None:
     """The old calls' record in Cinder is an attachment of the new kind now."""
-    _created(done)
+    _held_as(done, legacy=False)
+    _updated(done)
     done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
     done.attachment.record(Attachment.Completed)
     former_id = done.lane.other.attachment_id if done.lane.other else None

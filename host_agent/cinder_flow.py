@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 from host_agent import connection, masking
@@ -47,7 +48,7 @@ class NewFlow:
         """
         ctx, lane = self._ctx, self._lane
         self._delete_orphans()
-        connector = ctx.brick.connector()
+        connector = self._connector()
         made = ctx.cinder.attachment_create(lane.volume_id, lane.server_id, connector)
         if not made.connection_info:
             made = ctx.cinder.attachment(made.id)
@@ -61,7 +62,7 @@ class NewFlow:
         return self.refresh()
 
     def refresh(self) -> ConnectionInfo:
-        view = self._ctx.cinder.attachment_update(self._id(), self._ctx.brick.connector())
+        view = self._ctx.cinder.attachment_update(self._id(), self._connector())
         return self._learnt(view) if view.connection_info else self.info()
 
     def complete(self, _device: str) -> None:
@@ -98,6 +99,13 @@ class NewFlow:
         if info:  # LP 1738254: without a connector nothing was connected
             found[connection.target_digest(info)] = info
         return list(found.values())
+
+    def _connector(self) -> dict[str, Any]:
+        """Cinder takes the device's name from it, to show it (LP 1945450)."""
+        connector = self._ctx.brick.connector()
+        if self._lane.device_name is not None:
+            connector = {**connector, "mountpoint": f"/dev/{self._lane.device_name}"}
+        return connector
 
     def _view(self) -> AttachmentView:
         """The attachment as Cinder has it now; FINAL `attachment_gone` on 404."""

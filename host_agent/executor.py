@@ -36,7 +36,16 @@ from typing import Any
 
 from host_agent import masking
 from host_agent.context import Context, Stopping, Waits, final, is_missing
-from host_agent.contract import Command, CommandStep, ErrorKind, Lane, Report, StepError, Verb
+from host_agent.contract import (
+    Command,
+    CommandStep,
+    ErrorKind,
+    GuestOrder,
+    Lane,
+    Report,
+    StepError,
+    Verb,
+)
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
 from host_agent.ports import Brick, Cinder, Guests, OldCinder, PortError, Users, VolumeView
@@ -286,8 +295,7 @@ class Executor:
             assert command.lane is not None, "Command.from_wire has seen to it"
             lane, attaching = command.lane, bool(verbs & _ATTACHING)
             return names_for(lane, self._volume(context, lane, attaching=attaching))
-        lanes = [lane for lane in command.guest.lanes if lane.disk is None]
-        to_connect = lanes if Verb.GUEST_SPAWN in verbs else []
+        to_connect = _to_connect(command.guest, verbs)
         volumes = {
             lane.volume_id: self._volume(context, lane, attaching=True) for lane in to_connect
         }
@@ -397,6 +405,13 @@ def _learn(command: Command, outputs: dict[str, Any]) -> Command:
     if command.lane is None or not told:
         return command
     return replace(command, lane=replace(command.lane, **told))
+
+
+def _to_connect(order: GuestOrder, verbs: set[Verb]) -> list[Lane]:
+    """The lanes of a server that a run may connect."""
+    if Verb.GUEST_START in verbs and order.running:
+        return list(order.lanes)
+    return [lane for lane in order.lanes if lane.disk is None] if Verb.GUEST_SPAWN in verbs else []
 
 
 def _has_lock_name(volume: VolumeView) -> bool:

@@ -63,6 +63,8 @@ class Leftovers:
         with self._locks.hold([pair, *names], self._clock):
             staying = [r for r in self._world.records.values() if r.attachment_id not in leaving]
             if not any(other.volume_id == volume_id for other in staying):
+                # The guest itself may stay, and loses only this disk.
+                self._world.guests.unplug(record.server_id, record.serial)
                 _LOG.warning("disconnecting volume %s: it is not this host's any more", volume_id)
                 for info in record.infos:
                     self._world.brick.disconnect(info)

@@ -28,6 +28,7 @@ class Record:
     attachment_id: str
     volume_id: str
     server_id: str
+    serial: str  # by which the guest knows the disk
     infos: tuple[ConnectionInfo, ...] = ()
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from host_agent import connection
-from host_agent.cinder_flow import NewFlow, OldFlow, flow_of
+from host_agent.cinder_flow import NewFlow, flow_of
 from host_agent.context import (
     Context,
     final,
@@ -53,7 +53,9 @@ def attachment_convert(ctx: Context, lane: Lane) -> dict[str, Any]:
 
     The guest keeps its disk, and does not notice.
     """
-    row = OldFlow(ctx, lane).row()
+    # Not by the old calls, which do not show one that an earlier attempt has begun to convert.
+    rows = ctx.cinder.attachments(lane.volume_id, lane.server_id)
+    row = next((row for row in rows if row.status in {"attached", "attaching"}), None)
     if row is None:
         raise final(
             "not_attached",

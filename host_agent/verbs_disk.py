@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from typing import Any
 
 from host_agent import connection
@@ -43,7 +44,10 @@ def connect(ctx: Context, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
             f"Volume {lane.volume_id} is encrypted, which this agent cannot decrypt for a guest.",
         )
     new = Record(
-        attachment_id=lane.attachment_id, volume_id=lane.volume_id, server_id=lane.server_id
+        attachment_id=lane.attachment_id,
+        volume_id=lane.volume_id,
+        server_id=lane.server_id,
+        serial=lane.disk_serial,
     )
     remember(ctx.records, new, info)
     source = dict(ctx.brick.connect(info))
@@ -77,6 +81,22 @@ def let_go(ctx: Context, lane: Lane) -> bool:
             ctx.brick.disconnect(info)
     ctx.records.pop(lane.attachment_id, None)
     return shared
+
+
+def forget_former(ctx: Context, lane: Lane) -> None:
+    """Disconnect what the attachment was connected to before its storage moved (LP 1741364).
+
+    For a guest that has just been given the present connection.
+    """
+    own = ctx.records.get(lane.attachment_id or "")
+    if own is None or len(own.infos) == 1:
+        return
+    present = connection.target_digest(flow_of(ctx, lane).info())
+    for info in own.infos:
+        if connection.target_digest(info) != present:
+            ctx.brick.disconnect(info)
+    kept = tuple(info for info in own.infos if connection.target_digest(info) == present)
+    ctx.records[own.attachment_id] = replace(own, infos=kept)
 
 
 # --- libvirt --------------------------------------------------------------------------

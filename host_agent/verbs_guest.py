@@ -9,7 +9,7 @@ from host_agent.context import Context, final
 from host_agent.contract import GuestOrder, Lane, PowerState
 from host_agent.disks import disk_for
 from host_agent.ports import Disk
-from host_agent.verbs_disk import connect
+from host_agent.verbs_disk import connect, forget_former
 
 
 def guest_spawn(ctx: Context, order: GuestOrder) -> dict[str, Any]:
@@ -21,12 +21,19 @@ def guest_spawn(ctx: Context, order: GuestOrder) -> dict[str, Any]:
         )
     disks = [_disk(ctx, lane) for lane in order.lanes]
     power = ctx.guests.spawn(order.server_id, order.definition, disks, running=order.running)
+    for lane in order.lanes:
+        forget_former(ctx, lane)
     return {"power_state": power.value}
 
 
 def guest_start(ctx: Context, order: GuestOrder) -> dict[str, Any]:
-    """Run the guest as it is defined, if it shall run."""
+    """Run the guest as it is defined, if it shall run.
+
+    Its volumes are connected first: the host may have been restarted since it was stopped.
+    """
     if order.running:
+        for lane in order.lanes:
+            connect(ctx, lane, flow_of(ctx, lane).info())
         return {"power_state": ctx.guests.start(order.server_id).value}
     power = ctx.guests.power(order.server_id) or PowerState.NOSTATE
     return {"power_state": power.value}

@@ -30,7 +30,9 @@ REFRESH = Flow(
 
 CONVERT = Flow(
     name="convert",
+    pivot="begin",
     stages=(
+        NO_WAY_BACK,
         Stage(Place.HOST, (Step("convert", Verb.ATTACHMENT_CONVERT),), side=Side.NEW),
         SWITCHED,
     ),

@@ -61,8 +61,7 @@ REVERT_RESIZE = Flow(
         once(Place.DESTINATION, _REMOVED),
         let_go_by(Place.DESTINATION),
         SWITCHED,
-        # The source may have been restarted since.
-        Stage(Place.SOURCE, (Step("connect", Verb.VOLUME_CONNECT),), side=Side.NEW),
+        # With what it has kept, connected anew: it may have been restarted since.
         once(Place.SOURCE, Step("start", Verb.GUEST_START), side=Side.NEW),
         _SETTLED,
     ),

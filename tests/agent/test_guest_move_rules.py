@@ -1,4 +1,4 @@
-"""What the rules make of moves, copies and power when answers are lost and guests change."""
+"""What the rules make of moves and copies when answers are lost and guests change."""
 
 from __future__ import annotations
 
@@ -12,117 +12,14 @@ from typing import Any
 import pytest
 
 from host_agent import disk_xml
-from host_agent.contract import ErrorKind, PowerState
-from host_agent.faults import Faults
-from host_agent.guests import HypervisorGuests
-from host_agent.hypervisor import HypervisorError, Trouble
-from host_agent.ports import Disk, PortError
-from host_agent.simulated import PATIENCE, SimulatedGuests
+from host_agent.contract import ErrorKind
+from host_agent.hypervisor import Trouble
 from host_agent.simulated_hypervisor import SimulatedHypervisor
-from host_agent.simulated_state import (
-    HOSTS,
-    SCHEME,
-    Store,
-    broken_invariants,
-    guest_state,
-    release,
-    set_power,
-)
+from host_agent.simulated_state import SCHEME, release, set_power
+from tests.agent.guest_world import PAUSED, RUNNING, SERVER, SHUTDOWN, World, fails, raised
 from tests.contracts.machines import Following
 
-SERVER = "11111111-1111-1111-1111-111111111111"
-RUNNING, PAUSED, SHUTDOWN = PowerState.RUNNING, PowerState.PAUSED, PowerState.SHUTDOWN
 WAIT_S = 10.0
-CHANGES = (
-    "define", "undefine", "start", "shutdown", "destroy", "resume", "update", "copy", "end_copy",
-    "migrate", "migration", "copying",
-)  # fmt: skip
-
-
-class Scripted(SimulatedHypervisor):
-    """Does `before[name]` ahead of the calls of that name, once per entry."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.before: dict[str, list[Callable[[], Any]]] = {}
-        self.asked: list[str] = []
-
-
-def _scripted(name: str) -> Callable[..., Any]:
-    def call(self: Scripted, *args: Any, **named: Any) -> Any:
-        self.asked.append(name)
-        if self.before.get(name):
-            self.before[name].pop(0)()
-        return getattr(SimulatedHypervisor, name)(self, *args, **named)
-
-    return call
-
-
-for _name in CHANGES:
-    setattr(Scripted, _name, _scripted(_name))
-
-
-class World:
-    """A guest with one volume, which another host sees as well, and a second volume."""
-
-    def __init__(self, power: PowerState = RUNNING) -> None:
-        self.store, self.other, self.faults = Store(), Store(), Faults()
-        name = f"other-{uuid.uuid4()}"
-        HOSTS[name] = self.other
-        self.destination = {"host": "other", "uri": SCHEME + name}
-        for store, path in ((self.store, "/old"), (self.store, "/new"), (self.other, "/there")):
-            with store.edit() as state:
-                state["connected"][path] = {"driver": "local", "path": path}
-        with self.store.edit() as state:
-            state["guests"][SERVER] = guest_state(server_id=SERVER, power_state=power.value)
-        self.hypervisor = Scripted(self.store)
-        patience = replace(PATIENCE, end_timeout_s=0.05)
-        self.guests = SimulatedGuests(self.store, self.faults, "h", patience)
-        self.guests._hypervisor = self.guests.hypervisor = self.hypervisor
-        self.there = HypervisorGuests(SimulatedHypervisor(self.other), patience)
-        self.old = Disk(
-            serial=str(uuid.uuid4()), source=_file("/old"), device_name="vdb", bus="virtio"
-        )
-        self.new = replace(self.old, source=_file("/new"))
-        self.guests.plug(SERVER, self.old)
-        self.disks_there = [replace(self.old, source=_file("/there"))]
-        self.hypervisor.asked.clear()
-
-    def lie(self, call: str, code: str) -> None:
-        rule = {"call": f"guests.{call}", "do": "lie", "code": code, "count": None}
-        self.faults.replace([rule])
-
-    def migrate(self, watch: Following | None = None) -> None:
-        self.guests.migrate(SERVER, self.destination, self.disks_there, watch or Following())
-
-    def copy(self, watch: Following | None = None) -> None:
-        self.guests.copy(SERVER, self.new, watch or Following())
-
-    def entry(self, store: Store, **values: Any) -> None:
-        with store.edit() as state:
-            state["guests"][SERVER].update(values)
-
-    def arrive(self, **values: Any) -> None:
-        """The guest is at the other host as well, as in the middle of a migration."""
-        with self.other.edit() as state:
-            state["guests"][SERVER] = {**self.store.read()["guests"][SERVER], **values}
-
-    def where(self) -> tuple[PowerState | None, PowerState | None]:
-        return self.guests.power(SERVER), self.there.power(SERVER)
-
-    def sources(self) -> tuple[str, ...]:
-        return self.guests.disk(SERVER, self.old.serial).sources
-
-
-def _file(path: str) -> dict[str, Any]:
-    return {"type": "file", "path": path}
-
-
-def fails(trouble: Trouble) -> Callable[[], None]:
-    def fail() -> None:
-        raise HypervisorError(trouble, f"libvirt says {trouble}")
-
-    return fail
 
 
 def until(holds: Callable[[], Any]) -> None:
@@ -130,13 +27,6 @@ def until(holds: Callable[[], Any]) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.001)
-
-
-def raised(kind: ErrorKind, code: str, call: Callable[[], Any]) -> PortError:
-    with pytest.raises(PortError) as error:
-        call()
-    assert (error.value.kind, error.value.code) == (kind, code)
-    return error.value
 
 
 # --- migration ----------------------------------------------------------------------------------
@@ -369,96 +259,3 @@ def test_guest_that_is_gone_has_no_copy() -> None:
     world = World()
     world.guests.remove(SERVER)
     raised(ErrorKind.FINAL, "guest_missing", world.copy)
-
-
-# --- power --------------------------------------------------------------------------------------
-
-DEFINITION = f"<domain><name>g</name><uuid>{SERVER}</uuid><devices/></domain>"
-
-
-def spawn(world: World, *, running: bool = True) -> PowerState:
-    return world.guests.spawn(SERVER, DEFINITION, [world.old], running=running)
-
-
-@pytest.mark.parametrize(
-    ("call", "power", "act"),
-    [
-        ("spawn", SHUTDOWN, spawn),
-        ("start", SHUTDOWN, lambda world: world.guests.start(SERVER)),
-        ("stop", RUNNING, lambda world: world.guests.stop(SERVER, force=True)),
-        ("pause", RUNNING, lambda world: world.guests.pause(SERVER)),
-        ("resume", PAUSED, lambda world: world.guests.resume(SERVER)),
-        ("remove", RUNNING, lambda world: world.guests.remove(SERVER)),
-        ("replace", SHUTDOWN, lambda world: world.guests.replace(SERVER, world.new)),
-    ],
-)
-def test_request_that_is_lost_is_made_again_and_one_always_ignored_is_unknown(
-    call: str, power: PowerState, act: Callable[[World], Any]
-) -> None:
-    world = World(power)
-    world.lie(call, "lost")
-    act(world)
-    world = World(power)
-    world.lie(call, "ignored")
-    raised(ErrorKind.UNKNOWN, "guest_unsettled", lambda: act(world))
-
-
-def test_guest_that_hears_shuts_itself_down() -> None:
-    world = World()
-    assert world.guests.stop(SERVER, force=False) is SHUTDOWN
-    assert world.hypervisor.asked == ["shutdown"]
-
-
-def test_guest_that_is_deaf_is_powered_off_when_its_time_is_up() -> None:
-    world = World()
-    world.lie("stop", "deaf")
-    assert world.guests.stop(SERVER, force=False) is SHUTDOWN
-    assert world.hypervisor.asked[-1] == "destroy"
-
-
-def test_deaf_guest_is_waited_for_once_however_often_it_must_be_powered_off() -> None:
-    world = World()
-    world.lie("stop", "deaf")
-    world.hypervisor.before["destroy"] = [fails(Trouble.DOMAIN_INACTIVE)]
-    assert world.guests.stop(SERVER, force=False) is SHUTDOWN
-    assert world.hypervisor.asked == ["shutdown", "destroy", "destroy"]
-
-
-def test_forced_stop_does_not_ask_the_guest() -> None:
-    world = World()
-    world.guests.stop(SERVER, force=True)
-    assert world.hypervisor.asked == ["destroy"]
-
-
-def test_guest_that_somebody_else_started_is_started() -> None:
-    world = World(SHUTDOWN)
-    world.hypervisor.before["start"] = [lambda: set_power(world.store, SERVER, RUNNING)]
-    assert world.guests.start(SERVER) is RUNNING
-
-
-def test_guest_started_over_a_connection_that_broke_is_looked_at() -> None:
-    world = World(SHUTDOWN)
-    world.hypervisor.before["start"] = [fails(Trouble.LOST)]
-    raised(ErrorKind.UNKNOWN, "hypervisor_lost", lambda: world.guests.start(SERVER))
-
-
-def test_guest_that_somebody_starts_while_it_is_defined_is_left_running() -> None:
-    world = World(SHUTDOWN)
-    world.hypervisor.before["define"] = [lambda: set_power(world.store, SERVER, RUNNING)]
-    assert spawn(world, running=False) is RUNNING
-
-
-def test_guest_is_not_started_from_a_definition_with_other_disks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(SHUTDOWN)
-    monkeypatch.setattr(world.hypervisor, "define", lambda domain: None)
-    world.old = world.new
-    raised(ErrorKind.UNKNOWN, "guest_unsettled", lambda: spawn(world))
-    assert world.where() == (SHUTDOWN, None)
-
-
-def test_spawn_leaves_a_sane_host() -> None:
-    world = World(SHUTDOWN)
-    assert spawn(world) is RUNNING
-    assert broken_invariants(world.store) == ["/new is connected and unused"]

@@ -174,6 +174,18 @@ SCENARIOS = [
     Scenario("delete-fenced", _fenced, World.delete),
     Scenario("refresh-stopped", lambda: _attached(STOPPED, volumes=2), _do("refresh")),
     Scenario("refresh-running", lambda: _attached(volumes=2), _do("refresh")),
+    Scenario("legacy-attach", lambda: World(legacy=True), World.attach),
+    Scenario("legacy-detach", lambda: _attached(legacy=True), World.detach),
+    Scenario("legacy-detach-offloaded", lambda: _after("shelve", legacy=True), World.detach),
+    Scenario(
+        "legacy-live-migrate", lambda: _attached(volumes=2, legacy=True), _do("live_migrate")
+    ),
+    Scenario("legacy-resize", lambda: _attached(volumes=2, legacy=True), _do("resize")),
+    Scenario("legacy-revert", lambda: _after("resize", legacy=True), _do("revert_resize")),
+    Scenario("legacy-shelve", lambda: _attached(volumes=2, legacy=True), _do("shelve")),
+    Scenario("legacy-unshelve", lambda: _after("shelve", legacy=True), _do("unshelve")),
+    Scenario("legacy-delete", lambda: _attached(volumes=2, legacy=True), World.delete),
+    Scenario("convert", lambda: _attached(volumes=2, legacy=True), _do("convert")),
 ]
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 
