@@ -253,6 +253,7 @@ class Operation(Aggregate):
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.started: Operation.OperationStarted | None = None
+        self.plan: Any = None  # `started.plan` as handlers read it, once
         self.lanes: list[dict[str, Any]] = []
         self.history = History()
         self.first_error: dict[str, Any] | None = None

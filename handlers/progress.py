@@ -37,8 +37,11 @@ EFFECTS = frozenset(
 
 def plan_of(operation: Operation) -> Plan:
     """The plan stored when the operation started."""
-    assert operation.started is not None, "an operation is never loaded without its first event"
-    return Plan.from_json(operation.started.plan)
+    if operation.plan is None:
+        assert operation.started is not None, "an operation is never loaded without its first event"
+        operation.plan = Plan.from_json(operation.started.plan)
+    plan: Plan = operation.plan
+    return plan
 
 
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:

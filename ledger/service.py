@@ -78,7 +78,7 @@ class Service:
                     user_id=guest.user_id,
                     definition=guest.definition,
                 )
-            if host.suspect and not under_evacuation(said, unit):
+            if host.suspect and not under_evacuation(name, said, unit):
                 host.showed(*leftovers(name, said, unit))
             return host, unit.save(context)
 
@@ -288,13 +288,13 @@ class Service:
             return  # somebody decided the same, or better; the next call sees it
 
 
-def under_evacuation(said: Registration, unit: Unit) -> bool:
-    """Whether something that the host shows is just being taken from it: wait for the end."""
+def under_evacuation(host: str, said: Registration, unit: Unit) -> bool:
+    """Whether something that the host shows may be taken from it any moment: wait for that."""
     attachments = [unit.get(Attachment, attachment_id) for attachment_id in said.connections]
     servers = {guest.server_id for guest in said.guests}
     servers |= {a.server_id for a in attachments if a.server_id is not None}
-    claims = [claim for id_ in servers for claim in unit.get(Instance, id_).claims.values()]
-    return any(claim.flow == "evacuate" for claim in claims)
+    here = [i for i in (unit.get(Instance, id_) for id_ in servers) if i.host == host]
+    return any(claim.flow == "evacuate" for i in here for claim in i.claims.values())
 
 
 def leftovers(host: str, said: Registration, unit: Unit) -> tuple[list[str], list[str]]:

@@ -141,10 +141,11 @@ SELECT i.server_id FROM instances AS i
 
 -- name: commands
 -- A host's commands in the order they were given, after a cursor.  mailbox_by_host.
+-- Those called off by one act have one position, and no page ends between them.
 SELECT position, command FROM mailbox
  WHERE host = %(host)s AND position > %(after)s
  ORDER BY position
- LIMIT %(limit)s;
+ FETCH FIRST %(limit)s ROWS WITH TIES;
 
 -- name: hosts
 -- Hosts with their last contact, what is open there and how many guests they have; all of
