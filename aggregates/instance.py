@@ -107,6 +107,12 @@ class Instance(Aggregate):
         power_state: str
 
     @dataclass(frozen=True, kw_only=True)
+    class GuestLeft(Event):
+        """A fence vouched for the guest's removal: should the host come back, it may have it."""
+
+        host: str
+
+    @dataclass(frozen=True, kw_only=True)
     class Resized(Event):
         """The guest was moved or resized; `source` keeps the former one for a revert."""
 
@@ -190,6 +196,7 @@ class Instance(Aggregate):
         self.definition: str | None = None
         self.resize_source: str | None = None
         self.source_definition: str | None = None
+        self.left_on: set[str] = set()  # hosts that may still have a guest that is not theirs
         self.named = False  # by whoever asked for it, and not by what a host calls it
         self.offloaded = False
         self.deleted = False
@@ -217,8 +224,11 @@ class Instance(Aggregate):
 
     def _moved(self, event: Event) -> None:
         match event:
+            case self.GuestLeft():
+                self.left_on.add(event.host)
             case self.Placed():
                 self.host, self.offloaded = event.host, False
+                self.left_on.discard(event.host)
                 self._has_power(event.power_state)
             case self.Resized():
                 self.resize_source = event.source

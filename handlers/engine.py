@@ -116,9 +116,11 @@ def _segment(
     active: list[ActiveRun] = []
     retry_at: list[float] = []
     failed: list[Left] = []
+    names = {step.name for stage in stages for step in stage.steps}
     for lane in lanes:
-        if lane in history.active:
-            active.append(history.active[lane])
+        run = history.active.get(lane)
+        if run is not None:
+            active += [run] if run.steps[0] in names else []
             continue
         place, todo = _next(stages, history, lane, undo=undo)
         if not todo:

@@ -285,6 +285,8 @@ def _powered(done: Done) -> None:
 
 def _removed(done: Done) -> None:
     """Gone from this host; if the server was there, its disks are in no guest any more."""
+    if (fenced := done.outputs.get("fenced_host")) is not None:
+        done.instance.record(Instance.GuestLeft, host=fenced)
     if done.host in {None, done.instance.host} or done.instance.deleted:
         for lane in done.lanes:
             mapping = done.book.get(BlockDeviceMapping, lane.bdm_id)

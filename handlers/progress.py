@@ -98,7 +98,7 @@ def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
     if place is Place.LEDGER or name is None:
         return {}
     host = book.get(Host, str(host_uuid(name)))
-    return {"waived": f"host {name} is fenced: {host.why}"}
+    return {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:

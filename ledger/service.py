@@ -305,9 +305,9 @@ def leftovers(host: str, said: Registration, unit: Unit) -> tuple[list[str], lis
     guests = []
     for guest in said.guests:
         instance = unit.get(Instance, guest.server_id)
-        if instance.version and (
-            instance.deleted or host not in {instance.host, instance.resize_source}
-        ):
+        elsewhere = host not in {instance.host, instance.resize_source}
+        given_up = instance.deleted or elsewhere or host in instance.left_on
+        if instance.version and given_up:
             guests.append(guest.server_id)
     attachments = []
     for attachment_id in said.connections:

@@ -40,8 +40,9 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
             _succeeded(row, body)
         case Operation.StepRetried.TOPIC:
             _not_done(row, body, StepStatus.RETRYING)
-            retry = {"at": body["retry_at"], "undo": body["undo"]}
-            row["retries"] = {**row["retries"], str(body["lane"]): retry}
+            if body["undo"] or not row["unwinding"]:
+                retry = {"at": body["retry_at"], "undo": body["undo"]}
+                row["retries"] = {**row["retries"], str(body["lane"]): retry}
         case Operation.StepFailed.TOPIC:
             _not_done(row, body, StepStatus.FAILED)
             row["error"] = row["error"] or body["error"]

@@ -12,16 +12,17 @@ from aggregates.base import Event
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import Operation, OperationState, StepStatus
+from aggregates.operation import SERVER, Operation, OperationState, StepStatus
 from handlers.engine import Wait, Work, decide
-from handlers.progress import lane_of, plan_of
+from handlers.progress import lane_of, order_of, plan_of
 from host_agent.contract import Command
 from projections.attachments import ATTACHMENTS
 from projections.base import Row
 from projections.catalog import ALL
 from projections.mappings import MAPPINGS
 from tests.store.histories import Folded, Watched, logged, scenario
-from tests.world import CONTEXT, SERVER, World
+from tests.world import CONTEXT, World
+from tests.world import SERVER as SERVER_ID
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 SEEDS = range(60)
@@ -88,21 +89,26 @@ def check_mailbox(watched: Watched) -> None:
     assert set(commands) == set(owed)
     for key, (operation, run) in owed.items():
         steps = [
-            (step, plan_of(operation).verb(step, undo=run.undo))
+            (step, plan_of(operation).verb(step, undo=run.undo, host=run.host))
             for step in run.steps
             if not operation.history.record(run.lane, step, undo=run.undo).settled
         ]
         assert [(step.name, step.verb) for step in commands[key].steps] == steps
-        assert commands[key].lane == lane_of(operation, run.lane)
+        if run.lane == SERVER:
+            assert commands[key].guest == order_of(operation, run.steps[0])
+        else:
+            assert commands[key].lane == lane_of(operation, run.lane, run.steps[0])
         assert commands[key].epoch == run.epoch
 
 
 def check_rest(watched: Watched) -> None:
     world, folded = watched.world, watched.folded
     [instance] = folded.table("instances")
-    assert instance["vm_state"] == world.instance.vm_state
-    assert {(m["bdm_id"], m["state"], m["device_name"]) for m in folded.table("mappings")} == {
-        (str(m.id), m.state, m.device_name) for m in world.mappings()
+    for name in ("vm_state", "host", "power_state", "definition", "resize_source"):
+        assert instance[name] == getattr(world.instance, name)
+    columns = ("state", "device_name", "volume_id", "attachment_id", "kept", "serial")
+    assert {(m["bdm_id"], *(m[c] for c in columns)) for m in folded.table("mappings")} == {
+        (str(m.id), *(getattr(m, c) for c in columns)) for m in world.mappings()
     }
     open_rows = {
         (a["attachment_id"], a["state"])
@@ -163,7 +169,7 @@ def test_a_host_is_fenced_with_reason_and_evidence_and_unfenced() -> None:
 
 
 def test_a_guest_that_is_lost_keeps_the_vm_state_it_had() -> None:
-    instance = Instance(UUID(SERVER))
+    instance = Instance(UUID(SERVER_ID))
     seen = {"name": "vm", "host": "h", "devices": (), "project_id": "p", "user_id": "u"}
     instance.observe(**seen, power_state="shutdown")  # type: ignore[arg-type]
     instance.observe(**seen, power_state="nostate")  # type: ignore[arg-type]

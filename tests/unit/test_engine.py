@@ -10,7 +10,7 @@ import pytest
 from aggregates.operation import SERVER, Operation, Outcome
 from handlers.engine import Finish, Park, Run, Start, Wait, Work, decide
 from handlers.flows import FLOWS
-from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Stage, Step
+from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Side, Stage, Step
 from host_agent.contract import GuestOrder, Lane, Verb
 
 NOW = 1000.0
@@ -141,6 +141,17 @@ def test_a_lane_that_cannot_go_on_after_the_pivot_does_not_stop_the_others() -> 
     parked = decide(plan, op.history, NOW)
     assert isinstance(parked, Park)
     assert {left.lane for left in parked.left} == {0}
+
+
+def test_a_lane_that_waits_is_tried_again_while_another_is_at_work() -> None:
+    op, plan = operation("shelve", lanes=2)
+    for _ in ("stop", "reserve", "remove"):
+        go_on(op, plan)
+    first, second = to_start(op, plan)
+    start(op, first)
+    start(op, second)
+    end(op, Operation.StepRetried, 0, retry_at=NOW + 5)
+    assert decide(plan, op.history, NOW) == Wait(NOW + 5)
 
 
 def test_an_undo_that_comes_too_late_for_the_pivot_leaves_only_forward() -> None:
@@ -294,10 +305,16 @@ def test_a_plan_survives_storage(flow: Flow) -> None:
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=lambda f: f.name)
 def test_whatever_takes_something_from_a_host_before_the_pivot_can_give_it_back(flow: Flow) -> None:
-    """An attachment made, a volume connected, a guest put somewhere: each has its undo."""
+    """An attachment made and connected, a disk plugged, a guest taken away: each has its undo."""
     plan = flow.expand((lane(),), HOSTS, ORDER)
-    makes = {Verb.ATTACHMENT_CREATE, Verb.VOLUME_CONNECT, Verb.DISK_PLUG, Verb.DISK_COPY}
+    makes = {
+        Verb.ATTACHMENT_CREATE,
+        Verb.DISK_PLUG,
+        Verb.DISK_COPY,
+        Verb.GUEST_MIGRATE,
+        Verb.GUEST_STOP,
+    }
     for step in plan.steps:
-        if step.do not in makes or plan.after_pivot(step.name) or plan.pivot is None:
-            continue
-        assert step.undo is not None, f"{flow.name}: {step.name}"
+        new = plan.stage_of(step.name).side is Side.NEW and step.do is Verb.VOLUME_CONNECT
+        if (new or step.do in makes) and not plan.after_pivot(step.name):
+            assert step.undo is not None, f"{flow.name}: {step.name}"
