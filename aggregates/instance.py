@@ -319,13 +319,14 @@ class Instance(Aggregate):
         """Take what a host shows; seeing nothing new records nothing.
 
         A host cannot take a guest from another one by showing it: only flows move
-        guests, or a host that has lost its own.  What a flow is just changing is not
-        looked at: it says itself what it made true.
+        guests - or people, of those without volumes, from a host that has lost sight of
+        them.  What a flow is just changing is not looked at: it says what it made true.
         """
         changing = any(claim.exclusive for claim in self.claims.values())
         if self.deleted or self.offloaded or changing:
             return
-        if self.version and host != self.host and self.power_state != "nostate":
+        moved_by_hand = self.power_state == "nostate" and not self.devices
+        if self.version and host != self.host and not moved_by_hand:
             return
         if self.named:
             name = self.name

@@ -69,13 +69,15 @@ def _reserve_by_old_calls(lane: Lane, world: World) -> dict[str, Any]:
 def delete(lane: Lane, world: World) -> dict[str, Any]:
     """Delete the attachment; one the host deleted already is not asked for again.
 
-    A reservation whose answer was lost is found as `reserve` would find it.
+    One whose answer was lost is what nobody knows of this volume and server; a host that
+    made it and is fenced may have given it its connector, but cannot have connected.
     """
     if lane.legacy:
         return _delete_by_old_calls(lane, world)
     if lane.attachment_id is None:
-        for orphan in _orphans(lane, world):
-            world.cinder.attachment_delete(orphan.id)
+        for orphan in _unknown(lane, world):
+            if orphan.status in {"reserved", "attaching"}:
+                world.cinder.attachment_delete(orphan.id)
     elif world.book.get(Attachment, lane.attachment_id).state is not AttachmentState.DELETED:
         world.cinder.attachment_delete(lane.attachment_id)
     return {}
@@ -151,12 +153,15 @@ def _end_migration(lane: Lane, world: World, *, error: bool) -> str:
 
 
 def _orphans(lane: Lane, world: World) -> list[AttachmentView]:
+    """Bare reservations that nobody knows."""
+    unknown = _unknown(lane, world)
+    return [view for view in unknown if view.status == "reserved" and not view.connection_info]
+
+
+def _unknown(lane: Lane, world: World) -> list[AttachmentView]:
     known = world.book.get(Volume, lane.volume_id).holders
-    return [
-        view
-        for view in world.cinder.attachments(lane.volume_id, lane.server_id)
-        if view.id not in known and view.status == "reserved" and not view.connection_info
-    ]
+    views = world.cinder.attachments(lane.volume_id, lane.server_id)
+    return [view for view in views if view.id not in known]
 
 
 EFFECTS: dict[str, Callable[[Lane, World], dict[str, Any]]] = {
