@@ -2,12 +2,15 @@
 #
 #   make demo ARGS="--once -f json"     arguments go to the command behind the target
 #   make test ARGS="-k log -x"
+#   make simulate SEEDS=500 FROM=40     storms over a whole simulated cloud
 #   make lab TIER=full                  root, Debian
 
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 TIER   ?= full
+SEEDS  ?= 200
+FROM   ?= 0
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -18,7 +21,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint style types imports format lab lock clean
+.PHONY: help setup demo test lint style types imports format docs simulate nightly lab lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +33,13 @@ demo: $(STAMP) ## a whole small cloud on this machine, with a crash to watch (AR
 
 test: $(STAMP) ## the tests that need neither root nor network
 	$(BIN)/pytest $(ARGS)
+
+simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
+	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
+
+nightly: $(STAMP) ## what takes too long for every change: 3000 storms, all pairs of troubles
+	$(MAKE) simulate SEEDS=3000 ARGS="-n auto $(ARGS)"
+	FLOW_PAIRS=1 $(BIN)/pytest tests/flows -q -n auto $(ARGS)
 
 lint: style types imports ## style, types, architecture
 
@@ -46,6 +56,9 @@ imports: $(STAMP)
 format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: $(STAMP) ## write docs/flows anew, from the tables of the flows
+	$(BIN)/python -m ledger.flow_pages docs/flows
 
 lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full)
 	tests/lab/run.sh $(TIER)

@@ -113,7 +113,7 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         faults = Faults.load(arguments.faults, counts) if arguments.faults else Faults()
         host = settings.agent.host
         brick = SimulatedBrick(store, faults, host)
-        here = {"uri": f"{SCHEME}{arguments.simulated.absolute()}", "address": ""}
+        here = {"uri": f"{SCHEME}{arguments.simulated.absolute()}", "address": "127.0.0.1"}
         guests = SimulatedGuests(store, faults, host)
         return _Host(brick, guests, ["simulated"], settings.migration() or here)
     from host_agent.brick import OsBrick

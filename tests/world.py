@@ -39,16 +39,7 @@ from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
-from tests.memory import (  # noqa: F401 - some are here for those who build on this world
-    CALL_MODES,
-    SAVE_MODES,
-    A,
-    Clock,
-    Crash,
-    MemoryStore,
-    Tripwire,
-    Trouble,
-)
+from tests.memory import Clock, Crash, MemoryStore, Tripwire, Trouble
 
 E = TypeVar("E", bound=Event)
 

@@ -46,7 +46,7 @@ async def volume_history(call: Call) -> web.StreamResponse:
 
 async def server_history(call: Call) -> web.StreamResponse:
     """GET /v1/servers/{id}/history."""
-    server_id = str((await server_row(call))["server_id"])
+    server_id = str((await server_row(call, deleted=True))["server_id"])
     return await _history(call, "server_id", server_id)
 
 

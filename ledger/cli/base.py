@@ -54,12 +54,12 @@ def _from_api(error: ApiError) -> CliError:
     code = ExitCode.UNEXPECTED if error.status >= server_error else ExitCode.REFUSED
     hints = {
         401: "Give a token the service knows: --token, or the environment's LEDGER_TOKEN.",
-        403: "The token's roles do not allow this.",
         503: "See what is not ready: curl .../readyz on the service.",
     }
-    return CliError(
-        str(error), codes.get(error.status, code), error.hint or hints.get(error.status)
-    )
+    hint = error.hint or hints.get(error.status)
+    if "Policy" in str(error):  # other refusals with 403 are no question of who asks
+        hint = hint or "The token's roles do not allow this."
+    return CliError(str(error), codes.get(error.status, code), hint)
 
 
 def from_client(error: ClientError) -> CliError:

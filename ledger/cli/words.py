@@ -277,6 +277,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.Defined": _text("Server {name} requested, to be built on {host}"),
     "Instance.DefinitionChanged": _text("Guest's definition changed"),
     "Instance.Placed": _text("Guest is on {host} now, {power_state}"),
+    "Instance.GuestLeft": _text("Only the fence says that the guest is off {host}"),
     "Instance.Resized": _text("Server moved from {source}, to be confirmed or reverted"),
     "Instance.ResizeSettled": _text("Resize settled"),
     "Instance.Offloaded": _text("Server is on no host; its volumes stay reserved for it"),

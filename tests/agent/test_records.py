@@ -18,7 +18,9 @@ CONNECT = ATTACH[:3]
 
 
 def record(**over: str) -> Record:
-    ids = {name: str(uuid.uuid4()) for name in ("attachment_id", "volume_id", "server_id", "serial")}
+    ids = {
+        name: str(uuid.uuid4()) for name in ("attachment_id", "volume_id", "server_id", "serial")
+    }
     return Record(**{**ids, **over})  # type: ignore[arg-type]
 
 

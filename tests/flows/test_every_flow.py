@@ -23,7 +23,8 @@ from handlers.build import BootDisk
 from host_agent.contract import PowerState, Report
 from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.effects import EFFECTS
-from tests.world import CALL_MODES, CONTEXT, HOST, OTHER, SAVE_MODES, Crash, Trouble, World
+from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
+from tests.world import CONTEXT, HOST, OTHER, World
 
 #: So many pairs of each scenario by default, chosen by a seed; nightly runs take more.
 PAIRS = int(os.environ.get("FLOW_PAIRS", "40"))

@@ -74,6 +74,8 @@ def new_guest(lab: Lab) -> Iterator[Callable[..., LabGuest]]:
         return guest
 
     yield make
+    for host in lab.hosts:  # what is off keeps its guests
+        host.power_on()
     for guest in made:
         guest.remove()
 

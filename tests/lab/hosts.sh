@@ -49,7 +49,7 @@ account() { # libvirtd looks it up before it reads who QEMU shall run as; the pa
 }
 
 machine_1() {
-  ip addr show dev lo | grep -qF " $LAB_ADDRESS/" || ip addr add "$LAB_ADDRESS/32" dev lo
+  [ -n "$(ip addr show dev lo to "$LAB_ADDRESS")" ] || ip addr add "$LAB_ADDRESS/32" dev lo
   if ! running libvirtd-1 >/dev/null && virsh -c "$LAB_LIBVIRT_URI" version >/dev/null 2>&1; then
     fail "a libvirtd of this machine serves $LAB_LIBVIRT_URI: stop it, its sockets as well"
   fi

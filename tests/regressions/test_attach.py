@@ -15,18 +15,9 @@ from handlers.accept import AttachVolume
 from host_agent.contract import Guest, PowerState, Registration
 from host_agent.ports import PortError
 from ledger.service import Service
+from tests.memory import Crash, Trouble
 from tests.regressions.worlds import SILENT
-from tests.world import (
-    CONTEXT,
-    HOST,
-    SERVER,
-    Broken,
-    Crash,
-    Trouble,
-    World,
-    events,
-    first_point,
-)
+from tests.world import CONTEXT, HOST, SERVER, Broken, World, events, first_point
 
 OTHER = "11111111-2222-4333-8444-555555555555"
 

@@ -11,17 +11,9 @@ from aggregates.operation import OperationState, Outcome
 from handlers.accept import DetachVolume
 from host_agent.contract import ErrorKind
 from host_agent.simulated_state import plugged
-from tests.regressions.worlds import SILENT
-from tests.world import (
-    CONTEXT,
-    HOST,
-    SERVER,
-    Broken,
-    Trouble,
-    World,
-    events,
-    first_point,
-)
+from tests.memory import Trouble
+from tests.regressions.worlds import SILENT, broken_on, migrate
+from tests.world import CONTEXT, HOST, SERVER, Broken, World, events, first_point
 
 
 def attached(**more: object) -> World:
@@ -150,6 +142,23 @@ def test_giving_up_ends_the_operation_and_hides_nothing() -> None:
     assert world.instance.claims == {}
     assert len(world.mappings()) == 1
     assert len(world.attachments()) == 1
+
+
+@pytest.mark.parametrize("release", ["detach", "delete", "detach, then delete"])
+def test_giving_up_a_move_leaves_nothing_that_cannot_be_released(release: str) -> None:
+    """The source kept its attachment; whoever comes later gets rid of it, or is told why not."""
+    world = attached()
+    broken = broken_on(world, HOST, "brick.disconnect")
+    operation = world.run(migrate(world))
+    world.service.act(str(operation.id), "give_up", "later", CONTEXT)
+    broken.heal()
+    if release.startswith("detach"):
+        world.done(world.detach())
+    if release.endswith("delete"):
+        world.done(world.delete())
+    assert world.cinder.attachments_of(world.volumes[0]) == []
+    assert world.cinder.volume(world.volumes[0]).status == "available"
+    assert world.wrong() == []
 
 
 def test_a_detach_goes_on_without_a_host_that_is_fenced() -> None:

@@ -15,6 +15,7 @@ from host_agent import connection
 from host_agent.contract import ErrorKind
 from host_agent.simulated_state import connected_paths
 from ledger.simulation import cinder_connection
+from tests.memory import Trouble
 from tests.regressions.worlds import (
     Watched,
     attached,
@@ -29,7 +30,7 @@ from tests.regressions.worlds import (
     sources,
     status,
 )
-from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, Trouble, World, events
+from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World, events
 
 
 def kept(world: World) -> list[tuple[str, str, dict[str, Any]]]:
@@ -334,3 +335,39 @@ def test_evacuation_wants_a_fence() -> None:
     with pytest.raises(errors.HostNotFencedError):
         world.requests.act(request, CONTEXT, world.fleet)
     assert kept(world) == before
+
+
+# --- hosts that die in between ---------------------------------------------------------------
+
+
+def test_a_guest_does_not_move_to_a_host_that_was_fenced_meanwhile(tmp_path: Path) -> None:
+    world = attached()
+    before = kept(world)
+    operation_id = migrate(world)
+    run_until(world, operation_id, lambda: len(connected_paths(world.hosts[OTHER])) == 1)
+    world.fence(OTHER)
+    assert world.run(operation_id).outcome is not Outcome.COMPLETED
+    assert guests_on(world, HOST) == {SERVER: "running"}
+    host_returns(world, OTHER, tmp_path)
+    assert stays(world, before)
+
+
+def test_a_revert_wants_the_host_it_returns_to() -> None:
+    world = attached()
+    world.done(world.act("resize", destination=OTHER))
+    world.fence(HOST)
+    act = Act(server_id=SERVER, flow="revert_resize")
+    with pytest.raises(errors.HostUnavailableError, match=HOST):
+        world.requests.act(act, CONTEXT, world.fleet)
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+
+
+def test_a_revert_leaves_a_destination_that_is_dead(tmp_path: Path) -> None:
+    world = attached()
+    before = kept(world)
+    world.done(world.act("resize", destination=OTHER))
+    world.fence(OTHER)
+    world.done(world.act("revert_resize"))
+    assert guests_on(world, HOST) == {SERVER: "running"}
+    host_returns(world, OTHER, tmp_path)
+    assert stays(world, before)

@@ -65,32 +65,28 @@ def lost_in_cinder(power_state: Any = RUNNING) -> World:
 
 
 def test_lp2019078_an_attachment_lost_in_cinder_is_reported_and_nothing_is_guessed() -> None:
+    """The reboot is refused before anything is done to the guest; no entry goes by itself."""
     world = lost_in_cinder()
     lost = mapping_of(world, world.volumes[0])
     operation = world.run(world.act("reboot"))
-    assert operation.state is OperationState.PARKED
-    [parked] = [e for e, _ in world.store.log if type(e).__name__ == "Parked"]
-    first = parked.left[0]  # type: ignore[attr-defined]
-    assert first["volume_id"] == world.volumes[0]
-    assert first["error"]["code"] == "attachment_gone"
-    assert lost.attachment_id in first["error"]["message"]
-    assert world.instance.vm_state == "error"
-    assert len(world.mappings()) == 2, "no entry is dropped by itself"
+    assert operation.outcome is Outcome.FAILED
+    assert operation.first_error is not None
+    assert operation.first_error["code"] == "attachment_gone"
+    assert str(lost.attachment_id) in operation.first_error["message"]
+    assert guests_on(world, HOST) == {SERVER: "running"}
+    assert world.instance.vm_state == "active"
+    assert len(world.mappings()) == 2
     assert [row.status for row in rows(world, 1)] == ["attached"]
 
 
 def test_lp2019078_an_attachment_lost_in_cinder_is_repaired_on_request() -> None:
     """By a detach: the host lets go by its own record, the other volume is not touched."""
     world = lost_in_cinder()
-    operation = world.run(world.act("reboot"))
-    world.service.act(str(operation.id), "give_up", "to be detached", CONTEXT)
-    world.register(HOST)
     world.done(world.detach(world.volumes[0]))
     assert len(connected_paths(world.host)) == 1
     assert [m.volume_id for m in world.mappings()] == [world.volumes[1]]
-    world.done(world.act("start"))
+    world.done(world.act("reboot"))
     assert guests_on(world, HOST) == {SERVER: "running"}
-    assert world.wrong() == []
     world.done(world.attach(world.volumes[0]))
     assert world.wrong() == []
 
@@ -127,6 +123,21 @@ def test_lp1724573_a_start_connects_what_the_host_has_lost(flow: str) -> None:
     assert len({info["attachment_id"] for info in connect.seen}) == 2
     assert len(connected_paths(world.host)) == 2
     assert set(sources(world, HOST).values()) == connected_paths(world.host)
+    assert guests_on(world, HOST) == {SERVER: "running"}
+    assert world.wrong() == []
+
+
+@pytest.mark.parametrize("power", ["shutdown", "lost"])
+def test_a_reboot_ends_with_the_guest_running(power: str) -> None:
+    """Also where it was off, or where its host knows nothing of it any more."""
+    world = attached()
+    if power == "lost":
+        with world.host.edit() as state:
+            state["guests"] = {}
+        world.register(HOST)
+    else:
+        world.done(world.act("stop"))
+    world.done(world.act("reboot"))
     assert guests_on(world, HOST) == {SERVER: "running"}
     assert world.wrong() == []
 

@@ -10,6 +10,7 @@ from handlers.accept import SwapVolume
 from host_agent import connection
 from host_agent.contract import ErrorKind
 from host_agent.simulated_state import connected_paths
+from tests.memory import Trouble
 from tests.regressions.worlds import (
     NEIGHBOUR,
     STOPPED,
@@ -22,7 +23,7 @@ from tests.regressions.worlds import (
     sources,
     status,
 )
-from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, Trouble, World
+from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World
 
 
 def swappable(volumes: int = 2) -> World:
@@ -41,8 +42,8 @@ def migrating() -> World:
     return world
 
 
-def ask(world: World, old: str, new: str, *, by_cinder: bool = False) -> SwapVolume:
-    return SwapVolume(server_id=SERVER, volume_id=old, new_volume_id=new, by_cinder=by_cinder)
+def ask(old: str, new: str) -> SwapVolume:
+    return SwapVolume(server_id=SERVER, volume_id=old, new_volume_id=new)
 
 
 def agree(world: World, host: str, volume_id: str) -> bool:
@@ -75,7 +76,7 @@ def test_lp2112187_a_volume_that_cinder_moves_is_swapped_for_cinder_only() -> No
     world = migrating()
     before = world.summary()
     with pytest.raises(errors.VolumeBusyError) as refused:
-        world.requests.swap(ask(world, *world.volumes), CONTEXT, world.fleet)
+        world.requests.swap(ask(*world.volumes), CONTEXT, world.fleet)
     assert refused.value.status == 409
     assert world.summary() == before
 
@@ -96,12 +97,10 @@ def test_lp1943431_a_crash_before_cinders_answer_is_recorded_changes_nothing() -
     """Cinder has completed the migration, and nobody heard which id it kept."""
     world = migrating()
     kept, temporary = world.volumes
-    real = world.cinder.lock
     operation_id = world.swap(kept, temporary, by_cinder=True)
     crash_at(world, operation_id, "cinder.migrate_volume_completion")
     world.ports["cinder"].migrate_volume_completion(kept, temporary, error=False)
     world.done(operation_id)
-    assert real is world.cinder.lock
     assert agree(world, HOST, kept)
     world.done(world.detach(kept))
 
@@ -114,7 +113,7 @@ def test_lp1775418_a_volume_that_others_write_is_not_swapped() -> None:
         world.done(world.attach(world.volumes[0]))
     before = [row.id for row in rows(world)]
     with pytest.raises(errors.SwapError) as refused:
-        world.requests.swap(ask(world, *world.volumes), CONTEXT, world.fleet)
+        world.requests.swap(ask(*world.volumes), CONTEXT, world.fleet)
     assert refused.value.status == 400
     assert [row.id for row in rows(world)] == before
     assert (status(world, 0), status(world, 1)) == ("in-use", "available")
@@ -126,7 +125,7 @@ def test_lp1673090_a_guest_that_does_not_run_cannot_copy() -> None:
     world.done(world.attach(world.volumes[0]))
     before = world.summary()
     with pytest.raises(errors.VmStateError) as refused:
-        world.requests.swap(ask(world, *world.volumes), CONTEXT, world.fleet)
+        world.requests.swap(ask(*world.volumes), CONTEXT, world.fleet)
     assert refused.value.status == 409
     assert world.summary() == before
 
@@ -137,8 +136,8 @@ def test_lp1896621_of_two_swaps_of_one_server_the_second_is_refused() -> None:
         world.done(world.attach(volume_id))
     first: list[str] = []
     world.store.before_save = lambda: first.append(world.swap(world.volumes[0], world.volumes[2]))
+    request = ask(world.volumes[1], world.volumes[3])
     with pytest.raises(errors.ClaimedError) as refused:
-        request = ask(world, world.volumes[1], world.volumes[3])
         world.requests.swap(request, CONTEXT, world.fleet)
     assert first[0] in str(refused.value)
     world.done(first[0])

@@ -23,7 +23,8 @@ from host_agent.locks import Locks
 from host_agent.simulated_state import guest_state
 from ledger.requests import Fleet
 from ledger.simulation.cinder_rows import Attachment as Row
-from tests.world import CONTEXT, HOST, NAMES, OTHER, Broken, Crash, Trouble, World
+from tests.memory import Crash, Trouble
+from tests.world import CONTEXT, HOST, NAMES, OTHER, Broken, World
 
 RUNNING, STOPPED = PowerState.RUNNING, PowerState.SHUTDOWN
 #: No host answers.
@@ -142,12 +143,9 @@ def run_until(world: World, operation_id: str, reached: Callable[[], bool]) -> N
         if reached() or world.operation(operation_id).state is not OperationState.RUNNING:
             return
         waits = world.service.advance(operation_id)
-        if waits is None or any(
-            [
-                world.run_agent(operation_id, host, steps=1)
-                for host in sorted(set(world.hosts) - world.dead)
-            ]
-        ):
+        alive = sorted(set(world.hosts) - world.dead)
+        worked = [world.run_agent(operation_id, host, steps=1) for host in alive]
+        if waits is None or any(worked):
             continue
         if waits.until is None:
             return

@@ -62,7 +62,8 @@ async def test_a_soft_reboot_needs_a_guest_that_runs_and_a_hard_one_starts_it(ap
         f"Cannot 'reboot' instance {server} while it is in vm_state stopped"
     )
     answer = await api.act(server, "reboot", {"type": "HARD"})
-    command = (await api.commands())[0]
+    await api.played(answer, until="spawn")
+    [command] = await api.commands()
     assert (command["guest"]["force"], command["guest"]["running"]) == (True, True)
     assert (await api.played(answer))["outcome"] == "completed"
     assert (await shown(api, server))["status"] == "ACTIVE"

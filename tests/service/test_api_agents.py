@@ -9,7 +9,7 @@ import pytest
 
 from host_agent.contract import Command, Guest, Registration, Report, StepError
 from ledger.api import schemas_agent
-from tests.service.api_world import HOST, Api, guest
+from tests.service.api_world import HOST, OTHER, Api, guest
 
 SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
 
@@ -58,6 +58,7 @@ async def test_a_command_is_one_of_the_contract_and_comes_once_per_cursor(api: A
     await api.attach(server, volume)
     [wire] = await asyncio.wait_for(polling, 10)
     command = Command.from_wire(wire)
+    assert command.lane is not None
     assert (command.lane.server_id, command.lane.volume_id) == (server, volume)
     assert command.lane.attachment_id == api.cinder.attachments_of(volume)[0].id
     assert command.steps[0].name == "update"
@@ -140,3 +141,90 @@ async def test_only_facts_of_the_contract_reach_the_log(api: Api) -> None:
 )
 def test_the_document_knows_the_keys_of_the_contract(model: Any, wire: Any) -> None:
     assert set(model.model_fields) == set(wire.__dataclass_fields__)
+
+
+# ------------------------------------------------------------------- after a fence (D7)
+
+
+async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) -> None:
+    server, volume = await api.attached()
+    [attachment] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
+    await api.register(host=OTHER)
+    why = {"reason": "dead", "evidence": "power is off"}
+    await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
+    assert (await api.played(await api.act(server, "evacuate", {})))["outcome"] == "completed"
+    await api.ask("POST", f"/v1/hosts/{HOST}/unfence", json={"reason": "repaired"})
+    left = [attachment["attachment_id"]]
+    said = await api.register(guest(server_id=server), connections=left)
+    assert said["release"] == {"guests": [server], "attachments": left}
+    shown = await api.get(f"/v1/hosts/{HOST}")
+    assert (shown["suspect"], shown["leftovers"]) == (True, said["release"])
+    refused = await api.act(server, "os-migrateLive", {"host": None, "block_migration": False})
+    assert refused.status in {400, 409}, "a suspect host is not chosen"
+    assert (await api.register())["release"] == {"guests": [], "attachments": []}
+    shown = await api.get(f"/v1/hosts/{HOST}")
+    assert (shown["suspect"], shown["leftovers"]) == (False, None)
+
+
+async def test_a_suspect_host_gets_no_commands(api: Api) -> None:
+    server, volume = await api.server(), api.volume()
+    why = {"reason": "dead", "evidence": "power is off"}
+    await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
+    await api.ask("POST", f"/v1/hosts/{HOST}/unfence", json={"reason": "it was not"})
+    await api.attach(server, volume)
+    assert await api.commands(epoch=1, wait_s=0) == []
+    await api.register(guest(server_id=server))
+    assert len(await api.commands(epoch=1)) == 1
+
+
+async def test_who_else_has_a_volume_on_the_host_is_told_to_its_agent(api: Api) -> None:
+    """S3: the last user disconnects."""
+    one, two = guest(), guest()
+    await api.register(one, two)
+    volume = api.volume(multiattach=True)
+    for each in (one, two):
+        answer = await api.attach(each["server_id"], volume)
+        assert (await api.played(answer))["outcome"] == "completed"
+        api.cinder.volume(volume).status = "in-use"  # as the agent would have told Cinder
+    rows = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
+    for row in rows:
+        query = f"attachment_id={row['attachment_id']}"
+        path = f"/v1/hosts/{HOST}/volumes/{volume}/users?{query}"
+        [other] = (await api.get(path, "agent-1"))["servers"]
+        assert other != row["server_id"]
+        assert (await api.ask("GET", path, "agent-2")).status == 403
+        assert (await api.ask("GET", path)).status == 403
+
+
+async def test_a_definition_that_is_none_is_dropped_and_its_host_registered(api: Api) -> None:
+    for text in ("<network/>", "<domain", "<domain><!DOCTYPE a></domain>", "x" * 70_000):
+        odd = guest(definition=text)
+        await api.register(odd)
+        await api.register(host=OTHER)
+        refused = await api.act(odd["server_id"], "migrate")
+        assert (refused.status, (await refused.json())["conflictingRequest"]["code"]) == (409, 409)
+
+
+async def test_of_a_disk_only_what_the_contract_names_is_kept(api: Api) -> None:
+    server = await api.server()
+    answer = await api.attach(server, api.volume())
+    [command] = await api.commands()
+    await api.report(command, "update")
+    await api.report(command, "ready")
+    source = {
+        "type": "network",
+        "protocol": "rbd",
+        "name": "volumes/v",
+        "hosts": [["192.0.2.1", "6789"]],
+        "auth": {"user": "cinder", "secret_uuid": "s-1", "secret": SECRET},
+        "password": SECRET,
+    }
+    disk = {"source": source, "format": "raw", "discard": True, "auth_password": SECRET}
+    done = await api.report(command, "connect", outputs={"disk": disk})
+    assert done.status == 200, await done.text()
+    operation = answer.headers["X-Attachment-Ledger-Operation"]
+    log = await (await api.ask("GET", f"{operation}/history")).text()
+    assert "secret_uuid" in log
+    assert SECRET not in log
+    bad = await api.report(command, "plug", outputs={"disk": {"source": {"name": 7}}})
+    assert bad.status == 400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +11,7 @@ import pytest
 
 from ledger.api import volume_attachments
 from ledger.wakeups import operation_key
-from tests.service.api_world import NEWEST, Api, eventually
+from tests.service.api_world import NEWEST, SETTINGS, Api, eventually, running_api
 
 OTHER = "00000000-0000-4000-8000-00000000000e"
 
@@ -202,7 +203,8 @@ async def test_a_silent_host_gets_no_new_work(api: Api) -> None:
 async def test_device_names_are_checked_as_nova_does(
     api: Api, fields: dict[str, Any], version: str, status: int, text: str
 ) -> None:
-    answer = await api.attach(await api.server(), api.volume(), version, **fields)
+    server = await api.server(devices=["vda"])
+    answer = await api.attach(server, api.volume(), version, **fields)
     assert answer.status == status
     [error] = (await answer.json()).values()
     assert error["message"] == text
@@ -310,3 +312,63 @@ async def test_a_user_cannot_swap_volumes_unless_the_settings_say_so(api: Api) -
             f"volume {volume} is not migrating; this API should only be called by Cinder"
         )
     assert await api.head() == head
+
+
+async def test_cinder_may_swap_and_so_may_users_where_the_settings_say_so(
+    database_url: str,
+) -> None:
+    settings = replace(SETTINGS, swap_by_users=True)
+    async with running_api(database_url, settings) as api:
+        for who, version in (("cinder", "2.1"), ("admin", "2.85"), ("member", "2.1")):
+            server, volume = await api.attached()
+            new = api.volume()
+            body = {"volumeAttachment": {"volumeId": new}}
+            answer = await api.ask("PUT", path(server, volume), who, version, json=body)
+            assert answer.status == 202, await answer.text()
+            assert await answer.text() == ""
+            # Neither attachment may be deleted: one is named, the other refused.
+            for step, named, refused in (("copy", volume, new), ("disconnect", new, volume)):
+                await api.played(answer, until=step)
+                for id_, status in ((named, 200), (refused, 409)):
+                    asked = await api.ask("GET", path(server, id_), version="2.89")
+                    assert asked.status == status, step
+            assert (await api.played(answer))["outcome"] == "completed"
+            assert (await api.ask("GET", path(server, new), version="2.89")).status == 200
+            assert (await api.ask("GET", path(server, volume), version="2.89")).status == 404
+
+
+async def test_what_cannot_be_swapped(api: Api) -> None:
+    server, volume = await api.attached()
+    head = await api.head()
+    for old, new, status, name in (
+        (volume, str(uuid4()), 400, "badRequest"),  # in the body: not found is no 404
+        (str(uuid4()), api.volume(), 404, "itemNotFound"),
+        (volume, api.volume(size=0), 400, "badRequest"),
+        (volume, api.volume(multiattach=True), 400, "badRequest"),
+        (volume, volume, 400, "badRequest"),
+    ):
+        body = {"volumeAttachment": {"volumeId": new}}
+        answer = await api.ask("PUT", path(server, old), "cinder", "2.1", json=body)
+        await message(answer, name, status)
+    assert await api.head() == head
+
+
+async def test_snapshots_and_events_are_refused_in_forms_that_cinder_knows(api: Api) -> None:
+    """S3: no assisted snapshot of a multi-attach volume."""
+    body = {"snapshot": {"volume_id": api.volume(multiattach=True), "create_info": {}}}
+    answer = await api.ask("POST", "/v2.1/os-assisted-volume-snapshots", "cinder", json=body)
+    assert "multi-attach" in await message(answer, "badRequest", 400)
+    known, unknown = await api.server(), str(uuid4())
+    events = [
+        {"name": "volume-extended", "server_uuid": server, "tag": str(uuid4())}
+        for server in (known, unknown)
+    ]
+    answer = await api.ask(
+        "POST", "/v2.1/os-server-external-events", "cinder", "2.51", json={"events": events}
+    )
+    told = (await answer.json())["events"]
+    assert answer.status == 207
+    assert [(each["status"], each["code"]) for each in told] == [("failed", 422), ("failed", 404)]
+    for who in ("member", "operator"):
+        for where in ("os-assisted-volume-snapshots", "os-server-external-events"):
+            assert (await api.ask("POST", f"/v2.1/{where}", who, json={})).status == 403

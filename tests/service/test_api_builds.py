@@ -158,9 +158,9 @@ async def test_a_root_volume_is_detached_and_attached_again_while_stopped(api: A
     assert (await api.played(attach))["outcome"] == "completed"
     shown = (await api.get(f"{path}/{other}", version=OURS))["volumeAttachment"]
     assert (shown["boot_index"], shown["device"]) == (0, "/dev/vda")
-    assert "boot_index" not in (await api.get(f"{path}/{other}", version="2.104"))[
-        "volumeAttachment"
-    ]
+    assert (
+        "boot_index" not in (await api.get(f"{path}/{other}", version="2.104"))["volumeAttachment"]
+    )
     assert (await api.act(server, "os-start")).status == 202
 
 

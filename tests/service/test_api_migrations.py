@@ -145,7 +145,9 @@ async def test_migrations_are_filtered_and_paged(api: Api) -> None:
     assert (await api.ask("GET", "/v2.1/os-migrations", "member")).status == 403
 
 
-@pytest.mark.parametrize(("version", "more"), [("2.1", set()), ("2.59", {"migration_type", "uuid"})])
+@pytest.mark.parametrize(
+    ("version", "more"), [("2.1", set()), ("2.59", {"migration_type", "uuid"})]
+)
 async def test_what_each_version_tells_of_a_migration(
     api: Api, version: str, more: set[str]
 ) -> None:
@@ -217,9 +219,7 @@ async def test_actions_are_paged_from_2_58(api: Api) -> None:
         "stop",
         "attach_volume",
     ]
-    first = await api.get(
-        f"/v2.1/servers/{server}/os-instance-actions?limit=3", version="2.58"
-    )
+    first = await api.get(f"/v2.1/servers/{server}/os-instance-actions?limit=3", version="2.58")
     [link] = first["links"]
     second = await api.get("/v2.1" + link["href"].partition("/v2.1")[2], version="2.58")
     assert [row["action"] for row in second["instanceActions"]] == ["attach_volume"]

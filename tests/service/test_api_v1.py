@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from handlers.flows import FLOWS
 from tests.service.api_world import HOST, PROJECT, Api
 
 
@@ -134,6 +135,13 @@ async def test_operations_are_filtered_and_paged_newest_first(api: Api) -> None:
 
 
 # --------------------------------------------------------------------------- history
+
+
+async def test_the_history_of_a_server_outlives_it(api: Api) -> None:
+    server, _ = await api.attached()
+    await api.played(await api.ask("DELETE", f"/v2.1/servers/{server}", "member"))
+    events = (await api.get(f"/v1/servers/{server}/history"))["events"]
+    assert "Instance.Deleted" in [event["topic"] for event in events]
 
 
 async def test_the_history_of_each_thing_tells_the_story_in_order(api: Api) -> None:

@@ -134,6 +134,21 @@ def test_an_action_that_is_refused_says_why(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("why", "blamed"),
+    [
+        ("Can't start instance without a root device volume", False),
+        ("Policy doesn't allow migrate to be performed: it needs the role admin.", True),
+    ],
+)
+def test_only_a_policy_is_blamed_on_the_token(
+    why: str, blamed: bool, run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.answers[ACTION] = saying({"forbidden": {"code": 403, "message": why}}, 403)
+    assert run("server", "start", SERVER) == 4
+    assert ("token" in capsys.readouterr().err) is blamed
+
+
 def test_an_answer_that_names_no_operation_is_not_taken_for_one(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,9 +350,9 @@ def test_a_fleet_is_refreshed_page_by_page_and_the_worst_end_is_the_exit_code(
     for body in bodies:
         schemas_servers.Refresh.model_validate(body, strict=True)
     assert [body.get("after") for body in bodies] == [None, SERVER]
-    stub.answers[f"GET /v1/operations/{OPERATION}"] = parked()
+    stub.answers[f"GET /v1/operations/{OPERATION}"] = [parked(), finished()]
     stub.answers["POST /v1/refresh"] = schemas_servers.RefreshesBegun(
-        servers=[going, refused], next=None
+        servers=[refused, going, going], next=None
     )
     assert run("attachment", "refresh", "--host", "hv1", "--wait") == 6
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from aggregates import errors
 from host_agent import verbs
 from host_agent.context import Context as AgentContext
 from host_agent.context import Waits, final
@@ -32,11 +33,10 @@ from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.ports import PortError, VolumeView
 from host_agent.simulated import SimulatedBrick, SimulatedGuests
 from host_agent.simulated_state import SCHEME
-
-from aggregates import errors
 from ledger.application import ConflictError
+from tests.memory import Crash, Tripwire
 from tests.simulation.chance import Mortal
-from tests.world import CONTEXT, Crash, Tripwire
+from tests.world import CONTEXT
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
@@ -189,8 +189,9 @@ class Agent:
         if row["epoch"] != self.epoch:
             self.wants_registration = True
         elif not (row["fenced"] or row["suspect"]):
+            after = self._after
             for command in self.cloud.mailbox(self.name):
-                if command.position > self._after:
+                if command.position > after:
                     self._take(command)
 
     def _take(self, command: Command) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from aggregates.base import Aggregate, Context
-from tests.world import A, Crash, MemoryStore, Trouble
+from tests.memory import A, Crash, MemoryStore, Trouble
 
 #: Where the code under test takes an id from nowhere.
 ID_SOURCES = ("ledger.requests.uuid4", "ledger.effects.uuid4", "host_agent.cinder_flow.uuid4")

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from host_agent.ports import PortError
-
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import RULES, Act
 from handlers.build import BootDisk, BuildServer
+from host_agent.ports import PortError
 from ledger.application import ConflictError
 from ledger.requests import Accepted
 from ledger.simulation import cinder_migration
-from tests.world import CONTEXT, Crash
+from tests.memory import Crash
+from tests.world import CONTEXT
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud

@@ -13,28 +13,27 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from host_agent.contract import Command
-from host_agent.records import Record
-from host_agent.simulated_state import HOSTS
-from host_agent.simulated_state import Store as HostState
-
 from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
+from host_agent.contract import Command
+from host_agent.records import Record
+from host_agent.simulated_state import HOSTS
+from host_agent.simulated_state import Store as HostState
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
 from projections.base import Row
 from projections.operations import OPERATIONS
+from tests.memory import Clock, Tripwire
 from tests.simulation.agent import Agent
 from tests.simulation.chance import Chance, Log
 from tests.simulation.invariants import broken_by
 from tests.store.histories import Folded, logged
-from tests.world import Clock, Tripwire
 
 HOSTS_RANGE, SERVERS_RANGE, VOLUMES_RANGE = (3, 4), (4, 8), (8, 12)
 #: A backend whose volumes share a target, beside those that do not (S3).
@@ -57,7 +56,7 @@ class Cloud:
         cinder = Tripwire("cinder", self.direct, lambda: self.chance)
         self.service = Service(self.store, cinder, cinder, self.clock, self.clock.wait)
         self.requests = Requests(self.store, cinder, self.clock)
-        self._commands: dict[str, tuple[int, list[Command]]] = {}
+        self._commands: dict[str, tuple[int, list[tuple[str, Command]]]] = {}
         self._make_volumes()
         self._make_hosts()
 
@@ -152,6 +151,11 @@ class Cloud:
 
     def open_on_host(self, name: str) -> list[str]:
         return list(dict.fromkeys(command.operation_id for command in self.mailbox(name)))
+
+    def rejoin(self) -> None:
+        """Hosts that were cut off and have cleared what they held are hosts as any other."""
+        suspect = {row["host"] for row in self.rows("hosts") if row["suspect"]}
+        self.isolated &= suspect
 
     # ------------------------------------------------------------ looking
 

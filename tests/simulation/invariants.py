@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from host_agent import connection, disk_xml
-from host_agent.simulated_state import plugged
-
 from aggregates.attachment import Attachment
-from aggregates.base import Event
+from aggregates.base import Aggregate, Event
 from aggregates.host import Host, host_uuid
-from aggregates.instance import Instance, VmState
+from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
+from host_agent import connection, disk_xml
+from host_agent.simulated_state import plugged
+from projections.base import Row
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
@@ -37,9 +38,8 @@ def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
     for event in events:
         id_ = event.originator_id
         error = getattr(event, "error", None)
-        if isinstance(event, Operation.StepRetried | Operation.StepFailed) and error:
-            if error["code"] == "internal":
-                yield f"step {event.step} met an unexpected error: {error}"
+        if error is not None and error["code"] == "internal":
+            yield f"{event} is of an unexpected error"
         if isinstance(event, Volume.Held):
             yield from _held_twice(cloud.store.load(Volume, id_), cloud)
         if isinstance(event, Attachment.ConnectorUpdated):
@@ -83,11 +83,15 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
             if guest["live"] is None:
                 continue
             running.setdefault(server_id, []).append(name)
-            for disk in disk_xml.parse(guest["live"]).disks:
-                path = disk_xml.source_of(disk.xml)
-                if disk.is_volume and path not in _given(cloud, server_id, name, seen):
-                    yield f"{server_id} on {name} has {path} without an attachment in Cinder"
+            if paths := _volume_paths(guest["live"]) - _given(cloud, server_id, name, seen):
+                yield f"{server_id} on {name} has {paths}, attached to nothing in Cinder"
     yield from (f"{s} runs on {names}" for s, names in running.items() if len(names) > 1)
+
+
+@lru_cache(maxsize=1000)
+def _volume_paths(domain: str) -> set[str | None]:
+    disks = disk_xml.parse(domain).disks
+    return {disk_xml.source_of(disk.xml) for disk in disks if disk.is_volume}
 
 
 def _given(cloud: Cloud, server_id: str, host: str, seen: dict[str, Any]) -> set[str]:
@@ -240,37 +244,33 @@ def _guest(cloud: Cloud, instance: Instance, guest: dict[str, Any]) -> Iterator[
 
 def _projections(cloud: Cloud) -> Iterator[str]:
     """What people read is what the aggregates say."""
+    shown = cloud.folded.rows
     for instance in cloud.instances(deleted=True):
-        row = cloud.folded.rows["instances"][str(instance.id)]
-        assert row is not None
-        said = (row["vm_state"], row["power_state"], row["claims"], row["resize_source"])
-        is_ = (instance.vm_state, instance.power_state, {}, instance.resize_source)
-        if said != is_ or (row["host"] != instance.host and instance.vm_state != VmState.DELETED):
-            yield f"server {instance.id} shows {said} on {row['host']}, is {is_}"
+        row = shown["instances"][str(instance.id)]
+        names = ("vm_state", "power_state", "host", "resize_source", "deleted")
+        yield from _differ(row, instance, *names)
     for mapping in cloud.mappings():
-        row = cloud.folded.rows["mappings"][str(mapping.id)] or {}
-        for name in ("state", "volume_id", "attachment_id", "kept", "device_name", "serial"):
-            if row.get(name) != getattr(mapping, name):
-                yield f"mapping {mapping.id} shows {name} {row.get(name)}"
+        row = shown["mappings"][str(mapping.id)]
+        yield from _differ(row, mapping, "state", "volume_id", "attachment_id", "kept")
+        yield from _differ(row, mapping, "device_name", "serial")
     for attachment in cloud.attachments():
-        row = cloud.folded.rows["attachments"][str(attachment.id)] or {}
+        row = shown["attachments"][str(attachment.id)] or {}
+        yield from _differ(row, attachment, "state", "volume_id", "host")
         spans = {span["host"] for span in row["spans"] if span["to_position"] is None}
-        on = {attachment.host} if attachment.may_be_connected else set()
-        if row["state"] != attachment.state or spans != on:
-            yield f"attachment {attachment.id} shows {row['state']} on {spans}"
+        if spans != ({attachment.host} if attachment.may_be_connected else set()):
+            yield f"attachment {attachment.id} is shown on {spans}"
     for name in cloud.states:
         host = cloud.store.load(Host, host_uuid(name))
-        row = cloud.folded.rows["hosts"][name] or {}
-        if (row["epoch"], row["fenced"], row["suspect"]) != (host.epoch, host.fenced, host.suspect):
-            yield f"host {name} shows {row}"
+        yield from _differ(shown["hosts"][name], host, "epoch", "fenced", "suspect")
     for operation in cloud.operations():
-        row = cloud.folded.rows["operations"][str(operation.id)] or {}
-        if (row["state"], row.get("outcome"), row["lanes"]) != (
-            operation.state,
-            operation.outcome,
-            operation.lanes,
-        ):
-            yield f"operation {operation.id} shows {row['state']} {row.get('outcome')}"
+        yield from _differ(shown["operations"][str(operation.id)], operation, "state", "lanes")
+
+
+def _differ(row: Row | None, aggregate: Aggregate, *names: str) -> Iterator[str]:
+    for name in names:
+        said, is_ = (row or {}).get(name), getattr(aggregate, name)
+        if said != is_:
+            yield f"{type(aggregate).__name__} {aggregate.id} shows {name} {said}, it is {is_}"
 
 
 def _streams(cloud: Cloud) -> Iterator[str]:
@@ -278,7 +278,7 @@ def _streams(cloud: Cloud) -> Iterator[str]:
     recorded: dict[UUID, list[Event]] = {}
     for event, _ in cloud.store.log:
         recorded.setdefault(event.originator_id, []).append(event)
-    kinds = [Attachment, BlockDeviceMapping, Host, Instance, Operation, Volume]
+    kinds: list[Any] = [Attachment, BlockDeviceMapping, Host, Instance, Operation, Volume]
     for id_, events in recorded.items():
         kind = next(k for k in kinds if type(events[0]).TOPIC.startswith(f"{k.__name__}."))
         stored, fresh = vars(cloud.store.load(kind, id_)), vars(kind.evolve(id_, events))

@@ -33,7 +33,7 @@ from ledger.store import LedgerRecorder
 from projections.catalog import ALL
 from projections.projector import Projector
 from projections.runner import Runner, connect
-from tests.store.histories import Watched, attach, detach, stored_events
+from tests.store.histories import Watched, stored_events
 from tests.world import World
 
 BODY = b'{"detail": "' + b"x" * 350 + b'"}'
@@ -99,8 +99,8 @@ def fill(recorder: LedgerRecorder, worlds: int) -> None:
     """Attach and detach histories, as the engine writes them, each with ids of its own."""
     world = World()
     Watched(world)
-    for flow in (attach, detach):
-        world.run(flow(world, world.volumes[0]))
+    world.done(world.attach())
+    world.done(world.detach())
     template = stored_events(world)
     ids = {str(event.originator_id) for event, _ in template} | {world.volumes[0]}
     for _ in range(worlds):

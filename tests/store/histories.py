@@ -23,16 +23,8 @@ from host_agent.contract import PowerState
 from ledger.mapping import IndexedEvent, LedgerMapper
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
-from tests.world import (
-    CALL_MODES,
-    CONTEXT,
-    HOST,
-    OTHER,
-    SAVE_MODES,
-    Crash,
-    Trouble,
-    World,
-)
+from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
+from tests.world import CONTEXT, HOST, OTHER, World
 
 MAPPER = LedgerMapper()
 

@@ -18,7 +18,7 @@ from ledger.store import LedgerRecorder
 from projections.catalog import ALL
 from projections.queries import PAGE_MAX, Queries, read_pool
 from projections.runner import catch_up
-from tests.store.histories import Watched, attach, detach, stored_events
+from tests.store.histories import Watched, stored_events
 from tests.world import HOST, SERVER, World
 
 
@@ -34,11 +34,11 @@ class Story:
     def __init__(self, recorder: LedgerRecorder, database_url: str) -> None:
         self.world = World(volumes=2)
         watched = Watched(self.world)
-        self.attach = attach(self.world, self.world.volumes[0])
+        self.attach = self.world.attach(self.world.volumes[0])
         self.world.run(self.attach)
-        self.detach = detach(self.world, self.world.volumes[0])
+        self.detach = self.world.detach(self.world.volumes[0])
         self.world.run(self.detach)
-        self.waiting = attach(self.world, self.world.volumes[1])
+        self.waiting = self.world.attach(self.world.volumes[1])
         while self.world.service.advance(self.waiting) is None:
             pass
         for event, context in stored_events(self.world):

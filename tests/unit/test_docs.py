@@ -61,3 +61,16 @@ def test_pages_of_flows_that_are_gone_are_removed(tmp_path: Path) -> None:
     (tmp_path / "teleport.md").write_text("# teleport\n")
     flow_pages.write(tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == flow_pages.pages()
+
+
+def test_what_the_table_of_the_specs_names_exists() -> None:
+    text = (ROOT / "docs/specs.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", text)
+    assert len(named) > 100
+    tests = {name: (ROOT / "tests" / name).read_text() for name, _ in named}
+    assert [f"{name}::{test}" for name, test in named if f"def {test}(" not in tests[name]] == []
+    scenarios = (ROOT / "tests/flows/test_every_flow.py").read_text()
+    runs = set(re.findall(r"`\[([\w-]+)\]`", text)) - {"scenario"}
+    assert [name for name in runs if f'Scenario("{name}"' not in scenarios] == []
+    modules = set(re.findall(r"`([\w/]+\.py)`", text)) - {"flows/test_every_flow.py"}
+    assert [name for name in modules if not (ROOT / name).exists()] == []
