@@ -115,8 +115,8 @@ class Host(Aggregate):
         While it is fenced its servers may still be evacuated, so that what is its now may
         not be its when it comes back: it stays suspect.
         """
-        if not guests and not attachments:
-            if self.suspect and not self.fenced:
+        if not guests and not attachments and not self.fenced:
+            if self.suspect:
                 self.record(self.LeftoversCleared)
         elif (tuple(guests), tuple(attachments)) != self.leftovers:
             self.record(self.LeftoversFound, guests=guests, attachments=attachments)

@@ -18,7 +18,7 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import (
-    MOVES_VERSION,
+    NEW_FLOW_VERSION,
     Contact,
     Origin,
     check_contact,
@@ -69,13 +69,15 @@ class DetachVolume:
 class SwapVolume:
     """PUT os-volume_attachments with another volume's id.
 
-    `by_cinder`: the caller may finish Cinder's own migrations (a service, an administrator).
+    `by_cinder`: the caller may finish Cinder's own migrations (a service, an administrator);
+    `by_users`: swaps without such a migration are allowed (LP 2112187).
     """
 
     server_id: str
     volume_id: str
     new_volume_id: str
     by_cinder: bool = False
+    by_users: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,7 @@ def swap(
     instance.refuse_claimed(exclusive=True)
     if mapping is None or not mapping.live:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
-    flow = _kind_of_swap(views[0], by_cinder=request.by_cinder)
+    flow = _kind_of_swap(request, views[0])
     _check_pair(request, volumes, views)
     where.check()
     new = {"volume_id": request.new_volume_id, "host": where.name}
@@ -211,7 +213,7 @@ def _check_abilities(request: AttachVolume, view: VolumeView, where: Where) -> N
         if not request.multiattach_allowed:
             raise errors.MultiattachVersionError
         if where.legacy:
-            raise errors.MultiattachLegacyError(needed=MOVES_VERSION)
+            raise errors.MultiattachLegacyError(needed=NEW_FLOW_VERSION)
         if host is None:
             raise errors.MultiattachOffloadedError
         if not host.capabilities.get("multiattach"):
@@ -245,13 +247,15 @@ def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None
         )
 
 
-def _kind_of_swap(old: VolumeView, *, by_cinder: bool) -> str:
+def _kind_of_swap(request: SwapVolume, old: VolumeView) -> str:
     """Cinder's migration, or a user's swap (LP 2112187)."""
     migrating = old.migration_status not in {None, "", "none", "success", "error"}
     if migrating:
-        if not by_cinder:
+        if not request.by_cinder:
             raise errors.VolumeBusyError(volume_id=old.id, status=old.migration_status)
         return "migrate_volume"
+    if not request.by_users:
+        raise errors.NotMigratingError(volume_id=old.id)
     if old.status == "retyping":
         raise errors.VolumeBusyError(volume_id=old.id, status=old.status)
     return "swap"

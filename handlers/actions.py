@@ -32,6 +32,8 @@ from host_agent.contract import GuestOrder
 
 S = VmState
 _RUNNING = frozenset({"running", "paused"})
+#: After these a guest runs, whatever it did before (Nova's hard reboot starts it).
+_STARTS = frozenset({"start", "unshelve", "reboot"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,13 +162,22 @@ def _places(request: Act, rule: Rule, instance: Instance, hosts: Hosts) -> dict[
     places: dict[Place, str | None] = {Place.HOST: here, Place.SOURCE: here}
     if request.flow in {"confirm_resize", "revert_resize"}:
         places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
-    if rule.host and here is not None:
+    if request.flow == "revert_resize":
+        _check_source(instance.resize_source, hosts)
+    # A dead host is left behind by a revert as well: its fence is the evidence.
+    left = request.flow == "revert_resize" and here is not None and hosts.get(here).fenced
+    if rule.host and here is not None and not left:
         check_contact(hosts.get(here), hosts.contact(here))
     if request.flow == "evacuate" and here is not None and not hosts.get(here).fenced:
         raise errors.HostNotFencedError(host=here)
     if rule.destination:
         places[Place.DESTINATION] = _destination(request, instance, hosts)
     return places
+
+
+def _check_source(name: str | None, hosts: Hosts) -> None:
+    assert name is not None, "a resized server has one"
+    check_contact(hosts.get(name), hosts.contact(name))
 
 
 def _destination(request: Act, instance: Instance, hosts: Hosts) -> str:
@@ -199,7 +210,7 @@ def _order(
         definition = resized(definition, request.vcpus, request.memory_mb)
     running = request.running
     if running is None:
-        running = instance.power_state in _RUNNING or request.flow in {"start", "unshelve"}
+        running = instance.power_state in _RUNNING or request.flow in _STARTS
     order = GuestOrder(
         server_id=request.server_id,
         definition=definition,

@@ -13,7 +13,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.accept import device_target
 from handlers.definition import Machine, render
-from handlers.guards import MOVES_VERSION, Contact, Origin, check_contact, start
+from handlers.guards import MOVES_VERSION, NEW_FLOW_VERSION, Contact, Origin, check_contact, start
 from handlers.plan import Place
 from host_agent.contract import GuestOrder, Lane
 from host_agent.ports import VolumeView
@@ -138,7 +138,7 @@ def _check(
     """S3: known before anything is reserved, where it is known."""
     volume.refuse_second_server(server_id, multiattach=view.multiattach)
     if view.multiattach and legacy:
-        raise errors.MultiattachLegacyError(needed=MOVES_VERSION)
+        raise errors.MultiattachLegacyError(needed=NEW_FLOW_VERSION)
     if view.multiattach and not host.capabilities.get("multiattach"):
         raise errors.MultiattachHostError(volume_id=view.id)
     if disk.boot_index == 0 and not view.bootable:

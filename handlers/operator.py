@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from aggregates import errors
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
@@ -43,9 +45,30 @@ def unwind(operation: Operation, reason: str) -> None:
 
 
 def give_up(operation: Operation, reason: str, book: Book) -> None:
-    """End a parked operation as it is; what is left stays as the log shows it."""
+    """End a parked operation as it is; what is left stays as the log shows it.
+
+    Not if that left an attachment behind that no mapping leads to: nobody could ever
+    release it.  Its steps are then to be done, or vouched for one by one.
+    """
     _require_parked(operation, "be given up")
+    for attachment in _strays(operation, book):
+        where = f"attachment {attachment.id} on host {attachment.host}"
+        why = f"{where} would be left to nobody; retry, or skip its steps with the evidence"
+        _refuse(operation, "be given up", why)
     finish(operation, Outcome.CANCELLED, book, reason=reason)
+
+
+def _strays(operation: Operation, book: Book) -> list[Attachment]:
+    """Attachments of the operation that are there, and that no mapping has."""
+    strays = []
+    for facts in operation.lanes:
+        mapping = book.get(BlockDeviceMapping, facts["bdm_id"])
+        ids = {facts.get("attachment_id"), (facts.get("new") or {}).get("attachment_id")}
+        for attachment_id in ids - {None, mapping.attachment_id, mapping.kept}:
+            attachment = book.get(Attachment, str(attachment_id))
+            if attachment.version and attachment.state is not AttachmentState.DELETED:
+                strays.append(attachment)
+    return strays
 
 
 def left(operation: Operation) -> list[Left]:

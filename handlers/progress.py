@@ -15,7 +15,18 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide
+from handlers.engine import (
+    Finish,
+    Left,
+    Park,
+    Run,
+    Start,
+    Wait,
+    Work,
+    decide,
+    pivot_passed,
+    unwinds,
+)
 from handlers.meaning import Book, Done, Outputs, apply_meaning
 from handlers.plan import INSTEAD, AnyVerb, LedgerVerb, Place, Plan, lane_on
 from handlers.retries import retry_delay_s
@@ -129,12 +140,18 @@ def _only_releases(plan: Plan, run: Run) -> bool:
 
 
 def host_fenced(operation: Operation, host: str, now: float) -> bool:
-    """The host answers no more: what it was asked to do fails, or becomes the ledger's.
-
-    Whether the operation was waiting for it.
+    """The host answers no more: what it was asked to do fails, or becomes the ledger's, and
+    nothing goes there any more.  Whether that changes anything for the operation.
     """
+    if operation.state is not OperationState.RUNNING:
+        return False
     runs = [run for run in operation.history.active.values() if run.host == host]
-    plan = plan_of(operation)
+    plan, history = plan_of(operation), operation.history
+    going_there = plan.hosts.get(Place.DESTINATION) == host
+    if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
+        why = f"host {host} was fenced"
+        operation.record(Operation.UnwindRequested, reason=why)
+        runs = [run for run in history.active.values() if run.host == host]
     for run in runs:
         todo = run.steps[run.steps.index(operation.history.next_step(run)) :]
         place = plan.stage_of(todo[0]).place
@@ -142,7 +159,7 @@ def host_fenced(operation: Operation, host: str, now: float) -> bool:
         if _only_releases(plan, Run(run.lane, todo, run.undo, place)):
             error = replace(error, kind=ErrorKind.RETRYABLE)
         failed(operation, run, error, now, at_once=True)
-    return bool(runs)
+    return bool(runs) or going_there
 
 
 def fenced_error(host: str) -> StepError:

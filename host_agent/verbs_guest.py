@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from host_agent.cinder_flow import flow_of
 from host_agent.context import Context, final
 from host_agent.contract import GuestOrder, Lane, PowerState
 from host_agent.disks import disk_for
-from host_agent.ports import Disk
+from host_agent.ports import Disk, PortError
 from host_agent.verbs_disk import connect, forget_former
 
 
@@ -44,11 +45,22 @@ def guest_stop(ctx: Context, order: GuestOrder) -> dict[str, Any]:
 
 
 def guest_pause(ctx: Context, order: GuestOrder) -> dict[str, Any]:
-    return {"power_state": ctx.guests.pause(order.server_id).value}
+    return _held(ctx, order, ctx.guests.pause)
 
 
 def guest_resume(ctx: Context, order: GuestOrder) -> dict[str, Any]:
-    return {"power_state": ctx.guests.resume(order.server_id).value}
+    return _held(ctx, order, ctx.guests.resume)
+
+
+def _held(ctx: Context, order: GuestOrder, act: Callable[[str], PowerState]) -> dict[str, Any]:
+    """Of a guest that is off meanwhile there is nothing to hold or let go on: that is told."""
+    try:
+        return {"power_state": act(order.server_id).value}
+    except PortError as error:
+        if error.code != "guest_not_running":
+            raise
+        power = ctx.guests.power(order.server_id) or PowerState.NOSTATE
+        return {"power_state": power.value}
 
 
 def guest_remove(ctx: Context, order: GuestOrder) -> dict[str, Any]:

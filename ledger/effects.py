@@ -161,7 +161,9 @@ def _orphans(lane: Lane, world: World) -> list[AttachmentView]:
 def _unknown(lane: Lane, world: World) -> list[AttachmentView]:
     known = world.book.get(Volume, lane.volume_id).holders
     views = world.cinder.attachments(lane.volume_id, lane.server_id)
-    return [view for view in views if view.id not in known]
+    unknown = [view for view in views if view.id not in known]
+    # One whose deletion somebody vouched for may still be there; it is not new.
+    return [view for view in unknown if world.book.get(Attachment, view.id).version == 0]
 
 
 EFFECTS: dict[str, Callable[[Lane, World], dict[str, Any]]] = {

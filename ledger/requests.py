@@ -23,9 +23,9 @@ from aggregates.base import Context
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import Operation, OperationState
+from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers import accept, actions, build, operator, progress
+from handlers import accept, actions, build, progress
 from handlers.guards import Contact, Origin, Server
 from host_agent.ports import Cinder
 from ledger.unit import Store, Unit
@@ -199,7 +199,7 @@ class Requests:
                 if operation.state is OperationState.PARKED:
                     ids = progress.volumes_of(operation)
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
-                    operator.give_up(operation, SUPERSEDED, unit)
+                    progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
             server = replace(server, volumes=volumes)
             held = [
                 unit.get(Attachment, attachment_id)

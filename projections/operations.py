@@ -27,7 +27,8 @@ from aggregates.operation import (
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _TOPICS = frozenset(kind.TOPIC for kind in Operation.TRANSITIONS)
-_BIND = "mapping_bind"  # handlers.plan.LedgerVerb.MAPPING_BIND, a stored name
+#: handlers.plan.LedgerVerb's stored names: what a request that waits waits for.
+_BIND, _RESERVE = "mapping_bind", "attachment_reserve"
 
 
 def _fold(row: Row | None, event: LoggedEvent) -> Row:
@@ -188,15 +189,16 @@ def _after_pivot(row: Row, step: str) -> bool:
 
 
 def _bound(row: Row) -> bool:
-    binds = [
-        f"{lane}.{step['name']}"
-        for stage in row["plan"]["stages"]
-        for step in stage["steps"]
-        for lane in range(len(row["lanes"]))
-        if step["do"] == _BIND
-    ]
+    """Whether every mapping it makes exists; where it makes none, every reservation."""
+    steps = [step for stage in row["plan"]["stages"] for step in stage["steps"]]
+    wanted = _BIND if any(step["do"] == _BIND for step in steps) else _RESERVE
+    names = [step["name"] for step in steps if step["do"] == wanted]
     done = {StepStatus.DONE, StepStatus.SKIPPED}
-    return all(row["steps"].get(name, {}).get("status") in done for name in binds)
+    return all(
+        row["steps"].get(f"{lane}.{name}", {}).get("status") in done
+        for lane in range(len(row["lanes"]))
+        for name in names
+    )
 
 
 def _due_at(row: Row, event: LoggedEvent) -> datetime | None:

@@ -283,6 +283,10 @@ class Queries:
         """The operations that wait for this host's agent."""
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
+    async def bound_for_host(self, host: str) -> list[str]:
+        """The operations that take a server to this host."""
+        return [row["operation_id"] for row in await self._all("bound_for_host", host=host)]
+
     async def counts(self) -> Row:
         """`running`, `parked` and `due` operations, and `oldest_parked_s`."""
         [row] = await self._all("counts")

@@ -6,7 +6,7 @@ migration is told how it ended, and says which id the volume keeps.
 
 from __future__ import annotations
 
-from handlers.flows.stages import SWITCHED, let_go_by
+from handlers.flows.stages import SWITCHED, completed_on, let_go_by
 from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
 from host_agent.contract import Verb
 
@@ -25,11 +25,12 @@ _COPIED = (
             Step("connect", Verb.VOLUME_CONNECT, undo=Verb.VOLUME_DISCONNECT),
             # Mirrors, and when both are equal switches over: the old one is then out.
             Step("copy", Verb.DISK_COPY, undo=Verb.DISK_COPY_ABORT),
-            Step("complete", Verb.ATTACHMENT_COMPLETE),
         ),
         side=Side.NEW,
     ),
+    # At once: from here on the guest's data are on the new volume, and there only.
     SWITCHED,
+    completed_on(Place.HOST),
     let_go_by(Place.HOST),
 )
 

@@ -38,7 +38,8 @@ async def fence(call: Call) -> web.StreamResponse:
     """POST fence: what the host was asked to do and has not answered fails at once."""
     name = (await host_row(call))["host"]
     body = await call.json(Fence)
-    waiting = await call.services.queries.open_on_host(name)
+    queries = call.services.queries
+    waiting = [*await queries.open_on_host(name), *await queries.bound_for_host(name)]
     for _ in range(FENCE_ROUNDS):
         position = await asyncio.to_thread(
             call.services.service.fence,
@@ -49,7 +50,7 @@ async def fence(call: Call) -> web.StreamResponse:
             call.context("operator"),
         )
         await call.written(position)
-        waiting = await call.services.queries.open_on_host(name)
+        waiting = await queries.open_on_host(name)
         if not waiting:
             break
     return await _answer_again(call)

@@ -197,7 +197,8 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
     LP 2112187: without Cinder's migration behind it, a swap loses what Cinder knows.
     """
     by_cinder = bool(call.identity.roles & {Role.ADMIN, Role.SERVICE})
-    if not (by_cinder or call.services.settings.swap_by_users):
+    by_users = call.services.settings.swap_by_users
+    if not (by_cinder or by_users):
         raise errors.NotMigratingError(volume_id=row["volume_id"])
     key = accepting.idempotency_key(call)
     try:
@@ -209,6 +210,7 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
         volume_id=str(row["volume_id"]),
         new_volume_id=new_volume_id,
         by_cinder=by_cinder,
+        by_users=by_users,
     )
     context, fleet = call.context(), await accepting.fleet(call)
     try:
@@ -217,6 +219,9 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
         )
     except PortError as error:
         raise _unknown_new_volume(error) from None
+    await call.written(done.position)
+    # S1: "fail API call if we can't create that attachment".
+    accepting.refuse_failed(await accepting.bound(call, done, BIND_DEADLINE_S))
     return accepting.headers(done.operation_id)
 
 

@@ -296,6 +296,10 @@ SELECT server_id FROM instances WHERE host = %(host)s AND power_state <> 'nostat
 -- The operations that may have a command for this host under way.  mailbox_by_host.
 SELECT DISTINCT operation_id FROM mailbox WHERE host = %(host)s;
 
+-- name: bound_for_host
+-- The operations that take a server to this host.  operations_open.
+SELECT operation_id FROM operations WHERE state = 'running' AND destination = %(host)s;
+
 -- name: counts
 -- Operations by what becomes of them, for metrics.  operations_open, operations_due.
 SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,

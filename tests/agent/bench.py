@@ -1,12 +1,7 @@
-"""What the agent's tests share: a simulated host with a simulated Cinder, and a ledger to talk to.
-
-`Bench` is everything in this process; `FakeLedger` serves the agent's endpoints over
-HTTP with rules as strict as the ledger's: one expected step at a time.
-"""
+"""What the agent's tests share: a simulated host with a simulated Cinder, in this process."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import multiprocessing
 import threading
@@ -14,12 +9,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from host_agent.context import Context, Waits
 from host_agent.contract import (
@@ -28,7 +21,6 @@ from host_agent.contract import (
     GuestOrder,
     Lane,
     PowerState,
-    Registration,
     Report,
     Verb,
 )
@@ -249,169 +241,6 @@ def running_executor(
         yield executor
     finally:
         assert executor.stop(WAIT_S), "a run did not end"
-
-
-class FakeLedger:
-    """The ledger's side for one host, over real HTTP in a thread of its own.
-
-    Expects the steps of each command in order; a report for another step, or another
-    epoch, is refused as the ledger refuses it.  Restartable: `stop`, then `start` on
-    the same port, with all that was acknowledged still known.
-    """
-
-    TOKEN = "host-token"
-
-    def __init__(self) -> None:
-        self.epoch = 1
-        self.fenced = False
-        self.commands: dict[str, Command] = {}
-        self.next_step: dict[str, int] = {}
-        self.reports: list[Report] = []
-        self.refused: list[tuple[str, Report]] = []
-        self.registrations: list[Registration] = []
-        self.polls: list[int] = []
-        self.release: Callable[[Registration], dict[str, Any]] | None = None
-        self.users: dict[str, list[str]] = {}  # servers by attachment that asks
-        self.progress: list[dict[str, Any]] = []
-        self.fail_next: list[int] = []  # HTTP statuses to answer instead, any endpoint
-        self.fail_reports: list[int] = []  # the same, for reports only
-        self.drop_answers = 0  # so many reports are recorded and then answered by a closed line
-        self.denied = False
-        self.expects_nothing = False  # every report is stale
-        self.port = 0
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._new = threading.Condition()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def give(self, command: Command) -> Command:
-        with self._new:
-            self.commands[command.id] = command
-            self.next_step[command.id] = 0
-        return command
-
-    def is_done(self, command: Command) -> bool:
-        return command.id not in self.commands
-
-    def steps_of(self, command: Command) -> list[str]:
-        return [r.step for r in self.reports if r.operation_id == command.operation_id]
-
-    # --- server -------------------------------------------------------------------------
-
-    def start(self) -> None:
-        ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)))
-        self._thread.start()
-        assert ready.wait(WAIT_S)
-
-    def stop(self) -> None:
-        assert self._loop is not None
-        assert self._stop is not None
-        assert self._thread is not None
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(WAIT_S)
-        assert not self._thread.is_alive()
-
-    @contextmanager
-    def running(self) -> Iterator[FakeLedger]:
-        self.start()
-        try:
-            yield self
-        finally:
-            assert self._thread is not None
-            if self._thread.is_alive():
-                self.stop()
-
-    async def _serve(self, ready: threading.Event) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        app = web.Application(middlewares=[self._gate])
-        app.router.add_put("/v1/hosts/{host}", self._register)
-        app.router.add_get("/v1/hosts/{host}/commands", self._poll)
-        app.router.add_post("/v1/hosts/{host}/reports", self._report)
-        app.router.add_post("/v1/hosts/{host}/progress", self._progress)
-        app.router.add_get("/v1/hosts/{host}/volumes/{volume}/users", self._users)
-        runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True)
-        await site.start()
-        self.port = runner.addresses[0][1]
-        ready.set()
-        await self._stop.wait()
-        await runner.cleanup()
-
-    @web.middleware
-    async def _gate(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if self.denied or request.headers.get("X-Auth-Token") != self.TOKEN:
-            return web.json_response({"code": "unauthorized"}, status=401)
-        if self.fail_next:
-            return web.json_response({"code": "broken"}, status=self.fail_next.pop(0))
-        response: web.StreamResponse = await handler(request)
-        return response
-
-    async def _register(self, request: web.Request) -> web.Response:
-        said = Registration.from_wire(await request.json())
-        self.registrations.append(said)
-        told = {"host": request.match_info["host"], "epoch": self.epoch, "fenced": self.fenced}
-        if self.release is not None:
-            told["release"] = self.release(said)
-        return web.json_response(told)
-
-    async def _users(self, request: web.Request) -> web.Response:
-        servers = self.users.get(request.query["attachment_id"], [])
-        return web.json_response({"servers": servers})
-
-    async def _progress(self, request: web.Request) -> web.Response:
-        self.progress.append(await request.json())
-        return web.json_response({})
-
-    async def _poll(self, request: web.Request) -> web.Response:
-        after = int(request.query["after"])
-        self.polls.append(after)
-        if int(request.query["epoch"]) != self.epoch:
-            return web.json_response({"code": "stale_epoch"}, status=409)
-        end = time.monotonic() + float(request.query["wait_s"])
-        while time.monotonic() < end:
-            if found := [c for c in self.commands.values() if c.position > after]:
-                found.sort(key=lambda c: c.position)
-                wire = [self._rest(c).to_wire() for c in found]
-                return web.json_response({"commands": wire, "after": found[-1].position})
-            await asyncio.sleep(0.01)
-        return web.json_response({"commands": [], "after": after})
-
-    def _rest(self, given: Command) -> Command:
-        """A command is handed out with the steps that have no result yet."""
-        return replace(given, steps=given.steps[self.next_step[given.id] :])
-
-    async def _report(self, request: web.Request) -> web.Response:
-        report = Report.from_wire(await request.json())
-        if self.fail_reports:
-            return web.json_response({"code": "broken"}, status=self.fail_reports.pop(0))
-        if report.epoch != self.epoch:
-            self.refused.append(("stale_epoch", report))
-            return web.json_response({"code": "stale_epoch"}, status=409)
-        command_id = f"{report.operation_id}/{report.run}"
-        given = self.commands.get(command_id)
-        expected = given.steps[self.next_step[command_id]].name if given else None
-        if self.expects_nothing or given is None or report.step != expected:
-            self.refused.append(("stale_report", report))
-            return web.json_response({"code": "stale_report"}, status=409)
-        self._accept(given, report)
-        if self.drop_answers:
-            self.drop_answers -= 1
-            assert request.transport is not None
-            request.transport.abort()
-        return web.json_response({"continue": report.error is None})
-
-    def _accept(self, given: Command, report: Report) -> None:
-        """Record it; what is left of the command is what will be handed out again."""
-        self.reports.append(report)
-        self.next_step[given.id] += 1
-        if report.error is not None or self.next_step[given.id] == len(given.steps):
-            del self.commands[given.id]
 
 
 class Reports:

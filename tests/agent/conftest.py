@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.agent.bench import Bench, FakeLedger, Reports
+from tests.agent.bench import Bench, Reports
+from tests.agent.fake_ledger import FakeLedger
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks
 from host_agent.ports import PortError
 from host_agent.simulated_state import broken_invariants, connected_paths
-from tests.agent.bench import Bench, FakeLedger, command, eventually
+from tests.agent.bench import Bench, command, eventually
+from tests.agent.fake_ledger import FakeLedger
 from tests.agent.test_link import Agent, finished
 
 

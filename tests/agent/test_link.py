@@ -22,7 +22,8 @@ from host_agent.link import Link
 from host_agent.locks import Locks
 from host_agent.ports import PortError
 from host_agent.simulated_state import broken_invariants, set_power
-from tests.agent.bench import ATTACH, DETACH, WAIT_S, Bench, FakeLedger, command, eventually
+from tests.agent.bench import ATTACH, DETACH, WAIT_S, Bench, command, eventually
+from tests.agent.fake_ledger import FakeLedger
 
 STEPS = [verb.value for verb in ATTACH]
 

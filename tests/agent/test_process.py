@@ -18,7 +18,8 @@ from host_agent.contract import Command, Lane, PowerState
 from host_agent.simulated_state import Store, broken_invariants, connected_paths, plugged
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.harness import RunningCinder, running_cinder
-from tests.agent.bench import ATTACH, DETACH, WAIT_S, FakeLedger, command, eventually
+from tests.agent.bench import ATTACH, DETACH, WAIT_S, command, eventually
+from tests.agent.fake_ledger import FakeLedger
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 ROOT = Path(__file__).parents[2]

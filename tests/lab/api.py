@@ -8,7 +8,7 @@ from typing import Any
 
 import requests
 
-from tests.lab.guest import wait_until
+from tests.lab.guest import MEMORY_MIB, wait_until
 from tests.lab.settings import ENV
 from tests.lab.world import CLI_S, SETTLE_S
 
@@ -80,10 +80,29 @@ class Ledger:
 
         wait_until(done, f"step {step} of {flow} to be done", SETTLE_S)
 
-    def command(self, *words: str) -> None:
-        """Our own command line, as an operator."""
+    def command(self, *words: str, token: str = ENV["LEDGER_TOKEN"]) -> None:
+        """Our own command line, as an operator or whose token it is."""
         program = f"{ENV['LAB_VENV']}/bin/attachment-ledger"
-        subprocess.run([program, *words], env=ENV, check=True, capture_output=True, timeout=CLI_S)
+        env = ENV | {"LEDGER_TOKEN": token}
+        subprocess.run([program, *words], env=env, check=True, capture_output=True, timeout=CLI_S)
+
+    def as_user(self, *words: str) -> None:
+        """The same, as whose the servers and the volumes are."""
+        self.command(*words, token=ENV["LAB_TOKEN"])
+
+    def build(self, name: str, *disks: Any) -> str:
+        """A new server with these disks, the first its root; its id, before it is built."""
+        body = {"name": name, "memory_mb": MEMORY_MIB, "disks": disks}
+        url = f"{self._url}/v1/servers"
+        answer = requests.post(url, json=body, headers=self._user, timeout=CLI_S)
+        answer.raise_for_status()
+        return str(answer.json()["server_id"])
+
+    def register_old(self, host: str, token: str) -> None:
+        """As an agent of before Cinder's attachments, whose host has no guests."""
+        registration = {"service_version": 0, "capabilities": {}, "guests": []}
+        url, headers = f"{self._url}/v1/hosts/{host}", {"X-Auth-Token": token}
+        requests.put(url, json=registration, headers=headers, timeout=CLI_S).raise_for_status()
 
     def history(self, volume_id: str) -> list[Any]:
         return list(self._get(f"/v1/volumes/{volume_id}/history")["events"])

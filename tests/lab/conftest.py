@@ -17,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.lab.control import Lab
     from tests.lab.guest import LabGuest
+    from tests.lab.moving import Moving
 
 if importlib.util.find_spec("libvirt") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -103,3 +104,13 @@ def new_volume(lab: Lab) -> Iterator[Callable[[str], str]]:
 def volume(new_volume: Callable[[str], str], backend: str) -> str:
     """The id of an available volume of each backend in turn."""
     return new_volume(backend)
+
+
+@pytest.fixture
+def moving(
+    lab: Lab, new_guest: Callable[..., LabGuest], new_volume: Callable[[str], str], backend: str
+) -> Moving:
+    """A guest on the first host that writes to two volumes."""
+    from tests.lab.moving import Moving
+
+    return Moving(lab, new_guest("moving"), [new_volume(backend) for _ in range(2)])

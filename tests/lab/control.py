@@ -19,6 +19,15 @@ from tests.lab.world import CLI_S, SETTLE_S, Cloud
 
 START_S = 120
 
+#: Requests to Cinder that tests hold: of attachments, ...
+CREATE = ("POST", "/attachments$")
+UPDATE = ("PUT", "/attachments/[^/]+$")
+COMPLETE = ("POST", "/attachments/[^/]+/action$")
+DELETE = ("DELETE", "/attachments/[^/]+$")
+#: ... and of volumes.
+VOLUME_CREATE = ("POST", "/volumes$")
+VOLUME_ACTION = ("POST", "/volumes/[^/]+/action$")
+
 
 class Process:
     """One of the lab's daemons, by its pid file; started again by the script that knows how."""
@@ -131,3 +140,12 @@ class Lab:
     @property
     def libvirtd(self) -> Process:
         return self.hosts[0].libvirtd
+
+    @contextlib.contextmanager
+    def dying(self, process: Process, call: tuple[str, str], when: str) -> Iterator[None]:
+        """What is begun here kills the process while it asks Cinder for that; it comes back."""
+        with self.gate.hold(*call, when) as wait_held:
+            yield
+            wait_held()
+            process.kill()
+        process.start()

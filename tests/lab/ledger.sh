@@ -8,6 +8,7 @@ ledger_toml() {
   cat <<C
 database_url = "$(cat "$DSN_FILE")"
 auth = "tokens"
+swap_by_users = true
 
 [listen]
 host = "$LAB_ADDRESS"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -16,3 +17,7 @@ def load() -> dict[str, str]:
 
 ENV = load()
 LAB_DIR = Path(ENV["LAB_DIR"])
+
+FULL = os.environ.get("LAB_TIER") == "full"
+#: When a request to Cinder is held for somebody to die; after it is the harder case.
+WHEN = ["before", "after"] if FULL else ["after"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from tests.lab.control import Lab
+from tests.lab.control import VOLUME_ACTION, Lab
 from tests.lab.guest import LabGuest, wait_node, wait_until
-from tests.lab.settings import ENV
+from tests.lab.settings import ENV, FULL, WHEN
 from tests.lab.world import SETTLE_S, share_file
 from tests.lab.writing import Writer, assert_written
 
@@ -18,10 +17,9 @@ pytestmark = pytest.mark.lab
 
 #: From a backend to another: files that QEMU opens, and Ceph's images.
 ROUTES = [("nfs", "nfs2")]
-if os.environ.get("LAB_TIER") == "full":
+if FULL:
     ROUTES += [("nfs", "rbd"), ("rbd", "nfs")]
 
-VOLUME_ACTION = ("POST", "/volumes/[^/]+/action$")
 NewVolume = Callable[[str], str]
 
 
@@ -110,16 +108,13 @@ def test_one_of_us_dies_while_the_disk_is_copied(who: str, lab: Lab, changing: C
     changing.assert_written()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", WHEN)
 def test_the_service_dies_while_it_tells_cinder_that_the_copy_is_done(
     when: str, lab: Lab, changing: Changing
 ) -> None:
     changing.retype()
     changing.guest.hold_copy(changing.target)
-    with lab.gate.hold(*VOLUME_ACTION, when) as wait_held:
+    with lab.dying(lab.service, VOLUME_ACTION, when):
         changing.guest.let_copy_go(changing.target)
-        wait_held()
-        lab.service.kill()
-    lab.service.start()
     changing.assert_changed()
     changing.assert_written()

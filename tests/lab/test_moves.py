@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.control import Lab
-from tests.lab.guest import LabGuest, wait_node, wait_until
-from tests.lab.settings import ENV
+from tests.lab.control import COMPLETE, CREATE, DELETE, Lab
+from tests.lab.guest import wait_until
+from tests.lab.moving import HERE, THERE, Moving
+from tests.lab.settings import WHEN
 from tests.lab.world import SETTLE_S
-from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab
-
-ATTACH = ("POST", "/attachments$")
-COMPLETE = ("POST", "/attachments/[^/]+/action$")
-DELETE = ("DELETE", "/attachments/[^/]+$")
 
 
 @contextlib.contextmanager
@@ -75,20 +70,17 @@ def test_an_agent_dies_while_the_guest_moves(number: int, lab: Lab, moving: Movi
     moving.assert_writes_on()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
     ("call", "number"),
-    [(ATTACH, 1), (COMPLETE, 1), (DELETE, 0)],
-    ids=["attach", "complete", "delete"],
+    [(CREATE, 1), (COMPLETE, 1), (DELETE, 0)],
+    ids=["create", "complete", "delete"],
 )
 def test_an_agent_dies_while_cinder_works_on_a_move(
     call: tuple[str, str], number: int, when: str, lab: Lab, moving: Moving
 ) -> None:
-    with lab.gate.hold(*call, when) as wait_held:
+    with lab.dying(lab.hosts[number].agent, call, when):
         moving.migrate()
-        wait_held()
-        lab.hosts[number].agent.kill()
-    lab.hosts[number].agent.start()
     assert moving.outcome("live_migrate") == "completed"
     moving.assert_on(THERE)
     moving.assert_writes_on()
@@ -121,22 +113,54 @@ def test_a_guest_of_a_dead_host_runs_on_the_other_one_with_all_it_wrote(
         lab.cloud.detach(moving.guest.id, volume)
 
 
-def test_a_shelved_guest_keeps_its_volumes_and_comes_back_on_the_other_host(
-    lab: Lab, moving: Moving
-) -> None:
-    server = moving.guest.id
-    lab.cloud.admin("server", "shelve", server)
-    lab.ledger.wait_status(server, "SHELVED_OFFLOADED")
+def shelve(moving: Moving) -> None:
+    moving.lab.cloud.admin("server", "shelve", moving.guest.id)
+
+
+def assert_shelved(moving: Moving) -> None:
+    """Off its host, its volumes reserved for it, with all that it wrote."""
+    assert moving.outcome("shelve") == "completed"
     assert moving.guest.defined_on() == []
     for volume in moving.volumes:
-        assert lab.cloud.volume_status(volume) == "reserved"
-        assert lab.cloud.users(volume) == []
+        assert moving.lab.cloud.volume_status(volume) == "reserved"
+        assert len(moving.lab.cloud.attachments(volume)) == 1
+        assert moving.lab.cloud.users(volume) == []
     moving.assert_kept(moving.written)
 
-    lab.cloud.admin("server", "unshelve", "--host", THERE, server)
-    lab.ledger.wait_status(server, "ACTIVE")
+
+def unshelve(moving: Moving) -> None:
+    moving.lab.cloud.admin("server", "unshelve", "--host", THERE, moving.guest.id)
+
+
+def assert_unshelved(moving: Moving) -> None:
+    assert moving.outcome("unshelve") == "completed"
     moving.guest.moved_to(THERE)
     moving.guest.wait_booted(2)
     moving.assert_on(THERE)
     for volume in moving.volumes:
-        lab.cloud.detach(server, volume)
+        moving.lab.cloud.detach(moving.guest.id, volume)
+
+
+def test_a_shelved_guest_keeps_its_volumes_and_comes_back_on_the_other_host(
+    moving: Moving,
+) -> None:
+    shelve(moving)
+    assert_shelved(moving)
+    unshelve(moving)
+    assert_unshelved(moving)
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize(("off", "back"), [("service", "agent"), ("agent", "service")])
+def test_one_of_us_dies_in_a_shelve_and_the_other_in_the_unshelve(
+    off: str, back: str, when: str, lab: Lab, moving: Moving
+) -> None:
+    """The service reserves, and drops the reservation; the agents connect and let go."""
+    calls = {"service": (CREATE, DELETE), "agent": (DELETE, CREATE)}
+    with lab.dying(getattr(lab, off), calls[off][0], when):
+        shelve(moving)
+    assert_shelved(moving)
+    dying = lab.service if back == "service" else lab.hosts[1].agent
+    with lab.dying(dying, calls[back][1], when):
+        unshelve(moving)
+    assert_unshelved(moving)

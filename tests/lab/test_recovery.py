@@ -15,7 +15,7 @@ from http import HTTPStatus
 import pytest
 import requests
 
-from tests.lab.control import Lab
+from tests.lab.control import COMPLETE, CREATE, DELETE, UPDATE, Lab
 from tests.lab.guest import (
     LabGuest,
     heed_unplug,
@@ -24,14 +24,10 @@ from tests.lab.guest import (
     wait_until,
     was_asked_to_unplug,
 )
+from tests.lab.settings import WHEN
 from tests.lab.world import SETTLE_S
 
 pytestmark = pytest.mark.lab
-
-UPDATE = ("PUT", "/attachments/[^/]+$")
-COMPLETE = ("POST", "/attachments/[^/]+/action$")
-DELETE = ("DELETE", "/attachments/[^/]+$")
-CREATE = ("POST", "/attachments$")
 
 
 def add(lab: Lab, guest: LabGuest, volume: str) -> None:
@@ -54,7 +50,7 @@ def assert_detached(lab: Lab, guest: LabGuest, volume: str) -> None:
     assert lab.cloud.users(volume) == []
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("call", [UPDATE, COMPLETE], ids=["update", "complete"])
 def test_the_agent_dies_while_cinder_works_on_an_attach(
     call: tuple[str, str],
@@ -63,17 +59,14 @@ def test_the_agent_dies_while_cinder_works_on_an_attach(
     guest: LabGuest,
     volume: str,
 ) -> None:
-    with lab.gate.hold(*call, when) as wait_held:
+    with lab.dying(lab.agent, call, when):
         add(lab, guest, volume)
-        wait_held()
-        lab.agent.kill()
-    lab.agent.start()
     assert_attached_once(lab, guest, volume)
     lab.cloud.detach(guest.id, volume)
     assert_detached(lab, guest, volume)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", WHEN)
 def test_the_agent_dies_while_cinder_deletes_the_attachment(
     when: str,
     lab: Lab,
@@ -83,11 +76,8 @@ def test_the_agent_dies_while_cinder_deletes_the_attachment(
     lab.cloud.attach(guest.id, volume)
     with guest.console() as console:
         wait_node(console, volume)
-    with lab.gate.hold(*DELETE, when) as wait_held:
+    with lab.dying(lab.agent, DELETE, when):
         lab.cloud.openstack("server", "remove", "volume", guest.id, volume)
-        wait_held()
-        lab.agent.kill()
-    lab.agent.start()
     assert_detached(lab, guest, volume)
 
 
@@ -140,7 +130,7 @@ def test_the_agent_dies_while_the_guest_is_asked_to_let_go(
     assert_detached(lab, guest, volume)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", WHEN)
 def test_the_service_dies_while_cinder_reserves(when: str, lab: Lab, guest: LabGuest) -> None:
     """The client got no answer; the reservation is found and adopted, never made twice."""
     volume = lab.cloud.create_volume("nfs")
@@ -157,21 +147,15 @@ def test_the_service_dies_while_cinder_reserves(when: str, lab: Lab, guest: LabG
     lab.cloud.remove_volume(volume)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", WHEN)
 def test_the_service_dies_while_the_agent_works(when: str, lab: Lab, guest: LabGuest) -> None:
     volume = lab.cloud.create_volume("nfs")
-    with lab.gate.hold(*UPDATE, when) as wait_held:
+    with lab.dying(lab.service, UPDATE, when):
         add(lab, guest, volume)
-        wait_held()
-        lab.service.kill()
-    lab.service.start()
     assert_attached_once(lab, guest, volume)
 
-    with lab.gate.hold(*DELETE, when) as wait_held:
+    with lab.dying(lab.service, DELETE, when):
         lab.cloud.openstack("server", "remove", "volume", guest.id, volume)
-        wait_held()
-        lab.service.kill()
-    lab.service.start()
     assert_detached(lab, guest, volume)
     lab.cloud.remove_volume(volume)
 

@@ -12,16 +12,12 @@ from http import HTTPStatus
 
 import pytest
 
-from tests.lab.control import Lab
+from tests.lab.control import COMPLETE, CREATE, DELETE, Lab
 from tests.lab.guest import LabGuest
 
 pytestmark = pytest.mark.lab
 
 NewGuest = Callable[..., LabGuest]
-
-COMPLETE = ("POST", "/attachments/[^/]+/action$")
-DELETE = ("DELETE", "/attachments/[^/]+$")
-CREATE = ("POST", "/attachments$")
 
 
 @pytest.fixture

@@ -1,0 +1,207 @@
+"""Servers that the service builds: they boot from a volume, or from another one instead."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from cinderclient import exceptions as cinder_errors
+
+from tests.lab.control import COMPLETE, CREATE, UPDATE, VOLUME_CREATE, Lab
+from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
+from tests.lab.settings import WHEN
+from tests.lab.world import SETTLE_S, VOLUME_GB, CliError
+
+pytestmark = pytest.mark.lab
+
+NewVolume = Callable[[str], str]
+Build = Callable[..., LabGuest]
+
+#: A second disk, which nobody has made yet, and which goes with the server.
+MADE = {"create": {"size_gb": VOLUME_GB}, "delete_on_termination": True}
+
+
+@pytest.fixture
+def bootable(lab: Lab, new_volume: NewVolume, backend: str) -> Callable[[str], str]:
+    """Makes volumes with a system that can be told from others."""
+
+    def make(system: str) -> str:
+        volume = new_volume(backend)
+        lab.cloud.make_bootable(volume, system)
+        return volume
+
+    return make
+
+
+@pytest.fixture
+def build(lab: Lab, backend: str) -> Iterator[Build]:
+    made: list[LabGuest] = []
+
+    def built(root: str) -> LabGuest:
+        """A server that was asked for: it boots from that volume, and has another disk."""
+        made_here = {**MADE, "create": {**MADE["create"], "volume_type": backend}}
+        server = lab.ledger.build("lab-built", {"volume_id": root, "boot_index": 0}, made_here)
+        made.append(LabGuest(f"instance-{server[:8]}", server))
+        return made[-1]
+
+    yield built
+    for guest in made:
+        guest.remove()
+
+
+def assert_built(lab: Lab, guest: LabGuest, root: str) -> str:
+    assert lab.ledger.wait_outcome("boot", root)["outcome"] == "completed"
+    lab.ledger.wait_status(guest.id, "ACTIVE")
+    return assert_runs(lab, guest, root)
+
+
+def assert_runs(lab: Lab, guest: LabGuest, root: str) -> str:
+    """On one host, with two volumes; the one that was made for it."""
+    [host] = guest.running_on()
+    guest.moved_to(host)
+    found = lab.cloud.openstack("server", "volume", "list", guest.id, "-f", "json")
+    volumes = [item["Volume ID"] for item in found]
+    assert root in volumes
+    [made] = [volume for volume in volumes if volume != root]
+    for volume in volumes:
+        assert [item.status for item in lab.cloud.attachments(volume)] == ["attached"]
+        assert lab.cloud.attached_hosts(volume) == lab.cloud.users(volume) == [host]
+    return made
+
+
+def assert_boots(guest: LabGuest, system: str, disk: str) -> None:
+    with guest.console() as console:
+        console.wait_booted()
+        assert f"system={system}" in console.run("cat /proc/cmdline")
+        wait_node(console, disk)
+
+
+def assert_deleted(lab: Lab, guest: LabGuest, root: str, made: str) -> None:
+    """What was made for it is gone with it; what was there before is free."""
+    assert lab.ledger.wait_outcome("delete", root)["outcome"] == "completed"
+    assert lab.ledger.server_status(guest.id) is None
+    assert guest.defined_on() == guest.running_on() == []
+    assert lab.cloud.volume_status(root) == "available"
+    assert lab.cloud.users(root) == []
+
+    def gone() -> bool:
+        try:
+            return lab.cloud.volume_status(made) == ""
+        except cinder_errors.NotFound:
+            return True
+
+    wait_until(gone, f"volume {made} to be deleted", SETTLE_S)
+
+
+def delete(lab: Lab, guest: LabGuest) -> None:
+    lab.cloud.openstack("server", "delete", guest.id)
+
+
+def test_a_server_boots_from_its_volume_and_what_was_made_for_it_goes_with_it(
+    lab: Lab, build: Build, bootable: Callable[[str], str]
+) -> None:
+    root = bootable("red")
+    guest = build(root)
+    made = assert_built(lab, guest, root)
+    assert_boots(guest, "red", made)
+    delete(lab, guest)
+    assert_deleted(lab, guest, root, made)
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize(
+    ("call", "who"),
+    [(VOLUME_CREATE, "service"), (CREATE, "service"), (COMPLETE, "service"), (COMPLETE, "agent")],
+    ids=["make-service", "reserve-service", "complete-service", "complete-agent"],
+)
+def test_one_of_us_dies_while_a_server_is_built(
+    call: tuple[str, str],
+    who: str,
+    when: str,
+    lab: Lab,
+    build: Build,
+    bootable: Callable[[str], str],
+) -> None:
+    root = bootable("red")
+    with lab.dying(getattr(lab, who), call, when):
+        guest = build(root)
+    made = assert_built(lab, guest, root)
+    assert_boots(guest, "red", made)
+    delete(lab, guest)
+    assert_deleted(lab, guest, root, made)
+
+
+def test_a_server_is_rebooted_by_what_cinder_says_of_its_volumes_now(
+    lab: Lab, build: Build, bootable: Callable[[str], str]
+) -> None:
+    root = bootable("red")
+    guest = build(root)
+    made = assert_built(lab, guest, root)
+    assert_boots(guest, "red", made)
+    before = guest.domain.ID()
+    lab.cloud.openstack("server", "reboot", "--hard", guest.id)
+    operation = lab.ledger.wait_outcome("reboot", root)
+    assert operation["outcome"] == "completed"
+    done = {(step["volume_id"], step["step"]) for step in operation["steps"]}
+    assert {(volume, "connect") for volume in (root, made)} <= done
+    assert guest.domain.ID() != before, "a new start, with a new definition"
+    assert assert_runs(lab, guest, root) == made
+    assert_boots(guest, "red", made)
+    delete(lab, guest)
+    assert_deleted(lab, guest, root, made)
+
+
+@contextlib.contextmanager
+def root_changed(
+    lab: Lab, build: Build, bootable: Callable[[str], str]
+) -> Iterator[tuple[LabGuest, str]]:
+    """A server that had a red root and gets, meanwhile, the blue one: it boots from that."""
+    red, blue = bootable("red"), bootable("blue")
+    guest = build(red)
+    made = assert_built(lab, guest, red)
+    take_away = ("server", "remove", "volume", guest.id, red, "--wait")
+    with pytest.raises(subprocess.CalledProcessError):  # it runs
+        lab.ledger.as_user(*take_away)
+    lab.cloud.openstack("server", "stop", guest.id)
+    lab.ledger.wait_status(guest.id, "SHUTOFF")
+    lab.ledger.as_user(*take_away)
+    assert lab.cloud.volume_status(red) == "available"
+    assert lab.cloud.attachments(red) == []
+    with pytest.raises(CliError, match="409"):  # its place is empty
+        lab.cloud.openstack("server", "start", guest.id)
+
+    yield guest, blue
+
+    assert lab.ledger.wait_outcome("attach", blue)["outcome"] == "completed"
+    lab.cloud.openstack("server", "start", guest.id)
+    lab.ledger.wait_status(guest.id, "ACTIVE")
+    assert assert_runs(lab, guest, blue) == made
+    assert_boots(guest, "blue", made)
+    with guest.console() as console:
+        assert node_of(console, red) is None
+    delete(lab, guest)
+    assert_deleted(lab, guest, blue, made)
+
+
+def add_root(lab: Lab, guest: LabGuest, volume: str) -> None:
+    lab.ledger.as_user("server", "add", "volume", guest.id, volume, "--root")
+
+
+def test_a_stopped_server_boots_from_what_took_the_place_of_its_root(
+    lab: Lab, build: Build, bootable: Callable[[str], str]
+) -> None:
+    with root_changed(lab, build, bootable) as (guest, blue):
+        add_root(lab, guest, blue)
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("call", [UPDATE, COMPLETE], ids=["update", "complete"])
+def test_the_agent_dies_while_a_root_is_attached(
+    call: tuple[str, str], when: str, lab: Lab, build: Build, bootable: Callable[[str], str]
+) -> None:
+    with root_changed(lab, build, bootable) as (guest, blue):
+        agent = next(host.agent for host in lab.hosts if host.name == guest.host)
+        with lab.dying(agent, call, when):
+            add_root(lab, guest, blue)
