@@ -7,7 +7,8 @@ and messages); what differs from flow to flow is only which attachments are its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from aggregates import errors
@@ -52,13 +53,24 @@ class Act:
     running: bool | None = None
 
 
+class Need(StrEnum):
+    """How a host has to be for a flow that concerns it."""
+
+    ANSWERS = "answers"
+    FENCED = "fenced"
+    EITHER = "either"  # it lets go itself, or its fence is the evidence
+
+
+_HERE = {Place.HOST: Need.ANSWERS}
+
+
 @dataclass(frozen=True)
 class Rule:
     """What must be so; `action` is what Nova calls it in its messages."""
 
     action: str
     states: frozenset[VmState]
-    host: bool = True  # the server's host has to answer
+    needs: dict[Place, Need] = field(default_factory=lambda: _HERE)
     moves: bool = False  # the guest leaves its host: its disks must all be volumes
     root: bool = False  # refused while the root volume is detached (S2)
     volumes: bool = True  # nothing else may be done to its volumes meanwhile
@@ -74,19 +86,23 @@ RULES: dict[str, Rule] = {
         "os-migrateLive", _states(S.ACTIVE, S.PAUSED), moves=True, destination=True
     ),
     "resize": Rule("resize", _states(S.ACTIVE, S.STOPPED), moves=True, destination=True),
-    "confirm_resize": Rule("confirmResize", _states(S.RESIZED), host=False),
-    "revert_resize": Rule("revertResize", _states(S.RESIZED)),
+    "confirm_resize": Rule("confirmResize", _states(S.RESIZED), needs={Place.SOURCE: Need.EITHER}),
+    "revert_resize": Rule(
+        "revertResize",
+        _states(S.RESIZED),
+        needs={Place.SOURCE: Need.ANSWERS, Place.DESTINATION: Need.EITHER},
+    ),
     "evacuate": Rule(
         "evacuate",
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
-        host=False,
+        needs={Place.SOURCE: Need.FENCED},
         moves=True,
         root=True,
         destination=True,
     ),
     "shelve": Rule("shelve", _states(S.ACTIVE, S.PAUSED, S.STOPPED), moves=True),
     "unshelve": Rule(
-        "unshelve", _states(S.SHELVED_OFFLOADED), host=False, root=True, destination=True
+        "unshelve", _states(S.SHELVED_OFFLOADED), needs={}, root=True, destination=True
     ),
     "start": Rule("start", _states(S.STOPPED), root=True, volumes=False),
     "stop": Rule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), volumes=False),
@@ -160,24 +176,21 @@ def _places(request: Act, rule: Rule, instance: Instance, hosts: Hosts) -> dict[
     """Where the flow runs, every host of it fit for it."""
     here = instance.host
     places: dict[Place, str | None] = {Place.HOST: here, Place.SOURCE: here}
-    if request.flow in {"confirm_resize", "revert_resize"}:
+    if instance.resize_source is not None:
         places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
-    if request.flow == "revert_resize":
-        _check_source(instance.resize_source, hosts)
-    # A dead host is left behind by a revert as well: its fence is the evidence.
-    left = request.flow == "revert_resize" and here is not None and hosts.get(here).fenced
-    if rule.host and here is not None and not left:
-        check_contact(hosts.get(here), hosts.contact(here))
-    if request.flow == "evacuate" and here is not None and not hosts.get(here).fenced:
-        raise errors.HostNotFencedError(host=here)
+    for place, need in rule.needs.items():
+        if (name := places[place]) is not None:
+            _check_need(need, hosts.get(name), hosts.contact(name))
     if rule.destination:
         places[Place.DESTINATION] = _destination(request, instance, hosts)
     return places
 
 
-def _check_source(name: str | None, hosts: Hosts) -> None:
-    assert name is not None, "a resized server has one"
-    check_contact(hosts.get(name), hosts.contact(name))
+def _check_need(need: Need, host: Host, contact: Contact) -> None:
+    if need is Need.FENCED and not host.fenced:
+        raise errors.HostNotFencedError(host=host.name)
+    if need is Need.ANSWERS or (need is Need.EITHER and not host.fenced):
+        check_contact(host, contact)
 
 
 def _destination(request: Act, instance: Instance, hosts: Hosts) -> str:

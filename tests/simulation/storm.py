@@ -62,20 +62,30 @@ class Storm:
 
     def run(self) -> None:
         """All of it; AssertionError with the seed and what happened last."""
+        self._checked(self._run)
+
+    def blow(self) -> None:
+        """The storm alone."""
+        self._checked(self._blow)
+
+    def _checked(self, run: Callable[[], None]) -> None:
         with self.cloud.chance.ids():
             try:
-                self._run()
+                run()
             except Exception as failure:
                 last = "\n  ".join(self.cloud.actions[-SHOWN:])
                 raise AssertionError(f"seed {self.seed}: {failure!r}\n  {last}") from failure
 
-    def _run(self) -> None:
+    def _blow(self) -> None:
         chance = self.cloud.chance
         chance.calm, chance.meanwhile = False, self._tick
         for _ in range(self.ticks):
             self._tick()
         chance.calm = True
         self.cloud.note("--- the storm is over")
+
+    def _run(self) -> None:
+        self._blow()
         self._come_to_rest()
         self._settle_servers()
         self._come_to_rest()
