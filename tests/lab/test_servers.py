@@ -128,7 +128,6 @@ def test_one_of_us_dies_while_a_server_is_built(
     with lab.dying(getattr(lab, who), call, when):
         guest = build(root)
     made = assert_built(lab, guest, root)
-    assert_boots(guest, "red", made)
     delete(lab, guest)
     assert_deleted(lab, guest, root, made)
 
@@ -169,7 +168,7 @@ def root_changed(
     lab.ledger.as_user(*take_away)
     assert lab.cloud.volume_status(red) == "available"
     assert lab.cloud.attachments(red) == []
-    with pytest.raises(CliError, match="409"):  # its place is empty
+    with pytest.raises(CliError, match="without a root"):
         lab.cloud.openstack("server", "start", guest.id)
 
     yield guest, blue

@@ -341,13 +341,15 @@ def test_evacuation_wants_a_fence() -> None:
 
 
 def test_a_guest_does_not_move_to_a_host_that_was_fenced_meanwhile(tmp_path: Path) -> None:
+    """The source's run is called off; its executor then fails what has not begun (tests/agent)."""
     world = attached()
     before = kept(world)
     operation_id = migrate(world)
     run_until(world, operation_id, lambda: len(connected_paths(world.hosts[OTHER])) == 1)
     world.fence(OTHER)
-    assert world.run(operation_id).outcome is not Outcome.COMPLETED
-    assert guests_on(world, HOST) == {SERVER: "running"}
+    assert world.operation(operation_id).history.unwinding
+    broken_on(world, HOST, "guests.migrate", ErrorKind.FINAL)
+    assert world.run(operation_id).outcome is Outcome.CANCELLED
     host_returns(world, OTHER, tmp_path)
     assert stays(world, before)
 

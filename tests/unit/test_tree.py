@@ -19,6 +19,8 @@ PURE = ("aggregates", "handlers")
 
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 450
+#: A screen and a half.
+FLOW_LINES_MAX = 72
 
 PRODUCT = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -75,6 +77,12 @@ def sql_in_code(path: Path) -> Iterator[str]:
         text = node.value if isinstance(node, ast.Constant) else None
         if isinstance(text, str) and SQL_STATEMENT.match(text):
             yield where(path, node)
+
+
+def test_a_flow_fits_a_screen_and_a_half() -> None:
+    flows = {path: len(path.read_text().splitlines()) for path in ROOT.glob("handlers/flows/*.py")}
+    assert len(flows) > 10
+    assert {path.name: n for path, n in flows.items() if n > FLOW_LINES_MAX} == {}
 
 
 def test_functions_fit_a_screen_and_modules_a_sitting() -> None:
