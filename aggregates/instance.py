@@ -198,6 +198,7 @@ class Instance(Aggregate):
         self.source_definition: str | None = None
         self.left_on: set[str] = set()  # hosts that may still have a guest that is not theirs
         self.named = False  # by whoever asked for it, and not by what a host calls it
+        self.managed = False  # a flow has said where it is
         self.offloaded = False
         self.deleted = False
         self._vm_state = VmState.BUILDING
@@ -212,7 +213,7 @@ class Instance(Aggregate):
             case self.Defined():
                 self.name, self.host, self.definition = event.name, event.host, event.definition
                 self.project_id, self.user_id = event.project_id, event.user_id
-                self.named = True
+                self.named = self.managed = True
             case self.DefinitionChanged():
                 self.definition = event.definition
             case self.DeviceReserved() | self.DeviceReleased() | self.DeviceVolumeSet():
@@ -227,7 +228,7 @@ class Instance(Aggregate):
             case self.GuestLeft():
                 self.left_on.add(event.host)
             case self.Placed():
-                self.host, self.offloaded = event.host, False
+                self.host, self.offloaded, self.managed = event.host, False, True
                 self.left_on.discard(event.host)
                 self._has_power(event.power_state)
             case self.Resized():
@@ -319,13 +320,14 @@ class Instance(Aggregate):
         """Take what a host shows; seeing nothing new records nothing.
 
         A host cannot take a guest from another one by showing it: only flows move
-        guests - or people, of those without volumes, from a host that has lost sight of
-        them.  What a flow is just changing is not looked at: it says what it made true.
+        guests - or people, of those without volumes that no flow has ever placed, from a
+        host that has lost sight of them.  What a flow is just changing is not looked at: it
+        says what it made true.
         """
         changing = any(claim.exclusive for claim in self.claims.values())
         if self.deleted or self.offloaded or changing:
             return
-        moved_by_hand = self.power_state == "nostate" and not self.devices
+        moved_by_hand = self.power_state == "nostate" and not (self.devices or self.managed)
         if self.version and host != self.host and not moved_by_hand:
             return
         if self.named:

@@ -14,7 +14,8 @@ from host_agent.contract import ErrorKind
 from host_agent.ports import ConnectionInfo, PortError
 
 #: What tells one target from another.  A list of the known good: whatever is not
-#: on it may be a credential, and stays out of the digest.
+#: on it may be a credential, and stays out of the digest.  Cinder's own "volume_id" is not
+#: on it: it changes when Cinder has migrated a volume, and the target does not.
 IDENTITY_KEYS = frozenset(
     {
         "access_mode",
@@ -38,7 +39,6 @@ IDENTITY_KEYS = frozenset(
         "target_wwn",
         "target_wwns",
         "vol_uuid",
-        "volume_id",
         "volume_nguid",
         "volume_uuid",
     }

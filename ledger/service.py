@@ -78,7 +78,7 @@ class Service:
                     user_id=guest.user_id,
                     definition=guest.definition,
                 )
-            if host.suspect and not under_evacuation(name, said, unit):
+            if host.suspect and not undecided(name, said, unit):
                 host.showed(*leftovers(name, said, unit))
             return host, unit.save(context)
 
@@ -288,13 +288,20 @@ class Service:
             return  # somebody decided the same, or better; the next call sees it
 
 
-def under_evacuation(host: str, said: Registration, unit: Unit) -> bool:
-    """Whether something that the host shows may be taken from it any moment: wait for that."""
+def undecided(host: str, said: Registration, unit: Unit) -> bool:
+    """Whether a move is under way that decides what is this host's: then wait for it.
+
+    An evacuation may still take what is here; a live migration may have brought what it
+    shows, and nobody has said so yet.
+    """
     attachments = [unit.get(Attachment, attachment_id) for attachment_id in said.connections]
     servers = {guest.server_id for guest in said.guests}
     servers |= {a.server_id for a in attachments if a.server_id is not None}
-    here = [i for i in (unit.get(Instance, id_) for id_ in servers) if i.host == host]
-    return any(claim.flow == "evacuate" for i in here for claim in i.claims.values())
+    for instance in (unit.get(Instance, server_id) for server_id in servers):
+        flow = "evacuate" if instance.host == host else "live_migrate"
+        if any(claim.flow == flow for claim in instance.claims.values()):
+            return True
+    return False
 
 
 def leftovers(host: str, said: Registration, unit: Unit) -> tuple[list[str], list[str]]:

@@ -24,6 +24,8 @@ import requests
 
 from host_agent.contract import PowerState
 from host_agent.simulated_state import Store, broken_invariants, plugged
+from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_views import MAX_VERSION, Microversion
 from ledger.simulation.harness import RunningCinder, running_cinder
 
 T = TypeVar("T")
@@ -86,11 +88,14 @@ class Process:
 class Stack:
     """Use `running_stack`."""
 
-    def __init__(self, home: Path, database_url: str, cinder: RunningCinder) -> None:
+    cinder: RunningCinder
+
+    def __init__(self, home: Path, database_url: str) -> None:
         self.home = home
-        self.cinder = cinder
         self.database_url = database_url
         self.ports = [free_port(), free_port()]
+        self._volumes, self._cinder_port = CinderModel(), free_port()
+        self._exits = ExitStack()
         self.services: dict[int, Process] = {}
         self.agents: dict[str, Process] = {}
         self.servers: dict[str, str] = {}  # server id -> host
@@ -98,6 +103,28 @@ class Stack:
         self.http.headers["X-Auth-Token"] = ADMIN
 
     # ------------------------------------------------------------ processes
+
+    def start_cinder(self, max_version: Microversion = MAX_VERSION) -> None:
+        """Serve the volumes there are; when it runs, as another version from now on."""
+        self._exits.close()
+        self.cinder = self._exits.enter_context(
+            running_cinder(
+                self._volumes,
+                compute_endpoint=self.url("/v2.1"),
+                port=self._cinder_port,
+                max_version=max_version,
+            )
+        )
+
+    def kill_all(self) -> None:
+        """All processes but Cinder."""
+        for process in (*self.agents.values(), *self.services.values()):
+            if process.running:
+                process.kill()
+
+    def close(self) -> None:
+        self.kill_all()
+        self._exits.close()
 
     def start_service(self, number: int = 0) -> None:
         config = self.home / f"ledger-{number}.toml"
@@ -179,18 +206,45 @@ class Stack:
     def get(self, path: str, number: int = 0, **headers: str) -> requests.Response:
         return self.http.get(self.url(path, number), timeout=DEADLINE_S, headers=headers)
 
-    def attach(self, server: str, volume: str, number: int = 0, **body: Any) -> requests.Response:
+    def build(self, *disks: dict[str, Any], host: str = "compute-1") -> str:
+        """A new server that runs on `host`."""
+        wanted: dict[str, Any] = {"name": "vm", "host": host, "disks": list(disks)}
+        answer = self.http.post(self.url("/v1/servers"), json=wanted, timeout=DEADLINE_S)
+        self.completed(answer)
+        server_id = str(answer.json()["server_id"])
+        self.servers[server_id] = host
+        return server_id
+
+    def act(self, server: str, name: str, body: Any = None) -> requests.Response:
+        url = self.url(f"/v2.1/servers/{server}/action")
+        return self.http.post(url, json={name: body}, timeout=DEADLINE_S)
+
+    def server(self, server: str) -> dict[str, Any]:
+        return dict(self.get(f"/v2.1/servers/{server}").json()["server"])
+
+    def attachments(self, server: str, version: str) -> list[dict[str, Any]]:
+        path = f"/v2.1/servers/{server}/os-volume_attachments"
+        headers = {"OpenStack-API-Version": f"compute {version}"}
+        answer = self.http.get(self.url(path), timeout=DEADLINE_S, headers=headers)
+        return list(answer.json()["volumeAttachments"])
+
+    def attach(
+        self, server: str, volume: str, number: int = 0, version: str = "2.89", **body: Any
+    ) -> requests.Response:
         wanted = {"volumeAttachment": {"volumeId": volume, "device": None, **body}}
         return self.http.post(
             self.url(f"/v2.1/servers/{server}/os-volume_attachments", number),
             json=wanted,
-            headers={"OpenStack-API-Version": "compute 2.89"},
+            headers={"OpenStack-API-Version": f"compute {version}"},
             timeout=DEADLINE_S,
         )
 
-    def detach(self, server: str, volume: str, number: int = 0) -> requests.Response:
+    def detach(
+        self, server: str, volume: str, number: int = 0, version: str = "2.89"
+    ) -> requests.Response:
         return self.http.delete(
             self.url(f"/v2.1/servers/{server}/os-volume_attachments/{volume}", number),
+            headers={"OpenStack-API-Version": f"compute {version}"},
             timeout=DEADLINE_S,
         )
 
@@ -209,6 +263,12 @@ class Stack:
 
         return eventually(look, f"operation {operation_id} ends")
 
+    def completed(self, answer: requests.Response) -> None:
+        """Wait for the operation that was accepted; it must have succeeded."""
+        assert answer.ok, answer.text
+        operation = self.finished(self.operation_of(answer))
+        assert operation.get("outcome") == "completed", operation
+
     def history(self, volume: str) -> list[str]:
         events = self.get(f"/v1/volumes/{volume}/history?limit=500").json()["events"]
         return [event["topic"] for event in events]
@@ -226,13 +286,9 @@ class Stack:
 @contextmanager
 def running_stack(home: Path, database_url: str) -> Iterator[Stack]:
     """A simulated Cinder and nothing else yet; whatever is started is stopped at the end."""
-    with ExitStack() as exits:
-        cinder = exits.enter_context(running_cinder())
-        stack = Stack(home, database_url, cinder)
-        cinder.compute.endpoint = stack.url("/v2.1")
-        try:
-            yield stack
-        finally:
-            for process in (*stack.agents.values(), *stack.services.values()):
-                if process.running:
-                    process.kill()
+    stack = Stack(home, database_url)
+    try:
+        stack.start_cinder()
+        yield stack
+    finally:
+        stack.close()

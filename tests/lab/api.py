@@ -92,7 +92,7 @@ class Ledger:
 
     def build(self, name: str, *disks: Any) -> str:
         """A new server with these disks, the first its root; its id, before it is built."""
-        body = {"name": name, "memory_mb": MEMORY_MIB, "disks": disks}
+        body: dict[str, Any] = {"name": name, "memory_mb": MEMORY_MIB, "disks": disks}
         url = f"{self._url}/v1/servers"
         answer = requests.post(url, json=body, headers=self._user, timeout=CLI_S)
         answer.raise_for_status()
@@ -100,7 +100,7 @@ class Ledger:
 
     def register_old(self, host: str, token: str) -> None:
         """As an agent of before Cinder's attachments, whose host has no guests."""
-        registration = {"service_version": 0, "capabilities": {}, "guests": []}
+        registration: dict[str, Any] = {"service_version": 0, "capabilities": {}, "guests": []}
         url, headers = f"{self._url}/v1/hosts/{host}", {"X-Auth-Token": token}
         requests.put(url, json=registration, headers=headers, timeout=CLI_S).raise_for_status()
 

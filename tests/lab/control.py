@@ -137,6 +137,9 @@ class Lab:
         """The first host's: where guests are if nothing else is said."""
         return self.hosts[0].agent
 
+    def agent_on(self, host: str) -> Process:
+        return next(each.agent for each in self.hosts if each.name == host)
+
     @property
     def libvirtd(self) -> Process:
         return self.hosts[0].libvirtd

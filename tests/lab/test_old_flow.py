@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.lab.control import CREATE, DELETE, VOLUME_ACTION, Lab
+from tests.lab.control import COMPLETE, UPDATE, VOLUME_ACTION, Lab
 from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
 from tests.lab.settings import ENV, WHEN
 from tests.lab.world import SETTLE_S
@@ -63,9 +63,7 @@ def convert(lab: Lab, guest: LabGuest) -> None:
     lab.ledger.command("attachment", "convert", guest.id)
 
 
-def test_a_volume_comes_and_goes_by_the_old_calls(
-    lab: Lab, guest: LabGuest, volume: str
-) -> None:
+def test_a_volume_comes_and_goes_by_the_old_calls(lab: Lab, guest: LabGuest, volume: str) -> None:
     with old_agent(lab):
         lab.cloud.attach(guest.id, volume)
         assert_attached_of_old(lab, guest, volume)
@@ -112,7 +110,7 @@ def test_a_guest_writes_on_while_its_volume_is_converted(
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("call", [CREATE, DELETE], ids=["create", "delete"])
+@pytest.mark.parametrize("call", [UPDATE, COMPLETE], ids=["update", "complete"])
 def test_the_agent_dies_while_it_converts(
     call: tuple[str, str], when: str, lab: Lab, attached_of_old: tuple[LabGuest, str]
 ) -> None:

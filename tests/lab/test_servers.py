@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from cinderclient import exceptions as cinder_errors
@@ -18,9 +19,6 @@ pytestmark = pytest.mark.lab
 
 NewVolume = Callable[[str], str]
 Build = Callable[..., LabGuest]
-
-#: A second disk, which nobody has made yet, and which goes with the server.
-MADE = {"create": {"size_gb": VOLUME_GB}, "delete_on_termination": True}
 
 
 @pytest.fixture
@@ -41,8 +39,10 @@ def build(lab: Lab, backend: str) -> Iterator[Build]:
 
     def built(root: str) -> LabGuest:
         """A server that was asked for: it boots from that volume, and has another disk."""
-        made_here = {**MADE, "create": {**MADE["create"], "volume_type": backend}}
-        server = lab.ledger.build("lab-built", {"volume_id": root, "boot_index": 0}, made_here)
+        wanted = {"size_gb": VOLUME_GB, "volume_type": backend}
+        disks: list[Any] = [{"volume_id": root, "boot_index": 0}]
+        disks += [{"create": wanted, "delete_on_termination": True}]
+        server = lab.ledger.build("lab-built", *disks)
         made.append(LabGuest(f"instance-{server[:8]}", server))
         return made[-1]
 
@@ -62,7 +62,7 @@ def assert_runs(lab: Lab, guest: LabGuest, root: str) -> str:
     [host] = guest.running_on()
     guest.moved_to(host)
     found = lab.cloud.openstack("server", "volume", "list", guest.id, "-f", "json")
-    volumes = [item["Volume ID"] for item in found]
+    volumes = [str(item["Volume ID"]) for item in found]
     assert root in volumes
     [made] = [volume for volume in volumes if volume != root]
     for volume in volumes:
@@ -110,23 +110,38 @@ def test_a_server_boots_from_its_volume_and_what_was_made_for_it_goes_with_it(
     assert_deleted(lab, guest, root, made)
 
 
+def known(lab: Lab) -> set[str]:
+    return {str(volume.id) for volume in lab.cloud.cinder.volumes.list()}
+
+
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
-    ("call", "who"),
-    [(VOLUME_CREATE, "service"), (CREATE, "service"), (COMPLETE, "service"), (COMPLETE, "agent")],
-    ids=["make-service", "reserve-service", "complete-service", "complete-agent"],
+    "call", [VOLUME_CREATE, CREATE, COMPLETE], ids=["make", "reserve", "complete"]
 )
-def test_one_of_us_dies_while_a_server_is_built(
-    call: tuple[str, str],
-    who: str,
-    when: str,
-    lab: Lab,
-    build: Build,
-    bootable: Callable[[str], str],
+def test_the_service_dies_while_a_server_is_built(
+    call: tuple[str, str], when: str, lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:
     root = bootable("red")
-    with lab.dying(getattr(lab, who), call, when):
+    before = known(lab)
+    with lab.dying(lab.service, call, when):
         guest = build(root)
+    made = assert_built(lab, guest, root)
+    assert known(lab) - before == {made}, "it is made once"
+    delete(lab, guest)
+    assert_deleted(lab, guest, root, made)
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_the_agent_dies_while_it_builds_a_server(
+    when: str, lab: Lab, build: Build, bootable: Callable[[str], str]
+) -> None:
+    root = bootable("red")
+    with lab.gate.hold(*COMPLETE, when) as wait_held:
+        guest = build(root)
+        wait_held()
+        agent = lab.agent_on(lab.ledger.operation("boot", root)["host"])
+        agent.kill()
+    agent.start()
     made = assert_built(lab, guest, root)
     delete(lab, guest)
     assert_deleted(lab, guest, root, made)
@@ -200,7 +215,8 @@ def test_a_stopped_server_boots_from_what_took_the_place_of_its_root(
 def test_the_agent_dies_while_a_root_is_attached(
     call: tuple[str, str], when: str, lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:
-    with root_changed(lab, build, bootable) as (guest, blue):
-        agent = next(host.agent for host in lab.hosts if host.name == guest.host)
-        with lab.dying(agent, call, when):
-            add_root(lab, guest, blue)
+    with (
+        root_changed(lab, build, bootable) as (guest, blue),
+        lab.dying(lab.agent_on(guest.host), call, when),
+    ):
+        add_root(lab, guest, blue)

@@ -31,7 +31,7 @@ class Swapping:
         self.lab.ledger.as_user("attachment", "swap", self.guest.id, self.old, self.new)
 
     def assert_swapped(self) -> None:
-        """The same disk, on the new volume, which has all that was ever written; the old is free."""
+        """The same disk, on the new volume with all that was ever written; the old one is free."""
         cloud, guest = self.lab.cloud, self.guest
         operation = self.lab.ledger.wait_outcome("swap", self.old)
         assert operation["outcome"] == "completed"
@@ -50,9 +50,7 @@ class Swapping:
 
 
 @pytest.fixture
-def swapping(
-    lab: Lab, guest: LabGuest, new_volume: Callable[[str], str], backend: str
-) -> Swapping:
+def swapping(lab: Lab, guest: LabGuest, new_volume: Callable[[str], str], backend: str) -> Swapping:
     return Swapping(lab, guest, new_volume(backend), new_volume(backend))
 
 

@@ -339,6 +339,7 @@ async def test_cinder_may_swap_and_so_may_users_where_the_settings_say_so(
 
 async def test_what_cannot_be_swapped(api: Api) -> None:
     server, volume = await api.attached()
+    api.cinder.volume(volume).migration_status = "migrating"
     head = await api.head()
     for old, new, status, name in (
         (volume, str(uuid4()), 400, "badRequest"),  # in the body: not found is no 404

@@ -122,6 +122,18 @@ async def test_builds_that_are_none(api: Api, disks: list[Any], more: dict[str, 
     assert (answer.status, (await answer.json())["code"]) == (400, "invalid")
 
 
+async def test_a_shared_volume_is_not_built_in_on_a_host_that_cannot_share(api: Api) -> None:
+    """S3, and nothing is reserved for a server that does not come to be."""
+    shared = api.volume(multiattach=True)
+    await api.register(host=OTHER, capabilities={"multiattach": False})
+    body = {"name": "web", "host": OTHER, "disks": [{"volume_id": shared}]}
+    refused = await api.ask("POST", "/v1/servers", json=body)
+    assert (refused.status, (await refused.json())["code"]) == (400, "multiattach_host")
+    assert (await api.get("/v2.1/servers"))["servers"] == []
+    assert api.cinder.attachments_of(shared) == []
+    assert (await built(api, {"volume_id": shared}, who="admin", host=HOST)).status == 202
+
+
 async def test_a_volume_of_another_project_is_not_built_in(api: Api) -> None:
     answer = await built(api, {"volume_id": api.volume(project_id="another-project")})
     assert answer.status == 404
@@ -162,6 +174,47 @@ async def test_a_root_volume_is_detached_and_attached_again_while_stopped(api: A
         "boot_index" not in (await api.get(f"{path}/{other}", version="2.104"))["volumeAttachment"]
     )
     assert (await api.act(server, "os-start")).status == 202
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "why"),
+    [("pause", 403, "root device volume: instance"), ("migrate", 409, "in vm_state resized")],
+)
+async def test_a_root_volume_stays_where_it_is_in_paused_and_resized(
+    api: Api, action: str, status: int, why: str
+) -> None:
+    server, volume = await booted(api)
+    await api.register(host=OTHER)
+    assert (await api.played(await api.act(server, action)))["outcome"] == "completed"
+    other = api.volume(bootable=True)
+    path = f"/v2.1/servers/{server}/os-volume_attachments"
+    detach = await api.ask("DELETE", f"{path}/{volume}", version=OURS)
+    attach = await api.attach(server, other, OURS, is_root=True)
+    for answer in (detach, attach):
+        assert answer.status == status
+        assert why in await answer.text()
+    rows = (await api.get(path, version=OURS))["volumeAttachments"]
+    assert [row["volumeId"] for row in rows] == [volume]
+    assert api.cinder.attachments_of(other) == []
+
+
+async def test_a_local_disk_is_nothing_that_could_be_detached_or_carried_away(api: Api) -> None:
+    """S2: "we will not support detaching ephemeral disks"."""
+    server = await api.server(devices=["vda"])
+    await api.register(host=OTHER)
+    await api.played(await api.act(server, "os-stop"))
+    path = f"/v2.1/servers/{server}/os-volume_attachments"
+    assert (await api.get(path, version=OURS))["volumeAttachments"] == []
+    attach = await api.attach(server, api.volume(bootable=True), OURS, is_root=True)
+    assert attach.status == 400
+    assert "it was not built to boot from a volume" in await attach.text()
+    for action in ("shelve", "migrate"):
+        refused = await api.act(server, action)
+        assert refused.status == 409
+        assert "disks that are not volumes (vda)" in await refused.text()
+    in_its_place = await api.attach(server, api.volume(), device="/dev/vda")
+    assert in_its_place.status == 409
+    assert "(/dev/vda) is in use" in await in_its_place.text()
 
 
 # ---------------------------------------------------------------------------------- repair

@@ -86,6 +86,33 @@ async def test_an_aborted_live_migration_leaves_the_guest_where_it_is(api: Api) 
     assert "is cancelled. Cannot abort" in (await refused.json())["badRequest"]["message"]
 
 
+async def test_a_migration_has_failed_when_all_is_undone_and_else_is_in_error(api: Api) -> None:
+    """S1: a source that cannot disconnect leaves server and migration in ERROR."""
+    server, answer, _ = await migrating(api)
+    await fails(api, "migrate", "operation_failed")
+    assert (await api.played(answer))["outcome"] == "failed"
+    assert await status(api) == ["failed"]
+    assert (await api.get(f"/v2.1/servers/{server}"))["server"]["status"] == "ACTIVE"
+    answer = await api.act(server, "os-migrateLive", LIVE)
+    await api.played(answer, until="disconnect")
+    assert (await status(api))[0] == "post-migrating"
+    await fails(api, "disconnect", "flush_failed")
+    assert (await api.played(answer))["state"] == "parked"
+    assert await status(api) == ["error", "failed"]
+    assert (await api.get(f"/v2.1/servers/{server}/migrations", version="2.80")) == {
+        "migrations": []
+    }
+    shown = (await api.get(f"/v2.1/servers/{server}"))["server"]
+    assert (shown["status"], shown["OS-EXT-SRV-ATTR:host"]) == ("ERROR", OTHER)
+
+
+async def fails(api: Api, step: str, code: str) -> None:
+    """The source's step fails for good."""
+    [command] = await api.commands()
+    error = {"kind": "final", "code": code, "message": "it will not work"}
+    assert (await api.report(command, step, error=error)).status == 200
+
+
 async def test_what_cannot_be_aborted_or_forced(api: Api) -> None:
     server, _, row = await migrating(api)
     path = f"/v2.1/servers/{server}/migrations"
