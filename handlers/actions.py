@@ -146,10 +146,17 @@ def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operat
     return start(request.flow, origin, instance, lanes, places, volumes, order)
 
 
-def delete(origin: Origin, *, server: Server, attachments: Sequence[Attachment]) -> Operation:
+def delete(
+    origin: Origin,
+    *,
+    server: Server,
+    attachments: Sequence[Attachment],
+    other_host: str | None = None,
+) -> Operation:
     """Accept a deletion: possible in any state, unless an operation is at work.
 
-    `attachments` are all that the server still has, wherever they are.
+    `attachments` are all that the server still has, wherever they are; `other_host` is one
+    where a move that did not come to an end may have brought the guest.
     """
     instance = server.instance
     check_vm_state(instance, "delete", set(VmState) - {S.DELETED})
@@ -163,6 +170,7 @@ def delete(origin: Origin, *, server: Server, attachments: Sequence[Attachment])
     places: dict[Place, str | None] = {
         Place.HOST: instance.host,
         Place.SOURCE: instance.resize_source,
+        Place.DESTINATION: other_host,
     }
     order = GuestOrder(server_id=str(instance.id), running=False, force=True)
     operation = start("delete", origin, instance, lanes, places, server.volumes.values(), order)

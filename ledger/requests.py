@@ -193,12 +193,13 @@ class Requests:
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             server = _server(unit, server_id)
-            volumes = dict(server.volumes)
+            volumes, hosts = dict(server.volumes), set[str]()
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
                 if operation.state is OperationState.PARKED:
                     ids = progress.volumes_of(operation)
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
+                    hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
                     progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
             server = replace(server, volumes=volumes)
             held = [
@@ -207,7 +208,14 @@ class Requests:
                 for attachment_id in volume.held_by(server_id)
             ]
             left = [a for a in held if a.state is not AttachmentState.DELETED]
-            return actions.delete(origin, server=server, attachments=left)
+            instance = server.instance
+            others = sorted(hosts - {instance.host, instance.resize_source})
+            return actions.delete(
+                origin,
+                server=server,
+                attachments=left,
+                other_host=others[0] if others else None,
+            )
 
         return self._accept(
             "delete", actions.Act(server_id=server_id, flow="delete"), context, key, decide

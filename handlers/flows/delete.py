@@ -19,8 +19,10 @@ DELETE = Flow(
     stages=(
         once(Place.LEDGER, Step("forget", LedgerVerb.INSTANCE_DELETE)),
         once(Place.HOST, Step("remove", Verb.GUEST_REMOVE)),
-        # What a resize that nobody confirmed has left there.
+        # What a resize that nobody confirmed has left there,
         once(Place.SOURCE, Step("remove_former", Verb.GUEST_REMOVE)),
+        # and where a move that did not come to its end may have brought it.
+        once(Place.DESTINATION, Step("remove_other", Verb.GUEST_REMOVE)),
         Stage(
             Place.HOLDER,
             (

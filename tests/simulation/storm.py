@@ -234,7 +234,7 @@ class Storm:
 
     def _come_to_rest(self) -> None:
         retries: Counter[str] = Counter()
-        for _ in range(2):
+        for _ in range(3):
             # An inventory is told again after a while, even if it is the same: what was not
             # looked at before, because a flow was changing it, is looked at now.
             for agent in self.cloud.agents.values():
