@@ -26,8 +26,9 @@ from ledger.effects import EFFECTS
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
 from tests.world import CONTEXT, HOST, OTHER, World
 
-#: So many pairs of each scenario by default, chosen by a seed; nightly runs take more.
-PAIRS = int(os.environ.get("FLOW_PAIRS", "40"))
+#: So many pairs of each scenario, chosen by a seed; nightly runs take more.
+PAIRS_DEFAULT = 20
+PAIRS = int(os.environ.get("FLOW_PAIRS", PAIRS_DEFAULT))
 
 
 @dataclass(frozen=True)
@@ -278,14 +279,20 @@ def _pair(scenario: Scenario, calm: Undisturbed, chance: random.Random) -> dict[
 
 
 @BY_NAME
-@pytest.mark.parametrize("kind", ["retryable", "final", "unknown"])
-def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario, kind: str) -> None:
-    """From each point on every call of a port fails; when all is healed, a retry ends it."""
+def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> None:
+    """From each point on every call of a port fails; when all is healed, a retry ends it.
+
+    One kind of failure for each point, in turn, by default; all of them in nightly runs.
+    """
     calm = _undisturbed(scenario)
     asked = _points_of_asking(scenario)
+    kinds = ["retryable", "final", "unknown"]
+    if "cinder.volume_delete" in calm.points:  # a refusal of it is noted, and nothing fails (S3)
+        kinds[1] = "retryable"
     for first, point in enumerate(calm.points):
         if point != "save" and first >= asked:
-            _check(scenario, calm, dict.fromkeys(range(first, first + 2000), kind))
+            for kind in kinds if PAIRS > PAIRS_DEFAULT else (kinds[first % 3],):
+                _check(scenario, calm, dict.fromkeys(range(first, first + 300), kind))
 
 
 def _points_of_asking(scenario: Scenario) -> int:
@@ -334,7 +341,8 @@ def test_every_report_of_another_epoch_is_refused(scenario: Scenario) -> None:
                 refused += 1
         if world.service.advance(operation_id) is not None:
             world.run_agent(operation_id, steps=1)
-    assert refused > 0
+    hosted = any(point.startswith(("guests.", "brick.")) for point in _undisturbed(scenario).points)
+    assert (refused > 0) is hosted
 
 
 def _report(operation_id: str, run: ActiveRun, epoch: int) -> Report:
@@ -352,6 +360,7 @@ def test_a_fenced_host_is_asked_for_nothing_more(scenario: Scenario) -> None:
         world.trouble = Trouble({first: "crash"})
         operation_id = scenario.ask(world)
         _stop_at_trouble(world, operation_id)
+        world.trouble = Trouble()
         open_operations = [operation_id] if world.operation(operation_id).started else []
         world.service.fence(HOST, "lost power", "BMC says off", open_operations, CONTEXT)
         operation = world.run(operation_id)

@@ -45,8 +45,12 @@ def assert_attached_of_old(lab: Lab, guest: LabGuest, volume: str) -> None:
 
 
 def is_old(lab: Lab, volume: str) -> bool:
-    """Cinder knows the server, and not how its host is connected."""
-    [attachment] = lab.cloud.attachments(volume)
+    """Cinder knows the server, and not how its host is connected.
+
+    It answers 400 who asks for such an attachment alone, if the volume's format is known.
+    """
+    opts = {"volume_id": volume}
+    [attachment] = lab.cloud.cinder.attachments.list(detailed=True, search_opts=opts)
     assert attachment.status == "attached"
     return not attachment.connection_info
 

@@ -35,8 +35,8 @@ class Swapping:
         cloud, guest = self.lab.cloud, self.guest
         operation = self.lab.ledger.wait_outcome("swap", self.old)
         assert operation["outcome"] == "completed"
-        assert guest.disk(self.old) is None
-        assert guest.disk(self.new) == guest.disk(self.new, persistent=True) == self.target
+        # The guest knows its disk by the serial it has had from the start.
+        assert guest.disk(self.old) == guest.disk(self.old, persistent=True) == self.target
         assert guest.disks() == (1, 1)
         cloud.wait_status(self.old, "available")
         assert cloud.attachments(self.old) == cloud.users(self.old) == []
