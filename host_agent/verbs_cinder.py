@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent import connection
+from host_agent import connection, masking
 from host_agent.cinder_flow import NewFlow, flow_of
 from host_agent.context import (
     Context,
@@ -64,7 +64,10 @@ def attachment_convert(ctx: Context, lane: Lane) -> dict[str, Any]:
         )
     lane = replace(lane, attachment_id=row.id)
     flow = NewFlow(ctx, lane)
-    info = flow.update()
+    # As the list has it: asked for by itself, a row without connection is an error of Cinder's
+    # where the volume's driver knows a format (NFS).
+    masking.learn(row.connection_info)
+    info = row.connection_info or flow.refresh()
     disk = connect(ctx, lane, info)
     flow.complete(lane.device_name or "")
     if lane.other is not None and lane.other.attachment_id is not None:
