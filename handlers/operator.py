@@ -51,6 +51,9 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
     release it.  Its steps are then to be done, or vouched for one by one.
     """
     _require_parked(operation, "be given up")
+    if plan_of(operation).patient:
+        why = "its server is deleted, and nobody else will release what is left; retry, or skip"
+        _refuse(operation, "be given up", why)
     for attachment in _strays(operation, book):
         where = f"attachment {attachment.id} on host {attachment.host}"
         why = f"{where} would be left to nobody; retry, or skip its steps with the evidence"

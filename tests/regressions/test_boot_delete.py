@@ -308,3 +308,17 @@ def test_x2_an_attach_to_an_offloaded_server_that_fails_leaves_no_attachment() -
     assert status(world) == "available"
     assert world.instance.vm_state == "shelved_offloaded"
     assert world.wrong() == []
+
+
+def test_the_release_of_a_deleted_server_cannot_be_given_up() -> None:
+    """Nobody else would ever release what is left: there is no server to ask for it."""
+    world = attached()
+    broken = Broken(world, "brick.disconnect", ErrorKind.FINAL)
+    operation = world.run(world.delete())
+    assert operation.state is OperationState.PARKED
+    with pytest.raises(errors.OperatorActError, match="deleted"):
+        world.service.act(str(operation.id), "give_up", "never mind", CONTEXT)
+    broken.heal()
+    world.service.act(str(operation.id), "retry", "mended", CONTEXT)
+    world.done(str(operation.id))
+    assert released(world)
