@@ -32,7 +32,7 @@ demo: $(STAMP) ## a whole small cloud on this machine, with a crash to watch (AR
 	@$(BIN)/attachment-ledger demo $(ARGS)
 
 test: $(STAMP) ## the tests that need neither root nor network
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto $(ARGS)
 
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)

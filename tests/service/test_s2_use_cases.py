@@ -16,6 +16,7 @@ import pytest
 import requests
 
 from host_agent import disk_xml
+from ledger.simulation.cinder_views import MAX_VERSION, Microversion
 from tests.conftest import Databases
 from tests.stack import PROJECT, Stack, eventually, running_stack
 
@@ -34,11 +35,15 @@ def _cloud(home: Path, databases: Databases, exits: ExitStack) -> Stack:
     name = databases.create_migrated()
     exits.callback(databases.drop, name)
     cloud = exits.enter_context(running_stack(home, databases.url(name)))
+    start(cloud, "compute-1", "compute-2")
+    return cloud
+
+
+def start(cloud: Stack, *hosts: str) -> None:
     cloud.start_service()
-    for host in ("compute-1", "compute-2"):
+    for host in hosts:
         cloud.start_agent(host)
         cloud.wait_for_host(host)
-    return cloud
 
 
 def sources(cloud: Stack, server: str, copy: str = "live") -> dict[str, str]:
@@ -130,10 +135,17 @@ def unshelved(cloud: Stack, server: str, dies_at: str | None) -> requests.Respon
     return answer
 
 
+@pytest.mark.parametrize("cinder", [MAX_VERSION, (3, 43)], ids=["new", "old"])
 def test_a_server_goes_back_to_a_snapshot_of_its_root_and_stays_the_same(
-    sites: tuple[Stack, Stack],
+    tmp_path: Path, database_url: str, cinder: Microversion
 ) -> None:
-    cloud, _ = sites
+    with running_stack(tmp_path, database_url) as cloud:
+        cloud.start_cinder(cinder)  # an old one: by the old flow
+        start(cloud, "compute-1")
+        _go_back(cloud)
+
+
+def _go_back(cloud: Stack) -> None:
     now, data = cloud.add_volume(bootable=True), cloud.add_volume()
     server = cloud.build(*disks({"vda": now, "vdb": data}))
     then = volume_of_snapshot(cloud, str(uuid4()))
@@ -160,14 +172,13 @@ def volume_of_snapshot(cloud: Stack, snapshot_id: str) -> str:
     """Made by the user, in Cinder, before the server is touched."""
     user = {"X-Auth-Token": f"user:{PROJECT}"}
     wanted: dict[str, Any] = {"volume": {"size": 1, "snapshot_id": snapshot_id}}
-    made = requests.post(
-        f"{cloud.cinder.endpoint}/volumes", headers=user, json=wanted, timeout=30
-    ).json()["volume"]["id"]
-    url = f"{cloud.cinder.endpoint}/volumes/{made}"
+    volumes = f"{cloud.cinder.endpoint}/{PROJECT}/volumes"
+    answer = requests.post(volumes, headers=user, json=wanted, timeout=30)
+    made = str(answer.json()["volume"]["id"])
 
     def available() -> bool:
-        volume = requests.get(url, headers=user, timeout=30).json()["volume"]
+        volume = requests.get(f"{volumes}/{made}", headers=user, timeout=30).json()["volume"]
         return bool(volume["status"] == "available" and volume["snapshot_id"] == snapshot_id)
 
     eventually(available, f"volume {made} is made of the snapshot")
-    return str(made)
+    return made
