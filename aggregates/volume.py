@@ -13,6 +13,9 @@ from uuid import UUID
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
 
+#: Flows after which a server no longer has the volume.
+LETTING_GO = frozenset({"detach", "delete"})
+
 
 class Volume(Aggregate):
     """The aggregate's id is the volume id."""
@@ -23,6 +26,7 @@ class Volume(Aggregate):
 
         claimant: str
         server_id: str
+        flow: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class ClaimReleased(Event):
@@ -47,6 +51,7 @@ class Volume(Aggregate):
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.claimant: str | None = None
+        self.flow: str | None = None  # the claimant's
         self.holders: dict[str, str] = {}  # attachment id -> server id
 
     def about(self) -> About:
@@ -55,9 +60,9 @@ class Volume(Aggregate):
     def apply(self, event: Any) -> None:
         match event:
             case self.Claimed():
-                self.claimant = event.claimant
+                self.claimant, self.flow = event.claimant, event.flow
             case self.ClaimReleased():
-                self.claimant = None
+                self.claimant = self.flow = None
             case self.Held():
                 self.holders[event.attachment_id] = event.server_id
             case self.Released():
@@ -68,10 +73,17 @@ class Volume(Aggregate):
         if self.claimant is not None:
             raise errors.ClaimedError(what="Volume", id=str(self.id), operation_id=self.claimant)
 
-    def claim(self, operation_id: str, *, server_id: str) -> None:
+    def refuse_leaving(self) -> None:
+        """Raises ClaimedError if the volume is on its way out of a server: that can be awaited,
+        while whatever else it looks like now would be told for good.
+        """
+        if self.flow in LETTING_GO:
+            self.refuse_claimed()
+
+    def claim(self, operation_id: str, *, server_id: str, flow: str | None = None) -> None:
         """Raises ClaimedError naming the operation in the way."""
         self.refuse_claimed()
-        self.record(self.Claimed, claimant=operation_id, server_id=server_id)
+        self.record(self.Claimed, claimant=operation_id, server_id=server_id, flow=flow)
 
     def release(self, operation_id: str) -> None:
         """End the operation's claim, if it has it."""

@@ -114,6 +114,7 @@ def attach(
     """Accept an attach, or raise a DomainError.  `root` is the server's root mapping."""
     check_vm_state(instance, "attach_volume", _VOLUME_STATES)
     _check_abilities(request, view, where)
+    volume.refuse_leaving()
     if instance.device_of(request.volume_id):
         raise errors.AlreadyAttachedError(volume_id=request.volume_id)
     volume.refuse_second_server(request.server_id, multiattach=view.multiattach)
@@ -233,6 +234,7 @@ def _root_place(instance: Instance, root: BlockDeviceMapping | None) -> BlockDev
         raise errors.RootPlaceError(server_id=str(instance.id), why=why)
     instance.refuse_claimed(exclusive=False)
     if root.state is not MappingState.VACANT:
+        instance.refuse_claimed(exclusive=True)  # what is there may be on its way out
         why = f"volume {root.volume_id} is its root device volume"
         raise errors.RootPlaceError(server_id=str(instance.id), why=why)
     return root

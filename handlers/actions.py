@@ -97,7 +97,6 @@ RULES: dict[str, Rule] = {
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
         needs={Place.SOURCE: Need.FENCED},
         moves=True,
-        root=True,
         destination=True,
     ),
     "shelve": Rule("shelve", _states(S.ACTIVE, S.PAUSED, S.STOPPED), moves=True),

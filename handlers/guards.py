@@ -121,5 +121,5 @@ def start(
     )
     known = {str(volume.id): volume for volume in volumes}
     for volume_id in sorted(volumes_of(operation) & set(known)):
-        known[volume_id].claim(operation_id, server_id=str(instance.id))
+        known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow)
     return operation

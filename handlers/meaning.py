@@ -172,7 +172,7 @@ def _converted(done: Done) -> None:
 
 def _made(done: Done) -> None:
     if done.lane.create is not None and done.volume.claimant is None:
-        done.volume.claim(done.operation_id, server_id=done.server_id)
+        done.volume.claim(done.operation_id, server_id=done.server_id, flow="boot")
 
 
 def _migrated_by_cinder(done: Done) -> None:

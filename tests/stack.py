@@ -215,9 +215,15 @@ class Stack:
         self.servers[server_id] = host
         return server_id
 
-    def act(self, server: str, name: str, body: Any = None) -> requests.Response:
-        url = self.url(f"/v2.1/servers/{server}/action")
-        return self.http.post(url, json={name: body}, timeout=DEADLINE_S)
+    def act(
+        self, server: str, name: str, body: Any = None, version: str = "2.95"
+    ) -> requests.Response:
+        return self.http.post(
+            self.url(f"/v2.1/servers/{server}/action"),
+            json={name: body},
+            headers={"OpenStack-API-Version": f"compute {version}"},
+            timeout=DEADLINE_S,
+        )
 
     def server(self, server: str) -> dict[str, Any]:
         return dict(self.get(f"/v2.1/servers/{server}").json()["server"])

@@ -27,6 +27,18 @@ DELETE = ("DELETE", "/attachments/[^/]+$")
 #: ... and of volumes.
 VOLUME_CREATE = ("POST", "/volumes$")
 VOLUME_ACTION = ("POST", "/volumes/[^/]+/action$")
+_NAMES = {
+    CREATE: "create",
+    UPDATE: "update",
+    COMPLETE: "complete",
+    DELETE: "delete",
+    VOLUME_CREATE: "make",
+}
+
+
+def name_of(case: object) -> str | None:
+    """Of a request, as part of a test's name."""
+    return _NAMES.get(case) if isinstance(case, tuple) else None
 
 
 class Process:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.control import VOLUME_ACTION, Lab
 from tests.lab.guest import LabGuest, wait_node, wait_until
-from tests.lab.settings import ENV, FULL, WHEN
+from tests.lab.settings import ENV, FULL, WHEN, some
 from tests.lab.world import SETTLE_S, share_file
 from tests.lab.writing import Writer, assert_written
 
@@ -96,7 +96,7 @@ def test_a_volume_is_migrated_under_a_writing_guest(
     changing.assert_written()
 
 
-@pytest.mark.parametrize("who", ["agent", "service"])
+@pytest.mark.parametrize("who", some("agent", "service"))
 def test_one_of_us_dies_while_the_disk_is_copied(who: str, lab: Lab, changing: Changing) -> None:
     changing.retype()
     changing.guest.hold_copy(changing.target)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.control import COMPLETE, CREATE, DELETE, Lab
+from tests.lab.control import COMPLETE, CREATE, DELETE, Lab, name_of
 from tests.lab.guest import wait_until
 from tests.lab.moving import HERE, THERE, Moving
-from tests.lab.settings import WHEN
+from tests.lab.settings import WHEN, some
 from tests.lab.world import SETTLE_S
 
 pytestmark = pytest.mark.lab
@@ -60,7 +60,7 @@ def test_an_aborted_migration_leaves_all_where_it_was(lab: Lab, moving: Moving) 
     moving.assert_writes_on()
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["source", "destination"])
+@pytest.mark.parametrize("number", some(1, 0), ids=["source", "destination"].__getitem__)
 def test_an_agent_dies_while_the_guest_moves(number: int, lab: Lab, moving: Moving) -> None:
     with held(moving):
         lab.hosts[number].agent.kill()
@@ -73,8 +73,8 @@ def test_an_agent_dies_while_the_guest_moves(number: int, lab: Lab, moving: Movi
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
     ("call", "number"),
-    [(CREATE, 1), (COMPLETE, 1), (DELETE, 0)],
-    ids=["create", "complete", "delete"],
+    some((CREATE, 1), (COMPLETE, 1), (DELETE, 0)),
+    ids=name_of,
 )
 def test_an_agent_dies_while_cinder_works_on_a_move(
     call: tuple[str, str], number: int, when: str, lab: Lab, moving: Moving
@@ -151,7 +151,7 @@ def test_a_shelved_guest_keeps_its_volumes_and_comes_back_on_the_other_host(
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize(("off", "back"), [("service", "agent"), ("agent", "service")])
+@pytest.mark.parametrize(("off", "back"), some(("service", "agent"), ("agent", "service")))
 def test_one_of_us_dies_in_a_shelve_and_the_other_in_the_unshelve(
     off: str, back: str, when: str, lab: Lab, moving: Moving
 ) -> None:

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from tests.lab.control import COMPLETE, UPDATE, VOLUME_ACTION, Lab
+from tests.lab.control import COMPLETE, UPDATE, VOLUME_ACTION, Lab, name_of
 from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
-from tests.lab.settings import ENV, WHEN
+from tests.lab.settings import ENV, WHEN, some
 from tests.lab.world import SETTLE_S
 from tests.lab.writing import Writer, assert_written
 
@@ -114,7 +114,7 @@ def test_a_guest_writes_on_while_its_volume_is_converted(
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("call", [UPDATE, COMPLETE], ids=["update", "complete"])
+@pytest.mark.parametrize("call", some(UPDATE, COMPLETE), ids=name_of)
 def test_the_agent_dies_while_it_converts(
     call: tuple[str, str], when: str, lab: Lab, attached_of_old: tuple[LabGuest, str]
 ) -> None:

@@ -15,7 +15,7 @@ from http import HTTPStatus
 import pytest
 import requests
 
-from tests.lab.control import COMPLETE, CREATE, DELETE, UPDATE, Lab
+from tests.lab.control import COMPLETE, CREATE, DELETE, UPDATE, Lab, name_of
 from tests.lab.guest import (
     LabGuest,
     heed_unplug,
@@ -51,7 +51,7 @@ def assert_detached(lab: Lab, guest: LabGuest, volume: str) -> None:
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("call", [UPDATE, COMPLETE], ids=["update", "complete"])
+@pytest.mark.parametrize("call", [UPDATE, COMPLETE], ids=name_of)
 def test_the_agent_dies_while_cinder_works_on_an_attach(
     call: tuple[str, str],
     when: str,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.control import COMPLETE, CREATE, DELETE, Lab
+from tests.lab.control import COMPLETE, CREATE, DELETE, Lab, name_of
 from tests.lab.guest import wait_until
 from tests.lab.moving import HERE, THERE, Moving
-from tests.lab.settings import WHEN
+from tests.lab.settings import WHEN, some
 from tests.lab.world import SETTLE_S
 
 pytestmark = pytest.mark.lab
@@ -67,8 +67,8 @@ def test_a_guest_gets_another_size_and_its_old_one_back(lab: Lab, moving: Moving
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(
     ("call", "who"),
-    [(CREATE, "agent"), (COMPLETE, "agent"), (COMPLETE, "service")],
-    ids=["create-agent", "complete-agent", "complete-service"],
+    some((CREATE, "agent"), (COMPLETE, "agent"), (COMPLETE, "service")),
+    ids=name_of,
 )
 def test_one_of_us_dies_in_a_resize_and_its_revert(
     call: tuple[str, str], who: str, when: str, lab: Lab, moving: Moving
@@ -83,7 +83,7 @@ def test_one_of_us_dies_in_a_resize_and_its_revert(
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("who", ["agent", "service"])
+@pytest.mark.parametrize("who", some("service", "agent"))
 def test_one_of_us_dies_while_a_resize_is_confirmed(
     who: str, when: str, lab: Lab, moving: Moving
 ) -> None:

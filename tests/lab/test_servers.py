@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cinderclient import exceptions as cinder_errors
 
-from tests.lab.control import COMPLETE, CREATE, UPDATE, VOLUME_CREATE, Lab
+from tests.lab.control import COMPLETE, CREATE, UPDATE, VOLUME_CREATE, Lab, name_of
 from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
-from tests.lab.settings import WHEN
+from tests.lab.settings import WHEN, some
 from tests.lab.world import SETTLE_S, VOLUME_GB, CliError
 
 pytestmark = pytest.mark.lab
@@ -115,9 +115,7 @@ def known(lab: Lab) -> set[str]:
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize(
-    "call", [VOLUME_CREATE, CREATE, COMPLETE], ids=["make", "reserve", "complete"]
-)
+@pytest.mark.parametrize("call", some(VOLUME_CREATE, CREATE, COMPLETE), ids=name_of)
 def test_the_service_dies_while_a_server_is_built(
     call: tuple[str, str], when: str, lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:
@@ -211,7 +209,7 @@ def test_a_stopped_server_boots_from_what_took_the_place_of_its_root(
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("call", [UPDATE, COMPLETE], ids=["update", "complete"])
+@pytest.mark.parametrize("call", some(UPDATE, COMPLETE), ids=name_of)
 def test_the_agent_dies_while_a_root_is_attached(
     call: tuple[str, str], when: str, lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.control import COMPLETE, Lab
 from tests.lab.guest import LabGuest, wait_node
-from tests.lab.settings import ENV, WHEN
+from tests.lab.settings import ENV, WHEN, some
 from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab
@@ -59,7 +59,7 @@ def test_a_guest_writes_on_while_its_volume_is_swapped(swapping: Swapping) -> No
     swapping.assert_swapped()
 
 
-@pytest.mark.parametrize("who", ["agent", "service"])
+@pytest.mark.parametrize("who", some("agent", "service"))
 def test_one_of_us_dies_while_a_volume_is_copied_to_the_other(
     who: str, lab: Lab, swapping: Swapping
 ) -> None:
@@ -73,7 +73,7 @@ def test_one_of_us_dies_while_a_volume_is_copied_to_the_other(
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("who", ["agent", "service"])
+@pytest.mark.parametrize("who", some("service", "agent"))
 def test_one_of_us_dies_when_the_copy_is_done(
     who: str, when: str, lab: Lab, swapping: Swapping
 ) -> None:
