@@ -173,10 +173,15 @@ def test_no_secret_of_a_connection_is_kept_anywhere(ready: Stack) -> None:
         assert ready.finished(ready.operation_of(detached))["outcome"] == "completed"
     secrets = set(ready.cinder.model.secrets)
     assert len(secrets) >= 2, "the simulation planted some"
-    kept = _database_dump(ready.database_url) + ready.logs() + _lock_files(ready.home)
-    kept += ready.get("/v1/events?limit=1000").text + ready.get("/v1/operations").text
+    kept = kept_of(ready)
     assert volume in kept, "we look at the right places"
     assert [secret for secret in secrets if secret in kept] == []
+
+
+def kept_of(stack: Stack) -> str:
+    """All that is stored, logged and told."""
+    kept = _database_dump(stack.database_url) + stack.logs() + _lock_files(stack.home)
+    return kept + stack.get("/v1/events?limit=1000").text + stack.get("/v1/operations").text
 
 
 def _database_dump(dsn: str) -> str:
