@@ -330,31 +330,15 @@ class Instance(Aggregate):
         moved_by_hand = self.power_state == "nostate" and not (self.devices or self.managed)
         if self.version and host != self.host and not moved_by_hand:
             return
-        if self.named:
-            name = self.name
-        self._take(name, host, power_state, devices, project_id, user_id)
-        if definition is not None and definition != self.definition:
-            self.record(self.DefinitionChanged, definition=definition)
-
-    def _take(
-        self,
-        name: str,
-        host: str,
-        power_state: str,
-        devices: tuple[str, ...],
-        project_id: str | None,
-        user_id: str | None,
-    ) -> None:
+        name = self.name if self.named else name
         seen = {"name": name, "host": host, "power_state": power_state, "devices": list(devices)}
+        known = (self.name, self.host, self.power_state, self.seen_devices)
         if self.version == 0:
             self.record(self.InstanceRegistered, **seen, project_id=project_id, user_id=user_id)
-        elif (name, host, power_state, devices) != (
-            self.name,
-            self.host,
-            self.power_state,
-            self.seen_devices,
-        ):
+        elif (name, host, power_state, devices) != known:
             self.record(self.InstanceObserved, **seen)
+        if definition is not None and definition != self.definition:
+            self.record(self.DefinitionChanged, definition=definition)
 
     def device_of(self, volume_id: str) -> Device | None:
         """The device of a volume, bound or being bound."""

@@ -189,6 +189,9 @@ class Api:
                         if step["name"] == until:
                             return shown
                         outputs = dict(OUTPUTS.get(step["verb"], {}))
+                        if outputs.get("power_state") == "running":
+                            runs = command["guest"]["running"]
+                            outputs["power_state"] = "running" if runs else "shutdown"
                         if step["verb"] in {"attachment_create", "attachment_convert"}:
                             outputs["attachment_id"] = str(uuid4())
                         done = await self.report(command, step["name"], host, outputs=outputs)

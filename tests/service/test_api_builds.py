@@ -198,6 +198,23 @@ async def test_a_root_volume_stays_where_it_is_in_paused_and_resized(
     assert api.cinder.attachments_of(other) == []
 
 
+async def test_a_server_without_its_root_can_leave_a_dead_host(api: Api) -> None:
+    """It does not run there, so it needs no root to."""
+    server, volume = await booted(api)
+    await api.played(await api.act(server, "os-stop"))
+    path = f"/v2.1/servers/{server}/os-volume_attachments"
+    await api.played(await api.ask("DELETE", f"{path}/{volume}", version=OURS))
+    await api.register(host=OTHER)
+    dead = {"reason": "no heartbeat", "evidence": "powered off"}
+    assert (await api.ask("POST", f"/v1/hosts/{HOST}/fence", "operator", json=dead)).status == 200
+    evacuated = await api.act(server, "evacuate", {"host": OTHER})
+    assert evacuated.ok, await evacuated.text()
+    assert (await api.played(evacuated))["outcome"] == "completed"
+    attach = await api.attach(server, volume, OURS, is_root=True)
+    assert attach.ok, await attach.text()
+    assert (await api.played(attach))["outcome"] == "completed"
+
+
 async def test_a_local_disk_is_nothing_that_could_be_detached_or_carried_away(api: Api) -> None:
     """S2: "we will not support detaching ephemeral disks"."""
     server = await api.server(devices=["vda"])
