@@ -84,7 +84,7 @@ def test_a_create_whose_answer_was_lost_leaves_one_volume(
 
 @pytest.mark.parametrize(
     ("state", "migration_status"),
-    [("deleting", None), ("error_deleting", None), ("available", f"target:{new_uuid()}")],
+    [("deleting", None), ("error_deleting", None), ("available", "target:of-another")],
 )
 def test_a_volume_that_is_no_ones_to_keep_is_not_found_again(
     simulated: SimulatedWorld, state: str, migration_status: str | None
