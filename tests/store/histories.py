@@ -127,7 +127,7 @@ def scenario(seed: int, at_rest: Callable[[Watched], None] = lambda _: None) -> 
     asks: list[Callable[[], str]] = [
         *(partial(world.attach, volume_id) for volume_id in world.volumes),
         *(partial(_act, world, chance.choice(ACTS)) for _ in range(3)),
-        *(partial(world.detach, volume_id) for volume_id in world.volumes),
+        *(partial(world.detach, v) for v in world.volumes if chance.random() < 0.7),
     ]
     for ask in asks:
         points = {chance.randrange(40): chance.choice(CALL_MODES + SAVE_MODES) for _ in range(3)}
@@ -152,7 +152,7 @@ def _act(world: World, flow: str) -> str:
 
 def _react(world: World, operation_id: str, chance: random.Random) -> None:
     world.trouble = Trouble()
-    act = chance.choice(["retry", "unwind", "give_up", "skip"])
+    act = chance.choice(["retry", "unwind", "give_up", "skip", "skip", "skip"])
     step = operator.left(world.operation(operation_id))[0]
     with contextlib.suppress(DomainError):
         world.service.act(operation_id, act, "why", CONTEXT, lane=step.lane, step=step.step)

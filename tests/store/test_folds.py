@@ -25,7 +25,7 @@ from tests.world import CONTEXT, World
 from tests.world import SERVER as SERVER_ID
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-SEEDS = range(60)
+SEEDS = range(100)
 
 MAY_BE_ON_A_HOST = {
     AttachmentState.CONNECTING,

@@ -19,7 +19,7 @@ from projections.catalog import ALL
 from projections.queries import PAGE_MAX, Queries, read_pool
 from projections.runner import catch_up
 from tests.store.histories import Watched, stored_events
-from tests.world import HOST, SERVER, World
+from tests.world import HOST, OTHER, SERVER, World
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ async def test_servers_are_found_by_id_project_and_part_of_the_name(
 ) -> None:
     found = await queries.instance(SERVER)
     assert found is not None
-    assert (found["server_id"], found["vm_state"], found["devices"]) == (SERVER, "active", ["vda"])
+    assert (found["server_id"], found["vm_state"], found["devices"]) == (SERVER, "active", [])
     assert await queries.instance(str(uuid4())) is None
-    assert len(await queries.instances(project_id="p", name="v")) == 1
+    assert len(await queries.instances(project_id="p", name="instance-")) == 1
     assert await queries.instances(project_id="q") == []
     assert await queries.instances(name="%") == []
 
@@ -147,7 +147,8 @@ async def test_hosts_show_contact_and_what_is_open(queries: Queries, story: Stor
     assert after is not None
     assert (before["seen_at"], after["open_commands"], after["open_attachments"]) == (None, 1, 0)
     assert abs(after["seen_at"] - datetime.now(UTC)) < timedelta(minutes=1)
-    assert await queries.hosts() == [after]
+    assert [row["host"] for row in await queries.hosts()] == [HOST, OTHER]
+    assert (await queries.hosts())[0] == after
     assert await queries.host("another") is None
 
 
@@ -307,7 +308,7 @@ async def test_what_a_dead_holder_left_is_free_and_known_as_taken_over(
     now = datetime.now(UTC)
     [first, *others] = due_operations
     assert await queries.due(now, 1, "host:1", 60) == [(first, False)]
-    assert await taken(queries, now, 10, "host:2", 60) == others
+    assert sorted(await taken(queries, now, 10, "host:2", 60)) == sorted(others)
     await queries.release_all("host:1")
     assert await queries.due(now, 10, "host:1", 60) == [(first, True)]
     await queries.release("host:1", first)
