@@ -8,10 +8,12 @@ from uuid import uuid4
 import pytest
 
 from aggregates.operation import SERVER, Operation, Outcome
+from handlers import progress
 from handlers.engine import Finish, Park, Run, Start, Wait, Work, decide
 from handlers.flows import FLOWS
 from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Side, Stage, Step
 from host_agent.contract import GuestOrder, Lane, Verb
+from ledger import effects
 
 NOW = 1000.0
 
@@ -256,6 +258,10 @@ def test_unwinding_on_request_ends_as_cancelled() -> None:
     op.record(Operation.UnwindRequested, reason="changed my mind")
     go_on(op, plan)
     assert decide(plan, op.history, NOW) == Finish(Outcome.CANCELLED)
+
+
+def test_what_the_ledger_does_outside_is_just_what_it_has_effects_for() -> None:
+    assert set(effects.EFFECTS) == progress.EFFECTS
 
 
 RESERVE = Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE)
