@@ -209,6 +209,8 @@ def _destination(request: Act, instance: Instance, hosts: Hosts) -> str:
         why = "no agent of that name has ever registered"
     elif name == instance.host:
         why = "it is there"
+    elif host.suspect:
+        why = "it was fenced, and has not shown since that it holds nothing of others"
     elif host.service_version < MOVES_VERSION:
         why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
     elif request.flow == "live_migrate" and not host.capabilities.get("migration"):

@@ -8,6 +8,7 @@ look where the guest is, on both sides (`_settle`):
 
     runs here                                 it never left
     off or gone here, arrived there           moved; what is left here is removed
+    gone here, defined there and off          moved; that host has lost power since
     held here by the migration, arrived there moved; libvirt missed the last step
     held here by the migration, not there     it never left, and runs again
     neither, or there cannot be asked         unknown: nothing is done
@@ -142,6 +143,8 @@ class GuestMoves(Rules):
                 return _Where.HERE
             there = self._there(server_id, destination)
             if there is None or there.live_xml is None:
+                if here is None and there is not None:
+                    return _Where.THERE
                 return self._stays_here(server_id, here)
             if not there.stranded:
                 self._leave(server_id, here)

@@ -196,7 +196,9 @@ class Requests:
             volumes, hosts = dict(server.volumes), set[str]()
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
-                if operation.state is OperationState.PARKED:
+                # Cinder's own migration has to hear its end from the operation itself.
+                cinder_waits = operation.started and operation.started.flow == "migrate_volume"
+                if operation.state is OperationState.PARKED and not cinder_waits:
                     ids = progress.volumes_of(operation)
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
                     hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))

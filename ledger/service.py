@@ -292,14 +292,14 @@ def undecided(host: str, said: Registration, unit: Unit) -> bool:
     """Whether a move is under way that decides what is this host's: then wait for it.
 
     An evacuation may still take what is here; a live migration may have brought what it
-    shows, and nobody has said so yet.
+    shows, and nobody has said so yet; a resize may leave it here, to be reverted to.
     """
     attachments = [unit.get(Attachment, attachment_id) for attachment_id in said.connections]
     servers = {guest.server_id for guest in said.guests}
     servers |= {a.server_id for a in attachments if a.server_id is not None}
     for instance in (unit.get(Instance, server_id) for server_id in servers):
-        flow = "evacuate" if instance.host == host else "live_migrate"
-        if any(claim.flow == flow for claim in instance.claims.values()):
+        flows = {"evacuate"} if instance.host == host else {"live_migrate", "resize"}
+        if any(claim.flow in flows for claim in instance.claims.values()):
             return True
     return False
 

@@ -78,6 +78,15 @@ def test_definition_left_here_of_a_guest_that_arrived_there_is_removed() -> None
     assert world.where() == (None, RUNNING)
 
 
+def test_guest_that_arrived_at_a_host_which_then_lost_power_has_moved() -> None:
+    world = World()
+    world.migrate()
+    set_power(world.other, SERVER, SHUTDOWN)
+    world.migrate()
+    assert world.guests.stay(SERVER, world.destination) is False
+    assert world.where() == (None, SHUTDOWN)
+
+
 def test_guest_held_here_that_did_not_arrive_runs_again() -> None:
     world = World()
     world.entry(world.store, power_state="paused", stranded=True)
