@@ -130,8 +130,7 @@ class Hosts:
 def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
     rule, instance = RULES[request.flow], server.instance
-    # What was never built can only be deleted, whatever may be done in ERROR otherwise.
-    check_vm_state(instance, rule.action, () if instance.never_built else rule.states)
+    check_vm_state(instance, rule.action, _allowed(rule, instance))
     if rule.root and instance.root_missing:
         raise errors.NoRootError(action=rule.action)
     if rule.moves and instance.local_disks:
@@ -143,6 +142,14 @@ def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operat
     lanes = LANES.get(request.flow, _one_sided)(server, places)
     volumes = server.volumes.values() if rule.volumes else ()
     return start(request.flow, origin, instance, lanes, places, volumes, order)
+
+
+def _allowed(rule: Rule, instance: Instance) -> frozenset[VmState]:
+    """What may be done in ERROR may not be done to every server in ERROR: one that was never
+    built can only be deleted, one that was resized has to be settled first.
+    """
+    unsettled = instance.resize_source is not None and S.RESIZED not in rule.states
+    return frozenset() if instance.never_built or unsettled else rule.states
 
 
 def delete(
@@ -183,7 +190,7 @@ def _places(request: Act, rule: Rule, instance: Instance, hosts: Hosts) -> dict[
     """Where the flow runs, every host of it fit for it."""
     here = instance.host
     places: dict[Place, str | None] = {Place.HOST: here, Place.SOURCE: here}
-    if instance.resize_source is not None:
+    if instance.resize_source is not None:  # to be confirmed or reverted
         places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
     for place, need in rule.needs.items():
         if (name := places[place]) is not None:

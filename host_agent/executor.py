@@ -408,10 +408,9 @@ def _learn(command: Command, outputs: dict[str, Any]) -> Command:
 
 
 def _to_connect(order: GuestOrder, verbs: set[Verb]) -> list[Lane]:
-    """The lanes of a server that a run may connect."""
-    if Verb.GUEST_START in verbs and order.running:
-        return list(order.lanes)
-    return [lane for lane in order.lanes if lane.disk is None] if Verb.GUEST_SPAWN in verbs else []
+    """The lanes of a server that a run connects."""
+    starts = Verb.GUEST_START in verbs and order.running
+    return list(order.lanes) if starts or Verb.GUEST_SPAWN in verbs else []
 
 
 def _has_lock_name(volume: VolumeView) -> bool:

@@ -14,7 +14,10 @@ from host_agent.verbs_disk import connect, forget_former
 
 
 def guest_spawn(ctx: Context, order: GuestOrder) -> dict[str, Any]:
-    """Define the guest with the disks of these lanes, and no others; run it if wanted."""
+    """Define the guest with the disks of these lanes, and no others; run it if wanted.
+
+    What an earlier run has connected is connected again: the host may have been restarted.
+    """
     if order.definition is None:
         raise final(
             "no_definition",
@@ -34,7 +37,7 @@ def guest_start(ctx: Context, order: GuestOrder) -> dict[str, Any]:
     """
     if order.running:
         for lane in order.lanes:
-            connect(ctx, lane, flow_of(ctx, lane).info())
+            _disk(ctx, lane)
         return {"power_state": ctx.guests.start(order.server_id).value}
     power = ctx.guests.power(order.server_id) or PowerState.NOSTATE
     return {"power_state": power.value}
@@ -83,8 +86,7 @@ def guest_stay(ctx: Context, order: GuestOrder) -> dict[str, Any]:
 
 
 def _disk(ctx: Context, lane: Lane) -> Disk:
-    """As the lane's own run has connected it, or else connected now."""
-    return disk_for(lane, lane.disk or connect(ctx, lane, flow_of(ctx, lane).info()))
+    return disk_for(lane, connect(ctx, lane, flow_of(ctx, lane).info()))
 
 
 def _disk_there(lane: Lane) -> Disk:

@@ -190,11 +190,14 @@ class Storm:
         down = [agent.name for agent in self.cloud.agents.values() if not agent.lives]
         if down:
             name = self.random.choice(down)
-            if self.random.random() < 0.5:
-                self._power_off(name)
-            else:
+            cut_off = self.random.random() >= 0.5
+            if cut_off:
                 self.cloud.isolated.add(name)
+            else:
+                self._power_off(name)
             self._fence(name)
+            if cut_off:  # other ticks may have come in between, that saw no fence yet
+                self.cloud.isolated.add(name)
 
     def _fence(self, name: str) -> None:
         self.cloud.note(f"operator: fence {name}, isolated: {sorted(self.cloud.isolated)}")
