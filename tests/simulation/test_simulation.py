@@ -40,7 +40,7 @@ def test_storms_contain_what_they_are_meant_to_test() -> None:
     """Every flow, every way an operation can go, and hosts that are fenced and come back."""
     flows: Counter[str] = Counter()
     topics: set[str] = set()
-    for seed in range(12):
+    for seed in range(30):
         storm = Storm(seed)
         storm.blow()
         topics |= {type(event).TOPIC for event, _ in storm.cloud.store.log}
