@@ -291,15 +291,18 @@ class Service:
 def undecided(host: str, said: Registration, unit: Unit) -> bool:
     """Whether a move is under way that decides what is this host's: then wait for it.
 
-    An evacuation may still take what is here; a live migration may have brought what it
-    shows, and nobody has said so yet; a resize may leave it here, to be reverted to.
+    An evacuation may still take what is here; a live migration may have brought the guest
+    that it shows, and nobody has said so yet; a resize may leave it here, to be reverted to.
     """
+    shown = {guest.server_id for guest in said.guests}
     attachments = [unit.get(Attachment, attachment_id) for attachment_id in said.connections]
-    servers = {guest.server_id for guest in said.guests}
-    servers |= {a.server_id for a in attachments if a.server_id is not None}
-    for instance in (unit.get(Instance, server_id) for server_id in servers):
-        flows = {"evacuate"} if instance.host == host else {"live_migrate", "resize"}
-        if any(claim.flow in flows for claim in instance.claims.values()):
+    connected = {a.server_id for a in attachments if a.server_id is not None}
+    for server_id in shown | connected:
+        instance = unit.get(Instance, server_id)
+        flows = {claim.flow for claim in instance.claims.values()}
+        if instance.host == host and "evacuate" in flows:
+            return True
+        if instance.host != host and server_id in shown and flows & {"live_migrate", "resize"}:
             return True
     return False
 
