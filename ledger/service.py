@@ -26,6 +26,7 @@ from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from handlers import operator, progress
 from handlers.engine import Wait, Work
+from handlers.plan import Place
 from host_agent.contract import ErrorKind, Registration, Report, StepError
 from host_agent.ports import Cinder, OldCinder, PortError
 from ledger.application import ConflictError
@@ -300,11 +301,18 @@ def undecided(host: str, said: Registration, unit: Unit) -> bool:
     for server_id in shown | connected:
         instance = unit.get(Instance, server_id)
         flows = {claim.flow for claim in instance.claims.values()}
-        if instance.host == host and "evacuate" in flows:
+        if instance.host == host and _leaving(host, instance, unit):
             return True
         if instance.host != host and server_id in shown and flows & {"live_migrate", "resize"}:
             return True
     return False
+
+
+def _leaving(host: str, instance: Instance, unit: Unit) -> bool:
+    """Whether the server is being evacuated from this host (and not to it)."""
+    evacuations = [op for op, claim in instance.claims.items() if claim.flow == "evacuate"]
+    plans = [progress.plan_of(unit.get(Operation, op)) for op in evacuations]
+    return any(plan.hosts.get(Place.SOURCE) == host for plan in plans)
 
 
 def leftovers(host: str, said: Registration, unit: Unit) -> tuple[list[str], list[str]]:
