@@ -49,8 +49,9 @@ class GuestCopies(Rules):
             raise PortError(
                 ErrorKind.FINAL,
                 "refresh_needs_stop",
-                f"Guest {server_id} runs and keeps {live.target} open by the old connection: "
-                "stop it, then refresh again.",
+                f"Guest {server_id} runs and keeps {live.target} open by the old connection: give "
+                "this operation up, then reboot the server hard, or stop and start it: it gets "
+                "the new one.",
             )
         self._define_as(server_id, disk.serial, _built(disk, found))
 

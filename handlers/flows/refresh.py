@@ -21,8 +21,10 @@ REFRESH = Flow(
             (
                 Step("refresh", Verb.ATTACHMENT_REFRESH),
                 Step("connect", Verb.VOLUME_CONNECT),
-                Step("replace", Verb.DISK_REPLACE),
+                # Before the disk is changed, which a guest that runs may have to refuse:
+                # it has the volume all the same, and Cinder should not wait to hear it.
                 Step("complete", Verb.ATTACHMENT_COMPLETE),
+                Step("replace", Verb.DISK_REPLACE),
             ),
         ),
     ),
