@@ -2,7 +2,8 @@
 
 A world gives the port under test and makes volumes.  The real one is used when
 LEDGER_LAB_CINDER holds the v3 endpoint of a Cinder without Keystone that has the
-volume types LEDGER_LAB_CINDER_TYPE (default "fake") and the same with "-multi".
+volume types LEDGER_LAB_CINDER_TYPE (default "fake"), the same with "-multi", and the
+encrypted "nfs-luks".
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from ledger.simulation.harness import RunningCinder, running_cinder
 
 LAB_ENDPOINT = os.environ.get("LEDGER_LAB_CINDER")
 LAB_TYPE = os.environ.get("LEDGER_LAB_CINDER_TYPE", "fake")
-READY_DEADLINE_S = 60.0
+LAB_LUKS_TYPE = "nfs-luks"
+#: Cinder's qemu-img measures how fast it can hash, by a clock that may not tick meanwhile.
+LUKS_ATTEMPTS = 10
+READY_DEADLINE_S = 180.0  # what is slow is no failure
 
 
 def connector(host: str = "compute-a", **more: Any) -> dict[str, Any]:
@@ -93,7 +97,7 @@ class World(Protocol):
     kind: str  # a volume type
     project: str  # ours
 
-    def new_volume(self, *, multiattach: bool = False) -> str: ...
+    def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str: ...
 
     def clean_later(self, volume_id: str) -> None: ...
 
@@ -114,8 +118,8 @@ class SimulatedWorld:
         self.faults = faults
         self.time = time_
 
-    def new_volume(self, *, multiattach: bool = False) -> str:
-        return self.model.add_volume(multiattach=multiattach).id
+    def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str:
+        return self.model.add_volume(multiattach=multiattach, encrypted=encrypted).id
 
     def clean_later(self, volume_id: str) -> None:
         """The model goes with the test."""
@@ -158,12 +162,22 @@ class LabWorld:
         self._cinder = cinder_client.Client("3.71", session=self._session)
         self._made: list[str] = []
 
-    def new_volume(self, *, multiattach: bool = False) -> str:
-        kind = LAB_TYPE + ("-multi" if multiattach else "")
-        volume_id: str = self._cinder.volumes.create(size=1, volume_type=kind).id
-        self.clean_later(volume_id)
+    def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str:
+        kind = LAB_LUKS_TYPE if encrypted else LAB_TYPE + ("-multi" if multiattach else "")
+        for _ in range(LUKS_ATTEMPTS):
+            volume_id: str = self._cinder.volumes.create(size=1, volume_type=kind).id
+            self.clean_later(volume_id)
+            if not encrypted or self._is_made(volume_id):
+                break
         until_available(self.port, volume_id)
         return volume_id
+
+    def _is_made(self, volume_id: str) -> bool:
+        def status() -> str:
+            return self.port.volume(volume_id).status
+
+        until(lambda: status() in ("available", "error"), f"volume {volume_id} is made")
+        return status() == "available"
 
     def clean_later(self, volume_id: str) -> None:
         self._made.append(volume_id)
@@ -173,14 +187,24 @@ class LabWorld:
 
     def clean(self) -> None:
         for volume_id in self._made:
+            until(lambda volume=volume_id: self._removed(volume), f"volume {volume_id} is deleted")  # type: ignore[misc]
+        self._session.session.close()
+
+    def _removed(self, volume_id: str) -> bool:
+        """Not while Cinder works on it: that would go on, whatever its status is reset to."""
+        try:
+            volume = self._cinder.volumes.get(volume_id)
+            if not volume.service_uuid and volume.status != "error":
+                return False  # is being made
             for row in self._cinder.attachments.list(search_opts={"volume_id": volume_id}):
                 self._cinder.attachments.delete(row.id)
-            try:
-                self._cinder.volumes.reset_state(volume_id, "available", attach_status="detached")
-                self._cinder.volumes.delete(volume_id)
-            except exceptions.NotFound:
-                continue
-        self._session.session.close()
+            self._cinder.volumes.reset_state(volume_id, "available", attach_status="detached")
+            self._cinder.volumes.delete(volume_id)
+        except exceptions.NotFound:
+            return True
+        except exceptions.BadRequest:
+            return False  # goes, by itself
+        return True
 
 
 @contextmanager
@@ -222,9 +246,12 @@ def attached(world: World, volume: str, server: str, host: str = "compute-a") ->
     return world.port.attachment(row.id)
 
 
-def until_available(port: Cinder, volume_id: str) -> None:
+def until(holds: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + READY_DEADLINE_S
-    while port.volume(volume_id).status != "available":
-        if time.monotonic() > deadline:
-            raise AssertionError(f"volume {volume_id} did not become available")
+    while not holds():
+        assert time.monotonic() < deadline, f"not in {READY_DEADLINE_S} s: {what}"
         time.sleep(0.02)
+
+
+def until_available(port: Cinder, volume_id: str) -> None:
+    until(lambda: port.volume(volume_id).status == "available", f"volume {volume_id} is available")

@@ -17,7 +17,9 @@ from host_agent.ports import Disk
 from host_agent.simulated import SimulatedGuests
 from host_agent.simulated_state import HOSTS, SCHEME, Store, guest_state, set_power
 
-WAIT_S = 30.0
+QEMU_NS = "http://libvirt.org/schemas/domain/qemu/1.0"
+#: Of a slow guest's 160 MiB: beyond what its firmware uses.  Minutes, longer than any test waits.
+FULL_FROM, FULL_MIB = 16 << 20, 128
 
 
 class Machine(Protocol):
@@ -213,7 +215,25 @@ class RealMachine:
         return str(path)
 
     def slow(self, server_id: str) -> None:
-        self.domain(server_id).migrateSetMaxSpeed(1)
+        """Its memory is full of what is no zero, and goes over at a MiB in a second.
+
+        A guest without a system has used next to none, and pages of zeros are not sent.
+        """
+        memory = self.path / "memory"
+        memory.write_bytes(b"\xa5" * (FULL_MIB << 20))
+        load = f"loader,file={memory},addr={FULL_FROM:#x},force-raw=on"
+        domain = self.domain(server_id)
+        xml = domain.XMLDesc(2)  # as it is defined
+        self.power(server_id, PowerState.SHUTDOWN)
+        self.connection.defineXML(
+            xml.replace(
+                "</domain>",
+                f"<q:commandline xmlns:q='{QEMU_NS}'><q:arg value='-device'/>"
+                f"<q:arg value='{load}'/></q:commandline></domain>",
+            )
+        )
+        self.power(server_id, PowerState.RUNNING)
+        domain.migrateSetMaxSpeed(1)
 
     def stubborn(self, server_id: str) -> None:
         """A guest without a system never lets go of a virtio-blk disk."""

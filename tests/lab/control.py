@@ -26,6 +26,7 @@ COMPLETE = ("POST", "/attachments/[^/]+/action$")
 DELETE = ("DELETE", "/attachments/[^/]+$")
 #: ... and of volumes.
 VOLUME_CREATE = ("POST", "/volumes$")
+VOLUME_DELETE = ("DELETE", "/volumes/[^/]+$")
 VOLUME_ACTION = ("POST", "/volumes/[^/]+/action$")
 _NAMES = {
     CREATE: "create",
@@ -149,8 +150,8 @@ class Lab:
         """The first host's: where guests are if nothing else is said."""
         return self.hosts[0].agent
 
-    def agent_on(self, host: str) -> Process:
-        return next(each.agent for each in self.hosts if each.name == host)
+    def host(self, name: str) -> Host:
+        return next(each for each in self.hosts if each.name == name)
 
     @property
     def libvirtd(self) -> Process:

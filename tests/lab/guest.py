@@ -33,8 +33,8 @@ HOSTS = {
 }
 PROJECT, USER = ENV["LAB_PROJECT"], ENV["LAB_USER"]
 
-BOOT_S = 90  # 4 s on an idle machine
-COMMAND_S = 30
+BOOT_S = 180  # 4 s on an idle machine
+COMMAND_S = 60
 #: Root ports are where virtio disks are plugged in; each takes one device.
 ROOT_PORTS = 6
 MEMORY_MIB = 160
@@ -291,14 +291,21 @@ class LabGuest:
 
     def disk(self, volume_id: str, *, persistent: bool = False) -> str | None:
         """Target name of the volume's disk in the live (or persistent) definition now."""
+        return self._of_disk(volume_id, "target", "dev", persistent=persistent)
+
+    def source(self, volume_id: str, *, persistent: bool = False) -> str | None:
+        """The file behind it."""
+        return self._of_disk(volume_id, "source", "file", persistent=persistent)
+
+    def _of_disk(self, volume_id: str, part: str, word: str, *, persistent: bool) -> str | None:
         if not persistent and not self.domain.isActive():
             return None
         flags = libvirt.VIR_DOMAIN_XML_INACTIVE if persistent else 0
         tree = ET.fromstring(self.domain.XMLDesc(flags))
         for disk in tree.iterfind("devices/disk"):
             if disk.findtext("serial") == volume_id:
-                target = disk.find("target")
-                return None if target is None else target.get("dev")
+                found = disk.find(part)
+                return None if found is None else found.get(word)
         return None
 
     def take_away(self, volume_id: str) -> None:

@@ -46,13 +46,20 @@ class Moving:
 
     def assert_writes_on(self) -> None:
         """It never stopped, and all it wrote is on the volumes."""
+        last = self.stop_writing()
+        self.detach()
+        self.assert_kept(last)
+
+    def stop_writing(self) -> list[int]:
+        """It writes still, and then no more; the last it wrote to each volume."""
         with self.guest.console() as console:
             for writer in self._writers:
                 writer.wait_progress(console)
-            last = [writer.stop(console) for writer in self._writers]
+            return [writer.stop(console) for writer in self._writers]
+
+    def detach(self) -> None:
         for volume in self.volumes:
             self.lab.cloud.detach(self.guest.id, volume)
-        self.assert_kept(last)
 
     def assert_kept(self, last: list[int]) -> None:
         for volume, count in zip(self.volumes, last, strict=True):

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 LAB_SRC = Path(__file__).parent
 
 
@@ -22,6 +24,10 @@ LAB_DIR = Path(ENV["LAB_DIR"])
 FULL = os.environ.get("LAB_TIER") == "full"
 #: When a request to Cinder is held for somebody to die; after it is the harder case.
 WHEN = ["before", "after"] if FULL else ["after"]
+
+
+#: What the quick tier shows by a test in which somebody dies: it asserts no less.
+without_deaths = pytest.mark.skipif(not FULL, reason="full tier: the one with deaths shows it too")
 
 
 def some(*cases: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import pytest
 from tests.lab.control import COMPLETE, CREATE, DELETE, Lab, name_of
 from tests.lab.guest import wait_until
 from tests.lab.moving import HERE, THERE, Moving
-from tests.lab.settings import WHEN, some
+from tests.lab.settings import WHEN, some, without_deaths
 from tests.lab.world import SETTLE_S
 
 pytestmark = pytest.mark.lab
@@ -95,22 +95,53 @@ def test_the_service_dies_while_the_guest_moves(lab: Lab, moving: Moving) -> Non
     moving.assert_writes_on()
 
 
+def evacuate(moving: Moving) -> None:
+    moving.lab.cloud.admin("server", "evacuate", "--host", THERE, moving.guest.id)
+
+
+def assert_evacuated(moving: Moving) -> None:
+    """It is there, with all that it wrote, and starts."""
+    assert moving.outcome("evacuate") == "completed"
+    moving.guest.moved_to(THERE)
+    moving.lab.ledger.wait_status(moving.guest.id, "SHUTOFF")  # as Nova's, since 2.95
+    moving.assert_kept(moving.written)
+    moving.lab.cloud.admin("server", "start", moving.guest.id)
+    moving.guest.wait_booted(2)
+
+
+def assert_cleared_up(moving: Moving) -> None:
+    """The old host came back with the guest's definition, and with what it had connected."""
+    wait_until(lambda: moving.guest.defined_on() == [THERE], "the old host to clear up", SETTLE_S)
+    moving.assert_on(THERE)
+    moving.detach()
+
+
+@without_deaths
 def test_a_guest_of_a_dead_host_runs_on_the_other_one_with_all_it_wrote(
     lab: Lab, moving: Moving
 ) -> None:
     with dead(lab):
-        lab.cloud.admin("server", "evacuate", "--host", THERE, moving.guest.id)
-        assert moving.outcome("evacuate") == "completed"
-        moving.guest.moved_to(THERE)
-        lab.ledger.wait_status(moving.guest.id, "SHUTOFF")  # as Nova's, since 2.95
-        moving.assert_kept(moving.written)
-        lab.cloud.admin("server", "start", moving.guest.id)
-        moving.guest.wait_booted(2)
-    # It came back with the guest's definition, and with what it had connected.
-    wait_until(lambda: moving.guest.defined_on() == [THERE], "the old host to clear up", SETTLE_S)
-    moving.assert_on(THERE)
-    for volume in moving.volumes:
-        lab.cloud.detach(moving.guest.id, volume)
+        evacuate(moving)
+        assert_evacuated(moving)
+    assert_cleared_up(moving)
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("call", some(COMPLETE, CREATE), ids=name_of)
+def test_agent_and_service_die_in_the_evacuation_of_a_dead_host(
+    call: tuple[str, str], when: str, lab: Lab, moving: Moving
+) -> None:
+    """Who takes the guest in, then who gives up what the dead host had."""
+    _, second = lab.hosts
+    with dead(lab):
+        with lab.gate.hold(*call, when) as wait_held:
+            evacuate(moving)
+            wait_held()
+            second.agent.kill()
+        with lab.dying(lab.service, DELETE, when):
+            second.agent.start()
+        assert_evacuated(moving)
+    assert_cleared_up(moving)
 
 
 def shelve(moving: Moving) -> None:
@@ -137,10 +168,10 @@ def assert_unshelved(moving: Moving) -> None:
     moving.guest.moved_to(THERE)
     moving.guest.wait_booted(2)
     moving.assert_on(THERE)
-    for volume in moving.volumes:
-        moving.lab.cloud.detach(moving.guest.id, volume)
+    moving.detach()
 
 
+@without_deaths
 def test_a_shelved_guest_keeps_its_volumes_and_comes_back_on_the_other_host(
     moving: Moving,
 ) -> None:

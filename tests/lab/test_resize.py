@@ -42,8 +42,7 @@ def assert_settled(moving: Moving, flow: str, host: str) -> None:
     moving.guest.wait_booted(2 if host == THERE else 3)
     moving.assert_on(host)
     moving.lab.ledger.wait_status(moving.guest.id, "ACTIVE")
-    for volume in moving.volumes:
-        moving.lab.cloud.detach(moving.guest.id, volume)
+    moving.detach()
     moving.assert_kept(moving.written)
 
 

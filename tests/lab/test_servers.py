@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 from cinderclient import exceptions as cinder_errors
 
-from tests.lab.control import COMPLETE, CREATE, UPDATE, VOLUME_CREATE, Lab, name_of
+from tests.lab.control import (
+    COMPLETE,
+    CREATE,
+    DELETE,
+    UPDATE,
+    VOLUME_CREATE,
+    VOLUME_DELETE,
+    Lab,
+    name_of,
+)
 from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
-from tests.lab.settings import WHEN, some
+from tests.lab.settings import WHEN, some, without_deaths
 from tests.lab.world import SETTLE_S, VOLUME_GB, CliError
 
 pytestmark = pytest.mark.lab
@@ -99,6 +108,7 @@ def delete(lab: Lab, guest: LabGuest) -> None:
     lab.cloud.openstack("server", "delete", guest.id)
 
 
+@without_deaths
 def test_a_server_boots_from_its_volume_and_what_was_made_for_it_goes_with_it(
     lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:
@@ -116,7 +126,7 @@ def known(lab: Lab) -> set[str]:
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("call", some(VOLUME_CREATE, CREATE, COMPLETE), ids=name_of)
-def test_the_service_dies_while_a_server_is_built(
+def test_the_service_dies_while_a_server_is_built_and_while_it_is_deleted(
     call: tuple[str, str], when: str, lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:
     root = bootable("red")
@@ -125,35 +135,38 @@ def test_the_service_dies_while_a_server_is_built(
         guest = build(root)
     made = assert_built(lab, guest, root)
     assert known(lab) - before == {made}, "it is made once"
-    delete(lab, guest)
+    with lab.dying(lab.service, VOLUME_DELETE, when):
+        delete(lab, guest)
     assert_deleted(lab, guest, root, made)
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_the_agent_dies_while_it_builds_a_server(
+def test_the_agent_dies_while_it_builds_a_server_and_while_it_deletes_it(
     when: str, lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:
     root = bootable("red")
     with lab.gate.hold(*COMPLETE, when) as wait_held:
         guest = build(root)
         wait_held()
-        agent = lab.agent_on(lab.ledger.operation("boot", root)["host"])
+        agent = lab.host(lab.ledger.operation("boot", root)["host"]).agent
         agent.kill()
     agent.start()
     made = assert_built(lab, guest, root)
-    delete(lab, guest)
+    with lab.dying(agent, DELETE, when):
+        delete(lab, guest)
     assert_deleted(lab, guest, root, made)
 
 
+@pytest.mark.parametrize("dies", some(True, False), ids=["nobody-dies", "agent-dies"].__getitem__)
 def test_a_server_is_rebooted_by_what_cinder_says_of_its_volumes_now(
-    lab: Lab, build: Build, bootable: Callable[[str], str]
+    dies: bool, lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:
     root = bootable("red")
     guest = build(root)
     made = assert_built(lab, guest, root)
     assert_boots(guest, "red", made)
     before = guest.domain.ID()
-    lab.cloud.openstack("server", "reboot", "--hard", guest.id)
+    reboot(lab, guest, root, dies=dies)
     operation = lab.ledger.wait_outcome("reboot", root)
     assert operation["outcome"] == "completed"
     done = {(step["volume_id"], step["step"]) for step in operation["steps"]}
@@ -163,6 +176,17 @@ def test_a_server_is_rebooted_by_what_cinder_says_of_its_volumes_now(
     assert_boots(guest, "red", made)
     delete(lab, guest)
     assert_deleted(lab, guest, root, made)
+
+
+def reboot(lab: Lab, guest: LabGuest, root: str, *, dies: bool) -> None:
+    """Its agent may die when libvirt is asked to stop the guest, or to start it anew."""
+    host = lab.host(guest.host)
+    with host.libvirtd.stopped() if dies else contextlib.nullcontext():
+        lab.cloud.openstack("server", "reboot", "--hard", guest.id)
+        if dies:
+            lab.ledger.wait_step("reboot", root, "connect")
+            host.agent.kill()
+    host.agent.start()
 
 
 @contextlib.contextmanager
@@ -201,6 +225,7 @@ def add_root(lab: Lab, guest: LabGuest, volume: str) -> None:
     lab.ledger.as_user("server", "add", "volume", guest.id, volume, "--root")
 
 
+@without_deaths
 def test_a_stopped_server_boots_from_what_took_the_place_of_its_root(
     lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:
@@ -215,6 +240,6 @@ def test_the_agent_dies_while_a_root_is_attached(
 ) -> None:
     with (
         root_changed(lab, build, bootable) as (guest, blue),
-        lab.dying(lab.agent_on(guest.host), call, when),
+        lab.dying(lab.host(guest.host).agent, call, when),
     ):
         add_root(lab, guest, blue)

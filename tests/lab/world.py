@@ -7,8 +7,10 @@ directly where the CLI does not show what is asked.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from keystoneauth1 import loading, session
 from tests.lab.guest import wait_until
 from tests.lab.settings import ENV, LAB_DIR
 
-SETTLE_S = 60  # for anything the cloud does, on two busy cores
+SETTLE_S = 120  # for anything the cloud does, on two busy cores
 CLI_S = 90
 VOLUME_GB = 1
 NEWEST = "2.95"  # by then a server is unshelved to a host, and what evacuated stays off
@@ -129,6 +131,20 @@ class Cloud:
             self._image(volume_id),
         ]
         subprocess.run(write, check=True, capture_output=True)
+
+    def move_export(self, volume_id: str, address: str) -> None:
+        """The file server's address is another: Cinder mounts it there, and has it noted."""
+        database = sqlite3.connect(LAB_DIR / "cinder/cinder.sqlite", timeout=CLI_S)
+        with contextlib.closing(database), database:
+            of_volume = "FROM volumes WHERE id = ?"
+            [before] = database.execute(f"SELECT provider_location {of_volume}", [volume_id])
+            moved = f"{address}:{before[0].partition(':')[2]}"
+            change = "UPDATE volumes SET provider_location = ? WHERE id = ?"
+            database.execute(change, [moved, volume_id])
+        mounted = LAB_DIR / "mnt-cinder" / hashlib.md5(moved.encode()).hexdigest()
+        if not mounted.is_mount():
+            mounted.mkdir(exist_ok=True)
+            subprocess.run(["mount", "-t", "nfs", moved, str(mounted)], check=True)
 
     def make_bootable(self, volume_id: str, system: str) -> None:
         """Write the tiny Linux on the volume; booted from there its kernel is told `system`."""
