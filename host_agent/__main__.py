@@ -144,6 +144,7 @@ async def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         brick=host.brick,
         guests=host.guests,
         users=link,
+        keys=settings.key_managers(),
         records=records,
         multiattach=capabilities["multiattach"],
     )

@@ -24,11 +24,12 @@ from typing import Any
 from host_agent import connection
 from host_agent.config import BrickSection
 from host_agent.contract import ErrorKind
-from host_agent.ports import ConnectionInfo, PortError
+from host_agent.ports import ConnectionInfo, Encryption, PortError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import
     import os_brick
+    import os_brick.encryptors.luks
     import os_brick.exception
     import os_brick.initiator.connector
     import os_brick.privileged
@@ -37,6 +38,8 @@ with warnings.catch_warnings():
 
 #: Protocols whose "device" is a file below a mount point.
 FILE_SYSTEMS = frozenset({"nfs", "glusterfs", "scality", "quobyte", "vzstorage"})
+#: How such a file begins.
+QCOW2 = b"QFI\xfb"
 
 _NEVER = (
     os_brick.exception.InvalidConnectorProtocol,
@@ -108,7 +111,22 @@ class OsBrick:
                 "no_device_path",
                 f"os-brick gives no path for a volume of type {kind}: no guest can use it here.",
             )
-        return {**_source(path), "format": connection.image_format(info)}
+        source = _source(path)
+        return {**source, "format": _format(source, info)}
+
+    def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
+        if source["type"] != "block":
+            return
+        luks, helper, path = os_brick.encryptors.luks, self._settings.root_helper, source["path"]
+        try:
+            if not luks.is_luks(helper, path):
+                how = {"cipher": encryption.cipher, "key_size": encryption.key_size}
+                info = {"data": {"device_path": path}}
+                # Of LUKS 1, which QEMU knows; os-brick shows no other way to do just this.
+                luks.LuksEncryptor(helper, info, None)._format_volume(passphrase, **how)  # noqa: SLF001
+        except Exception as error:
+            text = f"The volume could not be made a LUKS one at {path}: {_text(error)}"
+            raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error
 
     def disconnect(self, info: ConnectionInfo) -> None:
         kind = connection.driver(info)
@@ -154,16 +172,39 @@ def _source(path: str) -> dict[str, Any]:
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
-        raise PortError(
-            ErrorKind.RETRYABLE,
-            "device_missing",
-            f"os-brick has connected the volume, but {path} cannot be used: {error.strerror}.",
-        ) from error
+        raise _unusable(path, error) from error
     if stat.S_ISBLK(mode):
         return {"type": "block", "path": path}
     if stat.S_ISREG(mode):
         return {"type": "file", "path": path}
     raise PortError(ErrorKind.FINAL, "bad_device", f"{path} is neither a block device nor a file.")
+
+
+def _unusable(path: str, error: OSError) -> PortError:
+    return PortError(
+        ErrorKind.RETRYABLE,
+        "device_missing",
+        f"os-brick has connected the volume, but {path} cannot be used: {error.strerror}.",
+    )
+
+
+def _format(source: dict[str, Any], info: ConnectionInfo) -> str:
+    """What the driver says; but Cinder's NFS driver (29) calls encrypted files raw that are qcow2.
+
+    So of these the file itself is asked.  Of no others: what a guest wrote to the beginning
+    of a raw file could look like anything, and no guest writes there if it is encrypted.
+    """
+    if info.get("encrypted") and source["type"] == "file" and _begins_with(source["path"], QCOW2):
+        return "qcow2"
+    return connection.image_format(info)
+
+
+def _begins_with(path: str, magic: bytes) -> bool:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError as error:
+        raise _unusable(path, error) from error
 
 
 def _text(error: Exception) -> str:

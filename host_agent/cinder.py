@@ -36,7 +36,14 @@ from host_agent.cinder_calls import (
 )
 from host_agent.cinder_session import Caller, CinderSettings, agree
 from host_agent.contract import ErrorKind
-from host_agent.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError, VolumeView
+from host_agent.ports import (
+    AttachmentView,
+    ConnectionInfo,
+    Encryption,
+    OldAttachment,
+    PortError,
+    VolumeView,
+)
 
 __all__ = [
     "MADE_FOR",
@@ -48,6 +55,7 @@ __all__ = [
     "attachment_view",
     "connection_view",
     "delete_volume",
+    "encryption_view",
     "end_migration",
     "error_of_status",
     "is_leaving",
@@ -83,6 +91,16 @@ def volume_view(data: Mapping[str, Any]) -> VolumeView:
         project_id=data.get("os-vol-tenant-attr:tenant_id"),
         name=data.get("name"),
         migration_status=data.get("migration_status"),
+    )
+
+
+def encryption_view(data: Mapping[str, Any]) -> Encryption:
+    """From Cinder's JSON; of a volume that is not encrypted it names no provider."""
+    return Encryption(
+        provider=data.get("provider"),
+        key_id=data.get("encryption_key_id"),
+        cipher=data.get("cipher"),
+        key_size=data.get("key_size"),
     )
 
 
@@ -169,6 +187,11 @@ class CinderClient(Caller):
 
     def volume(self, volume_id: str) -> VolumeView:
         return self._call(lambda cinder: volume_view(cinder.volumes.get(volume_id).to_dict()))
+
+    def encryption(self, volume_id: str) -> Encryption:
+        return self._call(
+            lambda cinder: encryption_view(cinder.volumes.get_encryption_metadata(volume_id))
+        )
 
     def attachment(self, attachment_id: str) -> AttachmentView:
         return self._call(

@@ -35,10 +35,12 @@ class NewFlow:
 
     def __init__(self, ctx: Context, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
+        self._shown: AttachmentView | None = None  # by `info`, which a verb begins with
 
     def info(self) -> ConnectionInfo:
         """How to connect; FINAL `not_connected` before the attachment has a connector."""
-        return _connection_of(self._view())
+        self._shown = self._view()
+        return _connection_of(self._shown)
 
     def create(self) -> Made:
         """One of this host's own, in place of what earlier attempts may have left.
@@ -66,7 +68,7 @@ class NewFlow:
         return self._learnt(view) if view.connection_info else self.info()
 
     def complete(self, _device: str) -> None:
-        view = self._view()
+        view = self._shown or self._view()
         if view.status == "attached":
             return
         self._ctx.cinder.attachment_complete(view.id)

@@ -31,6 +31,7 @@ from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading, service_token, session
 
 from host_agent.cinder_calls import Backoff, Retry, error_of_status, port_error
+from host_agent.cinder_http import Transport
 from host_agent.contract import ErrorKind
 from host_agent.ports import PortError
 
@@ -114,6 +115,7 @@ class Dialogue:
             auth=self._auth(),
             verify=False if settings.insecure else settings.cacert or True,
             additional_headers=self._headers(),
+            session=Transport(),
         )
         # requests takes a pair; the constructor of Session only a number.
         self._session.timeout = (  # type: ignore[assignment]
@@ -125,10 +127,10 @@ class Dialogue:
         settings = self._settings
         if settings.auth is None:
             return noauth.CinderNoAuthPlugin(settings.user_id, self._project(), endpoint="")
-        user_auth = _load_auth(settings.auth)
+        user_auth = load_auth(settings.auth)
         if not settings.service_token:
             return user_auth
-        self._service_auth = _load_auth(settings.service_auth or settings.auth)
+        self._service_auth = load_auth(settings.service_auth or settings.auth)
         return service_token.ServiceTokenAuthWrapper(
             user_auth=user_auth, service_auth=self._service_auth
         )
@@ -233,7 +235,8 @@ class Dialogue:
             raise PortError(ErrorKind.FINAL, "no_service_token", text)
 
 
-def _load_auth(options: Mapping[str, Any]) -> Any:
+def load_auth(options: Mapping[str, Any]) -> Any:
+    """A keystoneauth plugin, from its options by name ("auth_type", "auth_url", ...)."""
     values = {name.replace("-", "_"): value for name, value in options.items()}
     plugin: Any = loading.get_plugin_loader(values.pop("auth_type", "password"))
     return plugin.load_from_options(**values)

@@ -20,6 +20,7 @@ from host_agent.cinder import CinderSettings
 from host_agent.context import Waits
 from host_agent.executor import Limits
 from host_agent.guests import Patience
+from host_agent.keys import Barbican, KeyManagers
 from host_agent.ledger_client import LinkSettings
 
 ENV_PREFIX = "ATTACHMENT_LEDGER_AGENT_"
@@ -97,6 +98,21 @@ class BrickSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeysSection:
+    """[keys].  Where the keys of encrypted volumes are: what Cinder has in its [key_manager].
+
+    `fixed_key` (hexadecimal), or the file that holds it, is ConfKeyManager's.  `barbican` is
+    the URL of one, or "catalog": where Keystone says.  `auth` are the options of the user
+    that reads keys there; None means the user of [cinder].
+    """
+
+    fixed_key: str = field(default="", repr=False)
+    fixed_key_file: str = ""
+    barbican: str = ""
+    auth: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings.  `cinder_options` are CinderSettings' fields by name: [cinder]."""
 
@@ -105,6 +121,7 @@ class Settings:
     libvirt: LibvirtSection
     brick: BrickSection
     cinder: CinderSettings
+    keys: KeysSection
 
     def link(self) -> LinkSettings:
         return LinkSettings(
@@ -131,6 +148,14 @@ class Settings:
             shutdown_timeout_s=self.libvirt.shutdown_timeout_s,
         )
 
+    def key_managers(self) -> KeyManagers:
+        """ValueError if the fixed key is none."""
+        barbican = None
+        if self.keys.barbican:
+            who = dataclasses.replace(self.cinder, auth=self.keys.auth or self.cinder.auth)
+            barbican = Barbican(who, self.keys.barbican.removeprefix("catalog"))
+        return KeyManagers(self.keys.fixed_key, barbican)
+
     def migration(self) -> dict[str, str] | None:
         """How guests migrate to this host, for its registration; None: they cannot."""
         if not self.libvirt.migration_uri:
@@ -144,6 +169,7 @@ _SECTIONS: dict[str, type] = {
     "libvirt": LibvirtSection,
     "brick": BrickSection,
     "cinder": CinderSettings,
+    "keys": KeysSection,
 }
 
 
@@ -163,7 +189,7 @@ def load(
         for name, kind in _SECTIONS.items()
     }
     settings = Settings(**sections)
-    return _with_token(settings)
+    return _with_secrets(settings)
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -253,16 +279,27 @@ def _parsed(text: str, kind: type, where: str) -> Any:
         raise ConfigError(f"{where}: is {text!r}, expected {_NAMES[kind]}") from None
 
 
-def _with_token(settings: Settings) -> Settings:
-    ledger = settings.ledger
-    if ledger.token and ledger.token_file:
-        raise ConfigError("[ledger] token and token_file are both set: keep one")
-    if not ledger.token_file:
-        return settings
+def _with_secrets(settings: Settings) -> Settings:
+    """With what stands in files of its own."""
+    return dataclasses.replace(
+        settings,
+        ledger=_with_secret("ledger", settings.ledger, "token"),
+        keys=_with_secret("keys", settings.keys, "fixed_key"),
+    )
+
+
+def _with_secret(section: str, values: S, key: str) -> S:
+    """`key` from the file that `<key>_file` names."""
+    named = getattr(values, f"{key}_file")
+    if not named:
+        return values
+    if getattr(values, key):
+        raise ConfigError(f"[{section}] {key} and {key}_file are both set: keep one")
     try:
-        token = Path(ledger.token_file).read_text().strip()
+        secret = Path(named).read_text().strip()
     except OSError as error:
         raise ConfigError(
-            f"[ledger] token_file {ledger.token_file}: cannot be read: {error.strerror}"
+            f"[{section}] {key}_file {named}: cannot be read: {error.strerror}"
         ) from error
-    return dataclasses.replace(settings, ledger=dataclasses.replace(ledger, token=token))
+    changed: S = dataclasses.replace(values, **{key: secret})  # type: ignore[type-var]
+    return changed

@@ -11,7 +11,18 @@ from typing import Any, Protocol
 
 from host_agent import connection
 from host_agent.contract import ErrorKind, Lane
-from host_agent.ports import Brick, Cinder, DiskState, Guests, OldCinder, PortError, Users, Watch
+from host_agent.keys import NO_KEYS
+from host_agent.ports import (
+    Brick,
+    Cinder,
+    DiskState,
+    Guests,
+    Keys,
+    OldCinder,
+    PortError,
+    Users,
+    Watch,
+)
 from host_agent.records import Records
 
 
@@ -61,6 +72,7 @@ class Context:
     users: Users
     clock: Clock
     waits: Waits
+    keys: Keys = NO_KEYS
     watch: Watch = field(default_factory=Unwatched)
     records: Records = field(default_factory=dict)
     multiattach: bool = True

@@ -148,16 +148,19 @@ def boot_order(disk: Disk) -> str:
 
 
 def _source(source: dict[str, Any]) -> ET.Element:
-    if source["type"] == "block":
-        return ET.Element("source", dev=str(source["path"]))
-    if source["type"] == "file":
-        return ET.Element("source", file=str(source["path"]))
-    element = ET.Element("source", protocol=source["protocol"], name=source["name"])
-    for host, port in source["hosts"]:
-        ET.SubElement(element, "host", name=str(host), port=str(port))
+    element = ET.Element("source")
+    if source["type"] == "network":
+        element.attrib.update(protocol=source["protocol"], name=source["name"])
+        for host, port in source["hosts"]:
+            ET.SubElement(element, "host", name=str(host), port=str(port))
+    else:
+        element.set("dev" if source["type"] == "block" else "file", str(source["path"]))
     if auth := source.get("auth"):
         node = ET.SubElement(element, "auth", username=str(auth["user"]))
         ET.SubElement(node, "secret", type="ceph", uuid=str(auth["secret_uuid"]))
+    if encryption := source.get("encryption"):
+        node = ET.SubElement(element, "encryption", format=str(encryption["format"]))
+        ET.SubElement(node, "secret", type="passphrase", uuid=str(encryption["secret_uuid"]))
     return element
 
 
@@ -215,7 +218,8 @@ Place = tuple[Any, ...]
 
 def place_of(disk: str) -> Place | None:
     """Where the data of this `<disk>` is; None: nowhere, like an empty drive."""
-    return _place(ET.fromstring(disk).find("source"))  # noqa: S314 - libvirt's or our own
+    element = ET.fromstring(disk)  # noqa: S314 - libvirt's or our own
+    return _place(element.find("source"), element.find("encryption/secret"))
 
 
 def place(source: dict[str, Any]) -> Place:
@@ -233,10 +237,19 @@ def mirror_of(disk: str) -> Mirror | None:
     return Mirror(where, ready=mirror.get("ready") == "yes")
 
 
-def _place(source: ET.Element | None) -> Place | None:
+def secret_of(disk: str) -> str | None:
+    """The hypervisor's secret that unlocks the data of this `<disk>`."""
+    found = place_of(disk)
+    return found[-1] if found else None
+
+
+def _place(source: ET.Element | None, key: ET.Element | None = None) -> Place | None:
+    """`key`: what unlocks it, where that stands beside the source, as Nova writes it."""
     if source is None:
         return None
     auth, secret = source.find("auth"), source.find("auth/secret")
+    own = source.find("encryption/secret")
+    key = own if own is not None else key
     return (
         source.get("dev") or source.get("file"),
         source.get("protocol"),
@@ -244,6 +257,7 @@ def _place(source: ET.Element | None) -> Place | None:
         tuple(sorted((h.get("name", ""), h.get("port", "")) for h in source.iterfind("host"))),
         auth.get("username") if auth is not None else None,
         secret.get("uuid") if secret is not None else None,
+        key.get("uuid") if key is not None else None,
     )
 
 
@@ -259,6 +273,8 @@ def short(where: Place) -> str | None:
 
 def set_source(disk: ET.Element, source: dict[str, Any]) -> None:
     """Point a `<disk>` to the same data as another host sees it."""
+    for node in disk.findall("encryption"):
+        disk.remove(node)
     old = disk.find("source")
     at = 0 if old is None else list(disk).index(old)
     if old is not None:

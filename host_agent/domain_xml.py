@@ -81,6 +81,11 @@ def for_destination(domain: str, disks: Sequence[Disk]) -> str:
                 f"The guest has volume {found.serial} as {found.target}, which is not among those "
                 "made ready at the destination."
             )
+        if (disk_xml.secret_of(found.xml) is None) != ("encryption" not in disk.source):
+            raise DefinitionError(
+                f"Volume {found.serial} is encrypted on one side only: the guest would write over "
+                "what it has, or read nothing of it."
+            )
         disk_xml.set_source(element, disk.source)
     _unbind_displays(root)
     return ET.tostring(root, encoding="unicode")

@@ -46,9 +46,10 @@ from host_agent.contract import (
     StepError,
     Verb,
 )
+from host_agent.keys import NO_KEYS
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
-from host_agent.ports import Brick, Cinder, Guests, OldCinder, PortError, Users, VolumeView
+from host_agent.ports import Brick, Cinder, Guests, Keys, OldCinder, PortError, Users, VolumeView
 from host_agent.records import Records
 from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs_cinder import wait_until
@@ -99,6 +100,7 @@ class World:
     brick: Brick
     guests: Guests
     users: Users
+    keys: Keys = NO_KEYS
     records: Records = field(default_factory=dict)
     multiattach: bool = True
 

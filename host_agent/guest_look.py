@@ -28,6 +28,7 @@ CHANGES_MAX = 5
 _KINDS = {
     Trouble.UNREACHABLE: ErrorKind.RETRYABLE,
     Trouble.BUSY: ErrorKind.RETRYABLE,
+    Trouble.SECRET_MISSING: ErrorKind.RETRYABLE,  # the daemon was restarted: it is made again
     Trouble.LOST: ErrorKind.UNKNOWN,
 }
 _CODES = {
@@ -37,6 +38,7 @@ _CODES = {
     Trouble.UNREACHABLE: "hypervisor_unreachable",
     Trouble.LOST: "hypervisor_lost",
     Trouble.BUSY: "guest_busy",
+    Trouble.SECRET_MISSING: "secret_missing",
 }
 #: The world moved between our look and our act: look again.
 MOVED = frozenset(

@@ -25,6 +25,7 @@ class Trouble(StrEnum):
     BUSY = "busy"  # a job (migration, block copy) has the guest or the disk
     DOMAIN_ACTIVE = "domain_active"  # asked to start a guest that runs
     UNPLUGGING = "unplugging"  # asked before: the guest has not answered yet
+    SECRET_MISSING = "secret_missing"  # noqa: S105 - or its value
     UNREACHABLE = "unreachable"  # no connection: it did not get the request
     LOST = "lost"  # the connection broke during the call: it may have happened
     OTHER = "other"
@@ -101,6 +102,11 @@ class Hypervisor(Protocol):
 
     def update(self, server_id: str, disk: str) -> None:
         """In the persistent definition, put this disk in place of the one of its name."""
+
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        """See Guests."""
+
+    def drop_secret(self, volume_id: str) -> None: ...
 
     def define(self, domain: str) -> None: ...
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from host_agent.context import Clock, is_missing
+from host_agent.encryption import is_encrypted
 from host_agent.executor import World
 from host_agent.locks import Locks, volume_names
 from host_agent.ports import PortError, VolumeView
@@ -68,6 +69,8 @@ class Leftovers:
                 _LOG.warning("disconnecting volume %s: it is not this host's any more", volume_id)
                 for info in record.infos:
                     self._world.brick.disconnect(info)
+                if is_encrypted(record.infos):
+                    self._world.guests.drop_secret(volume_id)
             self._world.records.pop(record.attachment_id, None)
 
     def _volume(self, volume_id: str) -> VolumeView | None:

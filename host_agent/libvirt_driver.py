@@ -20,6 +20,7 @@ from typing import Any
 
 import libvirt
 
+from host_agent import libvirt_secrets
 from host_agent.contract import PowerState
 from host_agent.hypervisor import Domain, HypervisorError, Job, Route, Trouble
 
@@ -44,6 +45,7 @@ _HELD_BY_MIGRATION = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRA
 _TROUBLES = {
     libvirt.VIR_ERR_NO_DOMAIN: Trouble.DOMAIN_MISSING,
     libvirt.VIR_ERR_DEVICE_MISSING: Trouble.DEVICE_MISSING,
+    libvirt.VIR_ERR_NO_SECRET: Trouble.SECRET_MISSING,
     libvirt.VIR_ERR_BLOCK_COPY_ACTIVE: Trouble.BUSY,
     libvirt.VIR_ERR_OPERATION_TIMEOUT: Trouble.BUSY,  # another job has the domain
 }
@@ -148,6 +150,14 @@ class Libvirt:
     def update(self, server_id: str, disk: str) -> None:
         with self._changing(server_id) as domain:
             domain.updateDeviceFlags(disk, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
+
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        with self._asking() as connection:
+            return libvirt_secrets.keep(connection, volume_id, passphrase)
+
+    def drop_secret(self, volume_id: str) -> None:
+        with self._asking() as connection:
+            libvirt_secrets.drop(connection, volume_id)
 
     def define(self, domain: str) -> None:
         with self._asking() as connection:

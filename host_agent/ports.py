@@ -72,6 +72,19 @@ class AttachmentView:
         return f"AttachmentView({self.id}, {self.status}, connected={bool(self.connection_info)})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Encryption:
+    """How a volume is encrypted, as Cinder tells it; None and "" for one that is not.
+
+    `provider` is "luks", "luks2", "plain", or the path of a class, as in Cinder's early days.
+    """
+
+    provider: str | None
+    key_id: str | None  # the key manager's
+    cipher: str | None
+    key_size: int | None
+
+
 class Cinder(Protocol):
     """The part of the Block Storage API v3 (>= 3.44) that the flows use."""
 
@@ -79,6 +92,7 @@ class Cinder(Protocol):
         """Whether Cinder offers v3 >= 3.44; without it only volumes and `OldCinder` work."""
 
     def volume(self, volume_id: str) -> VolumeView: ...
+    def encryption(self, volume_id: str) -> Encryption: ...
     def attachment(self, attachment_id: str) -> AttachmentView: ...
     def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
         """All of the pair, with their connection information."""
@@ -131,13 +145,24 @@ class OldCinder(Protocol):
     def old_attachments(self, volume_id: str) -> list[OldAttachment]: ...
 
 
+class Keys(Protocol):
+    """The key manager: Barbican, or Cinder's one fixed key."""
+
+    def passphrase(self, key_id: str) -> str:
+        """What unlocks the volumes of this key.
+
+        FINAL `no_key_manager`, `no_key`, `key_forbidden`; RETRYABLE `key_manager_unavailable`.
+        """
+
+
 @dataclass(frozen=True, kw_only=True)
 class Disk:
     """A disk for a guest: where its data is and how the guest shall see it.
 
     `source` is one of {"type": "block"|"file", "path": ...} or {"type":
     "network", "protocol": "rbd", "name": ..., "hosts": [[host, port], ...],
-    "auth": {"user": ..., "secret_uuid": ...} | None}.
+    "auth": {"user": ..., "secret_uuid": ...} | None}; of an encrypted volume with
+    "encryption": {"format": "luks", "secret_uuid": ...}, the hypervisor's secret.
     """
 
     serial: str  # the volume's id when it was plugged first, as Nova sets it
@@ -176,6 +201,12 @@ class Brick(Protocol):
         Returns the `source` of a Disk (see there), plus "format".
         """
 
+    def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
+        """Make a blank block device a LUKS volume; one that is LUKS stays as it is.
+
+        Cinder leaves that to the first host (cinder LP 1739442), but for files and RBD.
+        """
+
     def disconnect(self, info: ConnectionInfo) -> None:
         """Flush and remove the volume from this host; nothing to do is success.
 
@@ -212,6 +243,17 @@ class Guests(Protocol):
         all attempts: then the persistent definition has it (again) as well.
         A missing disk, or a missing domain, is success (LP 1727260).
         """
+
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        """Let the hypervisor hold what unlocks the volume; the secret's uuid.
+
+        Before any guest's disk needs it.  It is in memory only, and nobody can read it; it is
+        lost when the hypervisor's daemon ends.  The uuid is the volume's id, unless
+        somebody else's secret is there for the volume: that one gets this value.
+        """
+
+    def drop_secret(self, volume_id: str) -> None:
+        """Forget it; not there is success."""
 
     def replace(self, server_id: str, disk: Disk) -> None:
         """The disk of this serial gets this source in the guest's definition.

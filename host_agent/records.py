@@ -26,7 +26,7 @@ class Record:
     """One attachment's connections: the present one, and former ones not disconnected yet."""
 
     attachment_id: str
-    volume_id: str
+    volume_id: str  # by the id it had then: Cinder's migrations may give it another
     server_id: str
     serial: str  # by which the guest knows the disk
     infos: tuple[ConnectionInfo, ...] = ()
@@ -103,11 +103,12 @@ class FileRecords(MutableMapping[str, Record]):
             os.close(handle)
 
 
-def remember(records: Records, new: Record, info: ConnectionInfo) -> None:
-    """Note that `info` may be connected from now on, for what `new` tells."""
+def remember(records: Records, new: Record, info: ConnectionInfo) -> Record:
+    """Note that `info` may be connected from now on, for what `new` tells; what is noted."""
     known = records.get(new.attachment_id)
     if (record := (known or new).having(info)) != known:
         records[new.attachment_id] = record
+    return record
 
 
 def _failed(path: Path, error: Exception) -> PortError:

@@ -14,7 +14,7 @@ from host_agent import connection
 from host_agent.contract import ErrorKind, Guest, PowerState
 from host_agent.faults import Fault, Faults
 from host_agent.guests import HypervisorGuests, Patience
-from host_agent.ports import ConnectionInfo, Disk, DiskState, PortError, Watch
+from host_agent.ports import ConnectionInfo, Disk, DiskState, Encryption, PortError, Watch
 from host_agent.simulated_hypervisor import SimulatedHypervisor
 from host_agent.simulated_state import Store
 
@@ -32,7 +32,8 @@ PATIENCE = Patience(
 
 
 class SimulatedBrick:
-    """The Brick port.  Faults: `brick.connector`, `brick.connect`, `brick.disconnect`.
+    """The Brick port.  Faults: `brick.connector`, `brick.connect`, `brick.format_luks`,
+    `brick.disconnect`.
 
     A `lie` of disconnect says yes and leaves the volume connected.
     """
@@ -60,8 +61,17 @@ class SimulatedBrick:
                 with self._store.edit() as state:
                     path = connection.device_path(source)
                     digest = connection.target_digest(info)
-                    state["connected"][digest] = {"driver": connection.driver(info), "path": path}
+                    entry: dict[str, Any] = {"driver": connection.driver(info), "path": path}
+                    if info.get("encrypted"):
+                        entry["encrypted"] = True
+                    state["connected"][digest] = entry
             return {**source, "format": connection.image_format(info)}
+
+    def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
+        """Simulated volumes are LUKS if they are encrypted."""
+        del source, passphrase, encryption
+        with self._faults.around("brick.format_luks", error=port_error, host=self._host):
+            pass
 
     def disconnect(self, info: ConnectionInfo) -> None:
         ids = self._ids(info)
@@ -103,8 +113,8 @@ def port_error(fault: Fault) -> PortError:
 
 class SimulatedGuests(HypervisorGuests):
     """The Guests port.  Faults: `guests.inventory`, `.power`, `.disk`, `.plug`, `.unplug`,
-    `.replace`, `.spawn`, `.start`, `.stop`, `.pause`, `.resume`, `.remove`, `.migrate`,
-    `.stay`, `.copy`, `.stay_on`.
+    `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`, `.pause`,
+    `.resume`, `.remove`, `.migrate`, `.stay`, `.copy`, `.stay_on`.
 
     A `lie` is one of libvirt's awkward answers, chosen by `code` (simulated_hypervisor.py).
     """
@@ -143,6 +153,16 @@ class SimulatedGuests(HypervisorGuests):
     def unplug(self, server_id: str, serial: str) -> DiskState:
         with self._around("unplug", server_id, serial):
             return super().unplug(server_id, serial)
+
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        ids = {"volume_id": volume_id, "host": self._host}
+        with self._faults.around("guests.keep_secret", error=port_error, **ids):
+            return super().keep_secret(volume_id, passphrase)
+
+    def drop_secret(self, volume_id: str) -> None:
+        ids = {"volume_id": volume_id, "host": self._host}
+        with self._faults.around("guests.drop_secret", error=port_error, **ids):
+            super().drop_secret(volume_id)
 
     def replace(self, server_id: str, disk: Disk) -> None:
         with self._around("replace", server_id, disk.serial):

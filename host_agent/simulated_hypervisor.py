@@ -14,6 +14,7 @@ A lie is an awkward answer to the requests of one call of the Guests port, by it
 
 from __future__ import annotations
 
+import hashlib
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
@@ -110,6 +111,15 @@ class SimulatedHypervisor:
             without = _detached(guest["persistent"], disk)
             guest["persistent"] = disk_xml.with_disk(without, disk)
 
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        with self._store.edit() as state:
+            state["secrets"][volume_id] = hashlib.sha256(passphrase.encode()).hexdigest()
+        return volume_id
+
+    def drop_secret(self, volume_id: str) -> None:
+        with self._store.edit() as state:
+            state["secrets"].pop(volume_id, None)
+
     # --- guests ---------------------------------------------------------------------------
 
     def define(self, domain: str) -> None:
@@ -142,7 +152,7 @@ class SimulatedHypervisor:
                 raise HypervisorError(Trouble.DOMAIN_ACTIVE, "domain is already running")
             for disk in disk_xml.parse(guest["persistent"]).disks:
                 if disk.is_volume:
-                    _open(state, disk_xml.source_of(disk.xml))
+                    _open(state, disk.xml)
             guest.update(live=guest["persistent"], power_state=PowerState.RUNNING.value)
 
     def shutdown(self, server_id: str) -> None:
@@ -207,7 +217,7 @@ class SimulatedHypervisor:
         with self._live_disk(server_id, target) as (state, element):
             if element.find("mirror") is not None:
                 raise HypervisorError(Trouble.BUSY, f"disk {target} already in active block job")
-            _open(state, disk_xml.source_of(disk))
+            _open(state, disk)
             source = ET.fromstring(disk)  # noqa: S314 - our own
             mirror = ET.SubElement(element, "mirror", type=source.get("type", ""), job="copy")
             if ready:
@@ -299,14 +309,15 @@ def _attached(state: dict[str, Any], domain: str, disk: str, *, live: bool) -> s
     if live and added.bus == "virtio" and len(on_bus) >= PORTS_MAX:
         raise HypervisorError(Trouble.NO_FREE_PORT, "No more available PCI slots")
     if live:
-        _open(state, disk_xml.source_of(added.xml))
+        _open(state, added.xml)
     return disk_xml.with_disk(domain, disk)
 
 
-def _open(state: dict[str, Any], path: str | None) -> None:
-    """QEMU opens a disk when it gets it: what is not connected is not there."""
-    if not any(entry["path"] == path for entry in state["connected"].values()):
-        raise HypervisorError(Trouble.OTHER, f"Could not open {path}: No such file or directory")
+def _open(state: dict[str, Any], disk: str) -> None:
+    """QEMU opens a disk when it gets it, and an encrypted one with its secret."""
+    if failed := simulated_state.cannot_open(state, disk):
+        missing = "Secret not found" in failed
+        raise HypervisorError(Trouble.SECRET_MISSING if missing else Trouble.OTHER, failed)
 
 
 def _detached(domain: str, disk: str) -> str:

@@ -11,7 +11,9 @@ The state is one JSON object:
                                 "persistent": "<domain ...>" | null,
                                 "job": {...},         # a migration under way
                                 "stranded": true}},   # a migration holds it paused
-     "connected": {"<target digest>": {"driver": ..., "path": ...}}}
+     "connected": {"<target digest>": {"driver": ..., "path": ...,
+                                       "encrypted": true}},   # if it is
+     "secrets": {"<uuid>": "<digest of a volume's passphrase>"}}
 
 To begin with, describe guests instead: {"define": [{"server_id": ..., "name": ...,
 "power_state": "running", "project_id": ..., "devices": ["vda"], "transient": false}]}
@@ -112,6 +114,7 @@ def _write(path: Path, state: dict[str, Any]) -> None:
 def _normalise(state: dict[str, Any]) -> None:
     guests = state.setdefault("guests", {})
     state.setdefault("connected", {})
+    state.setdefault("secrets", {})
     for definition in state.pop("define", []):
         if not isinstance(definition, dict) or not isinstance(definition.get("server_id"), str):
             raise StateError(f"a guest's definition needs a server_id: {definition!r}")
@@ -199,10 +202,25 @@ def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, Store | None
     if job is None or there is None:
         return "unable to connect to the other host", None
     for disk in disk_xml.parse(job["live"]).disks:
-        path = disk_xml.source_of(disk.xml)
-        if disk.is_volume and path not in connected_paths(there):
-            return f"Cannot access storage file {path}: No such file or directory", None
+        if disk.is_volume and (failed := cannot_open(there.read(), disk.xml)):
+            return failed, None
     return None, there
+
+
+def cannot_open(state: dict[str, Any], disk: str) -> str | None:
+    """Why QEMU could not open this `<disk>`: not connected, or its secret is not there."""
+    path, secret = disk_xml.source_of(disk), disk_xml.secret_of(disk)
+    if not any(entry["path"] == path for entry in state["connected"].values()):
+        return f"Could not open {path}: No such file or directory"
+    if secret is not None and secret not in state["secrets"]:
+        return f"Secret not found: no secret with matching uuid '{secret}'"
+    return None
+
+
+def lose_secrets(store: Store) -> None:
+    """The hypervisor's daemon was started anew: guests run on, what was in memory is gone."""
+    with store.edit() as state:
+        state["secrets"].clear()
 
 
 def release(store: Store, server_id: str) -> None:
@@ -241,15 +259,19 @@ def broken_invariants(store: Store) -> list[str]:
     """What must not be so at rest, in words: empty for a sane host."""
     state = store.read()
     wrong = []
-    used = set()
+    used, kept = set(), set()
+    encrypted = {e["path"] for e in state["connected"].values() if e.get("encrypted")}
     for server_id, guest in state["guests"].items():
         for copy_name in ("live", "persistent"):
             domain = guest[copy_name]
             for disk in disk_xml.parse(domain).disks if domain else ():
                 if disk.serial is None:
                     continue
-                path = disk_xml.source_of(disk.xml)
+                path, secret = disk_xml.source_of(disk.xml), disk_xml.secret_of(disk.xml)
                 used.add(path)
+                kept.add(secret)
+                if (path in encrypted) != (secret is not None):
+                    wrong.append(f"{server_id} has {disk.target} ({copy_name}) as it is on {path}")
                 if path not in connected_paths(store):
                     wrong.append(f"{server_id} has {disk.target} ({copy_name}) not connected")
     for server_id, volumes in plugged(store).items():
@@ -264,4 +286,5 @@ def broken_invariants(store: Store) -> list[str]:
         if guest.get("job") or guest.get("stranded"):
             wrong.append(f"{server_id} is held by a migration")
     wrong += [f"{path} is connected and unused" for path in connected_paths(store) - used]
+    wrong += [f"the secret of {name} is kept and unused" for name in state["secrets"].keys() - kept]
     return wrong

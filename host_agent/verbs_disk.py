@@ -18,6 +18,7 @@ from host_agent.context import (
 )
 from host_agent.contract import ErrorKind, Lane
 from host_agent.disks import bus_of, disk_for
+from host_agent.encryption import is_encrypted, key_to
 from host_agent.ports import ConnectionInfo, PortError
 from host_agent.records import Record, remember
 
@@ -38,19 +39,20 @@ def connect(ctx: Context, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
     """Connect, having noted that; the disk (see Lane.disk)."""
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
-    if info.get("encrypted"):
-        raise final(
-            "encryption_not_supported",
-            f"Volume {lane.volume_id} is encrypted, which this agent cannot decrypt for a guest.",
-        )
+    key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
     new = Record(
         attachment_id=lane.attachment_id,
         volume_id=lane.volume_id,
         server_id=lane.server_id,
         serial=lane.disk_serial,
     )
-    remember(ctx.records, new, info)
+    record = remember(ctx.records, new, info)
+    secret = key and ctx.guests.keep_secret(record.volume_id, key.passphrase)
     source = dict(ctx.brick.connect(info))
+    if key is not None:
+        if not lane.multiattach:  # else two hosts at the same time could each format it
+            ctx.brick.format_luks(source, key.passphrase, key.encryption)
+        source["encryption"] = {"format": "luks", "secret_uuid": secret}
     ctx.connected = {
         **source,
         "format": source.get("format") or connection.image_format(info),
@@ -77,8 +79,11 @@ def let_go(ctx: Context, lane: Lane) -> bool:
     shared = bool(ctx.users.others(lane.volume_id, lane.attachment_id))
     if not shared:
         own = ctx.records.get(lane.attachment_id)
-        for info in flow_of(ctx, lane).to_disconnect(own):
+        infos = flow_of(ctx, lane).to_disconnect(own)
+        for info in infos:
             ctx.brick.disconnect(info)
+        if is_encrypted(infos):
+            ctx.guests.drop_secret(own.volume_id if own else lane.volume_id)
     ctx.records.pop(lane.attachment_id, None)
     return shared
 

@@ -30,6 +30,7 @@ from host_agent.context import Context as AgentContext
 from host_agent.context import Waits
 from host_agent.contract import ErrorKind, PowerState, Registration, Report, StepError
 from host_agent.faults import Faults
+from host_agent.keys import KeyManagers
 from host_agent.ports import PortError
 from host_agent.records import Record
 from host_agent.simulated import SimulatedBrick, SimulatedGuests
@@ -46,6 +47,7 @@ E = TypeVar("E", bound=Event)
 HOST, OTHER = "compute-1", "compute-2"
 NAMES = UUID("12345678-1234-5678-1234-567812345678")
 SERVER = str(uuid5(NAMES, "server"))
+FIXED_KEY = "c0ffee" * 8  # of all encrypted volumes
 CONTEXT = Context(
     actor=Actor(name="alice", user_id="u", project_id="p", roles=("member",)),
     request_id="req-test",
@@ -66,7 +68,9 @@ class World:
         volumes: int = 1,
         multiattach: bool = False,
         legacy: bool = False,
+        encrypted: bool | None = None,
     ) -> None:
+        """`encrypted`: all volumes or none; by default every second."""
         self.trouble = Trouble()
         self.clock = Clock()
         self.cinder = CinderModel(clock=self.clock)
@@ -74,9 +78,13 @@ class World:
         self.dead: set[str] = set()  # hosts whose agents do nothing
         self.server_id = SERVER
         self.volumes = [str(uuid5(NAMES, f"volume-{n}")) for n in range(volumes)]
-        for volume_id in self.volumes:
+        for number, volume_id in enumerate(self.volumes):
             self.cinder.add_volume(
-                volume_id=volume_id, driver=driver, multiattach=multiattach, bootable=True
+                volume_id=volume_id,
+                driver=driver,
+                multiattach=multiattach,
+                bootable=True,
+                encrypted=number % 2 == 1 if encrypted is None else encrypted,
             )
         guest = {"server_id": SERVER, "project_id": "p", "devices": []}
         define = [{**guest, "power_state": power_state.value}] if power_state else []
@@ -109,6 +117,7 @@ class World:
             "brick": self._tripwire("brick", SimulatedBrick(state, Faults(), name)),
             "guests": self._tripwire("guests", SimulatedGuests(state, Faults(), name)),
             "users": Users(self, name),
+            "keys": self._tripwire("keys", KeyManagers(FIXED_KEY)),
             "records": self.records[name],
         }
 
@@ -319,6 +328,7 @@ class World:
                 for name, host in self.hosts.items()
             },
             "connected": {name: len(connected_paths(host)) for name, host in self.hosts.items()},
+            "secrets": {name: len(host.read()["secrets"]) for name, host in self.hosts.items()},
             "vm_state": str(self.instance.vm_state),
             "host": self.instance.host,
             "claims": len(self.instance.claims)

@@ -45,10 +45,11 @@ _OUTPUTS = {
 }
 _FLAGS = frozenset({"shared", "passed"})
 #: Where a disk's data is, as a host sees it (ports.Disk.source and how to read it): these
-#: keys, and none that could hold a secret; a cephx secret is only named.
+#: keys, and none that could hold a secret; cephx's and LUKS's are only named.
 _DISK_TEXT = re.compile(r"[\w:.+/@=,\[\]-]{0,512}\Z", re.ASCII)
 _DISK_KEYS = frozenset({"type", "path", "protocol", "name", "format"})
 _DISK_FLAGS = frozenset({"discard", "readonly"})
+_DISK_SECRETS = {"auth": ("user", "secret_uuid"), "encryption": ("format", "secret_uuid")}
 _HOSTS_OF_A_DISK_MAX = 64
 #: To receive live migrations: where libvirt is, and where memory is sent.
 _MIGRATION_KEYS = frozenset({"uri", "address"})
@@ -155,13 +156,18 @@ def _checked_disk(disk: Any) -> dict[str, Any]:
             facts[name] = _checked_disk(value)
         elif name == "hosts":
             facts[name] = _checked_disk_hosts(value)
-        elif name == "auth" and value is not None:
-            _require(isinstance(value, dict), "disk")
-            named = {key: value.get(key) for key in ("user", "secret_uuid")}
-            _require(all(_is_disk_text(text) for text in named.values() if text), "disk")
-            facts[name] = named
-        elif name == "auth":
-            facts[name] = None
+        elif name in _DISK_SECRETS:
+            facts[name] = _checked_names(value, _DISK_SECRETS[name])
+    return facts
+
+
+def _checked_names(named: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """What names a secret of the hypervisor, and is none."""
+    if named is None:
+        return None
+    _require(isinstance(named, dict), "disk")
+    facts = {key: named.get(key) for key in keys}
+    _require(all(_is_disk_text(text) for text in facts.values() if text), "disk")
     return facts
 
 

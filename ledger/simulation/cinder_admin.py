@@ -28,6 +28,7 @@ from ledger.simulation.cinder_store import CinderStore
 _KEYS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "status", "attach_status", "driver", "volume_type"), str),
     **dict.fromkeys(("availability_zone", "project_id", "user_id"), str),
+    **dict.fromkeys(("provider", "encryption_key_id"), str),
     **dict.fromkeys(("name", "description", "migration_status"), (str, type(None))),
     **dict.fromkeys(("snapshot_id", "image_id"), (str, type(None))),
     **dict.fromkeys(("multiattach", "bootable", "encrypted"), bool),

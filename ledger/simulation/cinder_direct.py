@@ -19,6 +19,7 @@ from host_agent.cinder import (
     attachment_view,
     connection_view,
     delete_volume,
+    encryption_view,
     end_migration,
     error_of_status,
     is_leaving,
@@ -28,7 +29,14 @@ from host_agent.cinder import (
     volume_view,
 )
 from host_agent.faults import Fault, Faults
-from host_agent.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError, VolumeView
+from host_agent.ports import (
+    AttachmentView,
+    ConnectionInfo,
+    Encryption,
+    OldAttachment,
+    PortError,
+    VolumeView,
+)
 from ledger.simulation import cinder_legacy as legacy
 from ledger.simulation import cinder_migration as migration
 from ledger.simulation import cinder_views as views
@@ -111,6 +119,13 @@ class DirectCinder:
             with self._around("volume_show", volume_id=volume_id):
                 volume = self._model.read_volume(volume_id)
                 return views.volume_detail(self._model, volume, self._version)
+
+        return self._run(read)
+
+    def encryption(self, volume_id: str) -> Encryption:
+        def read() -> Encryption:
+            with self._around("volume_encryption", volume_id=volume_id):
+                return encryption_view(views.encryption(self._model.settled(volume_id)))
 
         return self._run(read)
 

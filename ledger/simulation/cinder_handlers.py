@@ -81,6 +81,11 @@ async def volume_show(call: Call) -> web.Response:
     return web.json_response({"volume": view})
 
 
+async def volume_encryption(call: Call) -> web.Response:
+    with call.model.lock:
+        return web.json_response(views.encryption(call.model.settled(call.volume_id)))
+
+
 async def volume_list(call: Call) -> web.Response:
     query = call.request.query
     every = query.get("all_tenants", "0").lower() in ("1", "true")
@@ -244,6 +249,7 @@ ROUTES: tuple[tuple[str, str, str, Handler], ...] = (
     ("GET", "/volumes/detail", "volume_list", volume_list),
     ("GET", _VOLUME, "volume_show", volume_show),
     ("DELETE", _VOLUME, "volume_delete", volume_delete),
+    ("GET", f"{_VOLUME}/encryption", "volume_encryption", volume_encryption),
     ("POST", f"{_VOLUME}/action", "volume_action", volume_action),
     ("POST", "/attachments", "attachment_create", attachment_create),
     ("GET", "/attachments", "attachment_list", attachment_list),

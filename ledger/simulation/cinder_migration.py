@@ -23,6 +23,7 @@ from ledger.simulation.cinder_rows import CinderFault, Volume
 _SWAPPED = (
     *("status", "attach_status", "multiattach", "backend", "driver", "volume_type"),
     *("shared_targets", "service_uuid", "size", "availability_zone", "late_uuid"),
+    *("encrypted", "provider", "encryption_key_id"),
 )
 _MOVABLE = ("available", "in-use")
 

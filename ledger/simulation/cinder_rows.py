@@ -48,6 +48,8 @@ class Volume:
     previous_status: str | None = None
     bootable: bool = False
     encrypted: bool = False
+    provider: str = "luks"  # of the encryption
+    encryption_key_id: str = "00000000-0000-0000-0000-000000000000"
     availability_zone: str = "nova"
     migration_status: str | None = None
     project_id: str = DEFAULT_PROJECT

@@ -115,6 +115,19 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
     return view
 
 
+def encryption(volume: Volume) -> dict[str, Any]:
+    """What an administrator, or the owner, is told of it."""
+    if not volume.encrypted:
+        return {"encryption_key_id": None}
+    return {
+        "encryption_key_id": volume.encryption_key_id,
+        "provider": volume.provider,
+        "control_location": "front-end",
+        "cipher": "aes-xts-plain64",
+        "key_size": 256,
+    }
+
+
 def _later_fields(volume: Volume) -> tuple[tuple[Microversion, str, Any], ...]:
     kind = uuid5(NAMESPACE_OID, volume.volume_type)
     return (

@@ -26,8 +26,9 @@ from host_agent.contract import (
 )
 from host_agent.executor import Executor, Hooks, Limits, Verdict, World
 from host_agent.faults import Faults
+from host_agent.keys import KeyManagers
 from host_agent.locks import Locks
-from host_agent.ports import Brick, Cinder, Guests, OldCinder
+from host_agent.ports import Brick, Cinder, Guests, Keys, OldCinder
 from host_agent.records import Record
 from host_agent.simulated import SimulatedBrick, SimulatedGuests
 from host_agent.simulated_state import Store, guest_state
@@ -44,6 +45,7 @@ ATTACH = (
 )
 DETACH = (Verb.DISK_UNPLUG, Verb.VOLUME_DISCONNECT, Verb.ATTACHMENT_DELETE)
 WAIT_S = 10.0
+PASSPHRASE = "5ec2e7" * 8  # of all encrypted volumes, whose key is Cinder's fixed one
 
 
 def eventually(holds: Callable[[], Any], what: str, deadline_s: float = WAIT_S) -> Any:
@@ -107,6 +109,7 @@ class Bench:
 
     host: str = "compute-1"
     driver: str = "iscsi"
+    encrypted: bool = False  # all volumes that are made here
     model: CinderModel = field(default_factory=CinderModel)
     faults: Faults = field(default_factory=Faults)
     store: Store = field(default_factory=Store)
@@ -121,6 +124,7 @@ class Bench:
         self.old_cinder: OldCinder = Recorder(direct, "old_cinder", self.calls)
         brick = SimulatedBrick(self.store, self.faults, self.host)
         guests = SimulatedGuests(self.store, self.faults, self.host)
+        self.keys: Keys = Recorder(KeyManagers(PASSPHRASE), "keys", self.calls)
         self.brick: Brick = Recorder(brick, "brick", self.calls)
         self.guests: Guests = Recorder(guests, "guests", self.calls)
 
@@ -139,7 +143,9 @@ class Bench:
         if volume_id is None:
             multi = over.get("multiattach", False)
             driver = over.pop("driver", self.driver)
-            volume_id = self.model.add_volume(driver=driver, multiattach=multi, **known).id
+            volume_id = self.model.add_volume(
+                driver=driver, multiattach=multi, encrypted=self.encrypted, **known
+            ).id
         view = DirectCinder(self.model).attachment_create(volume_id, server_id)
         over.setdefault("device_name", "vdb")
         return Lane(
@@ -198,6 +204,7 @@ class Bench:
             brick=self.brick,
             guests=self.guests,
             users=self.users,
+            keys=self.keys,
             records=self.records,
         )
 

@@ -8,6 +8,8 @@ import pytest
 
 from host_agent import config
 from host_agent.config import ConfigError
+from host_agent.keys import FIXED_KEY_ID
+from host_agent.ports import PortError
 
 
 def write(path: Path, text: str) -> Path:
@@ -47,6 +49,27 @@ def test_token_comes_from_its_file_and_is_not_shown(tmp_path: Path) -> None:
     settings = config.load(write(tmp_path, text), {})
     assert settings.link().token == "s3cret-token"
     assert "s3cret" not in repr(settings)
+
+
+def test_fixed_key_comes_from_its_file_and_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("c0ffee\n")
+    text = f'[keys]\nfixed_key_file = "{tmp_path / "key"}"'
+    settings = config.load(write(tmp_path, text), {})
+    assert settings.key_managers().passphrase(FIXED_KEY_ID) == "c0ffee"
+    assert "c0ffee" not in repr(settings)
+
+
+def test_barbican_is_asked_as_the_user_of_cinder_unless_told_otherwise(tmp_path: Path) -> None:
+    who = {"auth_type": "password", "auth_url": "http://k/v3", "username": "u", "password": "p"}
+    table = ", ".join(f'{key} = "{value}"' for key, value in who.items())
+    for section in ("cinder", "keys"):
+        text = f"[{section}]\nauth = {{{table}}}\n" if section == "cinder" else ""
+        text += '[keys]\nbarbican = "catalog"\n'
+        text += f"auth = {{{table}}}\n" if section == "keys" else ""
+        settings = config.load(write(tmp_path, text), {})
+        with pytest.raises(PortError) as raised:  # there is no Keystone
+            settings.key_managers().passphrase("7a1f1c9e-1111-4222-8333-444455556666")
+        assert raised.value.code == "key_manager_unavailable"
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,38 @@ def test_shareable_only_when_asked() -> None:
     assert built(shareable=True).find("shareable") is not None
 
 
+LOCKED = {"encryption": {"format": "luks", "secret_uuid": "s-2"}}
+
+
+def test_encrypted_disk_names_what_unlocks_it_within_its_source() -> None:
+    """There a copy's target has it too, and a disk of an RBD image both its secrets."""
+    source = {"type": "block", "path": "/dev/sdx", **LOCKED}
+    found = built(source=source).find("source/encryption")
+    assert found is not None
+    assert found.attrib == {"format": "luks"}
+    assert found.find("secret").attrib == {"type": "passphrase", "uuid": "s-2"}  # type: ignore[union-attr]
+    assert disk_xml.secret_of(disk_xml.build(disk(source=source))) == "s-2"
+    assert disk_xml.secret_of(disk_xml.build(disk())) is None
+
+
+def test_novas_place_for_it_is_understood_and_left_when_the_source_changes() -> None:
+    """Beside the source: Nova's disks have it there."""
+    own = disk_xml.build(disk(source={"type": "block", "path": "/dev/sdx", **LOCKED}))
+    element = ET.fromstring(disk_xml.build(disk()))
+    node = ET.SubElement(element, "encryption", format="luks")
+    ET.SubElement(node, "secret", type="passphrase", uuid="s-2")
+    novas = ET.tostring(element, encoding="unicode")
+    assert disk_xml.place_of(novas) == disk_xml.place_of(own)
+    disk_xml.set_source(element, {"type": "block", "path": "/dev/sdy", **LOCKED})
+    assert [found.tag for found in element.iter("encryption")] == ["encryption"]
+    assert element.find("source/encryption") is not None
+
+
+def test_same_data_with_and_without_its_key_is_not_the_same_place() -> None:
+    plain = {"type": "file", "path": "/v"}
+    assert disk_xml.place(plain) != disk_xml.place({**plain, **LOCKED})
+
+
 def test_network_disk_names_the_secret_and_does_not_hold_it() -> None:
     source = {
         "type": "network",

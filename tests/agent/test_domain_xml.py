@@ -165,6 +165,18 @@ def test_volume_that_the_destination_does_not_have_is_named() -> None:
         for_destination(DOMAIN, [])
 
 
+@pytest.mark.parametrize("here", [True, False])
+def test_volume_is_not_moved_to_where_it_is_decrypted_otherwise(here: bool) -> None:
+    """Raw LUKS opened as plain data would be overwritten by the guest."""
+    encryption = {"encryption": {"format": "luks", "secret_uuid": "s-1"}}
+    plain, locked = DISK, replace(DISK, source={**DISK.source, **encryption})
+    one, other = (locked, plain) if here else (plain, locked)
+    domain = f"<domain><devices>{disk_xml.build(one)}</devices></domain>"
+    with pytest.raises(DefinitionError, match="encrypted on one side only"):
+        for_destination(domain, [other])
+    assert ("s-1" in for_destination(domain, [one])) is here
+
+
 def test_guest_that_writes_only_uncached_volumes_is_the_same_on_any_host() -> None:
     def domain(disk: str) -> str:
         return f"<domain><devices>{disk}</devices></domain>"

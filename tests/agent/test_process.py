@@ -18,7 +18,7 @@ from host_agent.contract import Command, Lane, PowerState
 from host_agent.simulated_state import Store, broken_invariants, connected_paths, plugged
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.harness import RunningCinder, running_cinder
-from tests.agent.bench import ATTACH, DETACH, WAIT_S, command, eventually
+from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 
 SERVER = "11111111-1111-1111-1111-111111111111"
@@ -44,11 +44,13 @@ class Host:
             wait_s = 0.5
             [cinder]
             endpoint = "{cinder.endpoint}"
+            [keys]
+            fixed_key = "{PASSPHRASE}"
             """
         )
 
     def lane(self, **over: Any) -> Lane:
-        volume = self.cinder.model.add_volume(driver="iscsi")
+        volume = self.cinder.model.add_volume(driver="iscsi", encrypted=True)
         view = DirectCinder(self.cinder.model).attachment_create(volume.id, SERVER)
         return Lane(
             server_id=SERVER,
@@ -97,6 +99,7 @@ def host(tmp_path: Path, fake_ledger: FakeLedger) -> Iterator[Host]:
 
 KILLS = [
     ("attach", "brick.connector", "crash"),
+    ("attach", "guests.keep_secret", "crash_after"),
     ("attach", "brick.connect", "crash"),
     ("attach", "brick.connect", "crash_after"),
     ("attach", "guests.plug", "crash"),
@@ -105,6 +108,7 @@ KILLS = [
     ("detach", "guests.unplug", "crash_after"),
     ("detach", "brick.disconnect", "crash"),
     ("detach", "brick.disconnect", "crash_after"),
+    ("detach", "guests.drop_secret", "crash_after"),
 ]
 
 
@@ -151,7 +155,8 @@ def test_no_planted_secret_is_in_logs_reports_state_or_locks(host: Host) -> None
     texts = [path.read_text() for path in written if path.name != "agent.toml"]
     texts.append(str([report.to_wire() for report in host.ledger.reports]))
     assert any("debug" in text for text in texts)
-    assert not [secret for secret in [*secrets, FakeLedger.TOKEN] for t in texts if secret in t]
+    secrets += [PASSPHRASE, FakeLedger.TOKEN]
+    assert not [secret for secret in secrets for text in texts if secret in text]
 
 
 def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: Host) -> None:

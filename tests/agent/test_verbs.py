@@ -202,15 +202,6 @@ def test_connect_without_a_connection_is_final_and_touches_nothing(bench: Bench)
     assert not [call for call in bench.calls if call.startswith("brick")]
 
 
-def test_encrypted_volume_is_refused_before_it_is_connected(bench: Bench) -> None:
-    volume = bench.model.add_volume(driver="iscsi", encrypted=True)
-    lane = bench.lane(volume_id=volume.id)
-    with pytest.raises(PortError) as raised:
-        bench.run(lane, Verb.ATTACHMENT_UPDATE, Verb.VOLUME_CONNECT)
-    assert raised.value.code == "encryption_not_supported"
-    assert connected_paths(bench.store) == set()
-
-
 def test_connect_reports_the_path_and_no_secret() -> None:
     bench = Bench(driver="rbd")
     lane = bench.lane()

@@ -7,6 +7,7 @@ root and a `mount.nfs`, so it is of the lab (LEDGER_LAB_NFS_EXPORT=<server:/path
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from host_agent.brick import OsBrick
 from host_agent.config import BrickSection
 from host_agent.contract import ErrorKind
 from host_agent.faults import Faults
-from host_agent.ports import Brick, ConnectionInfo, PortError
+from host_agent.ports import Brick, ConnectionInfo, Encryption, PortError
 from host_agent.simulated import SimulatedBrick
 from host_agent.simulated_state import Store
 
@@ -116,6 +117,18 @@ def test_unusable_connection_information_is_final_and_not_shown(
     assert "192.0.2.11" not in raised.value.message
 
 
+AES = Encryption(provider="luks", key_id="k", cipher="aes-xts-plain64", key_size=256)
+
+
+def test_file_is_never_made_luks_for_cinder_has_done_that(
+    brick: Brick, volume: ConnectionInfo
+) -> None:
+    source = brick.connect(volume)
+    before = Path(volume["device_path"]).read_bytes()
+    brick.format_luks(source, "passphrase", AES)
+    assert Path(volume["device_path"]).read_bytes() == before
+
+
 # --- what only the real one can show ----------------------------------------------------------
 
 
@@ -128,6 +141,16 @@ def test_unknown_protocol_is_final(tmp_path: Path) -> None:
     with pytest.raises(PortError) as raised:
         real(tmp_path).connect({"driver_volume_type": "carrier_pigeon"})
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "not_connectable")
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_encrypted_file_is_what_it_is_and_any_other_what_the_driver_says(
+    tmp_path: Path, volume: ConnectionInfo, encrypted: bool
+) -> None:
+    """A guest may have written the other one's beginning."""
+    Path(volume["device_path"]).write_bytes(b"QFI\xfb" + b"\0" * 4092)
+    source = real(tmp_path).connect({**volume, "format": "raw", "encrypted": encrypted})
+    assert source["format"] == ("qcow2" if encrypted else "raw")
 
 
 def test_device_that_is_not_there_after_connecting_is_retryable(
@@ -205,6 +228,23 @@ def test_any_other_failure_of_a_connect_is_unknown(broken: Any) -> None:
     with pytest.raises(PortError) as raised:
         brick.connect({"driver_volume_type": "iscsi"})
     assert raised.value.kind is ErrorKind.UNKNOWN
+
+
+@pytest.mark.lab
+def test_blank_device_becomes_luks_once_and_its_data_stay(tmp_path: Path) -> None:
+    """A file stands for the device: cryptsetup and os-brick see no difference."""
+    path = tmp_path / "device"
+    path.write_bytes(b"\0" * (16 << 20))
+    source, brick = {"type": "block", "path": str(path)}, real(tmp_path)
+    brick.format_luks(source, "passphrase", AES)
+    first = path.read_bytes()
+    assert first.startswith(b"LUKS\xba\xbe\x00\x01"), "of version 1, which QEMU knows"
+    assert b"aes" in first[:64]
+    brick.format_luks(source, "passphrase", AES)
+    assert path.read_bytes() == first
+    qemu = ["qemu-img", "info", "--object", "secret,id=k,data=passphrase", "--image-opts"]
+    opened = [*qemu, f"driver=luks,key-secret=k,file.filename={path}"]
+    assert subprocess.run(opened, check=False, capture_output=True).returncode == 0
 
 
 @pytest.mark.lab

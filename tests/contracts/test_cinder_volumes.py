@@ -9,6 +9,8 @@ import pytest
 
 from host_agent.cinder import CinderSettings
 from host_agent.contract import ErrorKind
+from host_agent.keys import FIXED_KEY_ID
+from host_agent.ports import Encryption
 from ledger.simulation import cinder_migration as migration
 from ledger.simulation.cinder_rows import Volume
 from tests.contracts import cinder_worlds as worlds
@@ -42,6 +44,29 @@ def create(world: World, key: str, **more: Any) -> str:
     volume_id = world.port.volume_create(wanted, key).id
     world.clean_later(volume_id)
     return volume_id
+
+
+# --- encryption ----------------------------------------------------------------------------------
+
+
+def test_encryption_is_told_with_its_provider_and_whose_key_it_is(world: World) -> None:
+    plain, locked = world.new_volume(), world.new_volume(encrypted=True)
+    assert (world.port.volume(plain).encrypted, world.port.volume(locked).encrypted) == (
+        False,
+        True,
+    )
+    assert world.port.encryption(plain) == Encryption(
+        provider=None, key_id=None, cipher=None, key_size=None
+    )
+    assert world.port.encryption(locked) == Encryption(
+        provider="luks", key_id=FIXED_KEY_ID, cipher="aes-xts-plain64", key_size=256
+    )
+    for volume, expected in ((plain, False), (locked, True)):
+        assert attached(world, volume, new_uuid()).connection_info["encrypted"] is expected
+
+
+def test_encryption_of_an_unknown_volume_is_not_found(world: World) -> None:
+    assert refusal(lambda: world.port.encryption(new_uuid())).code == "not_found"
 
 
 # --- create --------------------------------------------------------------------------------------

@@ -146,6 +146,8 @@ SCENARIOS = [
     Scenario("attach-stopped", lambda: World(STOPPED), World.attach),
     Scenario("attach-rbd", lambda: World(driver="rbd"), World.attach),
     Scenario("attach-shared", lambda: World(multiattach=True), World.attach),
+    Scenario("attach-encrypted", lambda: World(encrypted=True), World.attach),
+    Scenario("detach-encrypted", lambda: _attached(encrypted=True), World.detach),
     Scenario("detach-running", _attached, World.detach),
     Scenario("detach-stopped", lambda: _attached(STOPPED), World.detach),
     Scenario("boot", lambda: World(None), _built, fails_to=_is_error),

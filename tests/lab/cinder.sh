@@ -48,7 +48,7 @@ backend_url = file://$STATE/coordination
 
 [key_manager]
 backend = cinder.keymgr.conf_key_mgr.ConfKeyManager
-fixed_key = 0000000000000000000000000000000000000000000000000000000000000000
+fixed_key = $LAB_FIXED_KEY
 
 [privsep_osbrick]
 helper_command = $VENV/bin/privsep-helper --config-file $CONF

@@ -1,8 +1,8 @@
 """Make the volume types and wait until each backend can make volumes.
 
-A type is called like its backend, and "<backend>-multi" is one for multi-attach
-volumes.  Volumes of the type "lab" may live wherever there are data: Cinder
-migrates none to a backend that its type excludes.
+A type is called like its backend, "<backend>-multi" is one for multi-attach volumes, and
+"<backend>-luks" for encrypted ones, where there are data.  Volumes of the type "lab" may
+live wherever there are data: Cinder migrates none to a backend that its type excludes.
 
 A service may call itself up before its driver is initialised and before the
 scheduler has heard of its pool: the proof is that the scheduler lists the pool.
@@ -19,6 +19,12 @@ from cinderclient import api_versions, client
 from keystoneauth1 import loading, session
 
 READY_S = 90
+LUKS = {
+    "provider": "luks",
+    "cipher": "aes-xts-plain64",
+    "key_size": 256,
+    "control_location": "front-end",
+}
 
 
 def connect() -> client.Client:
@@ -39,10 +45,14 @@ def make_types(cinder: client.Client, backends: set[str]) -> None:
     for backend in backends:
         keys = {"volume_backend_name": backend, "multiattach": "<is> True"}
         types[f"{backend}-multi"] = keys
+    types |= {f"{backend}-luks": types[backend] for backend in backends - {"fake"}}
     types["lab"] = {"keeps_data": "<is> True"}
     present = {kind.name for kind in cinder.volume_types.list()}
     for name in sorted(types.keys() - present):
-        cinder.volume_types.create(name).set_keys(types[name])
+        made = cinder.volume_types.create(name)
+        made.set_keys(types[name])
+        if name.endswith("-luks"):
+            cinder.volume_encryption_types.create(made, LUKS)
 
 
 def main() -> None:

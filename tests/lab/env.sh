@@ -24,6 +24,8 @@ export LAB_LIBVIRT_URI_2="qemu+unix:///system?socket=$LAB_HOST_2_DIR/run/libvirt
 export LAB_PROJECT="${LAB_PROJECT:-11111111111111111111111111111111}"
 export LAB_USER="${LAB_USER:-22222222222222222222222222222222}"
 export LAB_TOKEN="$LAB_USER:$LAB_PROJECT"
+# Of all encrypted volumes: Cinder and the agents have it, as an operator would give it to them.
+export LAB_FIXED_KEY=1ab1ab0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee00
 export LAB_CINDER_TOKEN=lab-cinder # Cinder's own, as it asks the compute endpoint to swap
 
 export CEPH_CONF="$LAB_DIR/ceph/ceph.conf"

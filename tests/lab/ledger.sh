@@ -83,6 +83,9 @@ mount_point_base = "$LAB_DIR/mnt-agent-$1"
 
 [cinder]
 endpoint = "$LAB_GATE_URL/v3"
+
+[keys]
+fixed_key = "$LAB_FIXED_KEY"
 C
 }
 

@@ -12,9 +12,10 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.accept import AttachVolume
-from host_agent.contract import Guest, PowerState, Registration
+from host_agent.contract import ErrorKind, Guest, PowerState, Registration
 from host_agent.ports import PortError
-from ledger.service import Service
+from host_agent.simulated_state import connected_paths
+from ledger.effects import LATE_S
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import SILENT
 from tests.world import CONTEXT, HOST, SERVER, Broken, World, events, first_point
@@ -117,15 +118,42 @@ def test_lp1826523_every_way_out_disconnects_before_cinder_is_told(failing: str)
     assert world.wrong() == []
 
 
-def test_lp1812945_an_encrypted_volume_leaves_no_host_connected() -> None:
-    world = World()
-    world.cinder.volumes[world.volumes[0]].encrypted = True
+ENCRYPTING = (
+    "cinder.encryption",
+    "keys.passphrase",
+    "guests.keep_secret",
+    "brick.connect",
+    "brick.format_luks",
+)
+
+
+@pytest.mark.parametrize("failing", ENCRYPTING)
+def test_lp1812945_an_encrypted_volume_leaves_no_host_connected(failing: str) -> None:
+    world = World(encrypted=True)
+    Broken(world, failing, ErrorKind.FINAL)
     operation = world.run(world.attach())
     assert operation.outcome is Outcome.FAILED
     assert operation.first_error is not None
-    assert operation.first_error["code"] == "encryption_not_supported"
+    assert operation.first_error["message"] == f"{failing} is broken"
     assert world.cinder.volume(world.volumes[0]).status == "available"
+    assert not connected_paths(world.host)
+    assert not world.host.read()["secrets"]
     assert world.wrong() == []
+
+
+def test_lp1642628_the_secret_outlives_the_disk() -> None:
+    world = World(encrypted=True)
+    world.done(world.attach())
+    world.trouble = Trouble()
+    broken = Broken(world, "guests.unplug", ErrorKind.FINAL)
+    assert world.run(world.detach()).outcome is Outcome.FAILED
+    assert set(world.host.read()["secrets"]) == {world.volumes[0]}
+    assert "guests.drop_secret" not in world.trouble.met
+    broken.heal()
+    world.done(world.detach())
+    met = world.trouble.met
+    assert met.index("guests.unplug") < met.index("guests.drop_secret")
+    assert not world.host.read()["secrets"]
 
 
 def test_lp2160224_a_mapping_never_exists_without_its_attachment_id() -> None:
@@ -211,10 +239,7 @@ def test_a_reservation_that_lands_after_its_sender_died_is_not_made_twice() -> N
         while on_its_way:
             world.cinder.attachment_create(*on_its_way.pop())
 
-    cinder = world.ports["cinder"]
-    service = Service(world.store, cinder, cinder, world.clock, land)
-    while service.advance(operation_id, taken_over=True) is None:
-        pass
+    land(LATE_S)  # which a dispatcher gives what it takes over (tests/unit/test_dispatcher.py)
     assert world.run(operation_id).outcome is Outcome.COMPLETED
     assert len(world.cinder.attachments_of(world.volumes[0])) == 1
 

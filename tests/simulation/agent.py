@@ -28,6 +28,7 @@ from host_agent.executor import (
     _learn,
 )
 from host_agent.faults import Faults
+from host_agent.keys import KeyManagers
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.ports import PortError, VolumeView
@@ -36,7 +37,7 @@ from host_agent.simulated_state import SCHEME
 from ledger.application import ConflictError
 from tests.memory import Crash, Tripwire
 from tests.simulation.chance import Mortal
-from tests.world import CONTEXT
+from tests.world import CONTEXT, FIXED_KEY
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
@@ -128,6 +129,7 @@ class Agent:
             "brick": tripped("brick", SimulatedBrick(state, Faults(), name)),
             "guests": tripped("guests", SimulatedGuests(state, Faults(), name)),
             "users": Users(cloud, name),
+            "keys": tripped("keys", KeyManagers(FIXED_KEY)),
             "records": cloud.records[name],
         }
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from aggregates.base import Aggregate, Context
-from tests.memory import A, Crash, MemoryStore, Trouble
+from tests.memory import Crash, MemoryStore, Trouble
 
 #: Where the code under test takes an id from nowhere.
 ID_SOURCES = ("ledger.requests.uuid4", "ledger.effects.uuid4", "host_agent.cinder_flow.uuid4")
@@ -81,12 +81,9 @@ class Log(MemoryStore):
     def __init__(self, trouble: Callable[[], Trouble], saved: Callable[[], object]) -> None:
         super().__init__(trouble)
         self._saved = saved
-        self._read: dict[UUID, list[Any]] = {}
 
-    def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002
-        stored, read = self.streams.get(id, []), self._read.setdefault(id, [])
-        read += map(self._mapper.to_domain_event, stored[len(read) :])
-        return kind.evolve(id, read)
+    def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
+        return self._folded.load(wanted)
 
     def save(self, *aggregates: Aggregate, context: Context) -> int:
         try:

@@ -68,6 +68,7 @@ class Cloud:
                 driver=draw.choice(["iscsi", "rbd", "local", SHARED_BACKEND]),
                 multiattach=draw.random() < 0.3,
                 bootable=True,
+                encrypted=draw.random() < 0.3,
                 service_uuid_after_reads=draw.choice([0, 0, 2]),
             )
 

@@ -18,6 +18,7 @@ from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
 from host_agent.contract import PowerState
 from ledger.application import ConflictError
+from ledger.effects import LATE_S
 from tests.memory import Crash
 from tests.simulation.clients import Clients
 from tests.simulation.cloud import Cloud
@@ -109,7 +110,9 @@ class Storm:
     def _advance(self, operation_id: str) -> None:
         self._advancing.add(operation_id)
         try:
-            self.cloud.service.advance(operation_id, operation_id in self._left_behind)
+            if operation_id in self._left_behind:
+                self.cloud.clock.wait(LATE_S)
+            self.cloud.service.advance(operation_id)
             self._left_behind.discard(operation_id)
         except (Crash, ConflictError):
             self._left_behind.add(operation_id)
@@ -183,7 +186,7 @@ class Storm:
                 guest.pop("job", None)
                 guest.pop("stranded", None)
             self.cloud.lost[name] |= set(state["connected"])
-            state["connected"] = {}
+            state.update(connected={}, secrets={})
 
     def _fence_a_host(self) -> None:
         """It is switched off, or cut off from storage and network: then it goes on alone."""

@@ -1,0 +1,45 @@
+"""libvirt's secrets for encrypted volumes: one for each volume, as Nova has them.
+
+Ephemeral: never written to the host's disk, so libvirtd loses them when it ends.  Private:
+libvirt gives the value to QEMU, and to no client.  A running guest needs none: QEMU has
+the key.
+"""
+
+from __future__ import annotations
+
+import uuid
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import libvirt
+
+
+def keep(connection: Any, volume_id: str, passphrase: str) -> str:
+    """Define the secret if it is not there, and give it its value; its uuid."""
+    secret = _find(connection, volume_id) or connection.secretDefineXML(_definition(volume_id))
+    secret.setValue(passphrase.encode())
+    return str(secret.UUIDString())
+
+
+def drop(connection: Any, volume_id: str) -> None:
+    secret = _find(connection, volume_id)
+    if secret is not None:
+        secret.undefine()
+
+
+def _find(connection: Any, volume_id: str) -> Any:
+    try:
+        return connection.secretLookupByUsage(libvirt.VIR_SECRET_USAGE_TYPE_VOLUME, volume_id)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_SECRET:
+            return None
+        raise
+
+
+def _definition(volume_id: str) -> str:
+    """With a uuid that is known beforehand: guests are defined with it, and outlive the secret."""
+    root = ET.Element("secret", ephemeral="yes", private="yes")
+    ET.SubElement(root, "uuid").text = str(uuid.UUID(volume_id))
+    usage = ET.SubElement(root, "usage", type="volume")
+    ET.SubElement(usage, "volume").text = volume_id
+    return ET.tostring(root, encoding="unicode")

@@ -1,0 +1,57 @@
+"""What carries Cinder's calls: the environment's proxies count, cookies and redirects do not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from host_agent.cinder_http import Transport
+
+
+@contextmanager
+def server() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+    """Its URL, and what it was asked for, with which cookie."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Cookie")))
+            self.send_response(302)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Set-Cookie", "a=b")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{httpd.server_port}", asked
+        finally:
+            httpd.shutdown()
+
+
+def test_an_answer_is_what_it_is_and_leaves_nothing_behind() -> None:
+    with server() as (url, asked), Transport() as transport:
+        for _ in range(2):
+            answer = transport.request("GET", f"{url}/v3", headers={"X": "y"}, timeout=5)
+            assert (answer.status_code, answer.headers["Location"]) == (302, "/elsewhere")
+    assert asked == [("/v3", None)] * 2
+
+
+def test_the_proxy_of_the_environment_is_asked_unless_it_is_not_for_this_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with server() as (proxy, passed), server() as (near, asked), Transport() as transport:
+        monkeypatch.setenv("http_proxy", proxy)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        transport.request("GET", "http://cinder.invalid/v3", timeout=5)
+        transport.request("GET", f"{near}/v3", timeout=5)
+    assert passed == [("http://cinder.invalid/v3", None)]
+    assert asked == [("/v3", None)]
