@@ -20,7 +20,7 @@ class AttachmentState(StrEnum):
 
     RESERVED = "reserved"  # -> connecting, deleted
     CONNECTING = "connecting"  # Cinder has a connector -> connected, disconnected, deleted
-    CONNECTED = "connected"  # the host has the device -> attached, disconnected
+    CONNECTED = "connected"  # the host has the device -> connecting, attached, disconnected
     ATTACHED = "attached"  # Cinder was told -> connecting, disconnected
     DISCONNECTED = "disconnected"  # proven or waived -> connecting, deleted
     DELETED = "deleted"
@@ -82,7 +82,7 @@ class Attachment(Aggregate):
     TRANSITIONS: ClassVar = {
         AttachmentCreated: (frozenset({None}), S.RESERVED),
         ConnectorUpdated: (
-            frozenset({S.RESERVED, S.CONNECTING, S.ATTACHED, S.DISCONNECTED}),
+            frozenset({S.RESERVED, S.CONNECTING, S.CONNECTED, S.ATTACHED, S.DISCONNECTED}),
             S.CONNECTING,
         ),
         Connected: (frozenset({S.CONNECTING, S.CONNECTED}), S.CONNECTED),

@@ -36,6 +36,8 @@ class About:
 
 NOBODY = About()
 
+_CONTAINERS = frozenset({dict, list, set})
+
 #: Numbers events as they happen, so that those of one transaction, whatever their
 #: aggregates, are stored in the order in which they were decided.
 _RECORDED = count(1)
@@ -91,6 +93,10 @@ class Aggregate(ABC):
     #: in, and the state after it.  Events that are not listed may happen in any.
     TRANSITIONS: ClassVar[dict[type[Event], tuple[frozenset[Any], Any]]] = {}
 
+    #: Whether what is decided with it holds only as long as it stays as it was read: then
+    #: a save is refused if it has moved since, though none of the new events is its own.
+    RELIED_ON: ClassVar[bool] = False
+
     def __init__(self, id: UUID) -> None:  # noqa: A002 - the library's name for it
         self.id = id
         self.version = 0
@@ -122,6 +128,11 @@ class Aggregate(ABC):
             self.state = self.TRANSITIONS[type(event)][1]
         self.version = event.originator_version
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether something happened that is not saved yet."""
+        return bool(self._pending)
+
     def collect_events(self) -> list[Event]:
         """Hand over the unsaved events (the eventsourcing library calls this on save)."""
         collected, self._pending = self._pending, []
@@ -130,7 +141,23 @@ class Aggregate(ABC):
     @classmethod
     def evolve(cls, id: UUID, events: Iterable[Any]) -> Self:  # noqa: A002
         """The aggregate as its events left it; version 0 if there are none."""
-        aggregate = cls(id)
+        return cls(id).follow(events)
+
+    def follow(self, events: Iterable[Any]) -> Self:
+        """Go on by events that are stored already; returns itself."""
         for event in events:
-            aggregate._advance(event)
-        return aggregate
+            self._advance(event)
+        return self
+
+    def twin(self) -> Self:
+        """An equal one that goes its own way from here.
+
+        Containers are copied, what is in them is shared: who keeps something there that
+        `apply` changes, and does not replace, copies it here as well.
+        """
+        twin = object.__new__(type(self))
+        twin.__dict__.update(
+            (name, value.copy() if type(value) in _CONTAINERS else value)
+            for name, value in self.__dict__.items()
+        )
+        return twin

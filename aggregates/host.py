@@ -8,13 +8,18 @@ Contact times are no facts of the ledger and live outside the log.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
 
+#: Whose ids are remembered; more than one ledger has.
+HOSTS_MAX = 16_384
 
+
+@lru_cache(HOSTS_MAX)
 def host_uuid(name: str) -> UUID:
     """The aggregate id of a host name."""
     return uuid5(NAMESPACE_DNS, name)
@@ -22,6 +27,9 @@ def host_uuid(name: str) -> UUID:
 
 class Host(Aggregate):
     """The aggregate's id is derived from the host's name."""
+
+    #: No intent for a host is stored after a fence that its decision did not know of.
+    RELIED_ON = True
 
     @dataclass(frozen=True, kw_only=True)
     class HostRegistered(Event):

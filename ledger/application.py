@@ -5,16 +5,14 @@ one transaction, and only if none of their streams has moved since it was loaded
 was decided on still holds when it is stored.  Who lost the race gets a ConflictError and
 starts again from loading, which is what `retrying` does.
 
-All calls block until the answer is durable; from an event loop use `asyncio.to_thread`,
-or `submit` and `asyncio.wrap_future`.
+All calls block until the answer is durable; from an event loop use `asyncio.to_thread`.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -25,6 +23,7 @@ from eventsourcing.utils import Environment
 
 from aggregates.base import Aggregate, Context
 from aggregates.errors import DomainError
+from ledger.folded import Folded
 from ledger.mapping import LedgerMapper
 from ledger.store import LedgerRecorder
 
@@ -48,6 +47,7 @@ class Ledger(Application[UUID]):
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         super().__init__()
+        self._folded = Folded(self._events_after)
 
     def construct_factory(self, env: Environment) -> InfrastructureFactory:  # noqa: ARG002
         """Nothing is taken from the environment: configuration has one source."""
@@ -66,42 +66,41 @@ class Ledger(Application[UUID]):
 
     def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002 - the library's name for it
         """The aggregate as it is now; at version 0 if nothing ever happened to it."""
-        events = map(self.mapper.to_domain_event, self.recorder.select_events(id))
-        return kind.evolve(id, events)
+        [aggregate] = self._folded.load([(kind, id)])
+        return cast("A", aggregate)
 
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
         """Several aggregates, in the order asked for, as of one moment; one query."""
-        streams = self.log_recorder.select_streams([id_ for _, id_ in wanted])
-        return [
-            kind.evolve(id_, map(self.mapper.to_domain_event, streams[id_])) for kind, id_ in wanted
-        ]
+        return self._folded.load(wanted)
+
+    def glimpse(self, kind: type[A], id: UUID) -> A | None:  # noqa: A002
+        """The aggregate as it was when it was last loaded here, if that is known."""
+        return cast("A | None", self._folded.glimpse((kind, id)))
+
+    def _events_after(self, versions: Mapping[UUID, int | None]) -> dict[UUID, Iterator[Any]]:
+        streams = self.log_recorder.select_streams(versions)
+        return {id_: map(self.mapper.to_domain_event, new) for id_, new in streams.items()}
 
     def save(  # type: ignore[override]  # a position says all that callers need
         self, *aggregates: Aggregate, context: Context | None = None
     ) -> int:
         """Store the new events of all aggregates, or none; 0 if there are none.
 
-        Returns the position of the last event.  Raises ConflictError if one of the
-        aggregates was changed since it was loaded; then all of them are to be loaded
-        again.  Raises the library's OperationalError if the database does not answer
-        (ledger.writer.UnknownOutcomeError if it may have stored them).
+        Returns the position of the last event.  Raises ConflictError if one of those with
+        new events, or that decisions rely on, was changed since it was loaded; then all of
+        them are to be loaded again.  Raises the library's OperationalError if the database
+        does not answer (ledger.writer.UnknownOutcomeError if it may have stored them).
         """
-        future = self.submit(*aggregates, context=context)
-        return settled(future)[-1] if future is not None else 0
-
-    def submit(
-        self, *aggregates: Aggregate, context: Context | None = None
-    ) -> Future[list[int]] | None:
-        """`save` without the wait: a future of the positions, None if nothing is new.
-
-        The future raises the library's IntegrityError for a conflict; see `settled`.
-        """
+        unmoved = {each.id: each.version for each in aggregates if each.RELIED_ON}
         events = [event for aggregate in aggregates for event in aggregate.collect_events()]
         if not events:
-            return None
+            return 0
         events.sort(key=lambda event: event.nth)
         stored = [self.mapper.to_stored_event(event) for event in events]
-        return self.log_recorder.writer.submit(stored, context)
+        try:
+            return self.log_recorder.insert_events(stored, context=context, unmoved=unmoved)[-1]
+        except IntegrityError as error:
+            raise ConflictError from error
 
     def retrying(self, change: Callable[[], T]) -> T:
         """Run a load-decide-save function; again, a bounded number of times, on conflict."""
@@ -118,11 +117,3 @@ class Ledger(Application[UUID]):
         if not self.closing.is_set():
             super().close()
             self.log_recorder.close()
-
-
-def settled(future: Future[list[int]]) -> Sequence[int]:
-    """The positions of a submitted append; raises ConflictError for a conflict."""
-    try:
-        return future.result()
-    except IntegrityError as error:
-        raise ConflictError from error

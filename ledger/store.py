@@ -12,8 +12,7 @@ Differences from the library's PostgreSQL recorder, and why (docs/log.md has the
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, LiteralString
 from uuid import UUID
@@ -62,26 +61,25 @@ class LedgerRecorder(ApplicationRecorder):
             open=True,
         )
         self.writer = Writer(dsn)
-        self.appended = threading.Condition()  # notified after each append of this process
+        self.appended = self.writer.appended
 
     def insert_events(
         self,
         stored_events: Sequence[StoredEvent],
         *,
         context: Context | None = None,
+        unmoved: Mapping[UUID, int] | None = None,
         **kwargs: Any,  # noqa: ARG002 - the library passes `tracking=None`
     ) -> Sequence[int]:
         """Store all of the events or none and return their positions, when they are durable.
 
         Raises the library's IntegrityError if a stream is not at the version before the
-        first one given for it, ledger.writer.UnknownOutcomeError if there is no answer.
+        first one given for it, or one of `unmoved` not at its version;
+        ledger.writer.UnknownOutcomeError if there is no answer.
         """
         if not stored_events:
             return []
-        positions = self.writer.submit(stored_events, context).result()
-        with self.appended:
-            self.appended.notify_all()
-        return positions
+        return self.writer.append(stored_events, context, unmoved or {})
 
     def select_events(
         self,
@@ -102,10 +100,13 @@ class LedgerRecorder(ApplicationRecorder):
         )
         return [StoredEvent(*row) for row in rows]
 
-    def select_streams(self, originator_ids: Sequence[UUID]) -> dict[UUID, list[StoredEvent]]:
-        """The events of several aggregates, from one query and so of one moment."""
-        streams: dict[UUID, list[StoredEvent]] = {id_: [] for id_ in originator_ids}
-        for row in self._rows("streams", ids=list(streams)):
+    def select_streams(self, versions: Mapping[UUID, int | None]) -> dict[UUID, list[StoredEvent]]:
+        """The events of several aggregates after a version each (None: all of them), from
+        one query and so of one moment.
+        """
+        streams: dict[UUID, list[StoredEvent]] = {id_: [] for id_ in versions}
+        after = [-1 if version is None else version for version in versions.values()]
+        for row in self._rows("streams", ids=_literal(streams), after=_literal(after)):
             streams[row[0]].append(StoredEvent(*row))
         return streams
 
@@ -156,6 +157,11 @@ class LedgerRecorder(ApplicationRecorder):
     def _fetch(self, text: bytes, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         with self._pool.connection() as connection, connection.cursor(binary=True) as cursor:
             return cursor.execute(text, parameters).fetchall()
+
+
+def _literal(values: Iterable[object]) -> str:
+    """An array as PostgreSQL writes it; psycopg looks at each element of a list, at length."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 class PollingSubscription(Subscription[LedgerRecorder]):

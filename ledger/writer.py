@@ -1,12 +1,14 @@
 """The group-commit writer: every append of this process goes through its one connection.
 
-Theory of operation.  Callers put appends into a bounded queue and get a future each.  One
-thread takes what is queued, up to a limit, sends it as one call of `append_events` (one
-round trip, one lock of the log, one fsync) and resolves the futures.  Under load batches
-grow by themselves; an append alone waits for nobody.
+Theory of operation.  Whoever appends puts the append into a queue and waits.  One of those
+who wait leads: it takes what is queued, up to a limit, sends it as one call of
+`append_events` (one round trip, one lock of the log, one fsync), and tells the others what
+became of theirs.  When its own append is answered it hands the lead to who has waited
+longest.  So under load batches grow by themselves, and an append alone waits for nobody and
+for no change of threads.
 
-* A stream occurs in one append of a batch only; the others of that stream wait, in
-  their order, for the next batch.
+* A stream gets events from one append of a batch only; what else needs that stream waits,
+  in its order, for the next batch.
 * If the connection is lost, or the server asks to try again, the same batch is sent again
   with growing pauses.  Appends carry an id, so one that had been stored is answered with
   its position instead of a conflict with itself.
@@ -20,13 +22,11 @@ grow by themselves; an append alone waits for nobody.
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,14 +38,17 @@ from eventsourcing.persistence import (
     ProgrammingError,
     StoredEvent,
 )
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 import sql
 from aggregates.base import NOBODY, Context
-from ledger import arrays
+from ledger import binary
+from ledger.tally import Tally
 
 log = logging.getLogger(__name__)
 
-QUEUE_APPENDS_MAX = 10_000
 BATCH_APPENDS_MAX = 1_000
 BATCH_EVENTS_MAX = 5_000  # a single larger append still goes, alone
 APPEND_EVENTS_MAX = 10_000
@@ -61,191 +64,241 @@ STATEMENT_TIMEOUT_S = 10  # then the server cancels, and the batch is sent again
 #: (shutdown, cancel), a primary that has become a standby, lock not available.
 _TRY_AGAIN = ("08", "40", "53", "57", "25006", "55P03")
 
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
+
 _APPEND = sql.query("log", "append")
-_int4 = struct.Struct("!i").pack
-_int8 = struct.Struct("!q").pack
-
-
-class QueueFullError(OperationalError):
-    """The log's queue is full.  Nothing was stored; try again in a moment."""
+_NAME = b"append"  # of the prepared statement
+_TEXT, _BINARY = 0, 1
+_STREAM_FIELDS, _EVENT_FIELDS = 3, 17
+_NOTHING: Mapping[uuid.UUID, int] = {}
 
 
 class UnknownOutcomeError(OperationalError):
     """The database did not answer in time.  The append may have been stored: read first."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Append:
-    """Events that are stored together or not at all, encoded, and the promise of an answer."""
+    """Events that are stored together or not at all, encoded, and what became of them."""
 
-    columns: list[tuple[bytes | None, ...]]  # one tuple per event, in the order of the query
-    streams: frozenset[uuid.UUID]
-    deadline: float
+    streams: Mapping[uuid.UUID, bytes]  # rows for append_events, less the number of the append
+    events: Sequence[bytes]
+    writes: frozenset[uuid.UUID]  # the streams that get events; the others are relied on
+    since: float = field(default_factory=time.monotonic)
     sent: bool = False
-    future: Future[list[int]] = field(default_factory=Future)
+    first_position: int | None = None
+    error: Exception | None = None
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.turn.acquire()  # until it is answered, or has to lead
+
+    @property
+    def answered(self) -> bool:
+        return self.first_position is not None or self.error is not None
 
     def accepted(self, first_position: int) -> None:
-        self.future.set_result(list(range(first_position, first_position + len(self.columns))))
+        self.first_position = first_position
+        self.turn.release()
 
     def refused(self, error: Exception) -> None:
-        self.future.set_exception(error)
+        self.error = error
+        self.turn.release()
+
+    def positions(self) -> list[int]:
+        if self.error is not None:
+            raise self.error
+        assert self.first_position is not None
+        return list(range(self.first_position, self.first_position + len(self.events)))
 
 
-def encode(events: Sequence[StoredEvent], context: Context | None) -> Append:
-    """The append in the form the database takes; raises ValueError for an id that is no uuid."""
-    append_id = uuid.uuid4().bytes
-    why = _why(context)
-    columns: list[tuple[bytes | None, ...]] = []
-    streams = set()
+def encode(
+    events: Sequence[StoredEvent],
+    context: Context | None,
+    unmoved: Mapping[uuid.UUID, int] = _NOTHING,
+) -> Append:
+    """The append in the form the database takes.
+
+    Raises ValueError for an id that is no uuid, IntegrityError if the events of a stream do
+    not follow each other.
+    """
+    append_id, why = binary.uuid(uuid.uuid4()), _why(context)
+    streams: dict[uuid.UUID, bytes] = {}
+    versions: dict[uuid.UUID, int] = {}
+    rows = []
     for event in events:
-        stream = _as_uuid(event.originator_id)
-        streams.add(stream)
+        id_, version = event.originator_id, event.originator_version
+        stream = id_ if isinstance(id_, uuid.UUID) else uuid.UUID(id_)
+        if stream not in streams:
+            streams[stream] = binary.uuid(stream) + binary.int8(version - 1)
+        elif version != versions[stream] + 1:
+            raise IntegrityError("the events of a stream do not follow each other")
+        versions[stream] = version
         about = getattr(event, "about", NOBODY)
-        columns.append(
-            (
-                append_id,
-                stream.bytes,
-                _int8(event.originator_version),
-                event.topic.encode(),
-                event.state,
-                _uuid(about.attachment_id),
-                _uuid(about.volume_id),
-                _uuid(about.server_id),
-                _text(about.host),
-                *why,
-            )
+        fields = (
+            append_id,
+            binary.uuid(stream),
+            binary.int8(version),
+            binary.text(event.topic),
+            binary.bytea(event.state),
+            binary.uuid(about.attachment_id),
+            binary.uuid(about.volume_id),
+            binary.uuid(about.server_id),
+            binary.text(about.host),
+            why,
         )
-    return Append(columns, frozenset(streams), time.monotonic() + APPEND_DEADLINE_S)
+        rows.append(b"".join(fields))
+    writes = frozenset(streams)
+    for stream, version in unmoved.items():
+        if stream not in writes:
+            streams[stream] = binary.uuid(stream) + binary.int8(version)
+    return Append(streams, rows, writes)
 
 
-def _why(context: Context | None) -> tuple[bytes | None, ...]:
+def _why(context: Context | None) -> bytes:
     if context is None:
-        return (None,) * 7
+        return _NO_CONTEXT
     actor = context.actor
-    return (
-        _uuid(context.operation_id),
-        _text(context.request_id),
-        _text(context.cause),
-        _text(actor.name),
-        _text(actor.user_id),
-        _text(actor.project_id),
-        _text("\n".join(actor.roles) if actor.roles else None),
+    fields = (
+        binary.uuid(context.operation_id),
+        binary.text(context.request_id),
+        binary.text(context.cause),
+        binary.text(actor.name),
+        binary.text(actor.user_id),
+        binary.text(actor.project_id),
+        binary.texts(actor.roles or None),
     )
+    return b"".join(fields)
 
 
-def _as_uuid(value: uuid.UUID | str) -> uuid.UUID:
-    return value if isinstance(value, uuid.UUID) else uuid.UUID(value)
+_NO_CONTEXT = b"".join((binary.uuid(None), *[binary.text(None)] * 5, binary.texts(None)))
 
 
-def _uuid(value: str | None) -> bytes | None:
-    return None if value is None else uuid.UUID(value).bytes
-
-
-def _text(value: str | None) -> bytes | None:
-    return None if value is None else value.encode()
-
-
-_KINDS: tuple[type[arrays.Array], ...] = (
-    *(arrays.Uuid, arrays.Uuid, arrays.Int8, arrays.Text, arrays.Bytea),
-    *(arrays.Uuid, arrays.Uuid, arrays.Uuid, arrays.Text),
-    *(arrays.Uuid, arrays.Text, arrays.Text, arrays.Text, arrays.Text, arrays.Text, arrays.Text),
-)
-
-
-def _parameters(batch: Sequence[Append]) -> list[arrays.Array]:
-    numbers: list[bytes | None] = []
-    for number, append in enumerate(batch):
-        numbers += [_int4(number)] * len(append.columns)
-    columns = zip(*(row for append in batch for row in append.columns), strict=True)
-    typed = (kind(column) for kind, column in zip(_KINDS, columns, strict=True))
-    return [arrays.Int4(numbers), *typed]
+def _parameters(batch: Sequence[Append], types: tuple[int, int]) -> list[bytes]:
+    streams: list[bytes] = []
+    events: list[bytes] = []
+    for append_no, append in enumerate(batch):
+        number = binary.int4(append_no)
+        streams += [binary.row(_STREAM_FIELDS, number + rest) for rest in append.streams.values()]
+        events += [binary.row(_EVENT_FIELDS, number + rest) for rest in append.events]
+    return [binary.array(types[0], streams), binary.array(types[1], events)]
 
 
 class Writer:
-    """The thread, its queue and its connection.  `close` drains."""
+    """The queue, the lead and the connection.  Thread-safe."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
+        self._lock = threading.Lock()  # of the queue and of the lead
         self._queue: deque[Append] = deque()
-        self._changed = threading.Condition()
-        self._closing = False
+        self._leader: Append | None = None  # its thread alone uses the connection
+        self._idle = threading.Condition(self._lock)  # nobody leads
         self._hurry = threading.Event()  # set on close: pauses end, deadlines shrink
         self._close_deadline = float("inf")
         self._connection: psycopg.Connection[Any] | None = None
-        self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
-        self._thread.start()
+        self.appended = threading.Condition()  # notified after each batch
+        self.append_seconds = Tally(SECONDS)  # from the call to the answer
+        self.batch_appends = Tally(SIZES)
+        self.batch_events = Tally(SIZES)
 
-    def submit(
-        self, events: Sequence[StoredEvent], context: Context | None = None
-    ) -> Future[list[int]]:
-        """Queue one append; the future gives the positions of its events.
+    def append(
+        self,
+        events: Sequence[StoredEvent],
+        context: Context | None = None,
+        unmoved: Mapping[uuid.UUID, int] = _NOTHING,
+    ) -> list[int]:
+        """Store the events, all or none, and return their positions, when they are durable.
 
-        The future raises the library's IntegrityError if a stream is not at the version
-        before the first given, UnknownOutcomeError after APPEND_DEADLINE_S.  Raises
-        QueueFullError and, for what can never be stored, ValueError or ProgrammingError
-        at once.  Never blocks, so it may be called from an event loop.
+        `unmoved` are streams that only have to stay as they are, by the version of each.
+        Raises the library's IntegrityError if one of them is not at it, or a stream not at
+        the version before the first given; DatabaseError if the database refuses something
+        in the events, UnknownOutcomeError or OperationalError after APPEND_DEADLINE_S; for
+        what can never be stored, ValueError or ProgrammingError.
         """
         if not 1 <= len(events) <= APPEND_EVENTS_MAX:
             raise ProgrammingError(f"an append has 1 to {APPEND_EVENTS_MAX} events")
-        append = encode(events, context)
-        with self._changed:
-            if self._closing:
-                raise ProgrammingError("the log is closed")
-            if len(self._queue) >= QUEUE_APPENDS_MAX:
-                raise QueueFullError(str(QueueFullError.__doc__))
-            self._queue.append(append)
-            self._changed.notify()
-        return append.future
+        mine = encode(events, context, unmoved)
+        leads = self._join(mine)
+        try:
+            if not leads:
+                mine.turn.acquire()
+            while not mine.answered:
+                self._lead()
+        finally:
+            if self._leader is mine or not mine.answered:
+                self._leave(mine)
+        return mine.positions()
 
     def close(self) -> None:
         """Store what is queued, for CLOSE_DEADLINE_S at most, and end."""
-        with self._changed:
-            if not self._closing:
-                self._closing = True
+        with self._lock:
+            if not self._hurry.is_set():
                 self._close_deadline = time.monotonic() + CLOSE_DEADLINE_S
-            self._changed.notify()
-        self._hurry.set()
-        self._thread.join()
+                self._hurry.set()
+            self._idle.wait_for(lambda: self._leader is None)
+        self._disconnect()
 
-    def _run(self) -> None:
+    def _join(self, mine: Append) -> bool:
+        """Queue up; true if nobody leads, so that the newcomer does."""
+        with self._lock:
+            if self._hurry.is_set():
+                raise ProgrammingError("the log is closed")
+            self._queue.append(mine)
+            if self._leader is None:
+                self._leader = mine
+            return self._leader is mine
+
+    def _leave(self, mine: Append) -> None:
+        """Hand on the lead to who waited longest.  Who was interrupted takes the append back."""
+        with self._lock:
+            if not mine.answered and mine in self._queue:
+                self._queue.remove(mine)
+            if self._leader is mine:
+                self._leader = self._queue[0] if self._queue else None
+                if self._leader is None:
+                    self._idle.notify_all()
+                else:
+                    self._leader.turn.release()
+
+    def _lead(self) -> None:
+        """Store one batch; all of it is answered after, whatever happens."""
+        batch = self._pick()
         try:
-            while batch := self._take():
-                self._store(batch)
+            self._store(batch)
         finally:
-            self._disconnect()
-
-    def _take(self) -> list[Append]:
-        """The next batch; empty when all is stored and the writer is closing."""
-        with self._changed:
-            while True:
-                self._changed.wait_for(lambda: self._queue or self._closing)
-                batch = self._pick()
-                if batch or (self._closing and not self._queue):
-                    return batch
+            for append in batch:
+                if not append.answered:
+                    append.refused(UnknownOutcomeError(str(UnknownOutcomeError.__doc__)))
+        self._count(batch)
+        with self.appended:
+            self.appended.notify_all()
 
     def _pick(self) -> list[Append]:
         batch: list[Append] = []
-        streams: set[uuid.UUID] = set()
+        needed: set[uuid.UUID] = set()
+        written: set[uuid.UUID] = set()
         later: list[Append] = []
         events = 0
-        for _ in range(min(len(self._queue), BATCH_APPENDS_MAX)):
-            append = self._queue.popleft()
-            full = bool(batch) and events + len(append.columns) > BATCH_EVENTS_MAX
-            if full or not streams.isdisjoint(append.streams):
-                later.append(append)
-            elif append.future.set_running_or_notify_cancel():
-                batch.append(append)
-                events += len(append.columns)
-            else:
-                continue  # cancelled while it waited
-            streams |= append.streams
-            if full:
-                break
-        self._queue.extendleft(reversed(later))
+        with self._lock:
+            for _ in range(min(len(self._queue), BATCH_APPENDS_MAX)):
+                append = self._queue.popleft()
+                full = bool(batch) and events + len(append.events) > BATCH_EVENTS_MAX
+                free = written.isdisjoint(append.streams) and needed.isdisjoint(append.writes)
+                if full or not free:
+                    later.append(append)
+                else:
+                    batch.append(append)
+                    events += len(append.events)
+                needed.update(append.streams)
+                written.update(append.writes)
+                if full:
+                    break
+            self._queue.extendleft(reversed(later))
         return batch
 
     def _store(self, batch: list[Append]) -> None:
-        """Send until there is an answer; resolves every future of the batch."""
+        """Send until there is an answer for each of the batch."""
         pause_s = RETRY_PAUSE_FIRST_S
         while batch := self._without_expired(batch):
             try:
@@ -258,13 +311,15 @@ class Writer:
                 self._disconnect()
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
-            except Exception as error:
-                log.exception("append failed")
-                for append in batch:
-                    append.refused(error)
-                return
             else:
                 return
+
+    def _count(self, batch: list[Append]) -> None:
+        now = time.monotonic()
+        self.batch_appends.add(len(batch))
+        self.batch_events.add(sum(len(append.events) for append in batch))
+        for append in batch:
+            self.append_seconds.add(now - append.since)
 
     def _store_apart(self, batch: list[Append], error: psycopg.Error) -> None:
         """One of the batch is poison: let each stand for itself."""
@@ -280,21 +335,26 @@ class Writer:
         connection = self._connect()
         for append in batch:
             append.sent = True
-        with connection.cursor(binary=True) as cursor:
-            cursor.execute(_APPEND, _parameters(batch), prepare=True)
-            positions = dict(cursor.fetchall())
+        parameters = _parameters(batch, self._types)
+        result = connection.pgconn.exec_prepared(_NAME, parameters, [_BINARY, _BINARY], _TEXT)
+        _raise_for(result)
+        head, *lists = (result.get_value(0, column) or b"" for column in range(3))
+        refused = dict(zip(*(_numbers(array) for array in lists), strict=True))
+        position = int(head) + 1
         for number, append in enumerate(batch):
-            first = positions[number]
-            if first is None:
-                append.refused(IntegrityError("a stream is not at the version this append needs"))
+            if number not in refused:
+                append.accepted(position)
+                position += len(append.events)
+            elif (stored_at := refused[number]) is not None:
+                append.accepted(stored_at)
             else:
-                append.accepted(first)
+                append.refused(IntegrityError("a stream is not at the version this append needs"))
 
     def _without_expired(self, batch: list[Append]) -> list[Append]:
         now = time.monotonic()
         alive = []
         for append in batch:
-            if now < min(append.deadline, self._close_deadline):
+            if now < min(append.since + APPEND_DEADLINE_S, self._close_deadline):
                 alive.append(append)
             elif append.sent:
                 append.refused(UnknownOutcomeError(str(UnknownOutcomeError.__doc__)))
@@ -315,16 +375,30 @@ class Writer:
             self._connection = psycopg.connect(
                 self._dsn,
                 autocommit=True,
+                client_encoding="UTF8",  # what `encode` sends, whatever the environment says
                 connect_timeout=CONNECT_TIMEOUT_S,
                 tcp_user_timeout=STATEMENT_TIMEOUT_S * 1000,
                 application_name="attachment-ledger writer",
             )
             timeout = {"timeout": f"{STATEMENT_TIMEOUT_S}s"}
             self._connection.execute(sql.query("log", "writer_session"), timeout)
-            arrays.register(self._connection)
+            types = self._connection.execute(sql.query("log", "append_types"))
+            [self._types] = types.fetchall()
+            _raise_for(self._connection.pgconn.prepare(_NAME, _APPEND))
         return self._connection
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _raise_for(result: PGresult) -> None:
+    if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+        raise error_from_result(result)
+
+
+def _numbers(array: bytes) -> list[int | None]:
+    """The elements of an array in text form, which is empty for NULL."""
+    words = array[1:-1].split(b",") if array else []
+    return [None if word == b"NULL" else int(word) for word in words]

@@ -34,6 +34,7 @@ CREATE TABLE events (
     project_id text,
     roles text[],
     append_id uuid NOT NULL,             -- events with the same one were stored together
+    chain bytea,                         -- the hash chain's value, on the last event of a call
     UNIQUE (originator_id, originator_version)
 );
 
@@ -46,13 +47,24 @@ CREATE INDEX events_by_operation ON events (operation_id, position)
     WHERE operation_id IS NOT NULL;
 CREATE INDEX events_by_time ON events USING brin (recorded_at);
 
--- One row: the position and time of the last event.  Its lock is the lock of the log.
+-- One row: where the log ends.  Its lock is the lock of the log.
 CREATE TABLE log_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     position bigint NOT NULL,
-    recorded_at timestamptz NOT NULL
+    recorded_at timestamptz NOT NULL,
+    chain bytea NOT NULL DEFAULT decode(repeat('00', 32), 'hex')
 ) WITH (fillfactor = 10);
 INSERT INTO log_head (position, recorded_at) VALUES (0, 'epoch');
+
+-- Months of which only what can still be needed is in `events`; the whole is in a file.
+CREATE TABLE detached_months (
+    month date PRIMARY KEY,              -- its first day, in UTC
+    first_position bigint NOT NULL,
+    last_position bigint NOT NULL,
+    file text NOT NULL,                  -- its name, without the directory
+    sha256 text NOT NULL,                -- of the file
+    detached_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
 
 -- The log for people and for BI.  Its columns are a promise: they are added to, never
 -- renamed or removed.  (json and not jsonb: jsonb refuses some text that JSON allows,
@@ -64,7 +76,8 @@ CREATE VIEW event_log AS
            convert_from(body, 'UTF8')::json AS body
       FROM events;
 
-\ir functions/append_events.sql
+\ir functions/event_bytes.sql
+\ir functions/append_events_0003.sql
 
 -- ---------------------------------------------------------------------------------------
 -- Rows outside the log: they carry no facts, and may be lost without harm.
@@ -92,13 +105,36 @@ CREATE TABLE progress (
     PRIMARY KEY (operation_id, run)
 );
 
+-- Work of minutes or hours over the whole log that is under way, or was stopped.
+CREATE TABLE long_work (
+    name text PRIMARY KEY,               -- 'rebuild'
+    done bigint NOT NULL DEFAULT 0,      -- events
+    total bigint NOT NULL DEFAULT 0,
+    kept jsonb,                          -- what the work itself needs to go on there
+    began_at timestamptz,                -- this run of it, and what was done before
+    began_done bigint,
+    noted_at timestamptz,
+    holder_pid int,                      -- the connection of who does it; while that is
+    holder_since timestamptz             -- open, nobody else may
+);
+
 -- ---------------------------------------------------------------------------------------
 -- Projections: each can be rebuilt from the log at any time.
 
 -- How far each projection has come; the row's lock is the right to advance it.
 CREATE TABLE tracking (
     projection text PRIMARY KEY,
-    position bigint NOT NULL
+    position bigint NOT NULL,
+    rebuilds int NOT NULL DEFAULT 0      -- how often it was made anew
+);
+
+-- Where projections are made anew: tables of the same names, which then take the place of
+-- those below.
+CREATE SCHEMA rebuild;
+CREATE TABLE rebuild.tracking (
+    projection text PRIMARY KEY,
+    position bigint NOT NULL,
+    rebuilds int NOT NULL DEFAULT 0      -- always 0 here
 );
 
 CREATE TABLE instances (
@@ -186,7 +222,14 @@ CREATE TABLE spans (
     PRIMARY KEY (attachment_id, host, from_position)
 );
 CREATE INDEX spans_by_volume ON spans (volume_id, from_at);
-CREATE INDEX spans_by_host ON spans (host, from_at);
+-- By length in hours: below 1, 4, 16, 64, ... 16384, longer (8), not ended (9).  Whoever looks
+-- for what was open at a moment need not pass by all that had ended long before.
+CREATE INDEX spans_by_host ON spans (
+    host,
+    coalesce(width_bucket(extract(epoch FROM to_at - from_at),
+        '{3600,14400,57600,230400,921600,3686400,14745600,58982400}'), 9),
+    from_at
+);
 
 CREATE TABLE operations (
     operation_id uuid PRIMARY KEY,
@@ -251,3 +294,5 @@ CREATE TABLE hosts (
     suspect boolean NOT NULL DEFAULT false,  -- fenced, and not shown since that it is clean
     leftovers jsonb                      -- what it has that is not its any more
 );
+CREATE INDEX hosts_by_position ON hosts (position);
+CREATE INDEX hosts_by_version ON hosts (service_version);

@@ -1,13 +1,12 @@
 -- The log: append and read.
 
 -- name: append
--- Stores a batch of appends; see functions/append_events.sql.  One round trip, one commit.
-SELECT append_no, first_position
-  FROM append_events(
-           %b::int[], %b::uuid[], %b::uuid[], %b::bigint[], %b::text[], %b::bytea[],
-           %b::uuid[], %b::uuid[], %b::uuid[], %b::text[],
-           %b::uuid[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[], %b::text[]
-       );
+-- Stores a batch of appends; see functions/append_events_0003.sql.  One round trip, one commit.
+SELECT head, refused, stored_at FROM append_events($1, $2);
+
+-- name: append_types
+-- The numbers by which this database knows the types of what is appended.  Catalog look-ups.
+SELECT 'appended_stream'::regtype::oid, 'appended_event'::regtype::oid;
 
 -- name: writer_session
 -- Settings of the writer's connection: no append waits longer for the lock of the log.
@@ -30,11 +29,16 @@ SELECT originator_id, originator_version, topic, body
  LIMIT %(limit)s;
 
 -- name: streams
--- The events of several aggregates, each in order.  One range scan for each of them.
-SELECT originator_id, originator_version, topic, body
-  FROM events
- WHERE originator_id = ANY(%(ids)s)
- ORDER BY originator_id, originator_version;
+-- The events of several aggregates, each in order, after a version of each.  One range scan
+-- for each of them; the planner, who knows nothing of the arrays' length, has no other way.
+SELECT e.*
+  FROM unnest(%(ids)s::uuid[], %(after)s::bigint[]) AS w (id, after)
+ CROSS JOIN LATERAL (
+       SELECT originator_id, originator_version, topic, body
+         FROM events
+        WHERE originator_id = w.id AND originator_version > w.after
+        ORDER BY originator_version) AS e
+ ORDER BY e.originator_id, e.originator_version;
 
 -- name: notifications
 -- The log from one position to another.  Range scan of the primary key.
@@ -55,3 +59,14 @@ SELECT originator_id, originator_version, topic, body, position
 -- name: head
 -- Position of the last event, 0 if there is none.  One row.
 SELECT position FROM log_head;
+
+-- name: chained
+-- The log as the hash chain sees it (ledger/chain.py).  Range scan of the primary key.
+SELECT event_bytes(e), e.chain
+  FROM events AS e
+ WHERE e.position > %(after)s AND e.position <= %(upto)s
+ ORDER BY e.position;
+
+-- name: chain_head
+-- Where the log ends, as a checkpoint.  One row.
+SELECT position, chain FROM log_head;

@@ -18,7 +18,7 @@ from handlers.actions import RULES
 from handlers.build import BootDisk
 from host_agent.contract import ErrorKind, PowerState
 from host_agent.simulated_state import connected_paths, plugged
-from tests.world import OTHER, Broken, World
+from tests.world import HOST, OTHER, Broken, World
 
 #: What is accepted of a running server with a volume, and changes it as a whole.
 ACTS = ["live_migrate", "resize", "shelve", "stop", "pause", "reboot", "rebuild", "refresh"]
@@ -231,3 +231,20 @@ def test_servers_do_not_wait_for_each_other() -> None:
 def act_on(world: World, server_id: str, ask: Callable[[], str]) -> str:
     world.server_id = server_id
     return ask()
+
+
+def test_a_fence_between_a_decision_and_its_save_is_seen() -> None:
+    """Else the host would be given a command of an epoch that is over, for ever."""
+    world = attached()
+    world.store.before_save = lambda: world.fence(HOST)
+    with pytest.raises(errors.HostUnavailableError):
+        world.attach(world.volumes[1])
+
+
+def test_a_delete_that_meets_a_fence_asks_nothing_of_that_host() -> None:
+    world = attached()
+    world.store.before_save = lambda: world.fence(HOST)
+    operation = world.operation(world.delete())
+    started = [run for run in operation.history.active.values() if run.host == HOST]
+    assert [run for run in started if run.epoch == 0] == []
+    assert world.run(str(operation.id)).outcome is Outcome.COMPLETED

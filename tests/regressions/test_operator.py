@@ -19,6 +19,7 @@ from tests.regressions.worlds import (
     guests_on,
     mapping_of,
     rows,
+    run_until,
     sources,
     status,
 )
@@ -26,10 +27,10 @@ from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World, events
 
 
 def host_reboots(world: World) -> None:
-    """All guests off, nothing connected; then the agent registers."""
+    """All guests off, nothing connected, no secrets; then the agent registers."""
     set_power(world.host, SERVER, STOPPED)
     with world.host.edit() as state:
-        state["connected"] = {}
+        state.update(connected={}, secrets={})
     world.boot()
     world.register(HOST)
 
@@ -194,3 +195,30 @@ def test_lp2012251_what_an_operator_forces_says_what_it_left_behind() -> None:
     [waived] = [event.waived for event in events(world, Attachment.Disconnected)]
     assert waived == "paths removed by hand"
     assert list(world.records[HOST]) == [row.id], "the host still says so when it registers"
+
+
+def test_a_refresh_that_was_given_up_half_way_can_be_asked_for_again() -> None:
+    world = attached()
+    complete = broken_on(world, HOST, "cinder.attachment_complete", ErrorKind.FINAL)
+    operation = world.run(world.act("refresh"))
+    assert operation.state is OperationState.PARKED
+    world.service.act(str(operation.id), "give_up", "Cinder is being mended", CONTEXT)
+    assert [row.status for row in rows(world)] == ["attaching"]
+    complete.heal()
+    world.done(world.act("refresh"))
+    assert [row.status for row in rows(world)] == ["attached"]
+
+
+def test_a_result_that_cannot_be_true_fails_the_step_and_is_not_asked_for_for_ever() -> None:
+    """Somebody deleted the attachment in the log while the host connected it."""
+    world = World()
+    operation_id = world.attach()
+    run_until(world, operation_id, lambda: bool(events(world, Attachment.ConnectorUpdated)))
+    [attachment] = world.attachments()
+    attachment.record(Attachment.Disconnected)
+    attachment.record(Attachment.Deleted)
+    world.store.save(attachment, context=CONTEXT)
+    operation = world.run(operation_id)
+    assert operation.first_error is not None
+    assert operation.first_error["code"] == "illegal_transition"
+    assert "Connected cannot happen" in operation.first_error["message"]

@@ -38,16 +38,8 @@ def logged(position: int, event: Event, context: Context, at: datetime) -> Logge
         topic=stored.topic,
         originator_id=str(stored.originator_id),
         originator_version=stored.originator_version,
-        attachment_id=stored.about.attachment_id,
-        volume_id=stored.about.volume_id,
-        server_id=stored.about.server_id,
         host=stored.about.host,
         operation_id=context.operation_id,
-        request_id=context.request_id,
-        cause=context.cause,
-        actor=context.actor.name,
-        user_id=context.actor.user_id,
-        project_id=context.actor.project_id,
         body=orjson.loads(stored.state),
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from threading import Lock
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,12 +19,14 @@ from eventsourcing.persistence import (
 
 from aggregates.attachment import Attachment
 from aggregates.base import Context
+from aggregates.host import Host, host_uuid
 from aggregates.volume import Volume
 from ledger import writer as writer_module
 from ledger.application import ConflictError, Ledger
 from ledger.mapping import IndexedEvent
 from ledger.store import LedgerRecorder
-from ledger.writer import QueueFullError, Writer
+from ledger.writer import Writer
+from tests.stack import eventually
 
 
 def stored(stream: UUID, *versions: int, topic: str = "T") -> list[StoredEvent]:
@@ -67,6 +72,27 @@ def test_one_stale_aggregate_refuses_the_whole_append(
     assert [row[1] for row in log_of(db)] == [volume.id]
 
 
+def test_what_was_decided_by_a_host_is_refused_once_the_host_has_moved(
+    ledger: Ledger, db: psycopg.Connection[Any]
+) -> None:
+    """No intent for a host stands behind a fence that its decision did not know of."""
+    host = ledger.load(Host, host_uuid("compute-1"))
+    host.register("compute-1", 1, {})
+    ledger.save(host)
+    volume, known = ledger.load_many((Volume, uuid4()), (Host, host.id))
+    volume.claim(str(uuid4()), server_id=str(uuid4()))
+    host.fence("dead", "power is off")
+    ledger.save(host)
+
+    with pytest.raises(ConflictError):
+        ledger.save(volume, known)
+
+    assert {row[1] for row in log_of(db)} == {host.id}
+    volume, known = ledger.load_many((Volume, volume.id), (Host, host.id))
+    volume.claim(str(uuid4()), server_id=str(uuid4()))
+    assert ledger.save(volume, known) == 3
+
+
 @pytest.mark.parametrize("versions", [(4,), (3, 3), (3, 5), (4, 3), (2, 3), (0,), (-1,)])
 def test_a_stream_takes_only_the_versions_that_follow(
     recorder: LedgerRecorder, versions: tuple[int, ...]
@@ -91,10 +117,16 @@ def test_an_empty_stream_begins_at_zero_or_one_and_nowhere_else(
 
 
 def _batch(writer: Writer, appends: list[list[StoredEvent]]) -> list[Any]:
-    """Let the writer find all the appends at once, as under load."""
-    with writer._changed:  # the condition's lock is re-entrant: the writer's thread waits
-        futures = [writer.submit(events) for events in appends]
-    return [future.exception(10) or future.result() for future in futures]
+    """Let the writer find all the appends at once, as under load: somebody seems to lead."""
+    busy = writer_module.encode(stored(uuid4(), 1), None)
+    writer._leader = busy
+    with ThreadPoolExecutor(len(appends)) as pool:
+        futures: list[Future[list[int]]] = []
+        for events in appends:
+            futures.append(pool.submit(writer.append, events))
+            eventually(lambda: len(writer._queue) == len(futures), "the append in the queue")
+        writer._leave(busy)
+        return [future.exception() or future.result() for future in futures]
 
 
 def test_a_refused_append_disturbs_no_other_of_its_batch(recorder: LedgerRecorder) -> None:
@@ -119,7 +151,7 @@ def test_appends_of_one_stream_go_into_batches_of_their_own_in_their_order(
     send = recorder.writer._send
 
     def watching(batch: list[writer_module.Append]) -> None:
-        batches.append([len(append.columns) for append in batch])
+        batches.append([len(append.events) for append in batch])
         send(batch)
 
     monkeypatch.setattr(recorder.writer, "_send", watching)
@@ -131,15 +163,59 @@ def test_appends_of_one_stream_go_into_batches_of_their_own_in_their_order(
     assert batches == [[1, 1], [2], [3]]
 
 
-def test_the_database_refuses_a_stream_in_two_appends_of_one_batch(
+def test_appends_share_a_batch_that_rely_on_the_same_stream_but_not_with_one_that_moves_it(
+    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = uuid4()
+    recorder.insert_events(stored(host, 1))
+    relying = [writer_module.encode(stored(uuid4(), 1), None, {host: 1}) for _ in range(4)]
+    moving = writer_module.encode(stored(host, 2), None)
+    writer = recorder.writer
+    writer._queue.extend([relying[0], relying[1], moving, relying[2], relying[3]])
+    batches = []
+    while writer._queue:
+        batches.append(writer._pick())
+        writer._store(batches[-1])
+    assert batches == [relying[:2], [moving], relying[2:]]
+    assert [append.error is None for append in (*relying, moving)] == [True] * 2 + [False] * 2 + [
+        True
+    ]
+
+
+def test_an_append_is_refused_if_what_it_relies_on_has_moved(
     recorder: LedgerRecorder, db: psycopg.Connection[Any]
 ) -> None:
+    relied_on = uuid4()
+    recorder.insert_events(stored(relied_on, 1))
+    for version in (0, 2):
+        with pytest.raises(IntegrityError):
+            recorder.insert_events(stored(uuid4(), 1), unmoved={relied_on: version})
+
+    assert recorder.insert_events(stored(uuid4(), 1), unmoved={relied_on: 1}) == [2]
+    assert recorder.insert_events(stored(uuid4(), 1), unmoved={uuid4(): 0}) == [3]
+    assert recorder.insert_events(stored(relied_on, 2), unmoved={relied_on: 1}) == [4]
+
+
+def test_appends_may_rely_on_the_same_in_one_batch_but_who_moves_it_waits(
+    recorder: LedgerRecorder,
+) -> None:
+    writer, relied_on = recorder.writer, uuid4()
+    relying = [writer_module.encode(stored(uuid4(), 1), None, {relied_on: 0}) for _ in range(3)]
+    moving = writer_module.encode(stored(relied_on, 1), None)
+    writer._queue.extend([relying[0], relying[1], moving, relying[2]])
+    assert writer._pick() == relying[:2]
+    assert writer._pick() == [moving]
+    assert writer._pick() == relying[2:]
+
+
+def test_the_database_stores_no_stream_of_two_appends_of_one_batch_twice(
+    recorder: LedgerRecorder, db: psycopg.Connection[Any]
+) -> None:
+    """The writer sees to it that there is none; if it did not, nothing would be stored."""
     stream = uuid4()
-    appends = [writer_module.encode(stored(stream, version), None) for version in (1, 2)]
-    with pytest.raises(psycopg.errors.RaiseException, match="two appends"):
-        recorder.writer._connect().execute(
-            writer_module._APPEND, writer_module._parameters(appends), binary=True
-        )
+    appends = [writer_module.encode(stored(stream, 1), None) for _ in range(2)]
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        recorder.writer._send(appends)
     assert log_of(db) == []
 
 
@@ -151,11 +227,11 @@ def test_an_append_sent_again_is_answered_with_its_old_positions(
     append = writer_module.encode(stored(stream, 1, 2), None)
     recorder.writer._send([append])
     recorder.insert_events(stored(stream, 3))
-    again = writer_module.Append(append.columns, append.streams, append.deadline)
+    again = replace(append, first_position=None, turn=Lock())
 
     recorder.writer._send([again])
 
-    assert append.future.result() == again.future.result() == [2, 3]
+    assert append.positions() == again.positions() == [2, 3]
     assert len(log_of(db)) == 4
 
 
@@ -175,6 +251,18 @@ def test_an_append_the_database_cannot_store_fails_alone(recorder: LedgerRecorde
 
     assert isinstance(bad, DatabaseError)
     assert (good, fine) == ([1], [2])
+
+
+def test_what_is_appended_is_counted(recorder: LedgerRecorder) -> None:
+    writer = recorder.writer
+    writer.append(stored(uuid4(), 1))
+    _batch(writer, [stored(uuid4(), 1, 2), stored(uuid4(), *range(1, 31))])
+
+    assert sum(writer.append_seconds.counts) == 3
+    assert 0 < writer.append_seconds.sum < 60
+    assert (writer.batch_appends.sum, writer.batch_events.sum) == (3, 33)
+    at_most = dict(zip(writer.batch_events.bounds, writer.batch_events.counts, strict=False))
+    assert {size: count for size, count in at_most.items() if count} == {1: 1, 50: 1}
 
 
 def test_positions_have_no_gap_after_refusals(
@@ -201,23 +289,13 @@ def test_recorded_at_never_goes_back_even_if_the_clock_does(
     assert (times[1] - times[0]).total_seconds() >= 3600
 
 
-def test_the_queue_is_bounded(recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "QUEUE_APPENDS_MAX", 2)
-    writer = recorder.writer
-    with writer._changed:
-        futures = [writer.submit(stored(uuid4(), 1)) for _ in range(2)]
-        with pytest.raises(QueueFullError, match="Nothing was stored"):
-            writer.submit(stored(uuid4(), 1))
-    assert [future.result(10) for future in futures] == [[1], [2]]
-
-
 def test_a_batch_is_bounded(recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "BATCH_EVENTS_MAX", 3)
     sizes = []
     send = recorder.writer._send
 
     def counting(batch: list[writer_module.Append]) -> None:
-        sizes.append(sum(len(append.columns) for append in batch))
+        sizes.append(sum(len(append.events) for append in batch))
         send(batch)
 
     monkeypatch.setattr(recorder.writer, "_send", counting)
@@ -230,28 +308,81 @@ def test_a_batch_is_bounded(recorder: LedgerRecorder, monkeypatch: pytest.Monkey
 
 def test_an_empty_append_and_a_huge_one_are_refused(recorder: LedgerRecorder) -> None:
     with pytest.raises(ProgrammingError):
-        recorder.writer.submit([])
+        recorder.writer.append([])
     with pytest.raises(ProgrammingError):
-        recorder.writer.submit(stored(uuid4(), *range(1, writer_module.APPEND_EVENTS_MAX + 2)))
+        recorder.writer.append(stored(uuid4(), *range(1, writer_module.APPEND_EVENTS_MAX + 2)))
 
 
 def test_closing_stores_what_is_queued(database_url: str, db: psycopg.Connection[Any]) -> None:
     recorder = LedgerRecorder(database_url)
-    futures = [recorder.writer.submit(stored(uuid4(), 1)) for _ in range(200)]
-    recorder.close()
-    assert sorted(future.result(0)[0] for future in futures) == list(range(1, 201))
-    with pytest.raises(ProgrammingError, match="closed"):
-        recorder.writer.submit(stored(uuid4(), 1))
+    writer = recorder.writer
+    busy = writer_module.encode(stored(uuid4(), 1), None)
+    writer._leader = busy
+    with ThreadPoolExecutor(21) as pool:
+        futures = [pool.submit(writer.append, stored(uuid4(), 1)) for _ in range(20)]
+        eventually(lambda: len(writer._queue) == 20, "the appends in the queue")
+        closing = pool.submit(recorder.close)
+        eventually(writer._hurry.is_set, "closing")
+        with pytest.raises(ProgrammingError, match="closed"):
+            writer.append(stored(uuid4(), 1))
+        writer._leave(busy)
+        closing.result(10)
+    assert sorted(future.result(0)[0] for future in futures) == list(range(1, 21))
+    assert len(log_of(db)) == 20
 
 
-def test_a_cancelled_append_that_was_not_sent_is_not_stored(
+def test_who_is_interrupted_while_waiting_takes_the_append_back(
     recorder: LedgerRecorder, db: psycopg.Connection[Any]
 ) -> None:
-    with recorder.writer._changed:
-        cancelled, kept = (recorder.writer.submit(stored(uuid4(), 1)) for _ in range(2))
-        assert cancelled.cancel()
-    kept.result(10)
-    assert len(log_of(db)) == 1
+    writer = recorder.writer
+    busy, lost = (writer_module.encode(stored(uuid4(), 1), None) for _ in range(2))
+    writer._leader = busy
+    writer._join(lost)
+    writer._leave(lost)
+    writer._leave(busy)
+    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
+
+
+def test_the_lead_may_come_before_the_wait_for_it(
+    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = recorder.writer
+    busy = writer_module.encode(stored(uuid4(), 1), None)
+    writer._leader = busy
+    join = writer._join
+
+    def join_and_be_next(mine: writer_module.Append) -> bool:
+        leads = join(mine)
+        writer._leave(busy)
+        return leads
+
+    monkeypatch.setattr(writer, "_join", join_and_be_next)
+    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
+
+
+def test_who_is_interrupted_when_the_lead_comes_hands_it_on(recorder: LedgerRecorder) -> None:
+    writer = recorder.writer
+    busy, lost = (writer_module.encode(stored(uuid4(), 1), None) for _ in range(2))
+    writer._leader = busy
+    writer._join(lost)
+    writer._leave(busy)
+    writer._leave(lost)
+    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
+
+
+def test_who_is_interrupted_while_leading_hands_on_the_lead(
+    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = recorder.writer._send
+
+    def interrupted(batch: list[writer_module.Append]) -> None:
+        monkeypatch.setattr(recorder.writer, "_send", send)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recorder.writer, "_send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        recorder.insert_events(stored(uuid4(), 1))
+    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
 
 
 def test_metadata_stands_beside_each_event(

@@ -6,13 +6,15 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -20,38 +22,44 @@ import psycopg
 import pytest
 from eventsourcing.persistence import OperationalError, StoredEvent
 
+import sql
 from ledger import migrations
 from ledger import writer as writer_module
+from ledger.chain import ChainRow, Checkpoint, Verifier
 from ledger.embedded import EmbeddedPostgres
 from ledger.store import LedgerRecorder
 from ledger.writer import UnknownOutcomeError
+from tests.stack import eventually
 from tests.store.test_tailing import start_writers
 
 DEADLINE_S = 60
 APPEND_SIZE = 3  # load.py's
 
 
-def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.01)
+def check_log(dsn: str, acknowledged: list[int]) -> list[tuple[Any, ...]]:
+    """No gap, no part of an append, nothing changed, and everything that was acknowledged.
 
-
-def check_log(dsn: str, acknowledged: list[int]) -> None:
-    """No gap, no part of an append, and everything that was acknowledged."""
+    Returns position, append, stream and version of each event.
+    """
     with psycopg.connect(dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ  # one moment
         rows = connection.execute(
             "SELECT position, append_id, originator_id, originator_version FROM events"
             " ORDER BY position"
         ).fetchall()
-        head = connection.execute("SELECT position FROM log_head").fetchone()
+        query = sql.query("log", "chained")
+        chained = connection.execute(query, {"after": 0, "upto": len(rows)}).fetchall()
+        [head] = connection.execute(sql.query("log", "chain_head")).fetchall()
     positions = [row[0] for row in rows]
     assert positions == list(range(1, len(rows) + 1))
-    assert head == (len(rows),)
+    assert head[0] == len(rows)
     assert set(Counter(row[1] for row in rows).values()) <= {APPEND_SIZE}
     assert len({row[2:] for row in rows}) == len(rows)
     assert set(acknowledged) <= set(positions)
+    verifier = Verifier()
+    verifier.feed(ChainRow(*row) for row in chained)
+    verifier.finish(Checkpoint(*head))
+    return rows
 
 
 class Appenders:
@@ -72,7 +80,7 @@ class Appenders:
 
     def wait_for_more(self, positions: int) -> None:
         target = len(self._acknowledged) + positions
-        until(lambda: len(self._acknowledged) >= target)
+        eventually(lambda: len(self._acknowledged) >= target, "more appends")
 
     def stop(self) -> list[int]:
         self._stop.set()
@@ -125,10 +133,8 @@ def test_an_answer_lost_after_the_commit_is_found_again(
             send(batch)
             return
         lost.append(1)
-        connection = recorder.writer._connect()
-        with connection.cursor(binary=True) as cursor:
-            cursor.execute(writer_module._APPEND, writer_module._parameters(batch))
-        connection.close()
+        send([replace(append, turn=Lock()) for append in batch])
+        recorder.writer._disconnect()
         raise psycopg.OperationalError("the connection went away")
 
     monkeypatch.setattr(recorder.writer, "_send", lose_the_first_answer)
@@ -157,9 +163,8 @@ def test_an_append_that_was_never_sent_says_that_nothing_is_stored(
 ) -> None:
     monkeypatch.setattr(writer_module, "APPEND_DEADLINE_S", 0.3)
     writer = writer_module.Writer("host=/nonexistent")
-    future = writer.submit([StoredEvent(uuid4(), 1, "T", b"{}")])
     with pytest.raises(OperationalError, match="nothing stored"):
-        future.result(DEADLINE_S)
+        writer.append([StoredEvent(uuid4(), 1, "T", b"{}")])
     writer.close()
 
 
@@ -179,7 +184,8 @@ class Cluster:
         for pid in (postmaster, *map(int, children)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: not any(_alive(pid) for pid in (postmaster, *map(int, children))))
+        pids = (postmaster, *map(int, children))
+        eventually(lambda: not any(map(_alive, pids)), "the end of all processes")
 
     def start(self) -> None:
         self._server.stop()  # lets go of the one that was killed
@@ -208,19 +214,81 @@ def cluster() -> Iterator[Cluster]:
     shutil.rmtree(home)
 
 
+class Tail:
+    """A reader that remembers its position, and every event that it was shown."""
+
+    def __init__(self, dsn: str) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self._recorder = LedgerRecorder(dsn)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            last = self.seen[-1][0] if self.seen else 0
+            with contextlib.suppress(OperationalError):  # the server is down
+                page = self._recorder.select_notifications(last, 100, inclusive_of_start=False)
+                self.seen += [(n.id, n.originator_id, n.originator_version) for n in page]
+
+    def wait_for_more(self, events: int) -> None:
+        target = len(self.seen) + events
+        eventually(lambda: len(self.seen) >= target, "more events")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(DEADLINE_S)
+        self._recorder.close()
+
+
+class Writers:
+    """Processes that append; what they say was acknowledged is in files."""
+
+    def __init__(self, dsn: str, home: Path) -> None:
+        self._dsn, self._home = dsn, home
+        self._outputs: list[Path] = []
+        self._running: list[subprocess.Popen[str]] = []
+
+    def start(self) -> None:
+        self._outputs.append(self._home / f"acknowledged-{len(self._outputs)}")
+        with self._outputs[-1].open("w") as output:
+            self._running.append(start_writers(self._dsn, threads=4, stdout=output))
+
+    def kill_oldest(self) -> None:
+        process = self._running.pop(0)
+        assert process.poll() is None, "it should have gone on"
+        process.kill()
+        process.wait(DEADLINE_S)
+
+    def kill_all(self) -> list[int]:
+        """The positions that were acknowledged to any of them."""
+        while self._running:
+            self.kill_oldest()
+        lines = [line for path in self._outputs for line in path.read_text().splitlines(True)]
+        return [int(word) for line in lines if line.endswith("\n") for word in line.split()]
+
+
 @pytest.mark.slow
-def test_kill_9_of_postgresql_under_load_loses_nothing_that_was_acknowledged(
-    cluster: Cluster,
-) -> None:
+def test_kill_9_of_processes_and_of_postgresql_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    """Several writing processes, one of them killed in each round, and the server as well;
+    a reader that goes on through all of it is shown what the log has in the end, once each.
+    """
     migrations.upgrade(cluster.dsn)
-    recorder = LedgerRecorder(cluster.dsn)
-    appenders = Appenders(recorder, 8)
-    for _ in range(2):
-        appenders.wait_for_more(300)
+    writers, tail = Writers(cluster.dsn, tmp_path), Tail(cluster.dsn)
+    for _ in range(3):
+        writers.start()
+    for _ in range(3):
+        tail.wait_for_more(300)
+        writers.kill_oldest()
+        writers.start()
+        tail.wait_for_more(300)
         cluster.kill()
         cluster.start()
-    appenders.wait_for_more(300)
-    acknowledged = appenders.stop()
-    recorder.close()
+    tail.wait_for_more(300)
+    acknowledged = writers.kill_all()
 
-    check_log(cluster.dsn, acknowledged)
+    log = [(position, *rest) for position, _, *rest in check_log(cluster.dsn, acknowledged)]
+    eventually(lambda: len(tail.seen) >= len(log), "the reader at the end")
+    tail.stop()
+    assert tail.seen == log
+    assert len(acknowledged) > 1000

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 import psycopg
@@ -20,9 +21,12 @@ LOAD = Path(__file__).with_name("load.py")
 DEADLINE_S = 60
 
 
-def start_writers(dsn: str, threads: int, appends: int | None = None) -> subprocess.Popen[str]:
+def start_writers(
+    dsn: str, threads: int, appends: int | None = None, stdout: int | IO[str] = subprocess.PIPE
+) -> subprocess.Popen[str]:
     args = [sys.executable, str(LOAD), dsn, str(threads), *([str(appends)] if appends else [])]
-    return subprocess.Popen(args, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, stdout=-1, text=True)
+    environ = {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(args, cwd=ROOT, env=environ, stdout=stdout, text=True)
 
 
 def test_a_tailing_reader_misses_nothing_under_writers_of_several_processes(
@@ -67,13 +71,15 @@ def test_positions_become_visible_in_order_even_if_a_batch_commits_late(
     recorder: LedgerRecorder, db: psycopg.Connection[Any], database_url: str
 ) -> None:
     """The next writer waits for the lock of the log, so nothing overtakes."""
-    with psycopg.connect(database_url) as late:
-        late.execute("SELECT position FROM log_head FOR UPDATE")
-        future = recorder.writer.submit([StoredEvent(uuid4(), 1, "Test.Happened", b"{}")])
-        with pytest.raises(TimeoutError):
-            future.result(0.3)
-        assert recorder.max_notification_id() is None
-    assert future.result(10) == [1]
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(database_url) as late:
+            late.execute("SELECT position FROM log_head FOR UPDATE")
+            event = StoredEvent(uuid4(), 1, "Test.Happened", b"{}")
+            future = pool.submit(recorder.insert_events, [event])
+            with pytest.raises(TimeoutError):
+                future.result(0.3)
+            assert recorder.max_notification_id() is None
+        assert future.result(10) == [1]
 
 
 def test_a_subscription_follows_across_processes(
