@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, LiteralString, NamedTuple
 
 from eventsourcing.utils import TopicError, resolve_topic
@@ -31,16 +32,8 @@ class LoggedEvent(NamedTuple):
     topic: str
     originator_id: str
     originator_version: int
-    attachment_id: str | None
-    volume_id: str | None
-    server_id: str | None
     host: str | None
     operation_id: str | None
-    request_id: str | None
-    cause: str | None
-    actor: str | None
-    user_id: str | None
-    project_id: str | None
     body: dict[str, Any]
 
     @property
@@ -85,10 +78,17 @@ def upcast(topic: str, body: dict[str, Any]) -> dict[str, Any]:
     A topic that this code does not know stays as it is: newer code wrote it.
     """
     version = body.pop("class_version", 1)
+    kind, newest = _class_of(topic)
+    for old in range(version, newest):
+        getattr(kind, f"upcast_v{old}_v{old + 1}")(body)
+    return body
+
+
+@cache
+def _class_of(topic: str) -> tuple[type | None, int]:
+    """The class of a topic and its newest version."""
     try:
         kind = resolve_topic(topic)
     except TopicError:
-        return body
-    for old in range(version, getattr(kind, "class_version", 1)):
-        getattr(kind, f"upcast_v{old}_v{old + 1}")(body)
-    return body
+        return None, 1
+    return kind, getattr(kind, "class_version", 1)

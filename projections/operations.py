@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aggregates.operation import (
+    LANE_FACTS,
     SERVER,
     Operation,
     OperationState,
@@ -126,7 +127,7 @@ def _succeeded(row: Row, body: Row) -> None:
 
 
 def _learn(row: Row, body: Row) -> None:
-    if body["lane"] == SERVER:
+    if body["lane"] == SERVER or body["outputs"].keys().isdisjoint(LANE_FACTS):
         return
     lanes = [dict(lane) for lane in row["lanes"]]
     learn(lanes[body["lane"]], body["outputs"], new=body["step"] in new_side_steps(row["plan"]))

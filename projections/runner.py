@@ -2,7 +2,8 @@
 
 One thread with one connection.  It is woken by appends and by the projections of other
 processes; if a wake-up is lost it looks by itself after POLL_INTERVAL_S.  When the
-connection is lost it makes a new one, with growing pauses.
+connection is lost it makes a new one, with growing pauses.  Of several processes the one
+that was faster does the work, and the others watch it.
 
 `projected(position)` is how an answer waits until the reads that follow it, in whichever
 process, will see what it says: all processes share the tables, so it matters only that
@@ -33,6 +34,7 @@ RECONNECT_FIRST_S = 0.1
 RECONNECT_MAX_S = 5.0
 WAITERS_MAX = 100_000
 CONNECT_TIMEOUT_S = 5
+_PROJECTED = "ledger_projected"
 
 
 class NotProjectingError(Exception):
@@ -111,12 +113,21 @@ class Runner:
     def _follow(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
         while not self._stopping.is_set():
             moved = projector.step()
-            _, positions = projector.positions()
-            free = [at for name, at in positions.items() if name not in projector.held]
-            self._announce(min(free, default=self._projected))
-            if not moved:
-                for _ in connection.notifies(timeout=POLL_INTERVAL_S, stop_after=1):
-                    pass
+            self._announce(projector.projected)
+            if projector.beaten:
+                self._watch(connection, projector)
+            elif not moved or projector.projected >= projector.head:
+                _wait(connection, POLL_INTERVAL_S)
+
+    def _watch(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
+        """Leave it to the process that is faster, as what we fold meanwhile is for nothing;
+        until there is nothing more to do, or the other is gone or cannot do it all.
+        """
+        while not self._stopping.is_set() and _wait(connection, POLL_INTERVAL_S, _PROJECTED):
+            projector.look()
+            self._announce(projector.projected)
+            if projector.apart:
+                return
 
     def _announce(self, position: int) -> None:
         done = []
@@ -144,13 +155,17 @@ def _listen(connection: psycopg.Connection[Any]) -> None:
     connection.execute(sql.query("projections", "listen_projected"))
 
 
+def _wait(
+    connection: psycopg.Connection[Any], timeout_s: float, channel: str | None = None
+) -> bool:
+    """Until another connection tells something (on one channel, or any); False if none does."""
+    for notify in connection.notifies(timeout=timeout_s):
+        if notify.pid != connection.info.backend_pid and channel in {None, notify.channel}:
+            return True
+    return False
+
+
 def catch_up(dsn: str, projections: Sequence[Projection]) -> None:
     """Bring the projections to the head of the log, here and now."""
     with connect(dsn) as connection:
         Projector(connection, projections).catch_up()
-
-
-def rebuild(dsn: str, projection: Projection) -> int:
-    """Make one projection anew while its old rows are still read; returns its position."""
-    with connect(dsn) as connection:
-        return Projector(connection, [projection]).rebuild(projection.name)

@@ -10,7 +10,7 @@ from ledger.cli.settings import add_config, database
 
 
 class List(Lister):
-    """List the projections, and how far each is behind the log."""
+    """List the projections, how far each is behind the log, and what long work is under way."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -18,21 +18,28 @@ class List(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger import migrations
+        from ledger import long_work, migrations
         from projections.catalog import ALL
-        from projections.projector import Projector
+        from projections.projector import lags
         from projections.runner import connect
 
         with database(parsed_args) as dsn:
             migrations.check(dsn)
             with connect(dsn) as connection:
-                head, positions = Projector(connection, ALL).positions()
-        rows = [(name, position, head - position) for name, position in positions.items()]
-        return ("Name", "Position", "Behind"), sorted(rows)
+                rows = lags(connection, ALL)
+                works = long_work.under_way(connection)
+        for work in works:
+            note(str(work))
+        return ("Name", "Position", "Behind", "Behind for s"), [
+            (name, position, events, round(seconds, 1)) for name, position, events, seconds in rows
+        ]
 
 
 class Rebuild(Command):
-    """Make a projection anew from the whole log; its old rows are read until it is done."""
+    """Make a projection anew from the whole log; its old rows are read until it is done.
+
+    Ctrl-C stops it, and the same command goes on where it was.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -42,19 +49,35 @@ class Rebuild(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         from ledger import migrations
+        from ledger.cli.long_work import run_shown
+        from ledger.rebuild import RebuildError, rebuild
         from projections.catalog import ALL
-        from projections.runner import rebuild
+        from projections.detached import DetachedError
+        from projections.tables import ProjectionError
 
-        chosen = [each for each in ALL if parsed_args.name in {each.name, "all"}]
+        name: str = parsed_args.name
+        chosen = [each for each in ALL if name in {each.name, "all"}]
         if not chosen:
             raise CliError(
-                f"there is no projection {parsed_args.name!r}.",
+                f"there is no projection {name!r}.",
                 ExitCode.NOT_FOUND,
                 f"Projections: {', '.join(each.name for each in ALL)}; or all",
             )
         with database(parsed_args) as dsn:
             migrations.check(dsn)
-            for each in chosen:
-                position = rebuild(dsn, each)
-                note(f"{each.name} is rebuilt up to position {position}.")
+            try:
+                done = run_shown(dsn, "rebuild", rebuild(dsn, chosen))
+            except ProjectionError as error:
+                raise CliError(
+                    f"{error}: {error.__cause__!r}. The old rows are read as before.",
+                    ExitCode.UNEXPECTED,
+                    "Once the fold is mended: the same command, which then begins anew.",
+                ) from error
+            except DetachedError as error:
+                hint = "Put them back first: attachment-ledger event restore --from DIRECTORY"
+                raise CliError(str(error), ExitCode.REFUSED, hint) from error
+            except RebuildError as error:
+                raise CliError(f"{error}.", ExitCode.REFUSED) from error
+        for each in chosen:
+            note(f"{each.name} is rebuilt up to position {done.done}.")
         return 0

@@ -4,7 +4,11 @@
 -- name: session
 -- Settings of a projecting connection.  Rows and tracking are one transaction and can be
 -- rebuilt, so a crash may take the last of both; waiting for the disk would buy nothing.
-SELECT set_config('synchronous_commit', 'off', false);
+-- Every statement has its index, and one plan for good: not one that suited a table when it
+-- was small, and none that takes longer to make than to run.
+SELECT set_config('synchronous_commit', 'off', false), set_config('jit', 'off', false),
+       set_config('enable_seqscan', 'off', false),
+       set_config('plan_cache_mode', 'force_generic_plan', false);
 
 -- name: register
 -- Begins to track projections that are new here.
@@ -13,56 +17,78 @@ SELECT name, 0 FROM unnest(%(names)s::text[]) AS name
     ON CONFLICT DO NOTHING;
 
 -- name: positions
--- The head of the log and how far each projection is, as of one moment.
-SELECT h.position, t.projection, t.position
-  FROM log_head AS h LEFT JOIN tracking AS t ON t.projection = ANY(%(names)s);
+-- The head of the log, how far each projection is, and how often it was made anew, as of one
+-- moment.
+SELECT h.position, t.projection, t.position, t.rebuilds
+  FROM log_head AS h JOIN tracking AS t ON t.projection = ANY(%(names)s);
 
--- name: lock
--- Takes the right to advance these projections from this position; what another process is
--- advancing right now is left out, not waited for.
-SELECT projection
-  FROM tracking
- WHERE projection = ANY(%(names)s) AND position = %(position)s
- ORDER BY projection
-   FOR UPDATE SKIP LOCKED;
-
--- name: lock_for_rebuild
--- Takes the right to rebuild one projection; waits for it.
-SELECT position FROM tracking WHERE projection = %(name)s FOR UPDATE;
+-- name: lags
+-- How far some projections are, how many events behind, and the age in seconds of the first
+-- event that each lacks (0 if it lacks none).
+SELECT name, coalesce(t.position, 0) AS position,
+       h.position - coalesce(t.position, 0) AS lag_events,
+       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s
+  FROM unnest(%(names)s::text[]) AS name CROSS JOIN log_head AS h
+  LEFT JOIN tracking AS t ON t.projection = name
+  LEFT JOIN events AS e ON e.position = coalesce(t.position, 0) + 1
+ ORDER BY name;
 
 -- name: events
--- The next events, in order.  Range scan of the primary key.
-SELECT position, recorded_at, topic, originator_id, originator_version,
-       attachment_id, volume_id, server_id, host,
-       operation_id, request_id, cause, actor, user_id, project_id, body
-  FROM events
- WHERE position > %(after)s AND position <= %(until)s
- ORDER BY position
- LIMIT %(limit)s;
+-- The next events of some topics, in order, after a row with the head of the log at that
+-- moment in place of a version.  Range scan of the primary key.
+SELECT 0::bigint AS position, NULL::timestamptz AS recorded_at, NULL::text AS topic,
+       NULL::text AS originator_id, position AS originator_version, NULL::text AS host,
+       NULL::text AS operation_id, NULL::bytea AS body
+  FROM log_head
+UNION ALL
+(
+    SELECT position, recorded_at, topic, originator_id::text, originator_version, host,
+           operation_id::text, body
+      FROM events
+     WHERE position > %(after)s AND position <= %(until)s AND topic = ANY(%(topics)s::text[])
+     ORDER BY position
+);
 
 -- name: load
 -- The present rows of some keys.
 SELECT * FROM {table} WHERE {key} = ANY(%(keys)s::{type}[]);
 
--- name: delete
--- Makes room for the new rows of some keys.
-DELETE FROM {table} WHERE {key} = ANY(%(keys)s::{type}[]);
-
--- name: delete_all
--- Empties a projection before it is rebuilt; readers see the old rows until the commit.
-DELETE FROM {table};
-
--- name: insert
--- The new rows, from JSON; the table's own columns say how to read it.
-INSERT INTO {table} SELECT * FROM json_populate_recordset(NULL::{table}, %(rows)s::json);
-
 -- name: advance
--- Records how far projections have come, in the transaction that brought them there, and
--- tells everybody.
-WITH moved AS (
-    UPDATE tracking SET position = %(position)s WHERE projection = ANY(%(names)s)
+-- Records how far projections have come, with their rows ({changes} are `replace`, once for
+-- each table), and tells everybody: of those that are still where these rows were folded
+-- from.  What another process is writing right now is left out, not waited for.
+WITH mine AS (
+    SELECT t.projection
+      FROM unnest(%(names)s::text[], %(rebuilds)s::int[]) AS expected (projection, rebuilds)
+      JOIN tracking AS t USING (projection, rebuilds)
+     WHERE t.position = %(after)s
+     ORDER BY t.projection
+       FOR UPDATE OF t SKIP LOCKED
+),
+{changes}
+moved AS (
+    UPDATE tracking SET position = %(to)s
+     WHERE projection = ANY(ARRAY(SELECT projection FROM mine))
+    RETURNING projection
+),
+told AS (
+    SELECT pg_notify('ledger_projected', '') WHERE EXISTS (SELECT FROM moved)
 )
-SELECT pg_notify('ledger_projected', '');
+SELECT moved.projection FROM moved LEFT JOIN told ON true;
+
+-- name: replace
+-- A part of `advance`: rows from JSON in the place of those of some keys; the table's own
+-- columns say how to read it.  The deletion is counted so as to come first.
+gone_{nth} AS (
+    DELETE FROM {table}
+     WHERE {key} = ANY(%(gone_{nth})s::{type}[]) AND {name} IN (SELECT projection FROM mine)
+    RETURNING 1
+),
+new_{nth} AS (
+    INSERT INTO {table}
+    SELECT given.* FROM json_populate_recordset(NULL::{table}, %(rows_{nth})s::json) AS given
+     WHERE (SELECT count(*) FROM gone_{nth}) >= 0 AND {name} IN (SELECT projection FROM mine)
+),;
 
 -- name: listen_appended
 -- Be woken by appends.

@@ -1,4 +1,4 @@
-"""Projections follow the log exactly once, whoever follows, and can be made anew."""
+"""Projections follow the log exactly once, whoever follows."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from aggregates.host import Host, host_uuid
 from ledger.application import Ledger
 from ledger.store import LedgerRecorder
 from projections import projector as projector_module
+from projections import runner as runner_module
+from projections import tables as tables_module
 from projections.base import LoggedEvent, Projection, Row, upcast
 from projections.catalog import ALL
 from projections.hosts import HOSTS
-from projections.projector import Projector, prepare
-from projections.runner import NotProjectingError, Runner, catch_up, connect, rebuild
+from projections.projector import Projector
+from projections.runner import NotProjectingError, Runner, catch_up, connect
+from projections.tables import Tables, prepare
 from tests.store.histories import Folded, scenario, stored_events
 
 TABLES = ["instances", "mappings", "attachments", "spans", "operations", "mailbox", "hosts"]
@@ -39,7 +42,7 @@ def projecting(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projector_module, "BATCH_EVENTS_MAX", 3)
+    monkeypatch.setattr(projector_module, "BATCH_POSITIONS", 3)
 
 
 def tables(connection: psycopg.Connection[Any]) -> dict[str, list[Row]]:
@@ -92,57 +95,25 @@ def test_tables_equal_the_folds_of_the_log(
     )
 
 
-def test_a_rebuild_gives_what_following_gave(
-    database_url: str, recorder: LedgerRecorder, projecting: psycopg.Connection[Any]
-) -> None:
-    projector = Projector(projecting, ALL)
-    for seed in range(6):
-        fill(recorder, range(seed, seed + 1))
-        projector.catch_up()
-    before = tables(projecting)
-
-    positions = [rebuild(database_url, projection) for projection in ALL]
-
-    assert tables(projecting) == before
-    assert set(positions) == {recorder.max_notification_id()}
-    assert all(before[name] for name in TABLES if name != "mailbox")
-
-
-def test_readers_see_the_old_rows_while_a_projection_is_rebuilt(
-    ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
-) -> None:
-    register(ledger, "h")
-    catch_up(database_url, ALL)
-    seen: list[Any] = []
-
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
-        seen.extend(db.execute("SELECT host FROM hosts").fetchall())
-        return HOSTS.fold(row, event)
-
-    rebuild(database_url, replace(HOSTS, fold=fold))
-
-    assert seen == [("h",)]
-
-
-def test_a_rebuild_stops_no_other_projection(
+def test_a_projection_that_another_process_is_at_stops_no_other(
     ledger: Ledger, database_url: str, projecting: psycopg.Connection[Any]
 ) -> None:
     register(ledger, "h")
     projector = Projector(projecting, ALL)
     projector.catch_up()
-    with psycopg.connect(database_url) as rebuilding:
-        rebuilding.execute("SELECT FROM tracking WHERE projection = 'hosts' FOR UPDATE")
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT FROM tracking WHERE projection = 'hosts' FOR UPDATE")
         position = register(ledger, "i")
         projector.catch_up()
-        _, positions = projector.positions()
+        positions = dict(projector.positions)
     assert positions.pop("hosts") == position - 1
     assert set(positions.values()) == {position}
     projector.catch_up()
-    assert projector.positions()[1]["hosts"] == position
+    assert projector.positions["hosts"] == position
 
 
 def counting(folded: list[int]) -> Projection:
-    """Hosts, where each fold is counted, and the row counts its events as well."""
+    """Hosts, where folds are told, and a row counts the events that are in it."""
 
     def fold(row: Row | None, event: LoggedEvent) -> Row | None:
         folded.append(event.position)
@@ -153,7 +124,7 @@ def counting(folded: list[int]) -> Projection:
     return replace(HOSTS, fold=fold)
 
 
-def test_several_projectors_fold_each_event_exactly_once(
+def test_of_several_projectors_each_event_counts_exactly_once(
     ledger: Ledger, database_url: str, db: psycopg.Connection[Any], small_batches: None
 ) -> None:
     folded: list[int] = []
@@ -174,7 +145,7 @@ def test_several_projectors_fold_each_event_exactly_once(
         for follower in followers:
             follower.result(10)
 
-    assert sorted(folded) == list(range(1, last + 1))
+    assert set(folded) == set(range(1, last + 1))
     rows = db.execute("SELECT epoch FROM hosts").fetchall()
     assert rows == [(30,)] * 4
 
@@ -189,6 +160,55 @@ def wait_until(condition: Any, deadline_s: float = 30) -> None:
     while not condition():
         assert time.monotonic() < end, "not in time"
         time.sleep(0.005)
+
+
+def test_rows_are_read_again_only_if_another_process_has_been_at_them(
+    ledger: Ledger, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[str]] = []
+    stored = Tables._stored
+
+    def note(tables: Tables, keys: set[str]) -> dict[str, Row | None]:
+        asked.append(keys)
+        return stored(tables, keys)
+
+    monkeypatch.setattr(Tables, "_stored", note)
+    with connect(database_url) as one, connect(database_url) as two:
+        first, second = Projector(one, [counting([])]), Projector(two, [counting([])])
+        register(ledger, "h", 1)
+        first.catch_up()
+        register(ledger, "h", 2)
+        first.catch_up()
+        assert asked == [{"h"}, set()]
+        register(ledger, "h", 3)
+        second.catch_up()
+        register(ledger, "h", 4)
+        first.catch_up()
+        assert asked == [{"h"}, set(), {"h"}, {"h"}]
+        assert one.execute("SELECT epoch FROM hosts").fetchall() == [(4,)]
+
+
+def test_no_more_rows_are_kept_than_allowed(
+    ledger: Ledger, projecting: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables_module, "ROWS_KEPT_MAX", 2)
+    projector = Projector(projecting, [counting([])])
+    for version in range(3):
+        for number in range(7):
+            register(ledger, f"h{number}", version)
+            projector.catch_up()
+            assert len(projector._tables["hosts"]._kept) <= 4
+    assert projecting.execute("SELECT epoch FROM hosts").fetchall() == [(3,)] * 7
+
+
+def test_keys_may_be_any_text(ledger: Ledger, projecting: psycopg.Connection[Any]) -> None:
+    names = ["", "a,b", 'say "h"', "back\\slash", "{braces}", "NULL", "a'b", "100%"]
+    for version in (1, 2):
+        for name in names:
+            register(ledger, name, version)
+        Projector(projecting, [HOSTS]).catch_up()
+    rows = projecting.execute("SELECT host, service_version FROM hosts").fetchall()
+    assert sorted(rows) == sorted((name, 2) for name in names)
 
 
 def poisoned(position: int) -> Projection:
@@ -214,17 +234,17 @@ def test_an_event_that_cannot_be_folded_holds_back_its_projection_alone(
     with caplog.at_level(logging.ERROR):
         projector.catch_up()
 
-    _, positions = projector.positions()
+    positions = dict(projector.positions)
     assert positions.pop("hosts") == 2
     assert set(positions.values()) == {last}
-    assert projector.held == {"hosts"}
+    assert set(projector.holds) == {"hosts"}
     assert "projection hosts fails at position 3 (Host.HostRegistered)" in caplog.text
     row = projecting.execute("SELECT service_version FROM hosts").fetchone()
     assert row == (1,)
 
     mended = Projector(projecting, ALL)
     mended.catch_up()
-    assert mended.positions()[1]["hosts"] == last
+    assert mended.positions["hosts"] == last
 
 
 def test_a_held_projection_is_tried_again_and_goes_on_when_it_can(
@@ -242,12 +262,12 @@ def test_a_held_projection_is_tried_again_and_goes_on_when_it_can(
 
     projector = Projector(projecting, [replace(HOSTS, fold=fold)])
     projector.catch_up()
-    assert projector.held == {"hosts"}
+    assert set(projector.holds) == {"hosts"}
     broken.clear()
 
-    wait_until(lambda: (projector.step(), projector.positions()[1]["hosts"] == last)[1])
+    wait_until(lambda: (projector.step(), projector.positions["hosts"] == last)[1])
 
-    assert projector.held == frozenset()
+    assert projector.holds == {}
 
 
 def test_a_row_that_the_table_refuses_holds_back_its_projection_alone(
@@ -262,8 +282,8 @@ def test_a_row_that_the_table_refuses_holds_back_its_projection_alone(
     projector = Projector(projecting, [*others, replace(HOSTS, fold=fold)])
     projector.catch_up()
 
-    assert projector.held == {"hosts"}
-    assert projector.positions()[1]["operations"] == last
+    assert set(projector.holds) == {"hosts"}
+    assert projector.positions["operations"] == last
 
 
 def test_text_with_a_nul_is_projected_with_a_replacement(
@@ -289,7 +309,7 @@ def test_a_new_projection_catches_up_with_the_others_and_joins_them(
     projector = Projector(projecting, ALL)
     projector.catch_up()
 
-    assert set(projector.positions()[1].values()) == {last}
+    assert set(projector.positions.values()) == {last}
 
 
 def test_topics_unknown_to_this_code_are_passed_over(
@@ -298,7 +318,7 @@ def test_topics_unknown_to_this_code_are_passed_over(
     recorder.insert_events([StoredEvent(uuid4(), 1, "Newer.Happened", b"{}")])
     projector = Projector(projecting, ALL)
     projector.catch_up()
-    assert set(projector.positions()[1].values()) == {1}
+    assert set(projector.positions.values()) == {1}
     assert upcast("Newer.Happened", {"class_version": 3, "a": 1}) == {"a": 1}
 
 
@@ -384,6 +404,39 @@ def test_a_held_projection_is_not_waited_for(ledger: Ledger, database_url: str) 
         assert runner.wait_for(register(ledger, "h"), 10)
     finally:
         runner.stop()
+
+
+def test_what_one_process_cannot_fold_another_one_does(
+    ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
+) -> None:
+    others = [projection for projection in ALL if projection is not HOSTS]
+    runners = [Runner(database_url, [*others, poisoned(1)]), Runner(database_url, ALL)]
+    for each in runners:
+        each.start()
+    try:
+        for number in range(30):
+            last = register(ledger, "h", number)
+        wait_until(lambda: tracked(db, "hosts") == last)
+    finally:
+        for each in runners:
+            each.stop()
+
+
+def test_who_was_beaten_takes_up_at_once_what_the_other_process_leaves_behind(
+    ledger: Ledger,
+    database_url: str,
+    projecting: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 30.0)
+    others = [projection for projection in ALL if projection is not HOSTS]
+    runner, projector = Runner(database_url, ALL), Projector(projecting, ALL)
+    runner_module._listen(projecting)
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(runner._watch, projecting, projector)
+        register(ledger, "h")
+        catch_up(database_url, others)
+        watching.result(10)
 
 
 def test_in_memory_and_stored_folds_know_the_same_tables() -> None:

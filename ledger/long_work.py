@@ -1,0 +1,133 @@
+"""Work of minutes or hours over the whole log: it is watched, stopped, and gone on with.
+
+Such work is a generator that yields a `Step` whenever what it did so far is safe.  `run`
+takes the right to do it, drives it, and notes how far it is in a table where any process
+can look (`under_way`).  Stopping it is an exception, a signal or kill -9: the next run is
+given the last step that was noted, which may be a second older than the last one done, so
+that work does harmlessly again what it has done already.
+
+The right to do it belongs to a database connection: it ends with that, however it ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+import psycopg
+
+import sql
+
+NOTE_INTERVAL_S = 1.0
+_HOUR_S, _MINUTE_S = 3600, 60
+
+
+class Step(NamedTuple):
+    """Events done, of how many, and what the work needs besides to go on there (JSON)."""
+
+    done: int = 0
+    total: int = 0
+    kept: dict[str, Any] | None = None
+
+
+Work = Callable[[Step], Generator[Step]]
+
+
+class BusyError(Exception):
+    """Another process does this work now."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far some work is; `done_here` events of it in the `seconds` of its present run."""
+
+    name: str
+    done: int
+    total: int
+    done_here: int
+    seconds: float
+    running: bool = True
+
+    @property
+    def rate(self) -> float | None:
+        """Events per second; None as long as nothing can be said."""
+        return self.done_here / self.seconds if self.done_here > 0 < self.seconds else None
+
+    @property
+    def left_s(self) -> float | None:
+        return (self.total - self.done) / self.rate if self.rate else None
+
+    def __str__(self) -> str:
+        share = 100 * self.done // self.total if self.total else 0
+        parts = [f"{self.name}: {self.done:,} of {self.total:,} events ({share} %)"]
+        if not self.running:
+            return f"{parts[0]}, stopped"
+        if self.rate and self.left_s is not None:
+            parts += [f"{self.rate:,.0f}/s", f"{duration(self.left_s)} left"]
+        return ", ".join(parts)
+
+
+def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> Step:
+    """Do the work, from where it was, to its end; `watch` is told of every step.
+
+    Raises BusyError if another process is at it, and whatever the work raises: what was
+    done until then is noted.
+    """
+    with psycopg.connect(
+        dsn, autocommit=True, application_name=f"attachment-ledger {name}"[:63]
+    ) as connection:
+        step = begun = _take(connection, name)
+        began_at, noted_at = time.monotonic(), float("-inf")
+        try:
+            with closing(work(begun)) as steps:
+                for step in steps:
+                    now = time.monotonic()
+                    watch(Progress(name, *step[:2], step.done - begun.done, now - began_at))
+                    if now - noted_at >= NOTE_INTERVAL_S:
+                        _note(connection, name, step)
+                        noted_at = now
+        except BaseException:
+            with suppress(psycopg.Error):  # this connection may be what failed
+                _note(connection, name, step)
+                _run(connection, "release", name=name)
+            raise
+        _run(connection, "finish", name=name)
+        return step
+
+
+def under_way(connection: psycopg.Connection[Any]) -> list[Progress]:
+    """All long work that runs, in whichever process, or was stopped before its end."""
+    return [Progress(*row) for row in _run(connection, "list")]
+
+
+def duration(seconds: float) -> str:
+    """For people: "40 s", "3 min 20 s", "2 h 5 min"."""
+    whole = round(seconds)
+    if whole < _MINUTE_S:
+        return f"{whole} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
+    return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
+
+
+def _take(connection: psycopg.Connection[Any], name: str) -> Step:
+    with connection.transaction():
+        _run(connection, "claim", name=name)
+        # Only now, with the row locked, is it looked who is connected.
+        for row in _run(connection, "take", name=name):
+            return Step(*row)
+    raise BusyError(f"another process does this now: {name}")
+
+
+def _note(connection: psycopg.Connection[Any], name: str, step: Step) -> None:
+    kept = None if step.kept is None else orjson.dumps(step.kept).decode()
+    _run(connection, "note", name=name, done=step.done, total=step.total, kept=kept)
+
+
+def _run(connection: psycopg.Connection[Any], query: str, /, **parameters: Any) -> list[Any]:
+    cursor = connection.execute(sql.query("long_work", query), parameters or None)
+    return cursor.fetchall() if cursor.description else []

@@ -1,0 +1,129 @@
+-- Making projections anew in the schema `rebuild`, which comes first in the search path of
+-- the connection that does it: there, the projector's own statements mean the new tables.
+-- {live} is the schema of those that are read.  Some queries give DDL, as one text per row.
+
+-- name: live
+-- The schema of the tables that are read.
+SELECT current_schema();
+
+-- name: search
+-- From here on, unqualified names are those of the new tables.
+SELECT set_config('search_path', 'rebuild, ' || current_setting('search_path'), false);
+
+-- name: different
+-- Tables whose columns are not the same in both schemas, or that are missing in one.
+WITH described AS (
+    SELECT c.relname, c.relnamespace,
+           array_agg(format('%%s %%s %%s %%s', a.attname, format_type(a.atttypid, a.atttypmod),
+                            a.attnotnull, pg_get_expr(d.adbin, d.adrelid))
+                     ORDER BY a.attnum) AS columns
+      FROM pg_class AS c
+      JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
+     WHERE c.relname = ANY(%(tables)s)
+     GROUP BY c.oid
+)
+SELECT t.name
+  FROM unnest(%(tables)s::text[]) AS t (name)
+  LEFT JOIN described AS old
+         ON old.relname = t.name AND old.relnamespace = %(live)s::regnamespace
+  LEFT JOIN described AS new
+         ON new.relname = t.name AND new.relnamespace = 'rebuild'::regnamespace
+ WHERE new.columns IS DISTINCT FROM old.columns OR new.columns IS NULL;
+
+-- name: empty
+-- DDL: throw away what an earlier rebuild has left.
+SELECT format('DROP TABLE rebuild.%%I', c.relname)
+  FROM pg_class AS c
+ WHERE c.relnamespace = 'rebuild'::regnamespace AND c.relkind = 'r' AND c.relname <> 'tracking';
+
+-- name: forget
+-- Nothing is rebuilt any more.
+DELETE FROM rebuild.tracking;
+
+-- name: tables
+-- DDL: tables like those that are read, with their primary keys, and as yet nothing else.
+SELECT format('CREATE TABLE rebuild.%%I (LIKE %%s INCLUDING ALL EXCLUDING INDEXES)%%s',
+              c.relname, c.oid::regclass,
+              ' WITH (' || array_to_string(c.reloptions, ', ') || ')')
+  FROM pg_class AS c
+ WHERE c.relnamespace = %(live)s::regnamespace AND c.relname = ANY(%(tables)s)
+UNION ALL
+SELECT format('ALTER TABLE rebuild.%%I ADD CONSTRAINT %%I %%s',
+              c.relname, k.conname, pg_get_constraintdef(k.oid))
+  FROM pg_constraint AS k JOIN pg_class AS c ON c.oid = k.conrelid
+ WHERE c.relnamespace = %(live)s::regnamespace AND c.relname = ANY(%(tables)s)
+   AND k.contype IN ('p', 'u');
+
+-- name: indexes
+-- DDL: the other indexes, as far as they are not there yet; made last, they cost less.
+SELECT replace(pg_get_indexdef(i.indexrelid),
+               format(' ON %%I.%%I ', %(live)s::text, c.relname),
+               format(' ON rebuild.%%I ', c.relname))
+  FROM pg_index AS i
+  JOIN pg_class AS c ON c.oid = i.indrelid
+  JOIN pg_class AS named ON named.oid = i.indexrelid
+ WHERE c.relnamespace = %(live)s::regnamespace AND c.relname = ANY(%(tables)s)
+   AND NOT EXISTS (SELECT FROM pg_class AS there
+                    WHERE there.relnamespace = 'rebuild'::regnamespace
+                      AND there.relname = named.relname)
+ ORDER BY named.relname;
+
+-- name: statistics
+-- DDL: let the planner know the new tables before they are read.
+SELECT format('ANALYZE rebuild.%%I', name) FROM unnest(%(tables)s::text[]) AS name;
+
+-- name: patience
+-- A reader is not kept waiting longer than this, nor is it ever in a deadlock with us: we
+-- give up before PostgreSQL looks for one.
+SELECT set_config('lock_timeout', '300ms', true);
+
+-- name: lock_live
+-- Nobody advances the projections that are read from here on; waits for it.
+SELECT FROM {live}.tracking WHERE projection = ANY(%(names)s) ORDER BY projection FOR UPDATE;
+
+-- name: swap
+-- DDL: the new tables in the place of the old ones, with their owners and who may read them.
+WITH tables AS (
+    SELECT old.relname AS name, old.oid, old.relowner, old.relacl,
+           old.relowner <> new.relowner AS foreign_owner
+      FROM pg_class AS old JOIN pg_class AS new USING (relname)
+     WHERE old.relnamespace = %(live)s::regnamespace
+       AND new.relnamespace = 'rebuild'::regnamespace AND new.relname = ANY(%(tables)s)
+),
+rights AS (
+    SELECT t.name, t.relowner, '' AS columns, (aclexplode(t.relacl)).* FROM tables AS t
+    UNION ALL
+    SELECT t.name, t.relowner, format(' (%%I)', a.attname), (aclexplode(a.attacl)).*
+      FROM tables AS t JOIN pg_attribute AS a ON a.attrelid = t.oid
+)
+SELECT statement
+  FROM (SELECT 1, format('GRANT %%s%%s ON rebuild.%%I TO %%s%%s', r.privilege_type, r.columns, r.name,
+                         CASE r.grantee WHEN 0 THEN 'PUBLIC' ELSE r.grantee::regrole::text END,
+                         CASE WHEN r.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+          FROM rights AS r
+         WHERE r.grantee <> r.relowner
+        UNION ALL
+        SELECT 2, format('ALTER TABLE rebuild.%%I OWNER TO %%s', t.name, t.relowner::regrole)
+          FROM tables AS t
+         WHERE t.foreign_owner
+        UNION ALL
+        SELECT 3, format('DROP TABLE %%I.%%I', %(live)s::text, t.name) FROM tables AS t
+        UNION ALL
+        SELECT 4, format('ALTER TABLE rebuild.%%I SET SCHEMA %%I', t.name, %(live)s::text)
+          FROM tables AS t
+       ) AS ddl (nth, statement)
+ ORDER BY nth, statement;
+
+-- name: swapped
+-- The projections stand where the new ones have come to; tells everybody.
+WITH gone AS (
+    DELETE FROM rebuild.tracking WHERE projection = ANY(%(names)s) RETURNING projection, position
+),
+moved AS (
+    INSERT INTO {live}.tracking AS t (projection, position)
+    SELECT projection, position FROM gone
+        ON CONFLICT (projection)
+        DO UPDATE SET position = EXCLUDED.position, rebuilds = t.rebuilds + 1
+)
+SELECT pg_notify('ledger_projected', '');

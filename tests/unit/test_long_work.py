@@ -1,0 +1,34 @@
+"""What is said of long work."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledger.long_work import Progress, duration
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
+)
+def test_durations_are_for_people(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_the_time_left_is_that_of_this_run() -> None:
+    progress = Progress("verify", done=9_000, total=10_000, done_here=1_000, seconds=2.0)
+    assert (progress.rate, progress.left_s) == (500.0, 2.0)
+    assert str(progress) == "verify: 9,000 of 10,000 events (90 %), 500/s, 2 s left"
+
+
+@pytest.mark.parametrize(("done_here", "seconds"), [(0, 5.0), (10, 0.0)])
+def test_nothing_is_said_of_the_time_left_while_nothing_is_known(
+    done_here: int, seconds: float
+) -> None:
+    progress = Progress("verify", 10, 10_000, done_here, seconds)
+    assert progress.left_s is None
+    assert str(progress) == "verify: 10 of 10,000 events (0 %)"
+
+
+def test_an_empty_log_is_no_division_by_zero() -> None:
+    assert str(Progress("verify", 0, 0, 0, 0.0)) == "verify: 0 of 0 events (0 %)"
