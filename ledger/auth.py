@@ -177,6 +177,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "host_fence": _OPERATORS,
     "host_unfence": _OPERATORS,
     "events": _OPERATORS,
+    "event_checkpoint": _OPERATORS,
     "event_stream": _OPERATORS,
     "flows": _READERS,
     "flow": _READERS,

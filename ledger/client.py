@@ -127,14 +127,21 @@ class Client:
     def items(
         self, path: str, key: str, limit: int, *, after: int | None = None, **query: Any
     ) -> Iterator[dict[str, Any]]:
-        """At most `limit` rows of a list handed out in pages; `next` is the cursor."""
+        """At most `limit` rows of a list."""
+        for page in self.pages(path, key, limit, after=after, **query):
+            yield from page[key]
+
+    def pages(
+        self, path: str, key: str, limit: int, *, after: int | None = None, **query: Any
+    ) -> Iterator[dict[str, Any]]:
+        """A list as it is handed out, with at most `limit` rows; `next` is the cursor."""
         cursor, left = after, limit
         for _ in range(PAGES_MAX):
             # A full page is the server's to size: its settings may have lowered the limit.
             count = left if left < PAGE_ITEMS else None
             page = self.get(path, limit=count, after=cursor, **query)
-            rows = page[key][:left]
-            yield from rows
+            rows = page[key] = page[key][:left]
+            yield page
             left -= len(rows)
             cursor = page.get("next")
             if cursor is None or not rows or left <= 0:

@@ -7,23 +7,26 @@ uses, is in sql/queries/reads.sql.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import orjson
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, OperationalError
 from psycopg import sql as compose
 from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 import sql
 from projections.base import Row, upcast
-from projections.projector import prepare
+from projections.detached import DetachedError
+from projections.tables import prepare
 
 PAGE_MAX = 1_000
 POOL_CONNECTIONS_MAX = 8
 POOL_WAIT_S = 10.0
+#: How often a query is sent that meets a lost connection; all may be sent twice.
+ATTEMPTS = 2
 _POSITION_MAX = 2**63 - 1
 
 Subject = Literal["volume_id", "server_id", "attachment_id", "host", "operation_id"]
@@ -42,7 +45,6 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
         timeout=POOL_WAIT_S,
         kwargs={"autocommit": True, "application_name": "attachment-ledger reads"},
         configure=configure,
-        check=AsyncConnectionPool.check_connection,
         open=False,
     )
 
@@ -85,9 +87,13 @@ class Queries:
     async def mapping(self, server_id: str, volume_id: str) -> Row | None:
         return await self._one("mapping", server_id=server_id, volume_id=volume_id)
 
-    async def connected(self, server_id: str, volume_id: str) -> list[Row]:
-        """The pair's attachments by which a host may have the volume now."""
-        return await self._all("connected", server_id=server_id, volume_id=volume_id)
+    async def pair(self, server_id: str, volume_id: str) -> Row | None:
+        """The volume's mapping to the server (all None: there is none), the `project_id` of the
+        server, and by which attachments a host may have the volume now (`connected`).
+
+        None: there is no such server.
+        """
+        return await self._one("pair", server_id=server_id, volume_id=volume_id)
 
     async def attachment(self, attachment_id: str) -> Row | None:
         return await self._one("attachment", attachment_id=attachment_id)
@@ -121,8 +127,10 @@ class Queries:
         volume_id: str | None = None,
         limit: int = PAGE_MAX,
     ) -> list[Row]:
-        """The spans that were open at a moment, on a host or of a volume."""
-        return await self._all("attachments_at", at=at, host=host, volume_id=volume_id, limit=limit)
+        """The spans that were open at a moment: of a volume (on a host), or on a host."""
+        if volume_id is None:
+            return await self._all("open_at", at=at, host=host, limit=limit)
+        return await self._all("held_at", at=at, host=host, volume_id=volume_id, limit=limit)
 
     # --- operations and hosts -----------------------------------------------------------
 
@@ -213,9 +221,16 @@ class Queries:
         rows = await self._all("servers_with_volumes", host=host, after=after, limit=limit)
         return [str(row["server_id"]) for row in rows]
 
-    async def commands(self, host: str, after: int, limit: int = PAGE_MAX) -> list[Row]:
-        """`{position, command}` of what waits for the host's agent after its cursor."""
-        return await self._all("commands", host=host, after=after, limit=limit)
+    async def mailboxes(
+        self, wanted: Sequence[tuple[str, int]], limit: int = PAGE_MAX
+    ) -> list[Row]:
+        """What waits for agents, each a host and its cursor; in the order asked for.
+
+        `commands` come with their positions; the host's `epoch` is None if there is no such
+        host; `shut`: it is fenced, or has to let go of leftovers first.
+        """
+        hosts, afters = [host for host, _ in wanted], [after for _, after in wanted]
+        return await self._all("mailboxes", hosts=hosts, afters=afters, limit=limit)
 
     async def hosts(self) -> list[Row]:
         """With `seen_at` (None: never), `open_attachments`, `open_commands` and `guests`."""
@@ -224,9 +239,19 @@ class Queries:
     async def host(self, host: str) -> Row | None:
         return await self._one("hosts", host=host)
 
-    async def touch_host(self, host: str) -> None:
-        """Note that the host's agent was in contact just now."""
-        await self._all("touch_host", host=host)
+    async def seen_at(self, host: str) -> datetime | None:
+        """When the host's agent was last in contact; None: never, or there is no such host."""
+        row = await self._one("contact", host=host)
+        return row["seen_at"] if row else None
+
+    async def older_agents(self, version: int, silent_after_s: float) -> bool:
+        """Whether an agent in contact is older than this service version."""
+        [row] = await self._all("older_agents", version=version, silent_after_s=silent_after_s)
+        return bool(row["found"])
+
+    async def touch_hosts(self, ages_s: Mapping[str, float]) -> None:
+        """Note how many seconds ago hosts' agents were in contact."""
+        await self._all("touch_hosts", hosts=list(ages_s), ages_s=list(ages_s.values()))
 
     # --- the log ------------------------------------------------------------------------
 
@@ -243,7 +268,8 @@ class Queries:
         """Events about one thing, or all, strictly between two positions.
 
         `at` leaves out what was recorded later than that moment.  Bodies are in the
-        newest form that their classes know.
+        newest form that their classes know.  Raises DetachedError where events of the
+        whole log would be passed over; for one thing `detached_to` says where some may be.
         """
         before = _POSITION_MAX if before is None else before
         if at is not None:
@@ -257,9 +283,29 @@ class Queries:
             before=before,
             limit=limit,
         )
+        if about is None:
+            await self._refuse_holes([row["position"] for row in rows], after, newest_first)
         for row in rows:
             row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
         return rows
+
+    async def _refuse_holes(self, positions: list[int], after: int, newest_first: bool) -> None:
+        if newest_first:
+            positions, after = positions[::-1], min(positions, default=1) - 1
+        for expected, position in enumerate(positions, after + 1):
+            if position != expected:
+                months = await self._all("detached", after=expected - 1)
+                raise DetachedError(months[-1]["last_position"], [row["file"] for row in months])
+
+    async def detached_to(self) -> int:
+        """Events up to this position may be in the archive's files only; 0 if none are."""
+        months = await self._all("detached", after=0)
+        return months[-1]["last_position"] if months else 0
+
+    async def checkpoint(self) -> Row:
+        """Where the log ends: `log`, `position`, `chain` (bytes), `recorded_at`."""
+        [row] = await self._all("checkpoint")
+        return row
 
     async def position_at(self, at: datetime) -> int:
         """The last position recorded at or before a moment."""
@@ -275,9 +321,12 @@ class Queries:
         """Of each projection: `projection`, `position`, `lag_events`, `lag_s`."""
         return await self._all("tracking")
 
-    async def guests_of_host(self, host: str) -> set[str]:
-        """The servers that the host is known to have, those it has lost left out."""
-        return {row["server_id"] for row in await self._all("guests_of_host", host=host)}
+    async def guests_of_hosts(self, hosts: Sequence[str]) -> dict[str, set[str]]:
+        """The servers that each of the hosts is known to have, those it has lost left out."""
+        guests: dict[str, set[str]] = {host: set() for host in hosts}
+        for row in await self._all("guests_of_hosts", hosts=list(guests)):
+            guests[row["host"]].add(row["server_id"])
+        return guests
 
     async def open_on_host(self, host: str) -> list[str]:
         """The operations that wait for this host's agent."""
@@ -287,8 +336,13 @@ class Queries:
         """The operations that take a server to this host."""
         return [row["operation_id"] for row in await self._all("bound_for_host", host=host)]
 
+    async def hosts_by_state(self, silent_after_s: float) -> Row:
+        """How many hosts are `alive`, `silent` and `fenced`."""
+        [row] = await self._all("hosts_by_state", silent_after_s=silent_after_s)
+        return row
+
     async def counts(self) -> Row:
-        """`running`, `parked` and `due` operations, and `oldest_parked_s`."""
+        """`running`, `parked`, `due` and `leased` operations; `oldest_parked_s`, `oldest_due_s`."""
         [row] = await self._all("counts")
         return row
 
@@ -309,8 +363,9 @@ class Queries:
         rows = await self._all("renew", holder=holder, ids=list(ids), lease_s=lease_s)
         return [row["operation_id"] for row in rows]
 
-    async def release(self, holder: str, operation_id: str) -> None:
-        await self._all("release", holder=holder, operation_id=operation_id)
+    async def release(self, holder: str, ids: Sequence[str]) -> None:
+        """Give leases back."""
+        await self._all("release", holder=holder, ids=list(ids))
 
     async def release_all(self, holder: str) -> None:
         """Let run out what this holder's last life left behind."""
@@ -330,6 +385,16 @@ class Queries:
         text: Any = sql.query("reads", query)
         if column is not None:
             text = compose.SQL(text.decode()).format(column=compose.Identifier(column))
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._fetch(text, parameters)
+            except PoolTimeout:
+                raise
+            except OperationalError:  # a restart of the database breaks every connection
+                await self._pool.check()
+        return await self._fetch(text, parameters)
+
+    async def _fetch(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
         async with (
             self._pool.connection() as connection,
             connection.cursor(row_factory=dict_row) as cursor,

@@ -18,10 +18,20 @@ from ledger.api.call import Call, answer
 from ledger.api.hosts import host_row
 from ledger.api.operations import operation_row
 from ledger.api.problem import ApiError, not_found
-from ledger.api.schemas import Event, Events, EventsQuery, HistoryQuery, Order, StreamQuery
+from ledger.api.schemas import (
+    CheckpointShown,
+    Event,
+    Events,
+    EventsQuery,
+    HistoryQuery,
+    NoQuery,
+    Order,
+    StreamQuery,
+)
 from ledger.api.scope import page_limit
 from ledger.api.servers import server_row
 from ledger.wakeups import ANY_EVENT
+from projections.detached import DetachedError
 from projections.queries import Subject
 
 STREAM_PAGE = 200
@@ -86,21 +96,42 @@ async def _history(
     )
     if unknown and not rows and not await call.services.queries.events((subject, name), limit=1):
         raise not_found(f"{subject.removesuffix('_id')}_not_found", unknown.format(name))
-    return answer(_page(rows, limit))
+    return answer(_page(rows, limit, await call.services.queries.detached_to()))
 
 
 async def events(call: Call) -> web.StreamResponse:
     """GET /v1/events: a page of the whole log, oldest first."""
     query = call.query(EventsQuery)
     limit = page_limit(call, query.limit)
-    rows = await call.services.queries.events(after=query.after, limit=limit)
-    return answer(_page(rows, limit))
+    return answer(_page(await _following(call, query.after, limit), limit))
 
 
-def _page(rows: list[Row], limit: int) -> Events:
+async def event_checkpoint(call: Call) -> web.StreamResponse:
+    """GET /v1/events/checkpoint: what an auditor writes down."""
+    call.query(NoQuery)
+    row = await call.services.queries.checkpoint()
+    return answer(CheckpointShown.model_validate({**row, "chain": row["chain"].hex()}))
+
+
+async def _following(call: Call, after: int, limit: int) -> list[Row]:
+    """The next events of the log; ApiError 410 rather than passing some over."""
+    try:
+        return await call.services.queries.events(after=after, limit=limit)
+    except DetachedError as error:
+        raise ApiError(
+            410,
+            "detached",
+            str(error),
+            hint=f"Read them with 'attachment-ledger event list --archive DIRECTORY', and go on "
+            f"after position {error.last_position}.",
+        ) from None
+
+
+def _page(rows: list[Row], limit: int, detached_to: int = 0) -> Events:
     return Events(
         events=[Event.model_validate(row) for row in rows],
         next=rows[-1]["position"] if len(rows) == limit else None,
+        detached_to=detached_to,
     )
 
 
@@ -110,6 +141,7 @@ def _page(rows: list[Row], limit: int) -> Events:
 async def event_stream(call: Call) -> web.StreamResponse:
     """GET /v1/events/stream: from a position on (default: from now), until one side ends it."""
     after = await _stream_start(call)
+    await _following(call, after, 1)
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
     )
@@ -118,8 +150,9 @@ async def event_stream(call: Call) -> web.StreamResponse:
         try:
             await _send(response, b": from position %d\n\n" % after)
             await _follow(call, response, changed, after)
-        except (ConnectionError, TimeoutError):
-            return response  # the reader is gone, or too slow; it resumes where it was
+        except (ConnectionError, TimeoutError, ApiError):
+            # The reader is gone, or too slow; or must be told what is detached when it resumes.
+            return response
     return response
 
 
@@ -127,7 +160,7 @@ async def _follow(call: Call, response: web.StreamResponse, changed: Any, after:
     loop = asyncio.get_running_loop()
     spoken_at = loop.time()
     while not call.ended:
-        rows = await call.services.queries.events(after=after, limit=STREAM_PAGE)
+        rows = await _following(call, after, STREAM_PAGE)
         if rows:
             await _send(response, b"".join(_message(row) for row in rows))
             after, spoken_at = rows[-1]["position"], loop.time()

@@ -348,6 +348,12 @@ _LOG = (
     ),
     _get("events", "/v1/events", events.events, schemas.Events, query=schemas.EventsQuery),
     _get(
+        "event_checkpoint",
+        "/v1/events/checkpoint",
+        events.event_checkpoint,
+        schemas.CheckpointShown,
+    ),
+    _get(
         "event_stream",
         "/v1/events/stream",
         events.event_stream,

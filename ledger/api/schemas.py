@@ -222,8 +222,24 @@ class Event(Shown):
 
 
 class Events(Shown):
+    """`detached_to`: of the events up to there, some may be in the archive's files only."""
+
     events: list[Event]
     next: int | None
+    detached_to: int = 0
+
+
+class CheckpointShown(Shown):
+    """The end of the log: who keeps this can prove later that nothing before it was changed.
+
+    `log` is the same for as long as the log is; null while it is empty.  `chain` is
+    the hash chain's value behind the event at `position`, in hexadecimal.
+    """
+
+    log: UUID | None
+    position: int
+    chain: str
+    recorded_at: datetime
 
 
 class StepShown(Shown):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from ledger.cli.archived import Subject, add_archive, archive_errors, told
 from ledger.cli.base import CliError, ExitCode, Lister, ShowOne, add_at, add_limit, usage
 
 HISTORY_EVENTS_MAX = 100_000
@@ -74,32 +77,45 @@ class Show(ShowOne):
         parser = super().get_parser(prog_name)
         parser.add_argument("id", metavar="<attachment>")
         add_at(parser, "as it was then")
+        add_archive(parser, "with --at, also what is in an archive's files")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         path = f"/v1/attachments/{parsed_args.id}"
         if parsed_args.at:
-            return self.dict2columns(self._then(path, parsed_args.id, parsed_args.at))
+            return self.dict2columns(
+                self._then(parsed_args.id, parsed_args.at, parsed_args.archive)
+            )
         return self.dict2columns(self.client.get(path))
 
-    def _then(self, path: str, attachment_id: str, at: str) -> dict[str, Any]:
+    def _then(self, attachment_id: str, at: str, archive: Path | None) -> dict[str, Any]:
         """Its events up to then, put together by the aggregate's own rules."""
         from eventsourcing.utils import resolve_topic
 
         from aggregates.attachment import Attachment
 
-        told = self.client.items(f"{path}/history", "events", HISTORY_EVENTS_MAX, at=at)
-        own = [event for event in told if event["topic"].startswith(f"{Attachment.__name__}.")]
+        subject = Subject("attachment", attachment_id)
+        with archive_errors():
+            events = told(self.client, subject, HISTORY_EVENTS_MAX, None, archive)[::-1]
+        whole = [event for event in events if event["topic"].startswith(f"{Attachment.__name__}.")]
+        moment = datetime.fromisoformat(at)
+        own = [e for e in whole if datetime.fromisoformat(e["recorded_at"]) <= moment]
         if not own:
             raise CliError(f"there was no attachment {attachment_id} at {at}.", ExitCode.NOT_FOUND)
+        if [event["version"] for event in whole] != list(range(1, len(whole) + 1)):
+            raise CliError(
+                f"what attachment {attachment_id} was at {at} is in the archive only.",
+                ExitCode.REFUSED,
+                "Say where it is: --archive DIRECTORY",
+            )
         identity = UUID(attachment_id)
-        events = (
+        past = (
             resolve_topic(event["topic"])(
                 originator_id=identity, originator_version=event["version"], **event["body"]
             )
             for event in own
         )
-        then = Attachment.evolve(identity, events)
+        then = Attachment.evolve(identity, past)
         return {
             "attachment_id": attachment_id,
             "at": at,

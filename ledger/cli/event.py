@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ledger.cli.archived import add_archive, archive_errors, listed
 from ledger.cli.base import Command, Lister, add_limit, note
 
 RECONNECT_S = 1.0
@@ -24,14 +25,16 @@ class List(Lister):
         parser = super().get_parser(prog_name)
         _add_after(parser, "start behind this position (default 0: from the beginning)")
         add_limit(parser, "at most so many events")
+        add_archive(parser, "also the events that are in an archive's files")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.timeline import COLUMNS, Entry
 
-        events = self.client.items(
-            "/v1/events", "events", parsed_args.limit, after=parsed_args.after
-        )
+        with archive_errors():
+            events = listed(
+                self.client, parsed_args.limit, parsed_args.after or 0, parsed_args.archive
+            )
         return COLUMNS, [Entry.of(event).row for event in events]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ledger.cli.archived import Subject, add_archive, archive_errors, told
 from ledger.cli.base import Lister, add_at, add_limit, note
 
 TIMELINE = "timeline"
@@ -37,6 +38,7 @@ class History(Lister):
         parser.add_argument("id", metavar=f"<{self.noun} {what}>")
         add_at(parser, "only what had happened by then")
         add_limit(parser, "the last so many events")
+        add_archive(parser, "also what is in an archive's files")
         parser.add_argument("--reverse", action="store_true", help="newest first")
         parser.add_argument(
             "--long", action="store_true", help="in the timeline, show claims and the like too"
@@ -46,13 +48,11 @@ class History(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.timeline import COLUMNS, Entry
 
-        events = self.client.items(
-            f"/v1/{self.noun}s/{parsed_args.id}/history",
-            "events",
-            parsed_args.limit,
-            at=parsed_args.at,
-            order="desc",
-        )
+        subject = Subject(self.noun, parsed_args.id)
+        with archive_errors():
+            events = told(
+                self.client, subject, parsed_args.limit, parsed_args.at, parsed_args.archive
+            )
         entries = [Entry.of(event) for event in events]
         if len(entries) == parsed_args.limit:
             note(f"Only the last {parsed_args.limit} events are shown: --limit shows more.")

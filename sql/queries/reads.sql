@@ -29,12 +29,19 @@ SELECT * FROM mappings
 -- The mapping of a volume to a server; there is at most one.  mappings_by_server.
 SELECT * FROM mappings WHERE server_id = %(server_id)s AND volume_id = %(volume_id)s;
 
--- name: connected
--- A pair's attachments by which a host may have the volume.  attachments_by_server.
-SELECT * FROM attachments
- WHERE server_id = %(server_id)s AND volume_id = %(volume_id)s
-   AND state IN ('connecting', 'connected', 'attached')
- ORDER BY created_position DESC;
+-- name: pair
+-- A server's project, its mapping of a volume, and the pair's attachments by which a host may
+-- have the volume, as of one moment.  Primary key, mappings_by_server, attachments_by_server.
+SELECT m.*, i.project_id,
+       coalesce((SELECT json_agg(json_build_object(
+                            'attachment_id', a.attachment_id, 'host', a.host,
+                            'operation_id', a.operation_id) ORDER BY a.created_position DESC)
+                   FROM attachments AS a
+                  WHERE a.server_id = i.server_id AND a.volume_id = %(volume_id)s
+                    AND a.state IN ('connecting', 'connected', 'attached')), '[]') AS connected
+  FROM instances AS i
+  LEFT JOIN mappings AS m ON m.server_id = i.server_id AND m.volume_id = %(volume_id)s
+ WHERE i.server_id = %(server_id)s;
 
 -- name: attachment
 -- One attachment.  Primary key.
@@ -52,13 +59,30 @@ SELECT * FROM attachments
  ORDER BY created_position
  LIMIT %(limit)s;
 
--- name: attachments_at
--- Which attachments a host held, or who held a volume, at a moment.  spans_by_*.
+-- name: held_at
+-- Who held a volume at a moment, and by which attachment.  spans_by_volume.
 SELECT * FROM spans
- WHERE (%(host)s::text IS NULL OR host = %(host)s)
-   AND (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
+ WHERE volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR host = %(host)s)
    AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
  ORDER BY from_position
+ LIMIT %(limit)s;
+
+-- name: open_at
+-- Which attachments a host held at a moment.  Of each length in spans_by_host, only those
+-- that began within that length before the moment: however long the host's history, about
+-- as many rows are looked at as are found.
+SELECT s.*
+  FROM (SELECT length, CASE WHEN length < 8 THEN
+               %(at)s::timestamptz - interval '1 hour' * 4 ^ length ELSE '-infinity' END AS since
+          FROM generate_series(0, 9) AS length) AS l
+ CROSS JOIN LATERAL (
+       SELECT * FROM spans
+        WHERE host = %(host)s
+          AND coalesce(width_bucket(extract(epoch FROM to_at - from_at),
+                  '{3600,14400,57600,230400,921600,3686400,14745600,58982400}'), 9) = l.length
+          AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
+       OFFSET 0) AS s
+ ORDER BY s.from_position
  LIMIT %(limit)s;
 
 -- name: operation
@@ -139,13 +163,18 @@ SELECT i.server_id FROM instances AS i
  ORDER BY i.server_id
  LIMIT %(limit)s;
 
--- name: commands
--- A host's commands in the order they were given, after a cursor.  mailbox_by_host.
+-- name: mailboxes
+-- What waits for each of some hosts' agents after its cursor, in the order it was given, and
+-- whether it may have it (epoch NULL: no such host).  Primary key, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
-SELECT position, command FROM mailbox
- WHERE host = %(host)s AND position > %(after)s
- ORDER BY position
- FETCH FIRST %(limit)s ROWS WITH TIES;
+SELECT h.epoch, h.fenced OR h.suspect AS shut,
+       ARRAY(SELECT m.command || jsonb_build_object('position', m.position) FROM mailbox AS m
+              WHERE m.host = w.host AND m.position > w.after
+              ORDER BY m.position
+              FETCH FIRST %(limit)s ROWS WITH TIES) AS commands
+  FROM unnest(%(hosts)s::text[], %(afters)s::bigint[]) WITH ORDINALITY AS w (host, after, nth)
+  LEFT JOIN hosts AS h USING (host)
+ ORDER BY w.nth;
 
 -- name: hosts
 -- Hosts with their last contact, what is open there and how many guests they have; all of
@@ -160,16 +189,32 @@ SELECT h.*, c.seen_at,
  WHERE %(host)s::text IS NULL OR h.host = %(host)s
  ORDER BY h.host;
 
+-- name: older_agents
+-- Whether an agent that was in contact lately is of an older version.  hosts_by_version,
+-- which has next to nothing below the present version, and host_contact's primary key.
+SELECT EXISTS (
+    SELECT 1 FROM hosts AS h JOIN host_contact AS c USING (host)
+     WHERE h.service_version < %(version)s
+       AND c.seen_at > clock_timestamp() - make_interval(secs => %(silent_after_s)s)) AS found;
+
+-- name: contact
+-- When a host's agent was last heard of (NULL: never).  Primary keys.
+SELECT c.seen_at FROM hosts AS h LEFT JOIN host_contact AS c USING (host)
+ WHERE h.host = %(host)s;
+
 -- name: position_at
 -- The last position recorded at or before a moment, 0 if there is none.  Halves the log
--- until it is found: positions have no gaps, and times never go back.
+-- until it is found, for times never go back.  Where events were detached the next one that
+-- is there stands for them; the last of all is always there.
 WITH RECURSIVE search (low, high) AS (
     SELECT 0::bigint, position FROM log_head
     UNION ALL
-    SELECT CASE WHEN e.recorded_at <= %(at)s THEN s.middle ELSE s.low END,
+    SELECT CASE WHEN e.recorded_at <= %(at)s THEN e.position ELSE s.low END,
            CASE WHEN e.recorded_at <= %(at)s THEN s.high ELSE s.middle - 1 END
       FROM (SELECT low, high, (low + high + 1) / 2 AS middle FROM search WHERE low < high) AS s
-      JOIN events AS e ON e.position = s.middle
+     CROSS JOIN LATERAL (
+           SELECT position, recorded_at FROM events
+            WHERE position >= s.middle ORDER BY position LIMIT 1) AS e
 )
 SELECT low AS position FROM search WHERE low = high;
 
@@ -213,6 +258,17 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
  ORDER BY position DESC
  LIMIT %(limit)s;
 
+-- name: detached
+-- The months that were detached, in part or whole, and end behind a position.
+SELECT first_position, last_position, file
+  FROM detached_months WHERE last_position > %(after)s ORDER BY first_position;
+
+-- name: checkpoint
+-- Where the log ends: position, link of the hash chain, time; and which log it is: the
+-- append_id of its first event, which is never detached.
+SELECT h.position, h.chain, h.recorded_at, e.append_id AS log
+  FROM log_head AS h LEFT JOIN events AS e ON e.position = 1;
+
 -- name: head
 -- Position and time of the last event.
 SELECT position, recorded_at FROM log_head;
@@ -226,21 +282,28 @@ SELECT t.projection, t.position, h.position - t.position AS lag_events,
   LEFT JOIN events AS e ON e.position = t.position + 1
  ORDER BY t.projection;
 
--- name: touch_host
--- Notes that a host's agent was in contact just now.
-INSERT INTO host_contact (host, seen_at) VALUES (%(host)s, clock_timestamp())
-    ON CONFLICT (host) DO UPDATE SET seen_at = EXCLUDED.seen_at;
+-- name: touch_hosts
+-- Notes when hosts' agents were last in contact, in seconds before now.  The insert goes in
+-- order of host, so that processes cannot deadlock.
+INSERT INTO host_contact AS c (host, seen_at)
+SELECT host, clock_timestamp() - make_interval(secs => age_s)
+  FROM unnest(%(hosts)s::text[], %(ages_s)s::float8[]) AS heard (host, age_s)
+ ORDER BY host
+    ON CONFLICT (host) DO UPDATE SET seen_at = greatest(c.seen_at, EXCLUDED.seen_at);
 
 -- name: due
 -- Takes leases on operations that are due and that nobody else holds, the longest due
 -- first; `taken_over` if the last holder never gave its lease back, so may have left
--- something half done.  operations_due; the insert goes in order of id, so takers cannot
--- deadlock.
+-- something half done.  operations_due, read in its order and no further than there are
+-- leases to pass over; the insert goes in order of id, so takers cannot deadlock.
 WITH d AS MATERIALIZED (
     SELECT o.operation_id, taken.holder IS NOT NULL AS taken_over
-      FROM operations AS o LEFT JOIN leases AS taken USING (operation_id)
-     WHERE o.due_at <= %(now)s
-       AND (taken.until IS NULL OR taken.until < clock_timestamp())
+      FROM (SELECT operation_id, due_at FROM operations
+             WHERE due_at <= %(now)s
+             ORDER BY due_at
+             LIMIT %(limit)s + (SELECT count(*) FROM leases)) AS o
+      LEFT JOIN leases AS taken USING (operation_id)
+     WHERE taken.until IS NULL OR taken.until < clock_timestamp()
      ORDER BY o.due_at
      LIMIT %(limit)s
 ),
@@ -263,34 +326,38 @@ UPDATE leases SET until = clock_timestamp() + make_interval(secs => %(lease_s)s)
 RETURNING operation_id;
 
 -- name: release
--- Gives a lease back.
-DELETE FROM leases WHERE holder = %(holder)s AND operation_id = %(operation_id)s;
+-- Gives leases back.
+DELETE FROM leases WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uuid[]);
 
 -- name: release_all
 -- Lets all leases of a holder run out now, for those that its last life left behind.
 UPDATE leases SET until = '-infinity' WHERE holder = %(holder)s;
 
--- name: changed_hosts
--- Hosts that were given commands after a position.  mailbox_by_position.
-SELECT DISTINCT host FROM mailbox WHERE position > %(after)s;
-
--- name: changed_operations
--- Operations that moved after a position.  operations_by_position.
-SELECT operation_id FROM operations WHERE position > %(after)s;
-
--- name: marks
--- The head of the log, and how far operations and mailbox are (0: not tracked yet).
-SELECT h.position,
-       coalesce((SELECT t.position FROM tracking AS t WHERE t.projection = 'operations'), 0)
-  FROM log_head AS h;
+-- name: changed
+-- Whose host was given commands, or changed, and which operations moved (and are over, or the
+-- ledger's turn) after the positions seen last; and these positions as of now: of the log, and
+-- of the projections that are waited for (none: not tracked yet).
+-- mailbox_by_position, hosts_by_position, operations_by_position.
+SELECT 'head' AS what, NULL AS who, position, false AS ended, false AS due FROM log_head
+UNION ALL
+SELECT projection, NULL, position, false, false FROM tracking
+ WHERE projection IN ('operations', 'hosts')
+UNION ALL
+SELECT 'host', host, NULL, false, false FROM mailbox WHERE position > %(operations)s
+UNION ALL
+SELECT 'host', host, NULL, false, false FROM hosts WHERE position > %(hosts)s
+UNION ALL
+SELECT 'operation', operation_id::text, NULL, state <> 'running', due_at IS NOT NULL
+  FROM operations WHERE position > %(operations)s;
 
 -- name: listen
 -- Be woken when projections have advanced.
 LISTEN ledger_projected;
 
--- name: guests_of_host
--- The servers a host is known to have, those it has lost left out.  instances_by_host.
-SELECT server_id FROM instances WHERE host = %(host)s AND power_state <> 'nostate';
+-- name: guests_of_hosts
+-- The servers that hosts are known to have, those they have lost left out.  instances_by_host.
+SELECT host, server_id FROM instances
+ WHERE host = ANY(%(hosts)s) AND power_state <> 'nostate';
 
 -- name: open_on_host
 -- The operations that may have a command for this host under way.  mailbox_by_host.
@@ -300,11 +367,25 @@ SELECT DISTINCT operation_id FROM mailbox WHERE host = %(host)s;
 -- The operations that take a server to this host.  operations_open.
 SELECT operation_id FROM operations WHERE state = 'running' AND destination = %(host)s;
 
+-- name: hosts_by_state
+-- How many hosts there are, by what they can be asked to do, for metrics.  One row per host.
+SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
+       count(*) FILTER (WHERE NOT h.fenced AND heard) AS alive,
+       count(*) FILTER (WHERE NOT h.fenced AND NOT heard) AS silent
+  FROM hosts AS h
+  LEFT JOIN host_contact AS c USING (host)
+ CROSS JOIN LATERAL (SELECT coalesce(c.seen_at > clock_timestamp()
+                            - make_interval(secs => %(silent_after_s)s), false)) AS l (heard);
+
 -- name: counts
--- Operations by what becomes of them, for metrics.  operations_open, operations_due.
+-- Operations by what becomes of them, for metrics.  operations_open, operations_due; leases
+-- has only what is worked on.
 SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,
        (SELECT count(*) FROM operations WHERE state = 'parked') AS parked,
        (SELECT count(*) FROM operations
          WHERE due_at IS NOT NULL AND due_at <= clock_timestamp()) AS due,
+       (SELECT greatest(extract(epoch FROM clock_timestamp() - min(due_at)), 0)::float8
+          FROM operations WHERE due_at IS NOT NULL) AS oldest_due_s,
+       (SELECT count(*) FROM leases WHERE until > clock_timestamp()) AS leased,
        (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(updated_at)), 0)::float8
           FROM operations WHERE state = 'parked') AS oldest_parked_s;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +12,10 @@ import pytest
 
 from aggregates.base import Actor, Context
 from ledger.application import Ledger
+from ledger.archive import Archive
+from ledger.retention import archive
 from ledger.store import LedgerRecorder
+from tests.store.months import Past, day
 
 
 @pytest.fixture
@@ -39,3 +43,19 @@ def context() -> Context:
         cause="api",
         operation_id=str(uuid4()),
     )
+
+
+@pytest.fixture
+def past(recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any]) -> Past:
+    return Past(recorder, database_url, db)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Archive:
+    return Archive(tmp_path)
+
+
+@pytest.fixture
+def archived(past: Past, files: Archive, db: psycopg.Connection[Any]) -> Archive:
+    list(archive(db, files, day(6)))
+    return files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +12,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 from eventsourcing.persistence import StoredEvent
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from aggregates.instance import Instance
 from ledger.application import Ledger
@@ -131,22 +134,32 @@ async def test_operations_are_found_by_each_filter_newest_first(
 async def test_a_host_gets_its_commands_once_it_moves_its_cursor(
     queries: Queries, story: Story
 ) -> None:
-    [command] = await queries.commands(HOST, after=0)
-    assert command["command"]["operation_id"] == story.waiting
-    assert next(step["name"] for step in command["command"]["steps"]) == "update"
-    assert await queries.commands(HOST, after=command["position"]) == []
-    assert await queries.commands("another", after=0) == []
+    [mailbox] = await queries.mailboxes([(HOST, 0)])
+    [command] = mailbox["commands"]
+    assert (mailbox["epoch"], mailbox["shut"]) == (0, False)
+    assert command["operation_id"] == story.waiting
+    assert next(step["name"] for step in command["steps"]) == "update"
+    wanted = [("another", 0), (HOST, command["position"]), (HOST, 0), (OTHER, 0)]
+    rows = await queries.mailboxes(wanted)
+    assert [row["epoch"] for row in rows] == [None, 0, 0, 0]
+    assert [row["commands"] for row in rows] == [[], [], [command], []]
 
 
 async def test_hosts_show_contact_and_what_is_open(queries: Queries, story: Story) -> None:
     before = await queries.host(HOST)
-    await queries.touch_host(HOST)
-    await queries.touch_host(HOST)
+    assert await queries.seen_at(HOST) is None
+    await queries.touch_hosts({HOST: 0.0})
+    await queries.touch_hosts({HOST: 3_600.0})  # what is known already is newer
     after = await queries.host(HOST)
     assert before is not None
     assert after is not None
     assert (before["seen_at"], after["open_commands"], after["open_attachments"]) == (None, 1, 0)
     assert abs(after["seen_at"] - datetime.now(UTC)) < timedelta(minutes=1)
+    assert await queries.seen_at(HOST) == after["seen_at"]
+    await queries.touch_hosts({OTHER: 3_600.0, "unknown": 0.0})
+    silent = await queries.seen_at(OTHER)
+    assert silent is not None
+    assert abs(silent - datetime.now(UTC) + timedelta(hours=1)) < timedelta(minutes=1)
     assert [row["host"] for row in await queries.hosts()] == [HOST, OTHER]
     assert (await queries.hosts())[0] == after
     assert await queries.host("another") is None
@@ -225,6 +238,39 @@ async def test_spans_say_who_held_what_at_a_moment(queries: Queries, story: Stor
         assert await queries.attachments_at(ended, **filters) == []  # type: ignore[arg-type]
 
 
+@given(
+    lengths_h=st.lists(st.one_of(st.none(), st.floats(0, 4**8)), min_size=1, max_size=30),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_what_was_open_on_a_host_is_found_whatever_its_length(
+    queries: Queries, db: psycopg.Connection[Any], lengths_h: list[float | None], seed: int
+) -> None:
+    """Just before and after each boundary of a length, the query agrees with the definition."""
+    chance, now = random.Random(seed), datetime(2026, 3, 29, 1, tzinfo=UTC)
+    db.execute("TRUNCATE spans")
+    lengths = [*lengths_h, *(4.0**n for n in range(8))]
+    moments = [now]
+    for number, hours in enumerate(lengths):
+        began = now - timedelta(hours=chance.uniform(0, 2 * (hours or 4.0)))
+        ended = None if hours is None else began + timedelta(hours=hours)
+        moments += [at for at in (began, ended) if at is not None]
+        db.execute(
+            "INSERT INTO spans VALUES (%s, %s, %s, NULL, %s, %s, %s, %s)",
+            (uuid4(), chance.choice(["h", "h", "g"]), number, began, ended, uuid4(), uuid4()),
+        )
+    tick = timedelta(microseconds=1)
+    for at in chance.sample(moments, min(len(moments), 8)):
+        for moment in (at - tick, at, at + tick):
+            wanted = db.execute(
+                "SELECT from_position FROM spans WHERE host = 'h' AND from_at <= %(at)s"
+                " AND (to_at IS NULL OR to_at > %(at)s) ORDER BY from_position",
+                {"at": moment},
+            ).fetchall()
+            found = await queries.attachments_at(moment, host="h")
+            assert [(span["from_position"],) for span in found] == wanted
+
+
 async def test_tracking_says_how_far_behind_each_projection_is(
     queries: Queries, story: Story, recorder: LedgerRecorder
 ) -> None:
@@ -296,9 +342,9 @@ async def test_a_lease_ends_by_time_or_release_and_is_kept_by_renewal(
     assert await queries.renew("dead", due_operations, 60) == []
     assert sorted(await queries.renew("a", due_operations, 60)) == sorted(due_operations)
 
-    await queries.release("b", due_operations[0])  # not its own
+    await queries.release("b", [due_operations[0]])  # not its own
     assert await taken(queries, now, 10, "b", 60) == []
-    await queries.release("a", due_operations[0])
+    await queries.release("a", [due_operations[0]])
     assert await taken(queries, now, 10, "b", 60) == due_operations[:1]
 
 
@@ -311,7 +357,7 @@ async def test_what_a_dead_holder_left_is_free_and_known_as_taken_over(
     assert sorted(await taken(queries, now, 10, "host:2", 60)) == sorted(others)
     await queries.release_all("host:1")
     assert await queries.due(now, 10, "host:1", 60) == [(first, True)]
-    await queries.release("host:1", first)
+    await queries.release("host:1", [first])
     assert await queries.due(now, 10, "host:2", 60) == [(first, False)]
 
 

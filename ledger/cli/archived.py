@@ -1,0 +1,133 @@
+"""What commands share that look into an archive: the option, its errors, its events."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ledger.cli.base import CliError, ExitCode, note
+
+if TYPE_CHECKING:
+    from ledger.archive import ArchivedEvent
+    from ledger.client import Client
+
+
+def add_archive(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--archive", type=directory, metavar="DIRECTORY", help=what)
+
+
+def directory(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is no directory")
+    return path
+
+
+@contextmanager
+def archive_errors() -> Iterator[None]:
+    """End the command with what is wrong with the log, its archive, or a checkpoint."""
+    from ledger.archive import ArchiveError
+    from ledger.audit import AuditError
+    from ledger.chain import BrokenChainError
+    from ledger.retention import RetentionError
+    from projections.detached import DetachedError
+
+    try:
+        yield
+    except BrokenChainError as error:
+        raise CliError(
+            f"the log is not what was stored: {error}.",
+            ExitCode.REFUSED,
+            "Keep the database and its backups as they are, and find out who could write to it.",
+        ) from None
+    except DetachedError as error:
+        raise CliError(
+            str(error), ExitCode.REFUSED, "Say where the archive is: --archive DIRECTORY"
+        ) from None
+    except RetentionError as error:
+        raise CliError(str(error), ExitCode.REFUSED, error.hint) from None
+    except ArchiveError as error:
+        raise CliError(f"the archive cannot be used: {error}.", ExitCode.REFUSED) from None
+    except AuditError as error:
+        raise CliError(f"{error}.", ExitCode.USAGE) from None
+
+
+def listed(client: Client, limit: int, after: int, archive: Path | None) -> list[dict[str, Any]]:
+    """The log in order: what the archive has of it, then the rest from the service."""
+    found: list[dict[str, Any]] = []
+    for event in _archived(archive, after):
+        found.append(event)
+        after = event["position"]
+        if len(found) == limit:
+            return found
+    return [*found, *client.items("/v1/events", "events", limit - len(found), after=after or None)]
+
+
+class Subject(NamedTuple):
+    """What a history is of, e.g. ("volume", its id)."""
+
+    noun: str
+    id: str
+
+    @property
+    def path(self) -> str:
+        return f"/v1/{self.noun}s/{self.id}/history"
+
+    def concerns(self, event: dict[str, Any]) -> bool:
+        column = "host" if self.noun == "host" else f"{self.noun}_id"
+        return bool(event[column] == self.id)
+
+
+def told(
+    client: Client, subject: Subject, limit: int, at: str | None, archive: Path | None
+) -> list[dict[str, Any]]:
+    """The last events of one thing, newest first: the service's, and those archived.
+
+    Notes, without an archive, that some may be missing.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    detached_to = 0
+    for page in client.pages(subject.path, "events", limit, at=at, order="desc"):
+        found |= {event["position"]: event for event in page["events"]}
+        detached_to = page.get("detached_to", 0)
+    if archive is None and detached_to:
+        note(f"Up to position {detached_to}, some is in the archive only: --archive shows it.")
+    until = datetime.fromisoformat(at) if at else None
+    for event in _archived(archive):
+        if subject.concerns(event) and (until is None or _at(event) <= until):
+            found[event["position"]] = event
+    return [found[position] for position in sorted(found, reverse=True)[:limit]]
+
+
+def _at(event: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(event["recorded_at"])
+
+
+def _archived(archive: Path | None, after: int = 0) -> Iterator[dict[str, Any]]:
+    from ledger.archive import Archive
+
+    if archive is not None:
+        where = Archive(archive)
+        for month in where.months():
+            if month.last > after:
+                for event in where.events(month, after):
+                    yield _as_told(event)
+
+
+def _as_told(event: ArchivedEvent) -> dict[str, Any]:
+    """As the API tells events."""
+    import orjson
+
+    from projections.base import upcast
+
+    told = event.row._asdict()
+    told["version"] = told.pop("originator_version")
+    body = upcast(event.row.topic, orjson.loads(told.pop("body")))
+    plain: dict[str, Any] = orjson.loads(
+        orjson.dumps({**told, "body": body}, option=orjson.OPT_UTC_Z)
+    )
+    return plain

@@ -1,0 +1,48 @@
+"""Months of the log that are, in part, in files only; and who must not pass by them.
+
+Positions have no gaps, so where one is missing in the table its event was detached: it is
+in an archive, and `attachment-ledger event restore` puts it back.  Whoever reads the log as
+a whole has to be told so instead of being given less.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+import sql
+from aggregates.attachment import Attachment
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+
+#: Events after which there is none in their stream.  What lies between the first event and
+#: such a one tells a story, and is needed for nothing else.
+ENDINGS = [
+    Operation.OperationFinished.TOPIC,
+    Attachment.Deleted.TOPIC,
+    BlockDeviceMapping.MappingEnded.TOPIC,
+]
+
+
+class DetachedError(Exception):
+    """Events that are asked for are in an archive's files and no longer in the database."""
+
+    def __init__(self, last_position: int, files: list[str]) -> None:
+        super().__init__(
+            f"Events up to position {last_position} are, in part, in the archive only "
+            f"({', '.join(files)})."
+        )
+        self.last_position = last_position
+        self.files = files
+
+
+def detached(connection: psycopg.Connection[Any], after: int = 0) -> list[tuple[int, int, str]]:
+    """First and last position, and file, of the months that end behind a position."""
+    return connection.execute(sql.query("reads", "detached"), {"after": after}).fetchall()
+
+
+def refuse_detached(connection: psycopg.Connection[Any], after: int) -> None:
+    """Raise DetachedError if events after this position were detached."""
+    if months := detached(connection, after):
+        raise DetachedError(months[-1][1], [file for *_, file in months])

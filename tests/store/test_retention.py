@@ -1,0 +1,342 @@
+"""Closed months go to files, out of the table and back, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from eventsourcing.persistence import IntegrityError, StoredEvent
+
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.base import Aggregate
+from aggregates.errors import StaleReportError
+from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.operation import Operation, OperationState
+from ledger.application import Ledger
+from ledger.archive import Archive, ArchiveError
+from ledger.audit import head, verify
+from ledger.chain import BrokenChainError
+from ledger.long_work import run
+from ledger.rebuild import rebuild
+from ledger.retention import RetentionError, detach, restore
+from projections.catalog import ALL
+from projections.detached import ENDINGS, DetachedError, refuse_detached
+from projections.queries import Queries, read_pool
+from projections.runner import catch_up
+from tests.store.months import Past, day, proven, rechain, table
+from tests.world import HOST
+
+Db = psycopg.Connection[Any]
+APRIL, JUNE = day(4), day(6)
+OVER = {AttachmentState.DELETED, MappingState.ENDED, OperationState.FINISHED}
+
+
+@pytest.fixture
+def detached(archived: Archive, db: Db) -> Archive:
+    list(detach(db, archived, JUNE))
+    return archived
+
+
+# --------------------------------------------------------------------------- detach
+
+
+def test_what_goes_is_the_middle_of_what_is_over(
+    past: Past, archived: Archive, db: Db, ledger: Ledger
+) -> None:
+    before = {id_: ledger.load(kind, id_) for id_, kind in past.streams.items()}
+    whole = table(db)
+    list(detach(db, archived, JUNE))
+
+    left = table(db)
+    gone = [row for row in whole if row not in left]
+    assert len(gone) == len(whole) - len(left)
+    over = {id_ for id_, aggregate in before.items() if aggregate.state in OVER}
+    assert {UUID(past.attach), UUID(past.detach)} < over
+    assert {row[1] for row in gone} == over
+    for id_ in over:
+        assert [row[2] for row in left if row[1] == id_] == [1, before[id_].version]
+    for id_, kind in past.streams.items():
+        now = ledger.load(kind, id_)
+        assert (now.state, now.version) == (before[id_].state, before[id_].version)
+        assert id_ in over or vars(now) == vars(before[id_])
+
+
+@pytest.mark.parametrize("kind", [Operation, Attachment, BlockDeviceMapping])
+def test_nothing_happens_to_a_stream_after_its_ending(kind: type[Aggregate]) -> None:
+    [ending] = [event for event in kind.TRANSITIONS if event.TOPIC in ENDINGS]
+    _, over = kind.TRANSITIONS[ending]
+    assert over in OVER
+    assert not any(over in before for before, _ in kind.TRANSITIONS.values())
+
+
+def test_what_ends_after_the_months_given_stays_whole(
+    past: Past, archived: Archive, db: Db
+) -> None:
+    """The attachment of March is deleted in April only."""
+    list(detach(db, archived, APRIL))
+    gone = db.execute(
+        "SELECT n FROM generate_series(1, (SELECT position FROM log_head)) AS n"
+        " WHERE NOT EXISTS (SELECT FROM events WHERE position = n)"
+    ).fetchall()
+    topics = {
+        row.topic.partition(".")[0]
+        for month in archived.months()
+        for row, _ in archived.events(month)
+        if (row.position,) in gone
+    }
+    assert topics == {"Operation"}
+    assert max(gone) <= (past.march,)
+
+
+def test_streams_that_are_over_keep_their_place(
+    past: Past, detached: Archive, db: Db, ledger: Ledger
+) -> None:
+    operation = ledger.load(Operation, UUID(past.attach))
+    with pytest.raises(StaleReportError):
+        operation.active_run(2, HOST, "plug")
+    assert operation.started is not None
+    assert operation.started.fingerprint
+    for version in (1, 3, operation.version):
+        with pytest.raises(IntegrityError):
+            ledger.log_recorder.insert_events(
+                [StoredEvent(operation.id, version, "T.Happened", b"{}")]
+            )
+
+
+def test_detaching_again_finds_nothing_and_more_may_come(
+    past: Past, detached: Archive, db: Db
+) -> None:
+    left = table(db)
+    list(detach(db, detached, JUNE))
+    assert table(db) == left
+    assert proven(db, archive=detached) == head(db)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_detaching_can_be_stopped_and_gone_on_with(
+    past: Past, archived: Archive, db: Db, steps: int
+) -> None:
+    work = detach(db, archived, JUNE)
+    for _ in range(steps):
+        next(work)
+    work.close()
+    assert proven(db, archive=archived) == head(db)
+    list(detach(db, archived, JUNE))
+    assert proven(db, archive=archived) == head(db)
+
+
+def test_the_log_goes_on_while_months_go_and_come_back(
+    past: Past, archived: Archive, db: Db, ledger: Ledger
+) -> None:
+    for work in (detach(db, archived, JUNE), restore(db, archived)):
+        before = head(db).checkpoint.position
+        for _ in work:
+            ledger.log_recorder.insert_events([StoredEvent(uuid4(), 1, "T.Happened", b"{}")])
+        assert head(db).checkpoint.position == before + 3
+        assert proven(db, archive=archived) == head(db)
+
+
+def test_nothing_is_detached_that_its_file_does_not_have(
+    past: Past, archived: Archive, db: Db
+) -> None:
+    whole = len(table(db))
+    db.execute("UPDATE events SET actor = 'nobody' WHERE position = %s", (past.march - 1,))
+    with pytest.raises(BrokenChainError) as found:
+        list(detach(db, archived, JUNE))
+    assert found.value.first == past.march - 1
+    (archived.directory / "events-2026-03.jsonl.gz").unlink()
+    with pytest.raises(ArchiveError, match="events-2026-03"):
+        list(detach(db, archived, JUNE))
+    assert len(table(db)) == whole
+
+
+def test_nothing_is_detached_that_a_projection_needs(past: Past, archived: Archive, db: Db) -> None:
+    whole = table(db)
+    db.execute("UPDATE tracking SET position = 3 WHERE projection = 'attachments'")
+    with pytest.raises(RetentionError, match="attachments"):
+        list(detach(db, archived, JUNE))
+    db.execute("UPDATE tracking SET position = (SELECT position FROM log_head)")
+    db.execute("INSERT INTO long_work (name) VALUES ('rebuild')")
+    with pytest.raises(RetentionError, match="made anew from the events: rebuild"):
+        list(detach(db, archived, JUNE))
+    assert table(db) == whole
+
+
+def test_a_rebuild_is_refused_until_all_is_restored(
+    past: Past, detached: Archive, db: Db, database_url: str
+) -> None:
+    """So is a projection that is new; those that are up to date go on."""
+    attachments = db.execute("SELECT * FROM attachments ORDER BY 1").fetchall()
+    catch_up(database_url, ALL)
+    db.execute("UPDATE tracking SET position = 0 WHERE projection = 'attachments'")
+    with pytest.raises(DetachedError, match=r"events-2026-03\.jsonl\.gz"):
+        catch_up(database_url, ALL)
+    with pytest.raises(DetachedError):
+        run(database_url, "rebuild", rebuild(database_url, ALL), lambda _: None)
+
+    list(restore(db, detached))
+    run(database_url, "rebuild", rebuild(database_url, ALL), lambda _: None)
+    assert db.execute("SELECT * FROM attachments ORDER BY 1").fetchall() == attachments
+
+
+# --------------------------------------------------------------------------- verify
+
+
+def test_the_log_is_proven_across_files_and_table(past: Past, detached: Archive, db: Db) -> None:
+    assert proven(db, archive=detached) == head(db)
+    with pytest.raises(DetachedError):
+        proven(db)
+    kept = next(s for s, _ in verify(db, detached) if s.checkpoint.position >= past.may)
+    assert proven(db, since=kept) == head(db)  # what is detached is before it
+
+
+def line_of(position: int, change: Callable[[dict[str, Any]], object]) -> Callable[..., None]:
+    """Change a line of the file that has a position."""
+
+    def do(archive: Archive, db: Db) -> None:
+        month = archive.month_of(position)
+        assert month is not None
+        path = archive.directory / month.file
+        with gzip.open(path, "rt") as file:
+            lines = [json.loads(line) for line in file]
+        change(lines[position - month.first])
+        with gzip.open(path, "wt") as file:
+            file.writelines(f"{json.dumps(line)}\n" for line in lines)
+
+    return do
+
+
+def test_a_file_that_was_changed_is_found(past: Past, detached: Archive, db: Db) -> None:
+    line_of(past.march + 4, lambda line: line.update(body="{}"))(detached, db)
+    with pytest.raises(BrokenChainError) as found:
+        proven(db, archive=detached)
+    assert (found.value.first, found.value.last) == (past.march + 4, past.march + 4)
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_position(
+    past: Past, detached: Archive, db: Db
+) -> None:
+    line_of(past.march + 4, lambda line: line.pop("topic"))(detached, db)
+    with pytest.raises(ArchiveError, match=rf"events-2026-04.*position {past.march + 4}"):
+        proven(db, archive=detached)
+    path = detached.directory / "events-2026-03.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ArchiveError, match="events-2026-03"):
+        proven(db, archive=detached)
+
+
+def test_what_the_table_still_has_of_a_detached_month_is_compared(
+    past: Past, detached: Archive, db: Db
+) -> None:
+    [(kept,)] = db.execute(
+        "SELECT max(position) FROM events WHERE topic = 'Volume.Held' AND position <= %s",
+        (past.march,),
+    ).fetchall()
+    with db.transaction(force_rollback=True):
+        db.execute("UPDATE events SET body = '{}' WHERE position = %s", (kept,))
+        with pytest.raises(BrokenChainError, match="differ") as found:
+            proven(db, archive=detached)
+        assert found.value.first == kept
+
+
+@pytest.mark.parametrize(
+    "topic", ["Volume.Held", "Operation.OperationStarted", "Attachment.Deleted"]
+)
+def test_what_should_not_have_been_detached_is_missed(
+    past: Past, detached: Archive, db: Db, topic: str
+) -> None:
+    [(kept,)] = db.execute(
+        "DELETE FROM events WHERE position = (SELECT min(position) FROM events"
+        " WHERE topic = %s AND position <= %s) RETURNING position",
+        (topic, past.april),
+    ).fetchall()
+    with pytest.raises(BrokenChainError, match="lacks") as found:
+        proven(db, archive=detached)
+    assert found.value.first <= kept
+
+
+def test_a_month_that_is_missing_from_the_archive_is_named(
+    past: Past, detached: Archive, db: Db
+) -> None:
+    (detached.directory / "events-2026-04.json").unlink()
+    with pytest.raises(ArchiveError, match=r"events-2026-05\.json.*one is missing"):
+        proven(db, archive=detached)
+
+
+# -------------------------------------------------------------------------- restore
+
+
+def test_everything_comes_back(past: Past, archived: Archive, db: Db, database_url: str) -> None:
+    whole = table(db)
+    list(detach(db, archived, JUNE))
+    assert table(db) != whole
+    list(restore(db, archived))
+    assert table(db) == whole
+    assert proven(db) == head(db)
+    refuse_detached(db, 0)
+    assert list(restore(db, archived)) == []
+
+
+def test_restoring_can_be_stopped_and_gone_on_with(past: Past, archived: Archive, db: Db) -> None:
+    whole = table(db)
+    list(detach(db, archived, JUNE))
+    work = restore(db, archived)
+    next(work)
+    work.close()
+    with pytest.raises(DetachedError):
+        refuse_detached(db, 0)
+    list(restore(db, archived))
+    assert table(db) == whole
+
+
+# ---------------------------------------------------------------------------- reads
+
+
+async def test_readers_are_told_where_the_rest_is(
+    past: Past, detached: Archive, db: Db, database_url: str
+) -> None:
+    async with read_pool(database_url) as pool:
+        queries = Queries(pool)
+        assert await queries.detached_to() == past.may
+        with pytest.raises(DetachedError) as found:
+            await queries.events()
+        assert found.value.last_position == past.may
+        assert [e["position"] for e in await queries.events(limit=3)] == [1, 2, 3]
+        feed = await queries.events(after=past.may)
+        assert [e["position"] for e in feed] == list(range(past.may + 1, past.june + 1))
+        assert await queries.events(newest_first=True, limit=len(feed)) == feed[::-1]
+        with pytest.raises(DetachedError):
+            await queries.events(newest_first=True)
+        volume = past.world.volumes[0]
+        history = await queries.events(("volume_id", volume))
+        assert "Attachment.Deleted" in [event["topic"] for event in history]
+
+
+async def test_moments_are_found_over_the_holes(
+    past: Past, archived: Archive, db: Db, database_url: str
+) -> None:
+    times = dict(db.execute("SELECT position, recorded_at FROM events").fetchall())
+    list(detach(db, archived, JUNE))
+    left = {position for (position,) in db.execute("SELECT position FROM events")}
+    async with read_pool(database_url) as pool:
+        queries = Queries(pool)
+        for position, at in times.items():
+            found = await queries.position_at(at)
+            there = max(p for p in left if times[p] <= at)
+            assert there <= found <= max(p for p in times if times[p] <= at), position
+        assert await queries.detached_to() == past.may
+
+
+def test_a_chain_made_anew_after_the_archive_is_not_the_archive_s(
+    past: Past, archived: Archive, db: Db
+) -> None:
+    db.execute("UPDATE events SET actor = 'nobody' WHERE position = 3")
+    rechain(db)
+    proven(db)
+    with pytest.raises(BrokenChainError):
+        list(detach(db, archived, JUNE))
