@@ -27,7 +27,11 @@ class LinkError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkSettings:
-    """`wait_s` is how long the ledger may hold a poll with nothing to tell."""
+    """`wait_s` is how long the ledger may hold a poll with nothing to tell.
+
+    A ledger that comes back, after however long, has all its agents again within
+    `backoff_max_s`, and by the jitter not all of them at once.
+    """
 
     url: str
     token: str
@@ -35,7 +39,7 @@ class LinkSettings:
     wait_s: float = 20.0
     inventory_interval_s: float = 30.0
     backoff_first_s: float = 0.2
-    backoff_max_s: float = 30.0
+    backoff_max_s: float = 5.0
     denied_retry_s: float = 30.0
     ca_file: str | None = None
 

@@ -2,11 +2,11 @@
 
 One connection per process listens for projections that have advanced (every notification
 wakes every listening backend, so an agent must never have one of its own).  On a wake-up,
-and every POLL_INTERVAL_S without one, two queries ask what changed after the position seen
+and every POLL_INTERVAL_S without one, a query asks what changed after the positions seen
 last, and only who waits for that is woken: a waiter costs nothing in between.
 
-    async with wakeups.watch(host_key(name)) as changed:
-        while not (rows := await queries.commands(name, after)):
+    with wakeups.watch(host_key(name)) as changed:
+        while not (found := await look(name, after)):
             if not await changed.wait(timeout_s):
                 break
 
@@ -26,7 +26,7 @@ from typing import Any, Self
 import psycopg
 
 import sql
-from projections.projector import prepare
+from projections.tables import prepare
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,19 @@ def operation_key(operation_id: str) -> str:
     return f"operation:{operation_id}"
 
 
+def ended_key(operation_id: str) -> str:
+    """The key of an operation for who waits only for it to be finished or parked."""
+    return f"ended:{operation_id}"
+
+
 #: Changes with every event: for followers of the whole log.
 ANY_EVENT = "event"
+#: Changes when an operation has come to be due, now or at some time: for dispatchers.
+DUE = "due"
+#: A position that nothing comes after: of what has not been looked at, all is old.
+NEVER = 2**63 - 1
+#: The projections that are waited for, where they are before anything was projected.
+UNTRACKED = {"operations": 0, "hosts": 0}
 
 
 class Watch:
@@ -73,8 +84,7 @@ class Wakeups:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._watches: dict[str, set[Watch]] = {}
-        self._head: int | None = None
-        self._projected: int | None = None
+        self._seen: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -104,11 +114,13 @@ class Wakeups:
         while True:
             try:
                 async with await self._connect() as connection:
-                    self._wake(list(self._watches))  # nobody knows what was missed
+                    self._wake(set(self._watches))  # nobody knows what was missed
                     pause_s = RECONNECT_FIRST_S
                     await self._follow(connection)
             except psycopg.Error as error:
                 log.warning("wake-ups pause for %.1f s: %s", pause_s, error)
+            except Exception:
+                log.exception("wake-ups pause for %.1f s", pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 
@@ -129,27 +141,28 @@ class Wakeups:
             async for _ in connection.notifies(timeout=POLL_INTERVAL_S, stop_after=1):
                 pass
 
-    async def _changed(self, connection: psycopg.AsyncConnection[Any]) -> list[str]:
+    async def _changed(self, connection: psycopg.AsyncConnection[Any]) -> set[str]:
         """The keys that changed since the last call; none, the first time."""
-        [(head, projected)] = await _rows(connection, "marks")
-        appended = self._head is not None and head > self._head
-        after, self._head, self._projected = self._projected, head, projected
-        keys = [ANY_EVENT] if appended else []
-        if after is None or projected <= after:
-            return keys
-        hosts = await _rows(connection, "changed_hosts", after=after)
-        operations = await _rows(connection, "changed_operations", after=after)
-        keys += [host_key(host) for (host,) in hosts]
-        return keys + [operation_key(operation_id) for (operation_id,) in operations]
+        seen, keys = self._seen, set[str]()
+        query = sql.query("reads", "changed")
+        parameters = {name: seen.get(name, NEVER) for name in UNTRACKED}
+        cursor = await connection.execute(query, parameters)
+        marks = dict(UNTRACKED)
+        for what, who, position, ended, due in await cursor.fetchall():
+            if who is None:
+                marks[what] = position
+            else:
+                keys.add(host_key(who) if what == "host" else operation_key(who))
+            if ended:
+                keys.add(ended_key(who))
+            if due:
+                keys.add(DUE)
+        if seen.get("head", NEVER) < marks["head"]:
+            keys.add(ANY_EVENT)
+        self._seen = marks
+        return keys
 
-    def _wake(self, keys: list[str]) -> None:
+    def _wake(self, keys: set[str]) -> None:
         for key in keys:
             for watch in self._watches.get(key, ()):
                 watch.event.set()
-
-
-async def _rows(
-    connection: psycopg.AsyncConnection[Any], query: str, /, **parameters: Any
-) -> list[tuple[Any, ...]]:
-    cursor = await connection.execute(sql.query("reads", query), parameters or None)
-    return await cursor.fetchall()

@@ -18,11 +18,12 @@ import structlog
 from aggregates.errors import ClaimedError
 from aggregates.operation import OperationState, Outcome
 from handlers.guards import NEW_FLOW_VERSION, Contact
+from host_agent.ports import VolumeView
 from ledger.api.call import Call, late
-from ledger.api.hosts import contact_of, is_alive
+from ledger.api.hosts import contact_of
 from ledger.api.problem import ApiError, not_found
 from ledger.requests import Accepted, Fleet, operation_id_of
-from ledger.wakeups import operation_key
+from ledger.wakeups import ended_key, operation_key
 
 #: How long a request waits for an operation in its way before it is refused (409).
 CLAIM_WAIT_S = 2.0
@@ -51,21 +52,25 @@ async def earlier(call: Call) -> Row | None:
     return await call.services.queries.operation(str(operation_id))
 
 
-async def fleet(call: Call, *, attaches: bool = False) -> Fleet:
+async def fleet(call: Call, host: str | None = None, *, attaches: bool = False) -> Fleet:
     """What is known of hosts just now; `attaches`: the request makes new attachments.
 
+    `host` will be asked about for sure, others may be.
     S1: "only use the new API when all nova-compute nodes have been upgraded".
     """
     loop, services = asyncio.get_running_loop(), call.services
+    known = {host: await contact_of(services, host)} if host is not None else {}
 
-    def contact(host: str) -> Contact:  # asked by the worker thread that decides
-        return asyncio.run_coroutine_threadsafe(contact_of(services, host), loop).result()
+    def contact(name: str) -> Contact:  # asked by the worker thread that decides
+        if name in known:
+            return known[name]
+        return asyncio.run_coroutine_threadsafe(contact_of(services, name), loop).result()
 
     legacy = False
     if attaches:
-        legacy = any(
-            row["service_version"] < NEW_FLOW_VERSION and is_alive(services, row["seen_at"])
-            for row in await services.queries.hosts()
+        silent_after_s = services.settings.host_down_after_s
+        legacy = await services.queries.older_agents(
+            NEW_FLOW_VERSION, silent_after_s
         ) or not await asyncio.to_thread(services.cinder.new_flow)
     return Fleet(contact=contact, legacy=legacy)
 
@@ -86,7 +91,7 @@ async def accepted(call: Call, ask: Callable[[], Accepted]) -> Accepted:
             row = await call.services.queries.operation(operation_id)
             return row["state"] if row and row["state"] != OperationState.RUNNING else None
 
-        state = await call.until(operation_key(operation_id), ended, CLAIM_WAIT_S)
+        state = await call.until(ended_key(operation_id), ended, CLAIM_WAIT_S)
         if state != OperationState.FINISHED:
             raise
         done = await asyncio.to_thread(ask)
@@ -94,15 +99,19 @@ async def accepted(call: Call, ask: Callable[[], Accepted]) -> Accepted:
     return done
 
 
-async def refuse_foreign_volume(call: Call, volume_id: str) -> None:
-    """We ask Cinder as a service that sees all volumes, so their project is ours to check."""
+async def refuse_foreign_volume(call: Call, volume_id: str) -> VolumeView | None:
+    """We ask Cinder as a service that sees all volumes, so their project is ours to check.
+
+    Returns the volume, if Cinder had to be asked.
+    """
     if call.identity.everywhere:
-        return
+        return None
     view = await asyncio.to_thread(call.services.cinder.volume, volume_id)
     if view.project_id is None:
         _log.warning("volume_without_project", volume=volume_id)
     if not call.identity.sees(view.project_id):
         raise not_found("not_found", f"Volume {volume_id} could not be found.")
+    return view
 
 
 async def bound(call: Call, done: Accepted, wait_s: float) -> Row:

@@ -17,7 +17,8 @@ from aggregates.host import Host
 from host_agent.contract import Registration, Report
 from ledger.api.agent_checks import checked_registration, checked_report
 from ledger.api.call import Call, answer
-from ledger.api.hosts import host_row
+from ledger.api.desk import DESK
+from ledger.api.hosts import unknown_host
 from ledger.api.problem import ApiError
 from ledger.api.schemas import (
     Commands,
@@ -31,7 +32,6 @@ from ledger.wakeups import host_key
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
 REPORT_BYTES_MAX = 64 * 1024
-COMMANDS_MAX = 100
 
 
 async def register(call: Call) -> web.StreamResponse:
@@ -40,18 +40,9 @@ async def register(call: Call) -> web.StreamResponse:
     said = checked_registration(
         Registration.from_wire(await call.json_object(REGISTRATION_BYTES_MAX))
     )
-    context = call.context("registration")
-    await call.services.queries.touch_host(name)
-    host, position = await asyncio.to_thread(call.services.service.register, name, said, context)
-    # Only with everything known is a guest that was not shown surely one that is gone.
-    head = await call.services.queries.head()
-    await call.written(max(position, head["position"]))
-    shown = {guest.server_id for guest in said.guests}
-    for server_id in sorted(await call.services.queries.guests_of_host(name) - shown):
-        lost = await asyncio.to_thread(call.services.service.lost_guest, server_id, name, context)
-        position = max(position, lost)
-    await call.written(position)
-    return answer(_registered(name, host))
+    desk = call.request.app[DESK]
+    desk.heard(name)
+    return answer(_registered(name, await desk.register(name, said, call.context("registration"))))
 
 
 async def volume_users(call: Call) -> web.StreamResponse:
@@ -69,7 +60,7 @@ async def progress(call: Call) -> web.StreamResponse:
     """POST progress: how far a long step has come; it may be lost without harm."""
     name = _own_host(call)
     said = await call.json(ProgressSaid)
-    await call.services.queries.touch_host(name)
+    call.request.app[DESK].heard(name)
     await call.services.queries.note_progress(
         name, said.operation_id, said.run, said.done_bytes, said.total_bytes
     )
@@ -80,37 +71,36 @@ async def commands(call: Call) -> web.StreamResponse:
     """GET commands: those after the cursor, or none when the wait is over."""
     name = _own_host(call)
     query = call.query(CommandsQuery)
-    await call.services.queries.touch_host(name)
+    desk = call.request.app[DESK]
+    desk.heard(name)
 
     async def look() -> list[dict[str, Any]] | None:
-        row = await host_row(call)
-        if row["epoch"] != query.epoch:
+        mailbox = await desk.look(name, query.after)
+        if mailbox["epoch"] is None:
+            raise unknown_host(name)
+        if mailbox["epoch"] != query.epoch:
             raise ApiError(
                 409,
                 "stale_epoch",
-                f"Epoch {query.epoch} of host {name} is over; it is {row['epoch']} now. "
+                f"Epoch {query.epoch} of host {name} is over; it is {mailbox['epoch']} now. "
                 "Register again.",
             )
-        if row["fenced"] or row["suspect"]:  # D7: first it lets go of what is not its any more
+        if mailbox["shut"]:  # D7: first it lets go of what is not its any more
             return None
-        return await call.services.queries.commands(name, query.after, COMMANDS_MAX) or None
+        return mailbox["commands"] or None
 
-    rows = await call.hold(host_key(name), look, query.wait_s) or []
+    with desk.holding():
+        found = await call.hold(host_key(name), look, query.wait_s) or []
     if not call.ended:
-        await call.services.queries.touch_host(name)
-    return answer(
-        Commands(
-            commands=[{**row["command"], "position": row["position"]} for row in rows],
-            after=rows[-1]["position"] if rows else query.after,
-        )
-    )
+        desk.heard(name)
+    return answer(Commands(commands=found, after=found[-1]["position"] if found else query.after))
 
 
 async def reports(call: Call) -> web.StreamResponse:
     """POST reports: the result of one step; whether the run goes on."""
     name = _own_host(call)
     said = checked_report(Report.from_wire(await call.json_object(REPORT_BYTES_MAX)))
-    await call.services.queries.touch_host(name)
+    call.request.app[DESK].heard(name)
     goes_on, position = await asyncio.to_thread(
         call.services.service.report, name, said, call.context("report")
     )

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from ledger.api import microversions
 from ledger.api.call import Call, answer
+from ledger.api.desk import DESK, Desk
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.route import Route
@@ -47,11 +48,13 @@ def make_app(services: Services) -> web.Application:
     )
     app[SERVICES] = services
     app[HOLDS] = Holds(services.settings.limits.streams_max)
+    app[DESK] = Desk(services)
     app[METRICS] = Metrics(services.registry)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
     app.on_response_prepare.append(_add_headers)
-    app.on_shutdown.append(_end_holds)
+    app.on_shutdown.append(app[HOLDS].close)
+    app.cleanup_ctx.extend([app[HOLDS].open, app[DESK].open])
     return app
 
 
@@ -79,10 +82,6 @@ def _handler(route: Route) -> Handler:
 
 def _route_of(request: web.Request) -> Route | None:
     return getattr(request.match_info.handler, "route", None)
-
-
-async def _end_holds(app: web.Application) -> None:
-    app[HOLDS].closing.set()
 
 
 def _is_nova(request: web.Request) -> bool:

@@ -22,15 +22,13 @@ from pydantic import BaseModel
 from aggregates.base import Context
 from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
-from ledger.api.services import HOLDS, Holds, Services
+from ledger.api.services import HOLDS, Holds, Services, is_gone
 from ledger.auth import Identity
 from projections.runner import NotProjectingError
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
-#: A held request looks at least this often, whatever became of the wake-ups.
-POLL_S = 1.0
 #: How long any request may be held.
 HOLD_S_MAX = 60.0
 #: How long an answer waits for the projections to have what it has just written.
@@ -125,12 +123,7 @@ class Call:
 
     async def written(self, position: int) -> None:
         """Return when what was just written can be read, whichever process is asked next."""
-        if position > 0:
-            projected = asyncio.wrap_future(self.services.runner.projected(position))
-            try:
-                await asyncio.wait_for(projected, PROJECTED_S_MAX)
-            except (TimeoutError, NotProjectingError):
-                raise late() from None
+        await projected(self.services, position)
 
     async def hold(
         self, key: str, look: Callable[[], Awaitable[T | None]], wait_s: float
@@ -150,19 +143,18 @@ class Call:
         """What `look` finds, asked again at each wake-up of `key`, for at most `wait_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait_s, HOLD_S_MAX)
-        with self.services.wakeups.watch(key) as woken:
+        with self.services.wakeups.watch(key) as woken, self.holds.waiting(self.request, woken):
             while True:
                 found = await look()
                 left_s = deadline - loop.time()
                 if found is not None or left_s <= 0 or self.ended:
                     return found
-                await woken.wait(min(left_s, POLL_S))
+                await woken.wait(left_s)
 
     @property
     def ended(self) -> bool:
         """Whether holding on is of no use: the caller is gone, or the service stops."""
-        transport = self.request.transport
-        return self.holds.closing.is_set() or transport is None or transport.is_closing()
+        return self.holds.closing.is_set() or is_gone(self.request)
 
 
 def canonical(text: str) -> str | None:
@@ -176,6 +168,16 @@ def canonical(text: str) -> str | None:
 
 def _too_large(limit: int) -> ApiError:
     return ApiError(413, "too_large", f"The body is larger than {limit} bytes, the limit here.")
+
+
+async def projected(services: Services, position: int) -> None:
+    """Return when the projections have come to a position; 0: at once.  ApiError 503."""
+    if position > 0:
+        shown = asyncio.wrap_future(services.runner.projected(position))
+        try:
+            await asyncio.wait_for(shown, PROJECTED_S_MAX)
+        except (TimeoutError, NotProjectingError):
+            raise late() from None
 
 
 def late() -> ApiError:

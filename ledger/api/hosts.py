@@ -10,7 +10,7 @@ from aiohttp import web
 
 from handlers.guards import Contact
 from ledger.api.call import Call, answer
-from ledger.api.problem import not_found
+from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import Fence, Hosts, HostShown, NoQuery, Why
 from ledger.api.services import Services
 
@@ -72,14 +72,18 @@ async def host_row(call: Call) -> Row:
     name = call.host()
     row = await call.services.queries.host(name)
     if row is None:
-        raise not_found("host_not_found", f"No agent has registered for host {name}.")
+        raise unknown_host(name)
     return row
+
+
+def unknown_host(name: str) -> ApiError:
+    """No agent has ever registered for it."""
+    return not_found("host_not_found", f"No agent has registered for host {name}.")
 
 
 async def contact_of(services: Services, name: str) -> Contact:
     """Whether the host's agent was heard of lately."""
-    row = await services.queries.host(name)
-    seen_at = row["seen_at"] if row else None
+    seen_at = await services.queries.seen_at(name)
     since = seen_at.isoformat(timespec="seconds") if seen_at else "ever"
     return Contact(alive=is_alive(services, seen_at), since=since)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -16,12 +16,15 @@ from ledger.auth import Authenticator
 from ledger.config import Settings
 from ledger.requests import Requests
 from ledger.service import Service
-from ledger.wakeups import Wakeups
+from ledger.wakeups import Wakeups, Watch
 from projections.queries import Queries
 from projections.runner import Runner
 
 #: Says what is wrong, None if nothing is.
 Check = Callable[[], Awaitable[str | None]]
+
+#: How long a place may be held for a caller that is gone.
+SWEEP_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ class Holds:
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
+        self._waiting: dict[Watch, web.Request] = {}
         self.count = 0
         self.closing = asyncio.Event()
 
@@ -69,6 +73,42 @@ class Holds:
             yield
         finally:
             self.count -= 1
+
+    @contextmanager
+    def waiting(self, request: web.Request, watch: Watch) -> Iterator[None]:
+        """Wake `watch` also when waiting is of no use any more."""
+        self._waiting[watch] = request
+        try:
+            yield
+        finally:
+            del self._waiting[watch]
+
+    async def open(self, _: web.Application) -> AsyncIterator[None]:
+        """For as long as the application serves: let those go whose callers are gone."""
+        sweeping = asyncio.create_task(self._sweep(), name="holds")
+        yield
+        sweeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await sweeping
+
+    async def close(self, _: web.Application) -> None:
+        """Let all go."""
+        self.closing.set()
+        for watch in self._waiting:
+            watch.event.set()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            for watch, request in self._waiting.items():
+                if is_gone(request):
+                    watch.event.set()
+
+
+def is_gone(request: web.Request) -> bool:
+    """Whether the caller has closed the connection."""
+    transport = request.transport
+    return transport is None or transport.is_closing()
 
 
 SERVICES: web.AppKey[Services] = web.AppKey("services", Services)

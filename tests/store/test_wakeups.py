@@ -13,7 +13,7 @@ from aggregates.host import Host, host_uuid
 from ledger import wakeups as wakeups_module
 from ledger.application import Ledger
 from ledger.store import LedgerRecorder
-from ledger.wakeups import ANY_EVENT, Wakeups, host_key, operation_key
+from ledger.wakeups import ANY_EVENT, DUE, Wakeups, ended_key, host_key, operation_key
 from projections.catalog import ALL
 from projections.runner import catch_up
 from tests.store.histories import stored_events
@@ -28,7 +28,7 @@ async def wakeups(database_url: str) -> AsyncIterator[Wakeups]:
     async with Wakeups(database_url) as wakeups:
         with wakeups.watch(ANY_EVENT) as started:
             deadline = asyncio.get_running_loop().time() + SOON_S
-            while wakeups._head is None:  # it has looked once
+            while not wakeups._seen:  # it has looked once
                 assert asyncio.get_running_loop().time() < deadline
                 await asyncio.sleep(0.01)
             started.event.clear()
@@ -86,13 +86,66 @@ async def test_an_operation_that_moves_wakes_who_watches_it(
         assert not await watch.wait(NEVER_S)
 
 
+async def test_who_waits_for_the_end_sleeps_until_then(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str
+) -> None:
+    world = World()
+    operation_id = world.attach()
+    begun = stored_events(world)
+    world.run(operation_id)
+    with wakeups.watch(ended_key(operation_id)) as end, wakeups.watch(DUE) as due:
+        for ended, events in ((False, begun), (True, stored_events(world)[len(begun) :])):
+            for event, context in events:
+                recorder.insert_events([event], context=context)
+            await in_thread(catch_up, database_url, ALL)
+            assert await end.wait(SOON_S if ended else NEVER_S) == ended
+        assert await due.wait(SOON_S)
+
+
+async def test_only_what_is_the_ledgers_turn_wakes_the_dispatchers(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str
+) -> None:
+    world = World()
+    operation_id = world.attach()
+    begun = stored_events(world)
+    while world.service.advance(operation_id) is None:
+        pass
+    with wakeups.watch(DUE) as due, wakeups.watch(operation_key(operation_id)) as operation:
+        for expected, events in ((True, begun), (False, stored_events(world)[len(begun) :])):
+            for event, context in events:
+                recorder.insert_events([event], context=context)
+            await in_thread(catch_up, database_url, ALL)
+            assert await operation.wait(SOON_S)
+            assert await due.wait(NEVER_S) == expected
+
+
 async def test_events_of_others_wake_no_host(
     wakeups: Wakeups, ledger: Ledger, database_url: str
 ) -> None:
     with wakeups.watch(host_key(HOST)) as host, wakeups.watch(ANY_EVENT) as any_event:
-        await in_thread(register, ledger, database_url, HOST)
+        await in_thread(register, ledger, database_url, "another")
         assert await any_event.wait(SOON_S)
         assert not await host.wait(NEVER_S)
+
+
+async def test_a_host_that_is_fenced_wakes_its_agent(
+    wakeups: Wakeups, ledger: Ledger, database_url: str
+) -> None:
+    """Its epoch is over: it has to hear of it though there is no command."""
+
+    def fence() -> None:
+        host = ledger.load(Host, host_uuid(HOST))
+        host.fence("dead", "power is off")
+        ledger.save(host)
+        catch_up(database_url, ALL)
+
+    await in_thread(register, ledger, database_url, HOST)
+    with wakeups.watch(host_key("another")) as another:
+        with wakeups.watch(host_key(HOST)) as host:
+            await host.wait(NEVER_S)  # of its registration
+            await in_thread(fence)
+            assert await host.wait(SOON_S)
+        assert not another.event.is_set()
 
 
 async def test_thousands_wait_and_only_who_is_concerned_wakes(
@@ -139,3 +192,20 @@ async def test_a_lost_connection_wakes_everybody_and_is_made_anew(
         assert await any_event.wait(SOON_S)
         await in_thread(register, ledger, database_url, "h")
         assert await any_event.wait(SOON_S)
+
+
+async def test_a_mistake_of_ours_costs_a_pause_and_no_more(
+    wakeups: Wakeups, ledger: Ledger, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed, failures = Wakeups._changed, [KeyError("what")]
+
+    async def failing(self: Wakeups, connection: Any) -> set[str]:
+        if failures:
+            raise failures.pop()
+        return await changed(self, connection)
+
+    monkeypatch.setattr(Wakeups, "_changed", failing)
+    with wakeups.watch(ANY_EVENT) as any_event:
+        await in_thread(register, ledger, database_url, "h")
+        assert await any_event.wait(SOON_S)
+    assert not failures

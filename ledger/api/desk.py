@@ -1,0 +1,125 @@
+"""What the agents of one process are served by together: thousands of agents, few queries.
+
+Polls that look at the same moment are one query, registrations that come at the same moment
+are one read of the log, and contacts are written once a second.  So a storm, in which all
+agents come back at once, costs what its batches cost, and one that only waits costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from aggregates.base import Context
+from aggregates.host import Host
+from host_agent.contract import Registration
+from ledger.api.call import projected
+from ledger.api.services import Services
+from ledger.batched import Batched
+from ledger.contacts import Contacts
+from projections.base import Row
+
+COMMANDS_MAX = 100  # of one answer
+LOOKS_MAX = 500
+#: Hosts and guests whose registrations are read together; a longer inventory goes alone.
+REGISTERED_MAX = 1_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A registration that waits for its turn."""
+
+    host: str
+    said: Registration
+    context: Context
+
+
+class Desk:
+    """`connected`: how many agents' polls are held just now."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._looks = Batched(self._look, LOOKS_MAX)
+        self._registrations = Batched(
+            self._register, REGISTERED_MAX, lambda asked: 1 + len(asked.said.guests)
+        )
+        self._contacts = Contacts(services.queries.touch_hosts)
+        self.connected = 0
+
+    async def open(self, _: web.Application) -> AsyncIterator[None]:
+        """For as long as the application serves, and once more at its end, write contacts."""
+        writing = asyncio.create_task(self._contacts.run(), name="contacts")
+        yield
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+
+    def heard(self, host: str) -> None:
+        """The host's agent is in contact just now."""
+        self._contacts.heard(host)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Count one more agent that is connected."""
+        self.connected += 1
+        try:
+            yield
+        finally:
+            self.connected -= 1
+
+    async def look(self, host: str, after: int) -> Row:
+        """What waits for the host's agent after its cursor (Queries.mailboxes)."""
+        return await self._looks.ask((host, after))
+
+    async def register(self, host: str, said: Registration, context: Context) -> Host:
+        """Take a registration; returns when all of it can be read, the contact too."""
+        return await self._registrations.ask(Asked(host, said, context))
+
+    async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
+        return await self._services.queries.mailboxes(wanted, COMMANDS_MAX)
+
+    async def _register(self, batch: Sequence[Asked]) -> Sequence[Host | Exception]:
+        service, queries = self._services.service, self._services.queries
+        known = await asyncio.to_thread(service.unchanged, [(one.host, one.said) for one in batch])
+        hosts = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
+        await self._contacts.written()
+        # Only with everything known is a guest that was not shown surely one that is gone.
+        await projected(self._services, (await queries.head())["position"])
+        guests = await queries.guests_of_hosts([one.host for one in batch])
+        lost = await asyncio.gather(
+            *(self._lost(one, guests[one.host]) for one in batch), return_exceptions=True
+        )
+        await projected(self._services, max((at for at in lost if isinstance(at, int)), default=0))
+        return [_answer(host, at) for host, at in zip(hosts, lost, strict=True)]
+
+    async def _taken(self, asked: Asked, known: Host | None) -> Host:
+        if known is not None:
+            return known
+        register = self._services.service.register
+        host, _ = await asyncio.to_thread(register, asked.host, asked.said, asked.context)
+        return host
+
+    async def _lost(self, asked: Asked, guests: set[str]) -> int:
+        """Note the guests that the host does not show any more; the last position written."""
+        position = 0
+        for server_id in sorted(guests.difference(guest.server_id for guest in asked.said.guests)):
+            lost = await asyncio.to_thread(
+                self._services.service.lost_guest, server_id, asked.host, asked.context
+            )
+            position = max(position, lost)
+        return position
+
+
+def _answer(host: Host | BaseException, lost: int | BaseException) -> Host | Exception:
+    for failed in (host, lost):
+        if isinstance(failed, Exception):
+            return failed
+    assert isinstance(host, Host), "gather is not cancelled by what it gathers"
+    return host
+
+
+DESK: web.AppKey[Desk] = web.AppKey("desk", Desk)

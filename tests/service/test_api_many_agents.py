@@ -1,0 +1,174 @@
+"""Many agents at once are served together, and each as if it were alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from aggregates.host import Host
+from ledger import contacts
+from ledger.api.desk import DESK, Desk
+from ledger.config import Settings
+from ledger.service import Service
+from tests.service.api_world import Api, eventually, guest, running_api
+
+HOSTS = [f"compute-{number}" for number in range(40)]
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    """Everybody is everything, so that there may be any number of agents."""
+    async with running_api(database_url, Settings()) as running:
+        yield running
+
+
+async def register(api: Api, host: str, *guests: dict[str, Any], **said: Any) -> Any:
+    body = {"service_version": 2, "capabilities": {}, "guests": list(guests), **said}
+    answer = await api.ask("PUT", f"/v1/hosts/{host}", None, json=body)
+    return answer.status, await answer.json()
+
+
+async def poll(api: Api, host: str, wait_s: float = 0, after: int = 0, epoch: int = 0) -> Any:
+    path = f"/v1/hosts/{host}/commands?after={after}&epoch={epoch}&wait_s={wait_s}"
+    answer = await api.ask("GET", path, None)
+    return answer.status, await answer.json()
+
+
+async def so(holds: Callable[[], bool], what: str) -> None:
+    async def look() -> bool:
+        return holds()
+
+    await eventually(look, what)
+
+
+def desk_of(api: Api) -> Desk:
+    desk: Desk = api.http.app[DESK]
+    return desk
+
+
+async def stop(api: Api, server_id: str) -> None:
+    answer = await api.act(server_id, "os-stop")
+    assert answer.status == 202, await answer.text()
+
+
+async def test_all_that_come_at_once_are_registered_in_contact_and_known(api: Api) -> None:
+    guests = {host: guest() for host in HOSTS}
+    answers = await asyncio.gather(*(register(api, host, guests[host]) for host in HOSTS))
+    assert [(status, body["host"]) for status, body in answers] == [(200, host) for host in HOSTS]
+    shown = (await api.get("/v1/hosts"))["hosts"]
+    assert {row["host"]: (row["alive"], row["guests"]) for row in shown} == dict.fromkeys(
+        HOSTS, (True, 1)
+    )
+
+
+async def test_a_storm_that_says_nothing_new_writes_nothing_and_reads_once(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guests = {host: guest() for host in HOSTS}
+    await asyncio.gather(*(register(api, host, guests[host]) for host in HOSTS))
+    head = await api.head()
+    batches: list[int] = []
+    unchanged = Service.unchanged
+
+    def counted(self: Service, asked: Any) -> list[Host | None]:
+        batches.append(len(asked))
+        return unchanged(self, asked)
+
+    monkeypatch.setattr(Service, "unchanged", counted)
+    answers = await asyncio.gather(*(register(api, host, guests[host]) for host in HOSTS))
+    assert {status for status, _ in answers} == {200}
+    assert await api.head() == head
+    assert sum(batches) == len(HOSTS)
+    assert len(batches) < len(HOSTS) / 2
+
+
+async def test_what_is_wrong_with_one_is_answered_to_that_one(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one batch: unchanged, new, one that cannot be taken, one that lost its guest."""
+    kept, lost = guest(), guest()
+    await register(api, "kept", kept)
+    await register(api, "lost", lost)
+    take = Service.register
+
+    def failing(self: Service, name: str, said: Any, context: Any) -> tuple[Host, int]:
+        if name == "broken":
+            raise RuntimeError("a mistake of ours")
+        return take(self, name, said, context)
+
+    monkeypatch.setattr(Service, "register", failing)
+    answers = await asyncio.gather(
+        register(api, "kept", kept),
+        register(api, "new", guest()),
+        register(api, "broken", guest()),
+        register(api, "lost"),
+    )
+    assert [status for status, _ in answers] == [200, 200, 500, 200]
+    shown = await api.get(f"/v2.1/servers/{lost['server_id']}")
+    assert shown["server"]["OS-EXT-STS:power_state"] == 0
+    shown = await api.get(f"/v2.1/servers/{kept['server_id']}")
+    assert shown["server"]["OS-EXT-STS:power_state"] == 1
+
+
+async def test_each_poll_of_many_is_given_its_own_commands(api: Api) -> None:
+    guests = {host: guest() for host in HOSTS}
+    await asyncio.gather(*(register(api, host, guests[host]) for host in HOSTS))
+    polls = {host: asyncio.create_task(poll(api, host, wait_s=30)) for host in HOSTS}
+    desk = desk_of(api)
+    await so(lambda: desk.connected == len(HOSTS), "all polls are held")
+    given = HOSTS[::4]
+    await asyncio.gather(*(stop(api, guests[host]["server_id"]) for host in given))
+    for host in given:
+        status, body = await asyncio.wait_for(polls[host], 10)
+        [command] = body["commands"]
+        assert (status, command["guest"]["server_id"]) == (200, guests[host]["server_id"])
+        assert (await poll(api, host, after=body["after"]))[1]["commands"] == []
+    waiting = [host for host in HOSTS if host not in given]
+    assert not any(polls[host].done() for host in waiting)
+    again = await asyncio.gather(*(poll(api, host) for host in HOSTS))
+    assert [len(body["commands"]) for _, body in again] == [int(host in given) for host in HOSTS]
+    for task in polls.values():
+        task.cancel()
+
+
+async def test_an_unknown_host_and_an_old_epoch_are_told_so_among_others(api: Api) -> None:
+    await register(api, "known")
+    answers = await asyncio.gather(
+        poll(api, "known"), poll(api, "nobody"), poll(api, "known", epoch=7), poll(api, "known")
+    )
+    assert [(status, body.get("code")) for status, body in answers] == [
+        (200, None),
+        (404, "host_not_found"),
+        (409, "stale_epoch"),
+        (200, None),
+    ]
+
+
+async def test_a_poll_that_is_held_hears_at_once_that_its_host_was_fenced(api: Api) -> None:
+    await register(api, "known")
+    held = asyncio.create_task(poll(api, "known", wait_s=30))
+    desk = desk_of(api)
+    await so(lambda: desk.connected == 1, "the poll is held")
+    why = {"reason": "dead", "evidence": "power is off"}
+    assert (await api.ask("POST", "/v1/hosts/known/fence", json=why)).status == 200
+    status, body = await asyncio.wait_for(held, 10)
+    assert (status, body["code"]) == (409, "stale_epoch")
+
+
+async def test_contact_is_written_when_the_service_stops(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contacts, "WRITE_INTERVAL_S", 1_000.0)
+    async with running_api(database_url, Settings()) as api:
+        await register(api, "known")
+        registered_at = await api.services.queries.seen_at("known")
+        await poll(api, "known")
+        assert await api.services.queries.seen_at("known") == registered_at, "not by each poll"
+    async with running_api(database_url, Settings()) as api:
+        polled_at = await api.services.queries.seen_at("known")
+    assert registered_at is not None
+    assert polled_at is not None
+    assert polled_at > registered_at
