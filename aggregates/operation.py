@@ -16,9 +16,9 @@ A lane that moves, or is swapped, has two *sides*: what the server has now, and,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from uuid import UUID
 
 from aggregates import errors
@@ -59,7 +59,7 @@ class StepStatus(StrEnum):
     FAILED = "failed"
 
 
-@dataclass
+@dataclass(frozen=True)
 class StepRecord:
     """The history of one step of one lane in one direction."""
 
@@ -72,6 +72,9 @@ class StepRecord:
     @property
     def settled(self) -> bool:
         return self.status in {StepStatus.DONE, StepStatus.SKIPPED}
+
+
+_NOT_BEGUN = StepRecord()
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,16 @@ class History:
     runs: int = 0
 
     def record(self, lane: int, step: str, *, undo: bool) -> StepRecord:
-        return self.records.setdefault((lane, step, undo), StepRecord())
+        return self.records.get((lane, step, undo), _NOT_BEGUN)
+
+    def note(self, lane: int, step: str, *, undo: bool, **news: Any) -> None:
+        """Let something be known of a step."""
+        known = self.record(lane, step, undo=undo)
+        self.records[lane, step, undo] = replace(known, **news)
+
+    def twin(self) -> History:
+        """An equal one that goes its own way; see Aggregate.twin."""
+        return replace(self, records=self.records.copy(), active=self.active.copy())
 
     def next_step(self, run: ActiveRun) -> str:
         """The step whose result the run owes next."""
@@ -112,6 +124,13 @@ class History:
             return True
         run = self.active.get(lane)
         return run is not None and not run.undo and step in run.steps
+
+
+@dataclass
+class ReadPlan:
+    """`started.plan` as handlers read it: once, for all twins.  It is no state of its own."""
+
+    value: Any = field(default=None, compare=False)
 
 
 def new_side_steps(plan: dict[str, Any]) -> frozenset[str]:
@@ -253,7 +272,7 @@ class Operation(Aggregate):
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.started: Operation.OperationStarted | None = None
-        self.plan: Any = None  # `started.plan` as handlers read it, once
+        self.plan = ReadPlan()
         self.lanes: list[dict[str, Any]] = []
         self.history = History()
         self.first_error: dict[str, Any] | None = None
@@ -262,6 +281,12 @@ class Operation(Aggregate):
         self._step: str | None = None
         self._new_steps: frozenset[str] = frozenset()  # that work on the lanes' new side
         self._run_hosts: list[str | None] = [None]  # by run number; there is no run 0
+
+    def twin(self) -> Self:
+        twin = super().twin()
+        twin.lanes = [lane.copy() for lane in self.lanes]
+        twin.history = self.history.twin()
+        return twin
 
     def about(self) -> About:
         lane, host = self._subject
@@ -295,14 +320,15 @@ class Operation(Aggregate):
             case self.StepSucceeded():
                 self._succeeded(event)
             case self.StepRetried():
-                self._not_done(event, StepStatus.RETRYING).retry_at = event.retry_at
+                self._not_done(event, status=StepStatus.RETRYING, retry_at=event.retry_at)
             case self.StepFailed():
-                self._not_done(event, StepStatus.FAILED)
+                self._not_done(event, status=StepStatus.FAILED)
+                self.first_error = self.first_error or event.error
             case self.RetryRequested():
                 self._give_failed_steps_another_chance()
             case self.StepSkipped():
-                record = self.history.record(event.lane, event.step, undo=event.undo)
-                record.status = StepStatus.SKIPPED
+                skipped = StepStatus.SKIPPED
+                self.history.note(event.lane, event.step, undo=event.undo, status=skipped)
                 self._give_failed_steps_another_chance()
             case self.UnwindRequested():
                 self.history.unwinding = True
@@ -313,30 +339,31 @@ class Operation(Aggregate):
         # Undoing a pivot may find that it is too late: it has happened, and counts as done.
         passed = event.undo and bool(event.outputs.get("passed"))
         self.history.passed = self.history.passed or passed
-        record = self.history.record(event.lane, event.step, undo=event.undo and not passed)
-        record.status, record.attempts = StepStatus.DONE, record.attempts + 1
-        record.run = event.run
+        self._result(event, undo=event.undo and not passed, status=StepStatus.DONE)
         if event.lane != SERVER:
             learn(self.lanes[event.lane], event.outputs, new=event.step in self._new_steps)
         if passed or event.step == self.history.active[event.lane].steps[-1]:
             del self.history.active[event.lane]
 
-    def _not_done(self, event: StepRetried | StepFailed, status: StepStatus) -> StepRecord:
-        record = self.history.record(event.lane, event.step, undo=event.undo)
-        record.status, record.attempts = status, record.attempts + 1
-        record.error, record.run = event.error, event.run
+    def _not_done(self, event: StepRetried | StepFailed, **news: Any) -> None:
+        self._result(event, undo=event.undo, error=event.error, **news)
         self.history.active.pop(event.lane, None)
-        if status is StepStatus.FAILED and self.first_error is None:
-            self.first_error = event.error
-        return record
+
+    def _result(
+        self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **news: Any
+    ) -> None:
+        attempts = self.history.record(event.lane, event.step, undo=undo).attempts + 1
+        self.history.note(
+            event.lane, event.step, undo=undo, attempts=attempts, run=event.run, **news
+        )
 
     def _give_failed_steps_another_chance(self) -> None:
         """A forward failure before the pivot stays: it is why the operation unwinds."""
         undoing = any(undo for (_, _, undo) in self.history.records)
         unwinding = undoing and not self.history.passed
-        for (_, _, undo), record in self.history.records.items():
+        for (lane, step, undo), record in list(self.history.records.items()):
             if record.status is StepStatus.FAILED and undo == unwinding:
-                record.status, record.attempts = StepStatus.PENDING, 0
+                self.history.note(lane, step, undo=undo, status=StepStatus.PENDING, attempts=0)
 
     def is_known(self, number: int, host: str | None, step: str) -> bool:
         """Whether this run's result for this step was recorded already (a repeated report)."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from aggregates.attachment import Attachment
+from aggregates.base import Aggregate
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -48,16 +50,32 @@ EFFECTS = frozenset(
 
 def plan_of(operation: Operation) -> Plan:
     """The plan stored when the operation started."""
-    if operation.plan is None:
+    if operation.plan.value is None:
         assert operation.started is not None, "an operation is never loaded without its first event"
-        operation.plan = Plan.from_json(operation.started.plan)
-    plan: Plan = operation.plan
+        operation.plan.value = Plan.from_json(operation.started.plan)
+    plan: Plan = operation.plan.value
     return plan
 
 
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:
     """The lane as this step sees it, with what steps have found out so far."""
     return lane_on(operation.lanes[lane], plan_of(operation).stage_of(step).side)
+
+
+def concerned(operation: Operation | None, run: int) -> list[tuple[type[Aggregate], str]]:
+    """What the next result of an active run will be about, and the operation's end after it."""
+    active = operation.history.active.values() if operation else ()
+    lane = next((each.lane for each in active if each.number == run), None)
+    if operation is None or operation.started is None or lane is None:
+        return []
+    found: list[tuple[type[Aggregate], str]] = [(Instance, operation.started.server_id)]
+    found += [(Host, str(host_uuid(name))) for name in plan_of(operation).hosts.values() if name]
+    for facts in operation.lanes if lane == SERVER else [operation.lanes[lane]]:
+        found.append((BlockDeviceMapping, facts["bdm_id"]))
+        for side in (facts, facts.get("new") or {}):
+            known = ((Volume, side.get("volume_id")), (Attachment, side.get("attachment_id")))
+            found += [(kind, id_) for kind, id_ in known if id_]
+    return found
 
 
 def order_of(operation: Operation, step: str) -> GuestOrder:

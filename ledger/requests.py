@@ -27,7 +27,7 @@ from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers import accept, actions, build, progress
 from handlers.guards import Contact, Origin, Server
-from host_agent.ports import Cinder
+from host_agent.ports import Cinder, VolumeView
 from ledger.unit import Store, Unit
 
 #: Why a parked operation ends when its server is deleted.
@@ -82,12 +82,15 @@ class Requests:
         context: Context,
         fleet: Fleet,
         key: str | None = None,
+        seen: VolumeView | None = None,
     ) -> Accepted:
-        """Attach a volume to a server."""
+        """Attach a volume to a server; `seen`: the volume, if Cinder has just shown it."""
         # Once for all attempts, and not at all for a repeated request.
-        view = cache(lambda: self._cinder.volume(request.volume_id))
+        view = cache(lambda: seen or self._cinder.volume(request.volume_id))
 
         def decide(unit: Unit, origin: Origin) -> Operation:
+            shown = view()  # before anything is read that it would make old
+            _expect(unit, request.server_id, request.volume_id)
             instance = unit.get(Instance, request.server_id)
             mappings = _mappings(unit, instance) if request.is_root else []
             return accept.attach(
@@ -95,7 +98,7 @@ class Requests:
                 origin,
                 instance=instance,
                 volume=unit.get(Volume, request.volume_id),
-                view=view(),
+                view=shown,
                 where=_where(unit, instance, fleet),
                 root=next((m for m in mappings if m.boot_index == 0 and m.live), None),
             )
@@ -112,6 +115,7 @@ class Requests:
         """Detach a volume from a server."""
 
         def decide(unit: Unit, origin: Origin) -> Operation:
+            _expect(unit, request.server_id, request.volume_id)
             instance = unit.get(Instance, request.server_id)
             return accept.detach(
                 request,
@@ -281,6 +285,18 @@ def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:
         return accept.Where(host=None, contact=None, legacy=fleet.legacy)
     host = unit.get(Host, host_uuid(instance.host))
     return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy)
+
+
+def _expect(unit: Unit, server_id: str, volume_id: str) -> None:
+    """Load what a request about a volume of a server will ask for, with one query."""
+    guess = unit.suppose(Instance, server_id)
+    device = guess.device_of(volume_id) if guess else None
+    unit.expect(
+        (Instance, server_id),
+        (Volume, volume_id),
+        *([(Host, host_uuid(guess.host))] if guess and guess.host else ()),
+        *([(BlockDeviceMapping, device.bdm_id)] if device else ()),
+    )
 
 
 def _mappings(unit: Unit, instance: Instance) -> list[BlockDeviceMapping]:

@@ -11,7 +11,8 @@ is an intent without result, which the next dispatcher does again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -66,24 +67,24 @@ class Service:
 
         def attempt() -> tuple[Host, int]:
             unit = Unit(self._store)
-            host = unit.get(Host, host_uuid(name))
-            host.register(name, said.service_version, said.capabilities)
-            unit.fetch(Instance, (guest.server_id for guest in said.guests))
-            for guest in said.guests:
-                unit.get(Instance, guest.server_id).observe(
-                    name=guest.name,
-                    host=name,
-                    power_state=guest.power_state,
-                    devices=guest.devices,
-                    project_id=guest.project_id,
-                    user_id=guest.user_id,
-                    definition=guest.definition,
-                )
-            if host.suspect and not undecided(name, said, unit):
-                host.showed(*leftovers(name, said, unit))
-            return host, unit.save(context)
+            return _showed(name, said, unit), unit.save(context)
 
         return self._store.retrying(attempt)
+
+    def unchanged(self, asked: Sequence[tuple[str, Registration]]) -> list[Host | None]:
+        """The hosts whose registrations say nothing new, all of them read at once.
+
+        None: that one is to be registered by itself.
+        """
+        unit = Unit(self._store)
+        unit.fetch(Host, (str(host_uuid(name)) for name, _ in asked))
+        unit.fetch(Instance, (guest.server_id for _, said in asked for guest in said.guests))
+        hosts: list[Host | None] = []
+        for name, said in asked:
+            host = _showed(name, said, unit)
+            shown = [unit.get(Instance, guest.server_id) for guest in said.guests]
+            hosts.append(None if any(each.unsaved for each in (host, *shown)) else host)
+        return hosts
 
     def lost_guest(self, server_id: str, host: str, context: Context) -> int:
         """The host does not show this guest any more."""
@@ -107,26 +108,39 @@ class Service:
     def report(self, name: str, said: Report, context: Context) -> tuple[bool, int]:
         """Take the result of one step; whether the run goes on, and the last position.
 
-        A repeated report is answered as the first one was.  Raises StaleEpochError,
-        StaleReportError.
+        A repeated report is answered as the first one was.  A success that cannot be true
+        of what the ledger knows is a failed step, for an operator to look at: refused, the
+        host would report it for ever.  Raises StaleEpochError, StaleReportError.
         """
+        try:
+            return self._store.retrying(lambda: self._report(name, said, context))
+        except errors.IllegalTransitionError as refusal:
+            _log.warning("report_contradicts", step=said.step, operation=said.operation_id)
+            why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
+            failed = replace(said, outputs={}, error=why)
+            return self._store.retrying(lambda: self._report(name, failed, context))
 
-        def attempt() -> tuple[bool, int]:
-            unit = Unit(self._store)
-            unit.get(Host, host_uuid(name)).check_epoch(said.epoch)
-            operation = unit.get(Operation, said.operation_id)
-            if operation.is_known(said.run, name, said.step):
-                return operation.is_active(said.run), 0
-            run = operation.active_run(said.run, name, said.step)
-            if said.error is None:
-                progress.succeeded(operation, run, said.outputs, said.took_ms, unit)
-            else:
-                progress.failed(operation, run, said.error, self._clock())
-            progress.settle(operation, unit, self._clock())
-            position = unit.save(within(context, operation))
-            return operation.is_active(said.run), position
-
-        return self._store.retrying(attempt)
+    def _report(self, name: str, said: Report, context: Context) -> tuple[bool, int]:
+        unit = Unit(self._store)
+        guess = unit.suppose(Operation, said.operation_id)
+        unit.expect(
+            (Host, host_uuid(name)),
+            (Operation, said.operation_id),
+            *progress.concerned(guess, said.run),
+        )
+        unit.get(Host, host_uuid(name)).check_epoch(said.epoch)
+        operation = unit.get(Operation, said.operation_id)
+        if operation.is_known(said.run, name, said.step):
+            return operation.is_active(said.run), 0
+        run = operation.active_run(said.run, name, said.step)
+        unit.expect(*progress.concerned(operation, said.run))
+        if said.error is None:
+            progress.succeeded(operation, run, said.outputs, said.took_ms, unit)
+        else:
+            progress.failed(operation, run, said.error, self._clock())
+        progress.settle(operation, unit, self._clock())
+        position = unit.save(within(context, operation))
+        return operation.is_active(said.run), position
 
     def fence(
         self, name: str, reason: str, evidence: str, open_operations: list[str], context: Context
@@ -170,12 +184,17 @@ class Service:
         report made under that lock is durable before it is given up.
         """
         holders = self._store.load(Volume, UUID(volume_id)).holders
-        found = set()
-        for held_id, server_id in holders.items():
-            attachment = self._store.load(Attachment, UUID(held_id))
-            here = attachment.host == host and attachment.may_be_connected
-            if held_id != attachment_id and here:
-                found.add(server_id)
+        others = [
+            (held_id, server_id)
+            for held_id, server_id in holders.items()
+            if held_id != attachment_id
+        ]
+        attachments = self._store.load_many(*((Attachment, UUID(held_id)) for held_id, _ in others))
+        found = {
+            server_id
+            for (_, server_id), attachment in zip(others, attachments, strict=True)
+            if attachment.host == host and attachment.may_be_connected
+        }
         return sorted(found)
 
     # ------------------------------------------------------------ operators
@@ -220,39 +239,54 @@ class Service:
 
     # ----------------------------------------------------------- dispatcher
 
-    def advance(self, operation_id: str, taken_over: bool = False) -> Wait | None:
-        """Do the next thing an operation needs of the ledger itself.
+    def carry_on(self, operation_id: str) -> int:
+        """Do all that an operation needs of the ledger itself, until it waits.
 
-        None if something was done (ask again); else what it waits for.  `taken_over`:
-        somebody else was at it and never said how far they got.
+        Returns the position of what was written last, 0 if nothing was.
         """
+        last = 0
+        while True:
+            decision, position = self._advance(operation_id)
+            last = max(last, position)
+            if isinstance(decision, Wait):
+                return last
+
+    def advance(self, operation_id: str) -> Wait | None:
+        """One thing of `carry_on`: None if something was done (ask again), else the wait."""
+        decision, position = self._advance(operation_id)
+        return decision if isinstance(decision, Wait) and not position else None
+
+    def _advance(self, operation_id: str) -> tuple[Work | Wait | None, int]:
+        """Do the next thing.  What is to be done after it, if that is known, and the position."""
         unit = Unit(self._store)
         operation = unit.get(Operation, operation_id)
         if operation.state is not OperationState.RUNNING:
-            return Wait(None)
+            return Wait(None), 0
         version = operation.version
         decision = progress.settle(operation, unit, self._clock())
         if operation.version > version:
-            self._save_or_leave(unit, operation)
-            return None
+            return self._save_or_leave(unit, operation, decision)
         if isinstance(decision, Work):
-            self.perform(operation, decision, unit, taken_over)
-            return None
-        return decision
+            return self.perform(operation, decision, unit)
+        return decision, 0
 
-    def perform(self, operation: Operation, work: Work, unit: Unit, taken_over: bool) -> None:
+    def perform(
+        self, operation: Operation, work: Work, unit: Unit
+    ) -> tuple[Work | Wait | None, int]:
         """Do one effect of the ledger's own and record what came of it."""
         run = work.runs[0]
         step = operation.history.next_step(run)
         verb = progress.verb_of(operation, run)
         lane = progress.lane_of(operation, run.lane, step)
+        concerned = progress.concerned(operation, run.number)
+        unit.expect(*concerned)
         earlier = operation.history.record(run.lane, step, undo=run.undo).error
         world = World(
             cinder=self._cinder,
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
-            uncertain=taken_over or (earlier or {}).get("kind") == ErrorKind.UNKNOWN,
+            uncertain=(earlier or {}).get("kind") == ErrorKind.UNKNOWN,
         )
         began = time.monotonic()
         outputs: dict[str, Any] = {}
@@ -266,27 +300,51 @@ class Service:
             error = unexpected(failure)
         took_ms = int((time.monotonic() - began) * 1000)
 
-        def record() -> None:
+        def record() -> tuple[Work | Wait | None, int]:
             fresh = Unit(self._store)
+            made = [(Attachment, outputs["attachment_id"])] if "attachment_id" in outputs else []
+            fresh.expect((Operation, operation.id), *made, *concerned)
             again = fresh.get(Operation, operation.id)
             try:
                 active = again.active_run(run.number, None, step)
             except errors.StaleReportError:
-                return  # another dispatcher did it too, and was first
+                return None, 0  # another dispatcher did it too, and was first
             if error is None:
                 progress.succeeded(again, active, outputs, took_ms, fresh)
             else:
                 progress.failed(again, active, error, self._clock())
-            progress.settle(again, fresh, self._clock())
-            fresh.save(own_context(again))
+            decision = progress.settle(again, fresh, self._clock())
+            return decision, fresh.save(own_context(again))
 
-        self._store.retrying(record)
+        return self._store.retrying(record)
 
-    def _save_or_leave(self, unit: Unit, operation: Operation) -> None:
+    def _save_or_leave(
+        self, unit: Unit, operation: Operation, decision: Work | Wait
+    ) -> tuple[Work | Wait | None, int]:
         try:
-            unit.save(own_context(operation))
+            return decision, unit.save(own_context(operation))
         except ConflictError:
-            return  # somebody decided the same, or better; the next call sees it
+            return None, 0  # somebody decided the same, or better; the next call sees it
+
+
+def _showed(name: str, said: Registration, unit: Unit) -> Host:
+    """Take what an agent says of itself and of its guests."""
+    host = unit.get(Host, host_uuid(name))
+    host.register(name, said.service_version, said.capabilities)
+    unit.fetch(Instance, (guest.server_id for guest in said.guests))
+    for guest in said.guests:
+        unit.get(Instance, guest.server_id).observe(
+            name=guest.name,
+            host=name,
+            power_state=guest.power_state,
+            devices=guest.devices,
+            project_id=guest.project_id,
+            user_id=guest.user_id,
+            definition=guest.definition,
+        )
+    if host.suspect and not undecided(name, said, unit):
+        host.showed(*leftovers(name, said, unit))
+    return host
 
 
 def undecided(host: str, said: Registration, unit: Unit) -> bool:

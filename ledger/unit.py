@@ -25,6 +25,8 @@ class Store(Protocol):
 
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]: ...
 
+    def glimpse(self, kind: type[A], id: UUID) -> A | None: ...  # noqa: A002
+
     def save(self, *aggregates: Aggregate, context: Context) -> int: ...
 
     def retrying(self, change: Callable[[], T]) -> T: ...
@@ -36,18 +38,30 @@ class Unit:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._loaded: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
+        self._expected: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
 
     def get(self, kind: type[A], id: str | UUID) -> A:  # noqa: A002
         key = (kind, UUID(str(id)))
         if key not in self._loaded:
-            self._loaded[key] = self._store.load(*key)
+            expected = self._expected.pop(key, None)
+            self._loaded[key] = self._store.load(*key) if expected is None else expected
         return self._loaded[key]  # type: ignore[return-value]
 
     def fetch(self, kind: type[Aggregate], ids: Iterable[str]) -> None:
         """Load several at once that will be asked for, with one query."""
-        keys = ((kind, UUID(id_)) for id_ in ids)
-        wanted = [key for key in keys if key not in self._loaded]
-        self._loaded.update(zip(wanted, self._store.load_many(*wanted), strict=True))
+        self.expect(*((kind, id_) for id_ in ids))
+
+    def expect(self, *these: tuple[type[Aggregate], str | UUID]) -> None:
+        """The same for aggregates of several kinds; what is not asked for is not saved either."""
+        keys = dict.fromkeys((kind, UUID(str(id_))) for kind, id_ in these)
+        known = self._loaded.keys() | self._expected.keys()
+        wanted = [key for key in keys if key not in known]
+        if wanted:
+            self._expected.update(zip(wanted, self._store.load_many(*wanted), strict=True))
+
+    def suppose(self, kind: type[A], id: str | UUID) -> A | None:  # noqa: A002
+        """As it was when it was last read here: to guess what to expect, not to decide on."""
+        return self._store.glimpse(kind, UUID(str(id)))
 
     def add(self, aggregate: Aggregate) -> None:
         self._loaded[type(aggregate), aggregate.id] = aggregate

@@ -23,7 +23,9 @@ from ledger.api.schemas import (
     StepShown,
 )
 from ledger.api.scope import page_limit, refuse_foreign_server, sees_server
-from ledger.wakeups import operation_key
+from ledger.wakeups import ended_key
+
+_NO_OPERATION = "Operation {} could not be found."
 
 Row = dict[str, Any]
 
@@ -53,14 +55,17 @@ async def operations(call: Call) -> web.StreamResponse:
 async def operation(call: Call) -> web.StreamResponse:
     """GET /v1/operations/{id}: at once, or (`wait_s`) when it is finished or parked."""
     query = call.query(OperationQuery)
-    operation_id = str((await operation_row(call))["operation_id"])
+    operation_id = call.id("operation_id", _NO_OPERATION)
+    last: Row = {}
 
     async def look() -> Row | None:
+        nonlocal last
         row = await call.services.queries.operation(operation_id)
-        return row if row and row["state"] != OperationState.RUNNING else None
+        last = row if row and last else await _seen(call, operation_id, row)
+        return last if last["state"] != OperationState.RUNNING else None
 
-    row = await call.hold(operation_key(operation_id), look, query.wait_s)
-    return answer(await _shown(call, row or await operation_row(call)))
+    await call.hold(ended_key(operation_id), look, query.wait_s)
+    return answer(await _shown(call, last))
 
 
 async def act(call: Call) -> web.StreamResponse:
@@ -89,11 +94,13 @@ async def act(call: Call) -> web.StreamResponse:
 
 async def operation_row(call: Call) -> Row:
     """The operation of the path, if it exists for the caller.  ApiError 404."""
-    message = "Operation {} could not be found."
-    operation_id = call.id("operation_id", message)
-    row = await call.services.queries.operation(operation_id)
+    operation_id = call.id("operation_id", _NO_OPERATION)
+    return await _seen(call, operation_id, await call.services.queries.operation(operation_id))
+
+
+async def _seen(call: Call, operation_id: str, row: Row | None) -> Row:
     if row is None or not await sees_server(call, row["server_id"]):
-        raise not_found("operation_not_found", message.format(operation_id))
+        raise not_found("operation_not_found", _NO_OPERATION.format(operation_id))
     return row
 
 

@@ -23,6 +23,8 @@ ROWS_READ_MAX = 5_000
 
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes", "", "none"})
 
+_NO_SERVER = "Instance {} could not be found."
+
 Row = dict[str, Any]
 
 
@@ -49,13 +51,22 @@ async def server(call: Call) -> web.StreamResponse:
 
 async def server_row(call: Call, *, deleted: bool = False) -> Row:
     """The server of the path, if it exists for the caller; a `deleted` one too.  ApiError 404."""
-    message = "Instance {} could not be found."
-    server_id = call.id("server_id", message)
+    server_id = named_server(call)
     row = await call.services.queries.instance(server_id)
     if row is not None and row["deleted"] and not deleted:
         row = None
+    return seen(call, server_id, row)
+
+
+def named_server(call: Call) -> str:
+    """The server id of the path.  ApiError 404."""
+    return call.id("server_id", _NO_SERVER)
+
+
+def seen(call: Call, server_id: str, row: Row | None) -> Row:
+    """A row with the server's `project_id`, if the server exists for the caller.  ApiError 404."""
     if row is None or not call.identity.sees(row["project_id"]):
-        raise not_found("server_not_found", message.format(server_id))
+        raise not_found("server_not_found", _NO_SERVER.format(server_id))
     return row
 
 

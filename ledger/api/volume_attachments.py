@@ -28,7 +28,7 @@ from ledger.api import accepting, microversions
 from ledger.api.call import Call, answer
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
-from ledger.api.servers import server_row
+from ledger.api.servers import named_server, seen, server_row
 from ledger.config import Role
 
 #: How long an attach waits for Cinder's reservation before it answers as accepted.
@@ -49,12 +49,12 @@ async def volume_attachments(call: Call) -> web.StreamResponse:
 
 async def volume_attachment(call: Call) -> web.StreamResponse:
     """GET {volume_id}."""
-    server = await server_row(call, deleted=True)
-    server_id, volume_id = str(server["server_id"]), _volume_id(call, str(server["server_id"]))
-    row = await call.services.queries.mapping(server_id, volume_id)
+    server_id = named_server(call)
+    volume_id = _volume_id(call, server_id)
+    row = seen(call, server_id, await call.services.queries.pair(server_id, volume_id))
     if call.version >= microversions.ATTACHMENT_ID:
-        await _refuse_ambiguous(call, server_id, volume_id, row)
-    if row is None or (row["legacy"] and not _shows_legacy(call)):
+        _refuse_ambiguous(server_id, volume_id, row)
+    if row["bdm_id"] is None or (row["legacy"] and not _shows_legacy(call)):
         raise _not_attached(server_id, volume_id)
     return answer({"volumeAttachment": _shown(row, call.version)})
 
@@ -65,7 +65,7 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
     refuse_newer(body, call.version)
     key = accepting.idempotency_key(call)
     server = await server_row(call)
-    await accepting.refuse_foreign_volume(call, body.volumeId)
+    view = await accepting.refuse_foreign_volume(call, body.volumeId)
     request = AttachVolume(
         server_id=str(server["server_id"]),
         volume_id=body.volumeId,
@@ -75,9 +75,9 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
         multiattach_allowed=call.version >= microversions.MULTIATTACH,
         is_root=body.is_root,
     )
-    context, fleet = call.context(), await accepting.fleet(call, attaches=True)
+    context, fleet = call.context(), await accepting.fleet(call, server["host"], attaches=True)
     done = await accepting.accepted(
-        call, lambda: call.services.requests.attach(request, context, fleet, key)
+        call, lambda: call.services.requests.attach(request, context, fleet, key, view)
     )
     row = await accepting.bound(call, done, BIND_DEADLINE_S)
     accepting.refuse_failed(row)
@@ -106,13 +106,14 @@ async def volume_attachment_update(call: Call) -> web.StreamResponse:
 async def volume_attachment_delete(call: Call) -> web.StreamResponse:
     """DELETE {volume_id}: detach; answered when it is accepted."""
     key = accepting.idempotency_key(call)
-    server_id = str((await server_row(call))["server_id"])
+    server = await server_row(call)
+    server_id = str(server["server_id"])
     request = DetachVolume(
         server_id=server_id,
         volume_id=_volume_id(call, server_id),
         root_allowed=call.version >= microversions.ROOT_VOLUMES,
     )
-    context, fleet = call.context(), await accepting.fleet(call)
+    context, fleet = call.context(), await accepting.fleet(call, server["host"])
     done = await accepting.accepted(
         call, lambda: call.services.requests.detach(request, context, fleet, key)
     )
@@ -163,11 +164,10 @@ def _not_attached(server_id: str, volume_id: str) -> ApiError:
     return not_found("not_attached", message)
 
 
-async def _refuse_ambiguous(call: Call, server_id: str, volume_id: str, row: Row | None) -> None:
+def _refuse_ambiguous(server_id: str, volume_id: str, row: Row) -> None:
     """Raises ApiError 409 if a host may have the volume by an attachment that `row` is not."""
-    shown = str(row["attachment_id"]) if row else None
-    others = await call.services.queries.connected(server_id, volume_id)
-    other = next((each for each in others if str(each["attachment_id"]) != shown), None)
+    shown = row["attachment_id"]
+    other = next((each for each in row["connected"] if each["attachment_id"] != shown), None)
     if other is not None:
         raise ApiError(
             409,

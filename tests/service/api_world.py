@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from host_agent.faults import Faults
 from ledger.api.app import make_app
+from ledger.api.metrics import registry_of
 from ledger.api.services import Services
 from ledger.application import Ledger
 from ledger.auth import authenticator
@@ -27,7 +29,7 @@ from ledger.requests import Requests
 from ledger.service import Service
 from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
-from ledger.wakeups import ANY_EVENT, Wakeups
+from ledger.wakeups import DUE, Wakeups
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import Runner
@@ -292,13 +294,15 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings),
+            registry=registry_of(log.log_recorder.writer),
         )
         dispatcher = Dispatcher(
             holder="test",
             leases=services.queries,
-            advance=services.service.advance,
-            caught_up=lambda: _caught_up(services),
-            woken=stack.enter_context(wakeups.watch(ANY_EVENT)).wait,
+            carry_on=services.service.carry_on,
+            projected=lambda position: asyncio.wrap_future(runner.projected(position)),
+            woken=stack.enter_context(wakeups.watch(DUE)),
+            threads=stack.enter_context(ThreadPoolExecutor(4)),
             concurrency_max=4,
         )
         task = asyncio.create_task(dispatcher.run())
@@ -306,11 +310,6 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         client = TestClient(TestServer(make_app(services)))
         await stack.enter_async_context(client)
         yield Api(client, services, model, faults, dispatcher)
-
-
-async def _caught_up(services: Services) -> None:
-    head = (await services.queries.head())["position"]
-    await asyncio.wrap_future(services.runner.projected(head))
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

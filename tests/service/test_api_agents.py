@@ -217,6 +217,7 @@ async def test_of_a_disk_only_what_the_contract_names_is_kept(api: Api) -> None:
         "name": "volumes/v",
         "hosts": [["192.0.2.1", "6789"]],
         "auth": {"user": "cinder", "secret_uuid": "s-1", "secret": SECRET},
+        "encryption": {"format": "luks", "secret_uuid": "s-2", "passphrase": SECRET},
         "password": SECRET,
     }
     disk = {"source": source, "format": "raw", "discard": True, "auth_password": SECRET}
@@ -224,7 +225,7 @@ async def test_of_a_disk_only_what_the_contract_names_is_kept(api: Api) -> None:
     assert done.status == 200, await done.text()
     operation = answer.headers["X-Attachment-Ledger-Operation"]
     log = await (await api.ask("GET", f"{operation}/history")).text()
-    assert "secret_uuid" in log
+    assert ('"s-1"' in log, '"s-2"' in log, '"luks"' in log) == (True, True, True)
     assert SECRET not in log
     bad = await api.report(command, "plug", outputs={"disk": {"source": {"name": 7}}})
     assert bad.status == 400

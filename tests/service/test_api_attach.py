@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from ledger.api import volume_attachments
-from ledger.wakeups import operation_key
+from ledger.wakeups import ended_key
 from tests.service.api_world import NEWEST, SETTINGS, Api, eventually, running_api
 
 OTHER = "00000000-0000-4000-8000-00000000000e"
@@ -169,7 +169,7 @@ async def test_a_detach_just_before_the_attach_ends_waits_for_its_end(api: Api) 
     for step in steps:
         await api.report(command, step)
     detach = asyncio.create_task(api.ask("DELETE", path(server, volume)))
-    waiting = operation_key(command["operation_id"])
+    waiting = ended_key(command["operation_id"])
     async with asyncio.timeout(10):
         while waiting not in api.services.wakeups._watches:  # noqa: ASYNC110 - as it is asked
             await asyncio.sleep(0.005)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from handlers.flows import FLOWS
@@ -289,6 +290,42 @@ async def test_the_feed_is_the_whole_log_by_page(api: Api) -> None:
     assert seen == list(range(1, head + 1))
 
 
+async def test_a_checkpoint_is_the_end_of_the_log(api: Api) -> None:
+    empty = await api.get("/v1/events/checkpoint", "operator")
+    assert (empty["log"], empty["position"], empty["chain"]) == (None, 0, "00" * 32)
+    await api.attached()
+    kept = await api.get("/v1/events/checkpoint", "operator")
+    assert kept["position"] == await api.head()
+    assert len(bytes.fromhex(kept["chain"])) == 32
+    await api.server()
+    later = await api.get("/v1/events/checkpoint", "operator")
+    assert later["log"] == kept["log"]
+    assert later["chain"] != kept["chain"]
+
+
+async def test_what_is_detached_is_refused_rather_than_passed_over(
+    api: Api, database_url: str
+) -> None:
+    server, volume = await api.attached()
+    head = await api.head()
+    with psycopg.connect(database_url) as db:
+        db.execute("DELETE FROM events WHERE position = 3")
+        db.execute(
+            "INSERT INTO detached_months (month, first_position, last_position, file, sha256)"
+            " VALUES ('2026-05-01', 1, 4, 'events-2026-05.jsonl.gz', '')"
+        )
+    for path in ("/v1/events", "/v1/events?after=2", "/v1/events/stream?after=2"):
+        refused = await api.ask("GET", path)
+        told = await refused.json()
+        assert (refused.status, told["code"]) == (410, "detached"), path
+        assert "events-2026-05.jsonl.gz" in told["detail"]
+        assert "after position 4" in told["hint"]
+    page = await api.get("/v1/events?after=3")
+    assert [event["position"] for event in page["events"]] == list(range(4, head + 1))
+    for path in (f"/v1/volumes/{volume}", f"/v1/servers/{server}", f"/v1/hosts/{HOST}"):
+        assert (await api.get(f"{path}/history"))["detached_to"] == 4
+
+
 async def test_the_stream_tells_what_happens_and_can_be_resumed(api: Api) -> None:
     server = await api.server()
     head = await api.head()
@@ -345,6 +382,7 @@ async def test_health_readiness_and_metrics_need_no_token(api: Api) -> None:
     page = await (await api.ask("GET", "/metrics", None)).text()
     assert f"ledger_events {float(await api.head())}" in page
     assert 'ledger_projection_lag_events{projection="operations"} 0.0' in page
+    assert 'ledger_projection_lag_seconds{projection="operations"} 0.0' in page
     assert 'ledger_hosts{state="alive"} 1.0' in page
     assert 'ledger_operations_open{state="parked"} 0.0' in page
     assert 'route="volume_attachment_create"' in page
