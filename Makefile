@@ -21,10 +21,10 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint style types imports format docs simulate nightly lab lock clean
+.PHONY: help setup demo test bench bench-full lint style types imports format docs simulate nightly lab lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(STAMP) ## install the locked dependencies and the project into .venv
 
@@ -40,6 +40,12 @@ simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM
 nightly: $(STAMP) ## what takes too long for every change: 3000 storms, 2000 pairs of troubles for each flow
 	$(MAKE) simulate SEEDS=3000 ARGS="-n auto $(ARGS)"
 	FLOW_PAIRS=2000 $(BIN)/pytest tests/flows -q -n auto $(ARGS)
+
+bench: $(STAMP) ## everything measured beside its target, ten minutes (ARGS="storm" for one part)
+	$(BIN)/python -m tests.benchmarks --write docs $(ARGS)
+
+bench-full: $(STAMP) ## the same with ten million events: an hour or more, 30 GB of disk
+	$(BIN)/python -m tests.benchmarks --write docs --full $(ARGS)
 
 lint: style types imports ## style, types, architecture
 

@@ -9,6 +9,7 @@ crash does not; it is only quicker to come back from.
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,6 +27,7 @@ from host_agent.contract import ErrorKind
 from host_agent.ports import PortError
 from ledger import migrations
 from ledger.api.app import make_app
+from ledger.api.metrics import registry_of
 from ledger.api.services import Services
 from ledger.application import Ledger
 from ledger.auth import authenticator
@@ -34,7 +36,7 @@ from ledger.dispatcher import Dispatcher
 from ledger.embedded import EmbeddedPostgres
 from ledger.requests import Requests
 from ledger.service import Service
-from ledger.wakeups import ANY_EVENT, Wakeups
+from ledger.wakeups import DUE, Wakeups
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import Runner
@@ -43,6 +45,9 @@ from projections.runner import Runner
 REQUEST_THREADS = 16
 #: How long the dispatcher waits at most for the projections to show what it did.
 PROJECTED_S = 5.0
+#: Connections that wait to be accepted: all agents may come at once, and one that is not let
+#: in tries again only after a second.  asyncio accepts as many in one go.
+BACKLOG = 1024
 #: How long open requests may go on after the service was told to stop.
 SHUTDOWN_S = 10.0
 
@@ -63,6 +68,8 @@ def serve(settings: Settings) -> None:
     Raises SchemaError if the database is not at this version's schema, PortError if
     Cinder would refuse our deletes for want of a service token.
     """
+    files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))  # one for each agent
     asyncio.run(_serve_until_told(settings))
 
 
@@ -94,8 +101,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
     """The whole service, serving, for as long as the block lasts."""
     migrations.check(dsn)
     async with AsyncExitStack() as stack:
-        threads = REQUEST_THREADS + settings.limits.dispatcher_concurrency_max
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads))
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger = Ledger(dsn)
         stack.callback(ledger.close)
         cinder = CinderClient(settings.cinder_settings())
@@ -114,19 +120,21 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         door = _door(settings)
         stack.callback(door.close)
 
-        async def caught_up() -> None:
-            head = (await queries.head())["position"]
-            future = asyncio.wrap_future(runner.projected(head))
+        async def projected(position: int) -> None:
+            future = asyncio.wrap_future(runner.projected(position))
             await asyncio.wait_for(future, PROJECTED_S)
 
+        dispatched_max = settings.limits.dispatcher_concurrency_max
+        threads = ThreadPoolExecutor(dispatched_max, thread_name_prefix="dispatcher")
         dispatcher = Dispatcher(
             holder=f"{socket.gethostname()}:{door.getsockname()[1]}",
             leases=queries,
-            advance=service.advance,
-            caught_up=caught_up,
+            carry_on=service.carry_on,
+            projected=projected,
             # One watch for all the time, so that nothing falls between look and wait.
-            woken=stack.enter_context(wakeups.watch(ANY_EVENT)).wait,
-            concurrency_max=settings.limits.dispatcher_concurrency_max,
+            woken=stack.enter_context(wakeups.watch(DUE)),
+            threads=stack.enter_context(threads),
+            concurrency_max=dispatched_max,
         )
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
@@ -140,6 +148,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             settings=settings,
             authenticator=authenticator(settings),
             checks={"dispatcher": _alive(working)},
+            registry=registry_of(ledger.log_recorder.writer),
         )
         yield Running(await _serve(make_app(services), door, stack), services)
 
@@ -148,14 +157,14 @@ def _door(settings: Settings) -> socket.socket:
     """The listening socket.  Raises OSError if the address is taken."""
     host, port = settings.listen.host, settings.listen.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family)
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
 async def _serve(app: web.Application, door: socket.socket, stack: AsyncExitStack) -> str:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, door).start()
+    await web.SockSite(runner, door, backlog=BACKLOG).start()
     host, port = door.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

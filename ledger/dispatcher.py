@@ -7,6 +7,15 @@ intent is stored before its effect, the effect is an ensure, and of two results
 for one intent the second finds the step settled.  A dispatcher that dies leaves a
 lease that runs out; one that meets an unexpected error (a database restart, a bug)
 logs it and lets its lease run out, which is the pause before the next attempt.
+
+What is taken over from a holder that never gave it back is left alone for LATE_S, in
+which a request that the other has sent on its way arrives where the effects look for it
+(ledger.effects).  That pause takes no thread from others.
+
+Leases are taken and given back by the dozen.  `concurrency_max` operations are worked
+on at once, as many again are held ready, and the next are asked for when those are used
+up, so that no thread waits for a query.  A lease is given back once the projection shows
+what was done, else its row would still say "due"; the thread is free before that.
 """
 
 from __future__ import annotations
@@ -14,13 +23,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from datetime import UTC, datetime
-from functools import partial
 from typing import Protocol
 
 import structlog
 
-from handlers.engine import Wait
+from ledger.effects import LATE_S
 
 #: A lease not renewed for so long is free; renewed at a third of it.
 LEASE_S = 10.0
@@ -37,42 +46,56 @@ class Leases(Protocol):
         self, now: datetime, limit: int, holder: str, lease_s: float
     ) -> list[tuple[str, bool]]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
-    async def release(self, holder: str, operation_id: str) -> None: ...
+    async def release(self, holder: str, ids: Sequence[str]) -> None: ...
     async def release_all(self, holder: str) -> None: ...
+
+
+class Woken(Protocol):
+    """Set when there may be something new to do (wakeups.Watch)."""
+
+    event: asyncio.Event
+
+    async def wait(self, timeout_s: float) -> bool: ...
 
 
 class Dispatcher:
     """Takes and does what is due.
 
     `holder` names this process, and its next life, among all that may live at once: what
-    it held when it died is free as soon as it is back.  `advance` does one thing for an
-    operation, told whether another life may have been at it (ledger.service); `caught_up`
-    returns when the projections know all that this process has written; `woken` returns
-    when something was written anywhere, or after the given seconds.  `concurrency_max`:
-    operations worked on at once; each may block a thread on Cinder.
+    it held when it died is free as soon as it is back.  `carry_on` does an operation's next
+    things and returns the position of what it wrote (ledger.service); it runs in `threads`,
+    `concurrency_max` of them at once, each of which may be blocked by Cinder.  `projected`
+    returns when the projections have come to a position; `woken` is set when an operation
+    has come to be due.
     """
 
     def __init__(
         self,
         holder: str,
         leases: Leases,
-        advance: Callable[[str, bool], Wait | None],
-        caught_up: Callable[[], Awaitable[object]],
-        woken: Callable[[float], Awaitable[object]],
+        carry_on: Callable[[str], int],
+        projected: Callable[[int], Awaitable[object]],
+        woken: Woken,
+        threads: Executor,
         concurrency_max: int,
     ) -> None:
         self._holder = holder
         self._leases = leases
-        self._advance = advance
-        self._caught_up = caught_up
+        self._carry_on = carry_on
+        self._projected = projected
         self._woken = woken
+        self._threads = threads
         self._concurrency_max = concurrency_max
-        self._working: dict[str, asyncio.Task[None]] = {}
+        self._held: dict[str, asyncio.Task[None]] = {}  # all whose lease we have
+        self._undone = 0  # of these, the ones that are worked on or ready to be
+        self._more = False  # more were due than were asked for
+        self._done: list[str] = []  # whose leases can be given back
+        self._stopping = asyncio.Event()
 
     @property
     def working(self) -> int:
-        """How many operations this process works on now."""
-        return len(self._working)
+        """How many operations this process has taken and not yet given back."""
+        return len(self._held)
 
     async def run(self) -> None:
         """Until cancelled; then what is under way gets to its next recorded point."""
@@ -82,39 +105,81 @@ class Dispatcher:
                 await self._leases.release_all(self._holder)
             while True:
                 with _survived("dispatcher_failed"):
+                    await self._give_back()
                     await self._take()
-                await self._woken(POLL_S)
+                await self._woken.wait(POLL_S)
         finally:
+            self._stopping.set()
             renewal.cancel()
-            await asyncio.gather(renewal, *self._working.values(), return_exceptions=True)
+            await asyncio.gather(renewal, *self._held.values(), return_exceptions=True)
+            with _survived("leases_not_released"):
+                await self._give_back()
 
     async def _take(self) -> None:
-        free = self._concurrency_max - len(self._working)
-        if free <= 0:
+        if self._undone > self._concurrency_max:
             return
-        now = datetime.now(UTC)
-        for operation_id, taken_over in await self._leases.due(now, free, self._holder, LEASE_S):
-            if operation_id not in self._working:
-                task = asyncio.create_task(self._work(operation_id, taken_over))
-                self._working[operation_id] = task
-                task.add_done_callback(partial(self._done, operation_id))
+        wanted = 2 * self._concurrency_max - self._undone
+        rows = await self._leases.due(datetime.now(UTC), wanted, self._holder, LEASE_S)
+        self._more = len(rows) == wanted
+        for operation_id, taken_over in rows:
+            if operation_id not in self._held:
+                hold = self._take_over if taken_over else self._hold
+                self._held[operation_id] = asyncio.create_task(hold(operation_id))
+                self._undone += not taken_over
+        self._ask_again_if_short()
 
-    def _done(self, operation_id: str, _: asyncio.Task[None]) -> None:
-        del self._working[operation_id]
+    async def _take_over(self, operation_id: str) -> None:
+        """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
+        if await self._stopped_within(LATE_S):
+            del self._held[operation_id]
+        else:
+            self._undone += 1
+            await self._hold(operation_id)
 
-    async def _work(self, operation_id: str, taken_over: bool) -> None:
-        with _survived("operation_failed", operation=operation_id):
-            while await asyncio.to_thread(self._advance, operation_id, taken_over) is None:
-                taken_over = False  # what follows is our own
-            # Without this the row would still say "due" when the lease is gone.
-            await self._caught_up()
-            await self._leases.release(self._holder, operation_id)
+    async def _hold(self, operation_id: str) -> None:
+        try:
+            with _survived("operation_failed", operation=operation_id):
+                if position := await self._work(operation_id):
+                    await self._projected(position)
+                else:  # it was done already, and its row is late: do not ask at once again
+                    await self._stopped_within(POLL_S)
+                self._done.append(operation_id)
+                self._woken.event.set()
+        finally:
+            del self._held[operation_id]
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await self._stopping.wait()
+        return False
+
+    async def _work(self, operation_id: str) -> int:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._threads, self._next, operation_id)
+        finally:
+            self._undone -= 1
+            self._ask_again_if_short()
+
+    def _ask_again_if_short(self) -> None:
+        if self._more and self._undone <= self._concurrency_max:
+            self._woken.event.set()
+
+    def _next(self, operation_id: str) -> int:
+        """In a thread: what is only held ready when the process stops is left to another."""
+        return 0 if self._stopping.is_set() else self._carry_on(operation_id)
+
+    async def _give_back(self) -> None:
+        done, self._done = self._done, []
+        if done:
+            await self._leases.release(self._holder, done)
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 3)
             with _survived("lease_renewal_failed"):
-                await self._leases.renew(self._holder, list(self._working), LEASE_S)
+                await self._leases.renew(self._holder, list(self._held), LEASE_S)
 
 
 @contextlib.contextmanager

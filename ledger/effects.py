@@ -7,9 +7,10 @@ attachments of (volume, server), leaves out those the ledger knows, and adopts
 what is left, if it is a bare reservation.  That is safe because the operation
 holds the claim on the volume: nobody else in the ledger reserves it now.
 
-A lost request may even be carried out *after* that look: whoever sent it died, or
-gave up waiting, and Cinder does not know.  So an attempt that follows another one
-of unknown outcome gives the reservation some time to appear before it makes one.
+A lost request may even be carried out *after* that look: whoever sent it gave up
+waiting, or died, and Cinder does not know.  So an attempt that follows another one of
+unknown outcome gives the reservation LATE_S to appear before it makes one; and what a
+dead dispatcher has left behind is not touched for as long (ledger.dispatcher).
 """
 
 from __future__ import annotations

@@ -67,6 +67,10 @@ class Process:
             )
 
     @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
     def running(self) -> bool:
         return self._popen.poll() is None
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 
 import structlog
 from aiohttp import web
 
 from ledger.api.call import Call, answer
+from ledger.api.desk import DESK
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS
 from ledger.api.schemas import Health
 from ledger.api.services import Check, Services
@@ -53,18 +53,14 @@ async def metrics(call: Call) -> web.StreamResponse:
         services.queries.head(),
         services.queries.tracking(),
         services.queries.counts(),
-        services.queries.hosts(),
+        services.queries.hosts_by_state(services.settings.host_down_after_s),
     )
-    silence = timedelta(seconds=services.settings.host_down_after_s)
-    states = {"alive": 0, "silent": 0, "fenced": 0}
-    for row in hosts:
-        alive = row["seen_at"] is not None and datetime.now(UTC) - row["seen_at"] < silence
-        states["fenced" if row["fenced"] else "alive" if alive else "silent"] += 1
     page = call.request.app[METRICS].show(
         head=head["position"],
-        lag={row["projection"]: row["lag_events"] for row in tracking},
+        tracking=tracking,
         counts=counts,
-        hosts=states,
+        hosts=hosts,
+        agents=call.request.app[DESK].connected,
         held=call.holds.count,
     )
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})

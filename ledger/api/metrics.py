@@ -1,17 +1,30 @@
-"""/metrics: what Prometheus reads.  No ids, tokens or host names as labels."""
+"""/metrics: what Prometheus reads.  No ids, tokens or host names as labels.
+
+What happens often is counted where it happens, in memory; what is true of the whole ledger
+is asked of the database when somebody reads the page, by queries that count what is open,
+never what has been.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
-__all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Metrics"]
+from ledger.tally import Tally
+from ledger.writer import Writer
+
+__all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Metrics", "registry_of"]
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+Row = Mapping[str, Any]
 
 
 class Metrics:
@@ -32,28 +45,33 @@ class Metrics:
             ["route", "method", "status"],
             registry=registry,
         )
-        self._head = Gauge("ledger_events", "Events in the log", registry=registry)
-        self._lag = Gauge(
-            "ledger_projection_lag_events",
-            "Events the projection has not seen",
-            ["projection"],
-            registry=registry,
+
+        def gauge(name: str, what: str, *labels: str) -> Gauge:
+            return Gauge(name, what, labels, registry=registry)
+
+        self._head = gauge("ledger_events", "Events in the log")
+        self._lag_events = gauge(
+            "ledger_projection_lag_events", "Events the projection has not seen", "projection"
         )
-        self._operations = Gauge(
-            "ledger_operations_open", "Operations not finished", ["state"], registry=registry
+        self._lag_s = gauge(
+            "ledger_projection_lag_seconds",
+            "Age of the first event the projection has not seen, 0 if it has seen all",
+            "projection",
         )
-        self._oldest_parked = Gauge(
+        self._operations = gauge("ledger_operations_open", "Operations not finished", "state")
+        self._oldest_parked = gauge(
             "ledger_operation_oldest_parked_seconds",
             "Age of the operation that waits longest for an operator, 0 if none does",
-            registry=registry,
         )
-        self._due = Gauge(
-            "ledger_operations_due", "Operations a dispatcher should look at", registry=registry
+        self._due = gauge("ledger_operations_due", "Operations a dispatcher should look at")
+        self._oldest_due = gauge(
+            "ledger_operation_oldest_due_seconds",
+            "For how long the operation that is due longest has been, 0 if none is",
         )
-        self._hosts = Gauge("ledger_hosts", "Hosts by state", ["state"], registry=registry)
-        self._held = Gauge(
-            "ledger_http_requests_held", "Long polls and streams held open", registry=registry
-        )
+        self._leased = gauge("ledger_operations_leased", "Operations dispatchers are at")
+        self._hosts = gauge("ledger_hosts", "Hosts by state", "state")
+        self._agents = gauge("ledger_agents_connected", "Agents whose poll this process holds")
+        self._held = gauge("ledger_http_requests_held", "Long polls and streams held open")
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         known = method if method in _METHODS else "other"
@@ -64,23 +82,57 @@ class Metrics:
         self,
         *,
         head: int,
-        lag: Mapping[str, int],
-        counts: Mapping[str, Any],
+        tracking: Iterable[Row],
+        counts: Row,
         hosts: Mapping[str, int],
+        agents: int,
         held: int,
     ) -> bytes:
         """Take what was counted just now and return the page."""
         self._head.set(head)
-        for projection, events in lag.items():
-            self._lag.labels(projection).set(events)
+        for row in tracking:
+            self._lag_events.labels(row["projection"]).set(row["lag_events"])
+            self._lag_s.labels(row["projection"]).set(row["lag_s"])
         for state in ("running", "parked"):
             self._operations.labels(state).set(counts[state])
         self._oldest_parked.set(counts["oldest_parked_s"])
         self._due.set(counts["due"])
+        self._oldest_due.set(counts["oldest_due_s"])
+        self._leased.set(counts["leased"])
         for state, count in hosts.items():
             self._hosts.labels(state).set(count)
+        self._agents.set(agents)
         self._held.set(held)
         return generate_latest(self._registry)
+
+
+class _Appends(Collector):
+    """What the writer has counted, as histograms."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        writer = self._writer
+        seconds = "From the call of an append to its durable answer, refusals included"
+        yield _histogram("ledger_append_seconds", seconds, writer.append_seconds)
+        appends = "Appends that were committed together"
+        yield _histogram("ledger_append_batch_appends", appends, writer.batch_appends)
+        events = "Events that were committed together"
+        yield _histogram("ledger_append_batch_events", events, writer.batch_events)
+
+
+def _histogram(name: str, what: str, tally: Tally) -> HistogramMetricFamily:
+    bounds = [*map(str, tally.bounds), "+Inf"]
+    buckets = list(zip(bounds, accumulate(tally.counts), strict=True))
+    return HistogramMetricFamily(name, what, buckets=buckets, sum_value=tally.sum)
+
+
+def registry_of(writer: Writer) -> CollectorRegistry:
+    """A registry that shows what the process's writer counts."""
+    registry = CollectorRegistry()
+    registry.register(_Appends(writer))
+    return registry
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})

@@ -3,8 +3,9 @@
     python -m tests.benchmarks [--full] [--write DIRECTORY] [PART ...]
 
 Each part runs in a process of its own, one after the other, so that neither memory nor
-CPU time of one is counted for another.  With --write, DIRECTORY/benchmarks.json is made
-anew, and the table in DIRECTORY/benchmarks.md is replaced.
+CPU time of one is counted for another; one that fails does not stop the others.  With
+--write, the rows that were measured are replaced in DIRECTORY/benchmarks.json, and the table
+in DIRECTORY/benchmarks.md is made from that.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ def table(figures: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for one in sorted(figures, key=lambda one: one["row"]):
-        target = "" if one["target"] is None else f"{one['target']:g}"
-        met = "" if one["target"] is None else ("yes" if one["ok"] else "**no**")
+        target, met = "", ""
+        if one["target"] is not None:
+            at_least = (one["value"] >= one["target"]) == one["ok"]
+            sign = "" if one["value"] == one["target"] else "≥ " if at_least else "≤ "
+            target, met = f"{sign}{one['target']:g}", "yes" if one["ok"] else "**no**"
         value = f"{one['value']:g} {one['unit']}"
         beside = one["compared_with"] or ""
         lines.append(f"| {one['row']} | {one['name']} | {value} | {target} | {met} | {beside} |")
@@ -74,13 +78,19 @@ def machine() -> str:
 
 
 def write(directory: Path, figures: list[dict[str, Any]], facts: str) -> None:
-    """Keep the figures as data, and as the table of the page."""
-    data = orjson.dumps(figures, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    (directory / "benchmarks.json").write_bytes(data)
-    page = directory / "benchmarks.md"
-    before, _, rest = page.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    page.write_text(f"{before}{_BEGIN}\n{facts}\n\n{table(figures)}\n{_END}{after}")
+    """Keep the figures as data, and as the table of the page; rows not measured now stay."""
+    data, page = directory / "benchmarks.json", directory / "benchmarks.md"
+    kept = orjson.loads(data.read_bytes()) if data.exists() else []
+    measured = {one["row"] for one in figures}
+    every = [*(one for one in kept if one["row"] not in measured), *figures]
+    every.sort(key=lambda one: one["row"])
+    before, begin, rest = page.read_text().partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        raise ValueError(f"{page} has no place for the table: {_BEGIN} and {_END} around it")
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    data.write_bytes(orjson.dumps(every, option=options))
+    page.write_text(f"{before}{_BEGIN}\n{facts}\n\n{table(every)}\n{_END}{after}")
 
 
 def main() -> None:
@@ -96,14 +106,19 @@ def main() -> None:
         return
     if unknown := set(asked.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    facts, figures = machine(), []
+    facts, figures, failed = machine(), [], []
     for part in asked.parts or PARTS:
         began = time.monotonic()
-        figures += measure_apart(part, size)
+        try:
+            figures += measure_apart(part, size)
+        except subprocess.CalledProcessError:
+            failed.append(part)
         print(f"{part}: {time.monotonic() - began:.0f} s", file=sys.stderr)
     print(facts, table(figures), sep="\n\n")
     if asked.write:
-        write(asked.write, figures, facts)
+        write(asked.write, figures, f"{facts}, {size.value} size")
+    if failed:
+        sys.exit(f"not measured, see above why: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

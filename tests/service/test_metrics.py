@@ -1,0 +1,122 @@
+"""What /metrics says moves with what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.service.api_world import HOST, Api, eventually
+
+HELD_S = 20
+
+
+async def shown(api: Api) -> dict[str, float]:
+    """Every sample by its name, with its labels if it has any."""
+    page = await (await api.ask("GET", "/metrics", None)).text()
+    return {
+        "".join([sample.name, *(f" {value}" for value in sample.labels.values())]): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+async def test_appends_are_timed_and_their_batches_measured(api: Api) -> None:
+    server, before = await api.server(), await shown(api)
+    head = await api.head()
+    await (await api.attach(server, api.volume())).read()
+    after, written = await shown(api), await api.head() - head
+    appends = after["ledger_append_seconds_count"] - before["ledger_append_seconds_count"]
+    assert 1 < appends <= written
+    took_s = after["ledger_append_seconds_sum"] - before["ledger_append_seconds_sum"]
+    assert 0 < took_s < HELD_S
+    for unit, total in (("appends", appends), ("events", written)):
+        name = f"ledger_append_batch_{unit}"
+        assert after[f"{name}_sum"] - before[f"{name}_sum"] == total
+        buckets = [value for key, value in after.items() if key.startswith(f"{name}_bucket")]
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == after[f"{name}_count"] == after[f"{name}_bucket +Inf"]
+
+
+async def test_an_agent_is_connected_while_its_poll_is_held(api: Api) -> None:
+    await api.server()
+    assert (await shown(api))["ledger_agents_connected"] == 0
+    poll = asyncio.create_task(api.commands(wait_s=HELD_S))
+
+    async def connected() -> bool:
+        return (await shown(api))["ledger_agents_connected"] == 1
+
+    await eventually(connected, "the poll is held")
+    assert (await shown(api))["ledger_http_requests_held"] == 1
+    await api.act((await api.get("/v2.1/servers"))["servers"][0]["id"], "os-stop")
+    assert await poll
+    assert (await shown(api))["ledger_agents_connected"] == 0
+
+
+async def test_what_is_due_is_counted_until_it_is_done(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, may_go_on = await api.server(), threading.Event()
+    create = api.services.cinder.attachment_create
+
+    def waits(*args: Any) -> Any:
+        assert may_go_on.wait(HELD_S)
+        return create(*args)
+
+    monkeypatch.setattr(api.services.cinder, "attachment_create", waits)
+    attaching = asyncio.create_task(api.attach(server, api.volume()))
+    names = [f"ledger_operations_{what}" for what in ("due", "leased", "open running")]
+
+    async def counted() -> bool:
+        page = await shown(api)
+        return [page[name] for name in names] == [1, 1, 1]
+
+    await eventually(counted, "the operation is due, and a dispatcher is at it")
+    earlier = (await shown(api))["ledger_operation_oldest_due_seconds"]
+    later = (await shown(api))["ledger_operation_oldest_due_seconds"]
+    assert 0 < earlier < later < HELD_S
+    may_go_on.set()
+    assert (await attaching).status == 200
+
+    async def done() -> bool:
+        page = await shown(api)
+        return [page[name] for name in names] == [0, 0, 1]  # now it is the host's turn
+
+    await eventually(done, "nothing is due")
+    assert (await shown(api))["ledger_operation_oldest_due_seconds"] == 0
+
+
+async def test_hosts_are_counted_by_what_can_be_asked_of_them(api: Api) -> None:
+    await api.two_hosts()
+    states = ("alive", "silent", "fenced")
+
+    async def counted() -> list[float]:
+        page = await shown(api)
+        return [page[f"ledger_hosts {state}"] for state in states]
+
+    assert await counted() == [2, 0, 0]
+    body = {"reason": "it burns", "evidence": "seen"}
+    await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=body)
+    assert await counted() == [1, 0, 1]
+
+
+async def test_a_projection_that_is_held_back_shows_its_lag(api: Api) -> None:
+    server = await api.server()
+    lag = "ledger_projection_lag_{} operations"
+    assert (await shown(api))[lag.format("events")] == 0
+    async with api.services.queries._pool.connection() as connection:
+        held = "SELECT FROM tracking WHERE projection = 'operations' FOR UPDATE"
+        async with connection.transaction():
+            await connection.execute(held)
+            attaching = asyncio.create_task(api.attach(server, api.volume()))
+
+            async def late() -> bool:
+                page = await shown(api)
+                return page[lag.format("events")] > 0 and page[lag.format("seconds")] > 0
+
+            await eventually(late, "the projection is late")
+    await (await attaching).read()
+    assert (await shown(api))[lag.format("seconds")] == 0

@@ -1,0 +1,204 @@
+"""The dispatcher keeps its threads busy, and gives a lease back when that is right."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from ledger import dispatcher as dispatcher_module
+from ledger.dispatcher import Dispatcher
+from ledger.wakeups import Watch
+
+THREADS = 3
+SOON_S = 10
+
+
+class Leases:
+    """What is due, in memory; the order of calls is kept."""
+
+    def __init__(self, *due: str, left_behind: Sequence[str] = ()) -> None:
+        self.waiting = [*left_behind, *due]
+        self.left_behind = left_behind
+        self.late: list[str] = []  # due for ever, by projections that are held back
+        self.held: set[str] = set()
+        self.released: list[list[str]] = []
+        self.asked: list[int] = []
+
+    async def due(
+        self, _now: datetime, limit: int, _holder: str, _lease_s: float
+    ) -> list[tuple[str, bool]]:
+        self.asked.append(limit)
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        taken += [each for each in self.late if each not in self.held][: limit - len(taken)]
+        self.held |= set(taken)
+        return [(operation_id, operation_id in self.left_behind) for operation_id in taken]
+
+    async def renew(self, _holder: str, ids: Sequence[str], _lease_s: float) -> list[str]:
+        return list(ids)
+
+    async def release(self, _holder: str, ids: Sequence[str]) -> None:
+        self.released.append(list(ids))
+        self.held -= set(ids)
+
+    async def release_all(self, _holder: str) -> None:
+        self.held.clear()
+
+
+class Work:
+    """What is done for operations, in threads; it can be stopped on the way."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.at_once = self.at_once_max = 0
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self._lock = threading.Lock()
+
+    def carry_on(self, operation_id: str) -> int:
+        with self._lock:
+            self.at_once += 1
+            self.at_once_max = max(self.at_once_max, self.at_once)
+        assert self.goes_on.wait(SOON_S)
+        with self._lock:
+            self.at_once -= 1
+        if operation_id == "bad":
+            raise RuntimeError(operation_id)
+        self.done.append(operation_id)
+        return 0 if operation_id.startswith("late") else len(self.done)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is not woken is not done."""
+    monkeypatch.setattr(dispatcher_module, "POLL_S", 1_000.0)
+
+
+async def at_once(_position: int) -> None:
+    """Projections that are never late."""
+
+
+@asynccontextmanager
+async def running(leases: Leases, work: Work, projected: Any = at_once) -> AsyncIterator[Watch]:
+    woken = Watch()
+    with ThreadPoolExecutor(THREADS) as threads:
+        dispatcher = Dispatcher(
+            "me", leases, work.carry_on, projected, woken, threads, concurrency_max=THREADS
+        )
+        task = asyncio.create_task(dispatcher.run())
+        try:
+            yield woken
+        finally:
+            task.cancel()
+            await until(dispatcher._stopping.is_set)
+            work.goes_on.set()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(look: Any) -> None:
+    async with asyncio.timeout(SOON_S):
+        while not look():  # noqa: ASYNC110 - threads change what is looked at
+            await asyncio.sleep(0.001)
+
+
+async def test_all_that_is_due_is_done_without_another_wake_up() -> None:
+    ids = [f"operation {number}" for number in range(50)]
+    leases, work = Leases(*ids), Work()
+    async with running(leases, work):
+        await until(lambda: len(work.done) == len(ids) and not leases.held)
+    assert sorted(work.done) == sorted(ids)
+    assert work.at_once_max <= THREADS
+
+
+async def test_as_many_as_are_worked_on_are_held_ready_and_no_more() -> None:
+    leases, work = Leases(*map(str, range(50))), Work()
+    work.goes_on.clear()
+    async with running(leases, work) as woken:
+        await until(lambda: len(leases.held) == 2 * THREADS)
+        for _ in range(3):
+            woken.event.set()
+            await until(lambda: not woken.event.is_set())
+        assert work.at_once == THREADS
+        assert leases.asked == [2 * THREADS]
+
+
+async def test_a_wake_up_brings_what_is_due_now() -> None:
+    leases, work = Leases(), Work()
+    async with running(leases, work) as woken:
+        await until(lambda: leases.asked)
+        leases.waiting.append("new")
+        woken.event.set()
+        await until(lambda: work.done == ["new"] and not leases.held)
+
+
+async def test_a_lease_is_kept_until_the_projection_shows_what_was_done() -> None:
+    leases, work = Leases("a", "b"), Work()
+    positions: dict[int, asyncio.Event] = {1: asyncio.Event(), 2: asyncio.Event()}
+
+    async def projected(position: int) -> None:
+        await positions[position].wait()
+
+    async with running(leases, work, projected):
+        await until(lambda: len(work.done) == 2)
+        assert leases.held == {"a", "b"}
+        positions[1].set()
+        await until(lambda: len(leases.held) == 1)
+        assert leases.released == [[work.done[0]]]
+        positions[2].set()
+        await until(lambda: not leases.held)
+
+
+async def test_a_failure_keeps_its_lease_and_hinders_nobody() -> None:
+    """The lease runs out by itself: that is the pause before the next attempt."""
+    leases, work = Leases("bad", *map(str, range(10))), Work()
+    async with running(leases, work):
+        await until(lambda: len(work.done) == 10 and leases.held == {"bad"})
+
+
+async def test_stopping_ends_what_is_under_way_and_gives_the_rest_back() -> None:
+    leases, work = Leases(*map(str, range(50))), Work()
+    work.goes_on.clear()
+    async with running(leases, work):
+        await until(lambda: work.at_once == THREADS)
+    assert len(work.done) == THREADS
+    assert leases.held == set()
+
+
+async def test_what_another_left_behind_is_given_time_and_takes_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request that the other sent may still arrive; whoever looked at once would repeat it."""
+    monkeypatch.setattr(dispatcher_module, "LATE_S", 0.2)
+    left_behind = [f"left {number}" for number in range(3 * THREADS)]
+    leases, work = Leases("new", left_behind=left_behind), Work()
+    began = asyncio.get_running_loop().time()
+    async with running(leases, work):
+        await until(lambda: work.done == ["new"])
+        await until(lambda: len(work.done) == len(left_behind) + 1 and not leases.held)
+    assert asyncio.get_running_loop().time() - began >= 0.2
+
+
+async def test_what_another_left_behind_stays_so_if_we_stop_as_well() -> None:
+    """Its lease is not given back: whoever takes it next has to give it the same time."""
+    leases, work = Leases(left_behind=["left"]), Work()
+    async with running(leases, work):
+        await until(lambda: leases.held)
+    assert (work.done, leases.released, leases.held) == ([], [], {"left"})
+
+
+async def test_a_row_that_is_late_is_not_asked_about_again_and_again() -> None:
+    """The projection may be held back for hours; the log knows that nothing is to be done."""
+    leases, work = Leases(), Work()
+    leases.late = [f"late {number}" for number in range(5 * THREADS)]
+    async with running(leases, work) as woken:
+        await until(lambda: len(work.done) == len(leases.late))
+        leases.waiting.append("new")
+        woken.event.set()
+        await until(lambda: "new" in work.done and leases.held == set(leases.late))
+    assert sorted(work.done) == sorted([*leases.late, "new"])
