@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,3 +60,11 @@ def files(tmp_path: Path) -> Archive:
 def archived(past: Past, files: Archive, db: psycopg.Connection[Any]) -> Archive:
     list(archive(db, files, day(6)))
     return files
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as a new process has it: an event loop of an earlier test may have taken it away."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

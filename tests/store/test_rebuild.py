@@ -395,14 +395,6 @@ def interrupted_at(position: int) -> Projection:
     return replace(HOSTS, fold=fold)
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C as a new process has it: an event loop of an earlier test may have taken it away."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_ctrl_c_stops_the_command_and_the_same_command_goes_on(
     interruptible: None,
     database_url: str,
