@@ -95,7 +95,7 @@ class _Rebuild:
                 yield Step(projector.projected, projector.head, kept)
             if self._swap(projector):
                 break
-            log.warning("somebody reads the old tables; they are swapped when he is done")
+            log.warning("somebody reads the old tables; they are swapped when that is over")
             time.sleep(SWAP_PAUSE_S)
         yield Step(projector.head, projector.head, kept)
 

@@ -66,7 +66,3 @@ SELECT event_bytes(e), e.chain
   FROM events AS e
  WHERE e.position > %(after)s AND e.position <= %(upto)s
  ORDER BY e.position;
-
--- name: chain_head
--- Where the log ends, as a checkpoint.  One row.
-SELECT position, chain FROM log_head;

@@ -180,7 +180,7 @@ def rows_of(db: psycopg.Connection[Any], after: int = 0) -> list[ChainRow]:
 
 
 def head_of(db: psycopg.Connection[Any]) -> Checkpoint:
-    [(position, chain)] = db.execute(sql.query("log", "chain_head")).fetchall()
+    [(position, chain)] = db.execute("SELECT position, chain FROM log_head").fetchall()
     return Checkpoint(position, chain)
 
 

@@ -49,7 +49,7 @@ def check_log(dsn: str, acknowledged: list[int]) -> list[tuple[Any, ...]]:
         ).fetchall()
         query = sql.query("log", "chained")
         chained = connection.execute(query, {"after": 0, "upto": len(rows)}).fetchall()
-        [head] = connection.execute(sql.query("log", "chain_head")).fetchall()
+        [head] = connection.execute("SELECT position, chain FROM log_head").fetchall()
     positions = [row[0] for row in rows]
     assert positions == list(range(1, len(rows) + 1))
     assert head[0] == len(rows)
