@@ -7,6 +7,10 @@ became of theirs.  When its own append is answered it hands the lead to who has 
 longest.  So under load batches grow by themselves, and an append alone waits for nobody and
 for no change of threads.
 
+Those who are answered wake each other, one by one.  Were all of a batch woken at once, they
+would queue for the interpreter's lock, and the next leader, with its batch sent and answered,
+behind them; so the next batch is made and stored while this one's callers come back.
+
 * A stream gets events from one append of a batch only; what else needs that stream waits,
   in its order, for the next batch.
 * If the connection is lost, or the server asks to try again, the same batch is sent again
@@ -21,6 +25,7 @@ for no change of threads.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -90,6 +95,8 @@ class Append:
     first_position: int | None = None
     error: Exception | None = None
     turn: threading.Lock = field(default_factory=threading.Lock)
+    wakes: Append | None = None  # who is to wake after this one
+    left: bool = False  # nobody waits for it any more
 
     def __post_init__(self) -> None:
         self.turn.acquire()  # until it is answered, or has to lead
@@ -100,11 +107,9 @@ class Append:
 
     def accepted(self, first_position: int) -> None:
         self.first_position = first_position
-        self.turn.release()
 
     def refused(self, error: Exception) -> None:
         self.error = error
-        self.turn.release()
 
     def positions(self) -> list[int]:
         if self.error is not None:
@@ -224,10 +229,12 @@ class Writer:
             if not leads:
                 mine.turn.acquire()
             while not mine.answered:
-                self._lead()
+                self._lead(mine)
+        except BaseException:  # interrupted
+            self._withdraw(mine)
+            raise
         finally:
-            if self._leader is mine or not mine.answered:
-                self._leave(mine)
+            self._pass_on(mine)
         return mine.positions()
 
     def close(self) -> None:
@@ -249,19 +256,27 @@ class Writer:
                 self._leader = mine
             return self._leader is mine
 
-    def _leave(self, mine: Append) -> None:
-        """Hand on the lead to who waited longest.  Who was interrupted takes the append back."""
+    def _pass_on(self, mine: Append) -> None:
+        """Wake who is next; hand the lead to who has waited longest."""
+        if mine.wakes is not None:
+            mine.wakes.turn.release()
+        if self._leader is not mine:
+            return
         with self._lock:
-            if not mine.answered and mine in self._queue:
-                self._queue.remove(mine)
-            if self._leader is mine:
-                self._leader = self._queue[0] if self._queue else None
-                if self._leader is None:
-                    self._idle.notify_all()
-                else:
-                    self._leader.turn.release()
+            self._leader = self._queue[0] if self._queue else None
+            if self._leader is None:
+                self._idle.notify_all()
+            else:
+                self._leader.turn.release()
 
-    def _lead(self) -> None:
+    def _withdraw(self, mine: Append) -> None:
+        """Take the append back, if it is not under way, and out of the row of those who wake."""
+        with self._lock:
+            mine.left = True
+            if mine in self._queue:
+                self._queue.remove(mine)
+
+    def _lead(self, mine: Append) -> None:
         """Store one batch; all of it is answered after, whatever happens."""
         batch = self._pick()
         try:
@@ -270,9 +285,19 @@ class Writer:
             for append in batch:
                 if not append.answered:
                     append.refused(UnknownOutcomeError(str(UnknownOutcomeError.__doc__)))
+            self._wake([append for append in batch if append is not mine])
         self._count(batch)
         with self.appended:
             self.appended.notify_all()
+
+    def _wake(self, answered: list[Append]) -> None:
+        """Wake the first; each wakes the next."""
+        with self._lock:
+            waiting = [append for append in answered if not append.left]
+            for append, following in itertools.pairwise(waiting):
+                append.wakes = following
+        if waiting:
+            waiting[0].turn.release()
 
     def _pick(self) -> list[Append]:
         batch: list[Append] = []

@@ -125,7 +125,7 @@ def _batch(writer: Writer, appends: list[list[StoredEvent]]) -> list[Any]:
         for events in appends:
             futures.append(pool.submit(writer.append, events))
             eventually(lambda: len(writer._queue) == len(futures), "the append in the queue")
-        writer._leave(busy)
+        writer._pass_on(busy)
         return [future.exception() or future.result() for future in futures]
 
 
@@ -325,64 +325,10 @@ def test_closing_stores_what_is_queued(database_url: str, db: psycopg.Connection
         eventually(writer._hurry.is_set, "closing")
         with pytest.raises(ProgrammingError, match="closed"):
             writer.append(stored(uuid4(), 1))
-        writer._leave(busy)
+        writer._pass_on(busy)
         closing.result(10)
     assert sorted(future.result(0)[0] for future in futures) == list(range(1, 21))
     assert len(log_of(db)) == 20
-
-
-def test_who_is_interrupted_while_waiting_takes_the_append_back(
-    recorder: LedgerRecorder, db: psycopg.Connection[Any]
-) -> None:
-    writer = recorder.writer
-    busy, lost = (writer_module.encode(stored(uuid4(), 1), None) for _ in range(2))
-    writer._leader = busy
-    writer._join(lost)
-    writer._leave(lost)
-    writer._leave(busy)
-    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
-
-
-def test_the_lead_may_come_before_the_wait_for_it(
-    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = recorder.writer
-    busy = writer_module.encode(stored(uuid4(), 1), None)
-    writer._leader = busy
-    join = writer._join
-
-    def join_and_be_next(mine: writer_module.Append) -> bool:
-        leads = join(mine)
-        writer._leave(busy)
-        return leads
-
-    monkeypatch.setattr(writer, "_join", join_and_be_next)
-    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
-
-
-def test_who_is_interrupted_when_the_lead_comes_hands_it_on(recorder: LedgerRecorder) -> None:
-    writer = recorder.writer
-    busy, lost = (writer_module.encode(stored(uuid4(), 1), None) for _ in range(2))
-    writer._leader = busy
-    writer._join(lost)
-    writer._leave(busy)
-    writer._leave(lost)
-    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
-
-
-def test_who_is_interrupted_while_leading_hands_on_the_lead(
-    recorder: LedgerRecorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send = recorder.writer._send
-
-    def interrupted(batch: list[writer_module.Append]) -> None:
-        monkeypatch.setattr(recorder.writer, "_send", send)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(recorder.writer, "_send", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        recorder.insert_events(stored(uuid4(), 1))
-    assert recorder.insert_events(stored(uuid4(), 1)) == [1]
 
 
 def test_metadata_stands_beside_each_event(
