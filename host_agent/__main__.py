@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from host_agent import config, log
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.set_up(settings.agent.log_level, settings.agent.log_format)
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
-            return asyncio.run(_serve(settings, locks, _host(settings, arguments)))
+            return _serve(settings, locks, _host(settings, arguments))
     except AgentRunningError as error:
         print(f"attachment-ledger-agent: {error}", file=sys.stderr)
         return EXIT_RUNNING
@@ -125,7 +126,7 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
     return _Host(os_brick, libvirt, os_brick.drivers(), settings.migration())
 
 
-async def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
+def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
     records = FileRecords(Path(settings.agent.lock_path) / "connections")
     capabilities = host.capabilities()
 
@@ -159,19 +160,20 @@ async def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
     leftovers = Leftovers(world, locks, StopClock(ending))
     executor = Executor(world, locks, hooks, limits=settings.limits(), waits=settings.waits())
     host.guests.subscribe(link.wake)
-    stop = asyncio.Event()
+    stop: SimpleQueue[None] = SimpleQueue()  # handlers of signals may put into it
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        signal.signal(number, lambda _number, _frame: stop.put(None))
     executor.start()
-    line = asyncio.create_task(link.run(executor, leftovers.clear))
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({line, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    ending.set()
-    _LOG.info("stopping: running steps are finished, nothing new is begun")
-    if not await asyncio.to_thread(executor.stop, settings.agent.stop_grace_s):
-        _LOG.warning("some steps still run; the ledger hands their runs out again")
-    link.close()
-    await line
+    with ThreadPoolExecutor(1, thread_name_prefix="line") as threads:
+        line = threads.submit(link.run, executor, leftovers.clear)
+        line.add_done_callback(lambda _line: stop.put(None))
+        stop.get()
+        ending.set()
+        _LOG.info("stopping: running steps are finished, nothing new is begun")
+        if not executor.stop(settings.agent.stop_grace_s):
+            _LOG.warning("some steps still run; the ledger hands their runs out again")
+        link.close()
+        line.result()
     return 0
 
 

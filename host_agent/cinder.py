@@ -17,6 +17,7 @@ Theory of operation
   as true (LP 1961102); both mean "take the lock".  Below 3.48 Cinder tells neither that
   nor the service: every volume then counts as shared, and there is nothing to wait for.
 * Secrets of connection information are known to masking as soon as they are here.
+* The client's resources have what Cinder told as their attributes: `vars` is that, uncopied.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class CinderClient(Caller):
         return self._call(lambda _cinder: self._dialogue.version()) >= NEW_FLOW
 
     def volume(self, volume_id: str) -> VolumeView:
-        return self._call(lambda cinder: volume_view(cinder.volumes.get(volume_id).to_dict()))
+        return self._call(lambda cinder: volume_view(vars(cinder.volumes.get(volume_id))))
 
     def encryption(self, volume_id: str) -> Encryption:
         return self._call(
@@ -195,7 +196,7 @@ class CinderClient(Caller):
 
     def attachment(self, attachment_id: str) -> AttachmentView:
         return self._call(
-            lambda cinder: attachment_view(cinder.attachments.show(attachment_id).to_dict())
+            lambda cinder: attachment_view(vars(cinder.attachments.show(attachment_id)))
         )
 
     def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
@@ -215,7 +216,7 @@ class CinderClient(Caller):
             found = cinder.attachments.list(
                 detailed=True, search_opts=wanted, limit=PAGE_ROWS, marker=marker
             )
-            return [attachment_view(item.to_dict()) for item in found]
+            return [attachment_view(vars(item)) for item in found]
 
         return self._call(read)
 
@@ -232,7 +233,7 @@ class CinderClient(Caller):
     def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
         return self._call(
             lambda cinder: attachment_view(
-                cinder.attachments.update(attachment_id, connector).to_dict()
+                vars(cinder.attachments.update(attachment_id, connector))
             )
         )
 
@@ -282,7 +283,7 @@ class CinderClient(Caller):
 def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView:
     mark = {MADE_FOR: key}
     for found in cinder.volumes.list(search_opts={"metadata": mark}):
-        view = volume_view(found.to_dict())
+        view = volume_view(vars(found))
         if not is_leaving(view):
             return view
     made = cinder.volumes.create(
@@ -294,7 +295,7 @@ def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView
         availability_zone=wanted.get("availability_zone"),
         metadata=mark,
     )
-    return volume_view(cinder.volumes.get(made.id).to_dict())  # the answer lacks fields
+    return volume_view(vars(cinder.volumes.get(made.id)))  # the answer lacks fields
 
 
 def _no_role(project_id: str) -> PortError:

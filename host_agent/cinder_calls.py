@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
 
+import requests
 from cinderclient import exceptions
 from keystoneauth1 import exceptions as keystone_exceptions
 
@@ -83,20 +84,11 @@ def _broken() -> PortError:
 
 
 def _error_of_connection(error: BaseException) -> PortError:
-    """Tell "never sent" from "sent, no answer": keystoneauth has one class for both.
-
-    The original error of requests is its context, and urllib3's reason in its args;
-    both are known by name, as neither library is a dependency of ours.
-    """
+    """Tell "never sent" from "sent, no answer": by the transport's own error, its context."""
     original = error.__context__
-    names = {kind.__name__ for kind in type(original).__mro__}
-    if names & {"ConnectTimeout", "SSLError"}:  # nothing was sent yet
+    if isinstance(original, requests.ConnectTimeout):
         return _unavailable()
-    if "Timeout" in names:
-        return timeout_error()
-    reason = getattr(original.args[0], "reason", None) if original and original.args else None
-    refused = type(reason).__name__ in ("NewConnectionError", "NameResolutionError")
-    return _unavailable() if refused else _broken()
+    return timeout_error() if isinstance(original, requests.Timeout) else _broken()
 
 
 def port_error(error: Exception) -> PortError:

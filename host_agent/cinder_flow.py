@@ -8,12 +8,13 @@ asked again whenever it is needed.  Only this module knows which lane has which.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from host_agent import connection, masking
+from host_agent import connection
 from host_agent.context import Context, final, is_missing, no_attachment_id
 from host_agent.contract import ErrorKind, Lane
 from host_agent.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError
@@ -35,12 +36,10 @@ class NewFlow:
 
     def __init__(self, ctx: Context, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
-        self._shown: AttachmentView | None = None  # by `info`, which a verb begins with
 
     def info(self) -> ConnectionInfo:
         """How to connect; FINAL `not_connected` before the attachment has a connector."""
-        self._shown = self._view()
-        return _connection_of(self._shown)
+        return self._learnt(self._seen())
 
     def create(self) -> Made:
         """One of this host's own, in place of what earlier attempts may have left.
@@ -60,18 +59,20 @@ class NewFlow:
         """Unless it has a connection: an attached one would go back to `attaching`."""
         view = self._view()
         if view.connection_info and view.status in _CONNECTED:
-            return view.connection_info
+            return self._learnt(view)
         return self.refresh()
 
     def refresh(self) -> ConnectionInfo:
         view = self._ctx.cinder.attachment_update(self._id(), self._connector())
-        return self._learnt(view) if view.connection_info else self.info()
+        if not view.connection_info:
+            view = self._view()
+        return self._learnt(replace(view, status="attaching"))  # the answer may say what it was
 
     def complete(self, _device: str) -> None:
-        view = self._shown or self._view()
-        if view.status == "attached":
+        if self._seen().status == "attached":
             return
-        self._ctx.cinder.attachment_complete(view.id)
+        with self._existing():
+            self._ctx.cinder.attachment_complete(self._id())
         view = self._view()
         if view.status != "attached":
             raise PortError(
@@ -109,18 +110,25 @@ class NewFlow:
             connector = {**connector, "mountpoint": f"/dev/{self._lane.device_name}"}
         return connector
 
+    def _seen(self) -> AttachmentView:
+        """The attachment as this run has seen it connected, or else as Cinder has it now."""
+        return self._ctx.attachments.get(self._id()) or self._view()
+
     def _view(self) -> AttachmentView:
-        """The attachment as Cinder has it now; FINAL `attachment_gone` on 404."""
+        with self._existing():
+            return self._ctx.cinder.attachment(self._id())
+
+    @contextmanager
+    def _existing(self) -> Iterator[None]:
+        """FINAL `attachment_gone` on 404."""
         try:
-            view = self._ctx.cinder.attachment(self._id())
+            yield
         except PortError as error:
             if not is_missing(error):
                 raise
             raise final(
                 "attachment_gone", f"Attachment {self._id()} does not exist in Cinder."
             ) from error
-        masking.learn(view.connection_info)
-        return view
 
     def _delete_orphans(self) -> None:
         """Attachments of this pair whose ids nobody has learnt, so nobody connected them."""
@@ -150,8 +158,10 @@ class NewFlow:
         return self._lane.attachment_id
 
     def _learnt(self, view: AttachmentView) -> ConnectionInfo:
-        masking.learn(view.connection_info)
-        return _connection_of(view)
+        """The connection, which this run need not ask for again."""
+        info = _connection_of(view)
+        self._ctx.attachments[view.id] = view
+        return info
 
     def _gone(self) -> PortError:
         return final(
@@ -170,9 +180,7 @@ class OldFlow:
 
     def info(self) -> ConnectionInfo:
         connector = self._ctx.brick.connector()
-        info = self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
-        masking.learn(info)
-        return info
+        return self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
 
     update = refresh = info  # what Cinder is asked for is nothing it keeps
 

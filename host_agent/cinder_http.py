@@ -1,20 +1,34 @@
-"""What keystoneauth sends Cinder's calls with: requests, less what it does for browsers.
+"""What keystoneauth sends Cinder's calls with: a session of requests by its looks.
 
-`requests.Session.request` reads the environment, the netrc and the cookies anew for each
-call, and would follow redirects; that is most of what a call costs us.  Here the environment
-(proxies, certificates) is read once for each origin.  There are no cookies, and no netrc:
-Keystone's token says who we are.  Connections, their pool and their errors are requests'.
+What `requests.Session` does for browsers is most of what a call would cost us: it reads the
+environment and the cookies anew for each, and would follow redirects.  Here the environment
+(proxies, certificates) is read once for each origin, whose pool of connections requests makes,
+and is asked directly (lines.py).  No netrc: Keystone's token says who we are.  Errors are
+requests': ConnectTimeout if nothing was sent.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import requests
+from requests import utils
+from requests.adapters import HTTPAdapter
+from requests.structures import CaseInsensitiveDict
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 
-#: What keystoneauth asks of a session beside these it handles itself (redirects), or not at all.
-_OF_THE_MESSAGE = ("headers", "data", "json", "params")
+from host_agent.lines import NotConnectedError, ask
+
+
+@dataclass(frozen=True)
+class _Way:
+    """To an origin.  A proxy of plain HTTP is asked for whole URLs, and told who we are."""
+
+    pool: HTTPConnectionPool
+    to_proxy: dict[str, str] | None
 
 
 class Transport(requests.Session):
@@ -22,24 +36,61 @@ class Transport(requests.Session):
 
     def __init__(self) -> None:
         super().__init__()
-        self._environments: dict[tuple[str, str, Any, Any], dict[str, Any]] = {}
+        self._ways: dict[tuple[str, str, Any, Any], _Way] = {}
 
     def request(  # type: ignore[override]  # keystoneauth names all it gives
-        self, method: str, url: str, **options: Any
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Any = None,
+        data: str | bytes | None = None,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        **_of_no_use_here: Any,
     ) -> requests.Response:
         """Send and read the whole answer, whatever its status.  Raises requests' errors."""
-        message = requests.PreparedRequest()
-        message.prepare(method, url, **{k: options[k] for k in _OF_THE_MESSAGE if k in options})
-        environment = self._environment(url, options.get("verify", True), options.get("cert"))
-        answer = self.get_adapter(url).send(message, timeout=options.get("timeout"), **environment)
-        answer.content  # noqa: B018 - reads it, and gives the connection back
-        return answer
+        connect_s, read_s = timeout if isinstance(timeout, tuple) else (timeout, timeout)
+        parts = urlsplit(utils.requote_uri(url))
+        origin = (parts.scheme, parts.netloc, verify, cert)
+        if origin not in self._ways:
+            self._ways[origin] = self._way(method, url, parts, verify, cert)
+        way = self._ways[origin]
+        if way.to_proxy is None:
+            parts = parts._replace(scheme="", netloc="")
+        headers = {**(headers or {}), **(way.to_proxy or {})}
+        time = Timeout(connect=connect_s, read=read_s)
+        try:
+            answer, raw = ask(way.pool, method, parts.geturl(), headers, data, timeout=time)
+        except NotConnectedError as error:
+            raise requests.ConnectTimeout(error) from error
+        except TimeoutError as error:
+            raise requests.ReadTimeout(error) from error
+        except OSError as error:
+            raise requests.ConnectionError(error) from error
+        return _response(method, url, answer, raw)
 
-    def _environment(self, url: str, verify: Any, cert: Any) -> dict[str, Any]:
-        origin = urlsplit(url)
-        key = (origin.scheme, origin.netloc, verify, cert)
-        if key not in self._environments:
-            self._environments[key] = dict(
-                self.merge_environment_settings(url, {}, False, verify, cert)
-            )
-        return self._environments[key]
+    def _way(self, method: str, url: str, parts: SplitResult, verify: Any, cert: Any) -> _Way:
+        """With HTTPS the pool itself asks a proxy for a tunnel."""
+        found = self.merge_environment_settings(url, {}, False, verify, cert)
+        adapter = self.get_adapter(url)
+        assert isinstance(adapter, HTTPAdapter), "requests mounts no other"
+        message = requests.Request(method, url).prepare()
+        proxies, cert = found["proxies"], found["cert"]
+        pool = adapter.get_connection_with_tls_context(message, found["verify"], proxies, cert)
+        proxy = utils.select_proxy(url, proxies)
+        if proxy is None or parts.scheme != "http" or proxy.lower().startswith("socks"):
+            return _Way(pool, None)
+        return _Way(pool, adapter.proxy_headers(proxy))
+
+
+def _response(method: str, url: str, answer: BaseHTTPResponse, raw: bytes) -> requests.Response:
+    response = requests.Response()
+    response.status_code, response.url = answer.status, url
+    response.headers = CaseInsensitiveDict(answer.headers)
+    response.encoding = "utf-8"
+    response.raw = BytesIO(raw)
+    response.request = requests.PreparedRequest()
+    response.request.method = method
+    return response

@@ -50,6 +50,4 @@ class OldCinderClient(Caller):
         self._call(lambda cinder: cinder.volumes.detach(volume_id, attachment_id))
 
     def old_attachments(self, volume_id: str) -> list[OldAttachment]:
-        return self._call(
-            lambda cinder: old_attachment_views(cinder.volumes.get(volume_id).to_dict())
-        )
+        return self._call(lambda cinder: old_attachment_views(vars(cinder.volumes.get(volume_id))))

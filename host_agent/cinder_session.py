@@ -110,6 +110,7 @@ class Dialogue:
         self._lock = threading.Lock()
         self._agreed: tuple[Microversion, str | None] | None = None
         self._agreed_until = 0.0
+        self._own = threading.local()
         self._service_auth: Any = None
         self._session = session.Session(
             auth=self._auth(),
@@ -146,8 +147,15 @@ class Dialogue:
         return tail or self._settings.project_id
 
     def client(self) -> Any:
-        """A client for one call: a client keeps the first answer's request id for ever."""
-        version, endpoint = self._negotiate()
+        """This thread's client, for one call."""
+        agreed = self._negotiate()
+        if getattr(self._own, "agreed", None) != agreed:
+            self._own.client, self._own.agreed = self._made(*agreed), agreed
+        client = self._own.client
+        client.client.global_request_id = None  # it would keep the first answer's for ever
+        return client
+
+    def _made(self, version: Microversion, endpoint: str | None) -> Any:
         return cinder_client.Client(
             api_versions.APIVersion(f"{version[0]}.{version[1]}"),
             session=self._session,

@@ -13,6 +13,7 @@ from host_agent import connection
 from host_agent.contract import ErrorKind, Lane
 from host_agent.keys import NO_KEYS
 from host_agent.ports import (
+    AttachmentView,
     Brick,
     Cinder,
     DiskState,
@@ -61,8 +62,10 @@ class Unwatched:
 class Context:
     """The world of one run.
 
-    `connected` is memory within the run, nothing more: the disk that this run has
-    connected (see Lane.disk).  `multiattach`: whether this host can do it (S3).
+    Some of it is memory within the run, nothing more: `connected` is the disk that it has
+    connected (see Lane.disk), `ready` are the volumes that it has seen ready, `attachments`
+    those that it has seen connected, by their ids.  `multiattach`: whether this host can do
+    it (S3).
     """
 
     cinder: Cinder
@@ -77,6 +80,8 @@ class Context:
     records: Records = field(default_factory=dict)
     multiattach: bool = True
     connected: dict[str, Any] | None = None
+    ready: set[str] = field(default_factory=set)
+    attachments: dict[str, AttachmentView] = field(default_factory=dict)
 
 
 def final(code: str, message: str) -> PortError:

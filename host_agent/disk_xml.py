@@ -11,7 +11,8 @@ import uuid
 
 # Domain XML comes from libvirt itself, or from our own simulation of it.
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from host_agent.ports import Disk
@@ -23,13 +24,25 @@ ALIAS_PREFIX = "ua-"
 
 @dataclass(frozen=True)
 class DiskSeen:
-    """A disk of a domain; `xml` is the element as it stands there."""
+    """A disk of a domain; `element` stands there."""
 
     target: str
     bus: str | None
     serial: str | None
     alias: str | None
-    xml: str
+    element: ET.Element = field(repr=False)
+
+    @property
+    def xml(self) -> str:
+        return ET.tostring(self.element, encoding="unicode")
+
+    @property
+    def place(self) -> Place | None:
+        return _place_of(self.element)
+
+    @property
+    def mirror(self) -> Mirror | None:
+        return _mirror_of(self.element)
 
     def is_of(self, serial: str) -> bool:
         return serial == self.serial or self.alias == ALIAS_PREFIX + serial
@@ -42,17 +55,40 @@ class DiskSeen:
         )
 
 
-@dataclass(frozen=True)
 class DomainXml:
-    """What we read of a domain's XML."""
+    """What we read of a domain's XML, live or persistent, each thing when it is asked for."""
 
-    disks: tuple[DiskSeen, ...]
-    project_id: str | None
-    user_id: str | None
-    has_virtio_scsi: bool
-    #: Whether firmware picks a disk, and by the disks' own order.
-    boots_by_order: bool
-    boot_orders: frozenset[str]
+    def __init__(self, root: ET.Element) -> None:
+        self._root = root
+
+    @cached_property
+    def disks(self) -> tuple[DiskSeen, ...]:
+        found = (seen(element) for element in self._root.iterfind("./devices/disk"))
+        return tuple(disk for disk in found if disk)
+
+    @property
+    def project_id(self) -> str | None:
+        return self._owner("project")
+
+    @property
+    def user_id(self) -> str | None:
+        return self._owner("user")
+
+    @property
+    def has_virtio_scsi(self) -> bool:
+        return any(
+            element.get("type") == "scsi" and (element.get("model") or "").startswith("virtio")
+            for element in self._root.iterfind("./devices/controller")
+        )
+
+    @property
+    def boots_by_order(self) -> bool:
+        """Whether firmware picks a disk, and by the disks' own order."""
+        return self._root.find("./os/kernel") is None and self._root.find("./os/boot") is None
+
+    @property
+    def boot_orders(self) -> frozenset[str]:
+        return frozenset(e.get("order", "") for e in self._root.iterfind("./devices/*/boot"))
 
     def disk_of(self, serial: str) -> DiskSeen | None:
         return next((disk for disk in self.disks if disk.is_of(serial)), None)
@@ -60,23 +96,14 @@ class DomainXml:
     def targets(self) -> tuple[str, ...]:
         return tuple(disk.target for disk in self.disks)
 
+    def _owner(self, kind: str) -> str | None:
+        path = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}{kind}"
+        element = self._root.find(path)
+        return element.get("uuid") if element is not None else None
+
 
 def parse(text: str) -> DomainXml:
-    """Read a domain's XML, live or persistent."""
-    root = ET.fromstring(text)  # noqa: S314 - from libvirt
-    disks = [found for element in root.iterfind("./devices/disk") if (found := seen(element))]
-    owner = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}"
-    return DomainXml(
-        disks=tuple(disks),
-        project_id=_uuid_of(root.find(owner + "project")),
-        user_id=_uuid_of(root.find(owner + "user")),
-        has_virtio_scsi=any(
-            element.get("type") == "scsi" and (element.get("model") or "").startswith("virtio")
-            for element in root.iterfind("./devices/controller")
-        ),
-        boots_by_order=root.find("./os/kernel") is None and root.find("./os/boot") is None,
-        boot_orders=frozenset(e.get("order", "") for e in root.iterfind("./devices/*/boot")),
-    )
+    return DomainXml(ET.fromstring(text))  # noqa: S314 - from libvirt
 
 
 def _is_uuid(text: str) -> bool:
@@ -84,10 +111,6 @@ def _is_uuid(text: str) -> bool:
         return str(uuid.UUID(text)) == text.lower()
     except ValueError:
         return False
-
-
-def _uuid_of(element: ET.Element | None) -> str | None:
-    return element.get("uuid") if element is not None else None
 
 
 def seen(element: ET.Element) -> DiskSeen | None:
@@ -102,7 +125,7 @@ def seen(element: ET.Element) -> DiskSeen | None:
         bus=target.get("bus"),
         serial=(element.findtext("serial") or "").strip() or None,
         alias=alias.get("name") if alias is not None else None,
-        xml=ET.tostring(element, encoding="unicode"),
+        element=element,
     )
 
 
@@ -218,8 +241,11 @@ Place = tuple[Any, ...]
 
 def place_of(disk: str) -> Place | None:
     """Where the data of this `<disk>` is; None: nowhere, like an empty drive."""
-    element = ET.fromstring(disk)  # noqa: S314 - libvirt's or our own
-    return _place(element.find("source"), element.find("encryption/secret"))
+    return _place_of(ET.fromstring(disk))  # noqa: S314 - libvirt's or our own
+
+
+def _place_of(disk: ET.Element) -> Place | None:
+    return _place(disk.find("source"), disk.find("encryption/secret"))
 
 
 def place(source: dict[str, Any]) -> Place:
@@ -230,7 +256,11 @@ def place(source: dict[str, Any]) -> Place:
 
 
 def mirror_of(disk: str) -> Mirror | None:
-    mirror = ET.fromstring(disk).find("mirror")  # noqa: S314 - libvirt's or our own
+    return _mirror_of(ET.fromstring(disk))  # noqa: S314 - libvirt's or our own
+
+
+def _mirror_of(disk: ET.Element) -> Mirror | None:
+    mirror = disk.find("mirror")
     if mirror is None:
         return None
     where = _place(mirror.find("source")) or ()

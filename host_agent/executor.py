@@ -169,7 +169,9 @@ class Executor:
         self._waits = waits or Waits()
         self._stop = threading.Event()
         self._clock = StopClock(self._stop)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._waiting = threading.Condition(self._lock)  # for a run that may begin
+        self._full = threading.Condition(self._lock)  # for room in the queue
         self._queue: list[_Run] = []
         self._running: list[_Run] = []
         self._finished: OrderedDict[Key, None] = OrderedDict()
@@ -185,9 +187,10 @@ class Executor:
     def stop(self, timeout_s: float) -> bool:
         """Begin nothing new, end waits, let running steps finish; whether all did in time."""
         self._stop.set()
-        with self._changed:
+        with self._lock:
             self._queue.clear()
-            self._changed.notify_all()
+            self._waiting.notify_all()
+            self._full.notify_all()
         end = time.monotonic() + timeout_s
         for thread in self._threads:
             if thread.ident is not None:
@@ -197,22 +200,22 @@ class Executor:
     def submit(self, command: Command) -> bool:
         """Queue a command, waiting for room; whether it was taken (no duplicate, not stopping)."""
         run = _Run(command, self._watch(command))
-        with self._changed:
+        with self._lock:
             if command.cancel:
                 self._cancel(command)
             while len(self._queue) >= self._limits.queue_max and not self._stop.is_set():
-                self._changed.wait()
+                self._full.wait()
             if self._stop.is_set() or self._is_known(command):
                 return False
             self._queue.append(run)
-            self._changed.notify_all()
+            self._waiting.notify()
             return True
 
     def forget_queued(self) -> None:
         """Drop what has not begun: after re-registration the ledger hands it out again."""
-        with self._changed:
+        with self._lock:
             self._queue.clear()
-            self._changed.notify_all()
+            self._full.notify_all()
 
     def _is_known(self, command: Command) -> bool:
         key = _key(command)
@@ -240,27 +243,29 @@ class Executor:
         while (run := self._next()) is not None:
             with bound(run.command):
                 finished = self._run_safely(run)
-            with self._changed:
+            with self._lock:
                 self._running.remove(run)
                 if finished:
                     self._finished[_key(run.command)] = None
                 while len(self._finished) > FINISHED_MAX:
                     self._finished.popitem(last=False)
-                self._changed.notify_all()
             if not finished and not self._stop.is_set():
                 self._hooks.dropped()
 
     def _next(self) -> _Run | None:
-        with self._changed:
+        """One thread is woken for a new run, and wakes one for what may begin besides."""
+        with self._lock:
             while not self._stop.is_set():
                 for number, run in enumerate(self._queue):
                     before = [*self._running, *self._queue[:number]]
                     if not any(_exclude(run.command, other.command) for other in before):
                         del self._queue[number]
                         self._running.append(run)
-                        self._changed.notify_all()
+                        self._full.notify_all()
+                        if self._queue:
+                            self._waiting.notify()
                         return run
-                self._changed.wait()
+                self._waiting.wait()
         return None
 
     def _run_safely(self, run: _Run) -> bool:

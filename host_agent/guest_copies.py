@@ -67,7 +67,7 @@ class GuestCopies(Rules):
             found = live or persistent
             if found is None:
                 raise _no_disk(server_id, disk.serial)
-            if live is None or disk_xml.mirror_of(live.xml) is None:
+            if live is None or live.mirror is None:
                 self._define_as(server_id, disk.serial, found.xml)
                 return not _is_on(found, disk)
             self._end(server_id, live, switch=False)
@@ -83,7 +83,7 @@ class GuestCopies(Rules):
             if _is_on(persistent, disk):
                 return True
             raise not_running(server_id)
-        mirror = disk_xml.mirror_of(live.xml)
+        mirror = live.mirror
         if mirror is None:
             if _is_on(live, disk):
                 self._define_as(server_id, disk.serial, live.xml)
@@ -163,7 +163,7 @@ def _same_place(one: str, other: str) -> bool:
 
 
 def _is_on(found: DiskSeen, disk: Disk) -> bool:
-    return disk_xml.place_of(found.xml) == disk_xml.place(disk.source)
+    return found.place == disk_xml.place(disk.source)
 
 
 def _built(disk: Disk, found: DiskSeen) -> str:

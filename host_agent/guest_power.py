@@ -145,7 +145,7 @@ _REFUSED = frozenset(Trouble) - {Trouble.UNREACHABLE, Trouble.LOST}
 
 def _has_just(copies: Copies, disks: Sequence[Disk]) -> bool:
     seen = copies.persistent.disks if copies.persistent else ()
-    volumes = {disk.serial: disk_xml.place_of(disk.xml) for disk in seen if disk.is_volume}
+    volumes = {disk.serial: disk.place for disk in seen if disk.is_volume}
     return volumes == {disk.serial: disk_xml.place(disk.source) for disk in disks}
 
 

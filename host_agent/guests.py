@@ -181,8 +181,8 @@ def _sources(*copies: DiskSeen | None) -> tuple[str, ...]:
     found = []
     for disk in copies:
         if disk is not None:
-            mirror = disk_xml.mirror_of(disk.xml)
-            found += [disk_xml.source_of(disk.xml), mirror and disk_xml.short(mirror.place)]
+            places = disk.place, disk.mirror and disk.mirror.place
+            found += [disk_xml.short(place) for place in places if place]
     return tuple(dict.fromkeys(source for source in found if source))
 
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import random
-import ssl
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, urlsplit
+from weakref import WeakSet
 
-import aiohttp
+from urllib3 import Timeout, connection_from_url
 
-#: The largest answer read; a page of commands is far smaller.
-ANSWER_MAX_BYTES = 4 * 1024 * 1024
-#: Time for one request, beside the long poll's own wait.
+from host_agent.lines import CONNECT_S, ask
+
+#: Kept open, one for each worker that reports; beyond it they are made anew.
+CONNECTIONS_MAX = 64
+
+#: How long an answer may keep us waiting, beside the long poll's own wait.
 REQUEST_S = 30.0
 
 
@@ -61,43 +68,68 @@ class Backoff:
 
 
 class LedgerClient:
-    """The ledger's endpoints for this host.  A context manager, for one event loop."""
+    """The ledger's endpoints for this host; for threads."""
 
     def __init__(self, settings: LinkSettings) -> None:
-        self._base = f"{settings.url.rstrip('/')}/v1/hosts/{quote(settings.host, safe='')}"
-        context = ssl.create_default_context(cafile=settings.ca_file) if settings.ca_file else True
-        self._session = aiohttp.ClientSession(
-            headers={"X-Auth-Token": settings.token},
-            connector=aiohttp.TCPConnector(ssl=context),
-        )
+        url = urlsplit(settings.url)
+        self._base = f"{url.path.rstrip('/')}/v1/hosts/{quote(settings.host, safe='')}"
+        self._headers = {"X-Auth-Token": settings.token}
+        tls = {"ca_certs": settings.ca_file} if settings.ca_file else {}
+        self._pool = connection_from_url(settings.url, maxsize=CONNECTIONS_MAX, **tls)
+        self._pool.ConnectionCls = _telling(self._pool.ConnectionCls, self._remember)
+        self._lock = threading.Lock()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._closed = False
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
-
-    @property
-    def closed(self) -> bool:
-        return self._session.closed
-
-    async def call(
+    def call(
         self, method: str, path: str, body: Any = None, timeout_s: float = REQUEST_S
     ) -> tuple[int, dict[str, Any]]:
         """Status and JSON object of an answer that says something; LinkError to retry."""
+        headers, raw = self._headers, None
+        if body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
+            raw = json.dumps(body).encode()
+        timeout = Timeout(connect=CONNECT_S, read=timeout_s)
         try:
-            async with self._session.request(
-                method,
-                self._base + path,
-                json=body,
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ) as response:
-                raw = await response.content.read(ANSWER_MAX_BYTES + 1)
-                while len(raw) <= ANSWER_MAX_BYTES and (more := await response.content.readany()):
-                    raw += more
-                return response.status, _checked(response.status, raw)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise LinkError(f"ledger not reached: {type(error).__name__} {error}") from error
+            answer, told = ask(self._pool, method, self._base + path, headers, raw, timeout=timeout)
+        except OSError as error:
+            raise LinkError(f"ledger not reached: {error}") from error
+        return answer.status, _checked(answer.status, told)
+
+    def abort(self) -> None:
+        """End the calls under way, with LinkError."""
+        with self._lock:
+            for sock in self._sockets:
+                _shut(sock)
+
+    def close(self) -> None:
+        """The same, and no call is begun any more."""
+        self._closed = True
+        self.abort()
+        self._pool.close()
+
+    def _remember(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._sockets.add(sock)
+            if self._closed:
+                _shut(sock)
+
+
+def _shut(sock: socket.socket) -> None:
+    """Never closed under the thread that reads from it; and not by TLS, which would wait."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _telling(kind: Any, tell: Callable[[socket.socket], None]) -> Any:
+    """A pool's class of connections, that tells of each socket."""
+
+    class Connection(kind):  # type: ignore[misc]
+        def connect(self) -> None:
+            super().connect()
+            tell(self.sock)
+
+    return Connection
 
 
 def _checked(status: int, raw: bytes) -> dict[str, Any]:
@@ -110,8 +142,6 @@ def _checked(status: int, raw: bytes) -> dict[str, Any]:
         )
     if status >= 500 or status in (408, 429):  # noqa: PLR2004
         raise LinkError(f"the ledger answered HTTP {status}")
-    if len(raw) > ANSWER_MAX_BYTES:
-        raise LinkError(f"the ledger's answer has more than {ANSWER_MAX_BYTES} bytes")
     try:
         answer = json.loads(raw or b"{}")
     except ValueError as error:

@@ -13,9 +13,14 @@ bounded exponential back-off and jitter:
   seen.  After every loss it goes back to 0 and the ledger tells all that is
   unfinished; what is already under way is recognised by the executor.
 - the reports (`POST .../reports`), and the question who else uses a volume on this host
-  (`GET .../volumes/{id}/users`), from worker threads, which wait for the answer.
+  (`GET .../volumes/{id}/users`), each by the worker thread that has it and needs the answer.
 
 Progress (`POST .../progress`) is told once and may get lost.
+
+Two threads of the line's own register and poll; nothing goes through an event loop, for
+each hand-over between threads costs more than the call.  What they share is under
+`_state`.  Whoever loses the ledger begins a new `_life`: a poll of a former one is ended,
+and what it brings does not move the cursor.
 
 The memory used does not depend on how long the ledger is away: nothing is polled
 while the executor's queue is full, and each worker holds one report.
@@ -23,12 +28,14 @@ while the executor's queue is full, and each worker holds one report.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from host_agent.context import Stopping
@@ -54,12 +61,14 @@ from host_agent.ports import PortError
 #: A changed inventory is sent at most this often.
 INVENTORY_PAUSE_S = 0.2
 #: An unchanged one is sent again after so long: what the ledger made of it may have
-#: changed meanwhile (a guest that came here while its former host still showed it).
+#: changed meanwhile (a guest that came here while its former host still showed it).  At
+#: the next look, if the ledger says that it could not look at something.
 REGISTER_AGAIN_S = 300.0
 
-_LOG = logging.getLogger(__name__)
+#: Progress that takes longer is not told: the step that tells it has better to do.
+PROGRESS_S = 2.0
 
-T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 
 class StaleEpochError(Exception):
@@ -74,7 +83,7 @@ class Runner(Protocol):
 
 
 class Link:
-    """One ledger, one host.  `run` until cancelled; `report`, `wake` from any thread."""
+    """One ledger, one host.  `run` until closed; all other methods from any thread."""
 
     def __init__(
         self,
@@ -83,122 +92,144 @@ class Link:
     ) -> None:
         self._settings = settings
         self._describe = describe
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ledger: LedgerClient | None = None
-        self._runner: Runner | None = None
+        self._ledger = LedgerClient(settings)
+        self._polls = LedgerClient(settings)  # apart, so that a poll can be ended alone
+        self._wanted = threading.Event()  # the inventory may have changed
+        self._closing = threading.Event()
+        self._state = threading.Condition()
         self._epoch: int | None = None
-        self._registered = asyncio.Event()
-        self._wanted = asyncio.Event()  # the inventory may have changed
-        self._closing = asyncio.Event()
+        self._registered = False
+        self._life = 0
         self._after = 0
-        self._polling: asyncio.Task[None] | None = None
         self._resync_backoff = self._backoff()
 
-    # --- for other threads --------------------------------------------------------------
+    # --- for runs -----------------------------------------------------------------------
 
     def is_current(self, epoch: int) -> bool:
         return epoch == self._epoch
 
     def wake(self) -> None:
         """The inventory may have changed."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wanted.set)
+        self._wanted.set()
 
     def resync(self) -> None:
         """Ask again for everything unfinished: a run was dropped without its end known."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._lose_later)
+        # With growing pauses: a command that is dropped each time must not spin.
+        later = threading.Timer(self._resync_backoff.next_s(), self._lost)
+        later.daemon = True
+        later.start()
 
     def report(self, report: Report) -> Verdict:
         """Deliver a report and return what the ledger says to it; raises Stopping."""
-        return self._wait_for(self._deliver, report)
+        status, answer = self._insist("POST", "/reports", report.to_wire())
+        if status == HTTPStatus.OK and isinstance(answer.get("continue"), bool):
+            self._resync_backoff.reset()
+            return Verdict.CONTINUE if answer["continue"] else Verdict.STOP
+        if answer.get("code") == "stale_epoch":
+            self._lost()
+        elif status != HTTPStatus.CONFLICT:
+            _LOG.error(
+                "the ledger does not take report %s/%d %s (HTTP %d %s): run dropped",
+                report.operation_id,
+                report.run,
+                report.step,
+                status,
+                answer.get("code"),
+            )
+        return Verdict.STALE
 
     def others(self, volume_id: str, attachment_id: str) -> list[str]:
         """Who else uses the volume on this host (ports.Users); raises Stopping."""
-        return self._wait_for(self._ask_users, volume_id, attachment_id)
+        path = f"/volumes/{quote(volume_id)}/users?attachment_id={quote(attachment_id)}"
+        status, answer = self._insist("GET", path)
+        servers = answer.get("servers")
+        if status == HTTPStatus.OK and isinstance(servers, list):
+            return servers
+        raise PortError(
+            ErrorKind.RETRYABLE,
+            "users_unknown",
+            f"The ledger does not say who else uses volume {volume_id} on this host "
+            f"(HTTP {status} {answer.get('code')}): is it of this agent's version?",
+        )
 
     def progress(self, command: Command, done_bytes: int, total_bytes: int) -> None:
-        """Tell how far a long step is, without waiting for it to arrive."""
-        if self._loop is not None and not self._loop.is_closed():
-            told = self._tell_progress(command, done_bytes, total_bytes)
-            asyncio.run_coroutine_threadsafe(told, self._loop)
-
-    def _wait_for(self, ask: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        if self._loop is None or self._loop.is_closed():
-            raise Stopping
-        future = asyncio.run_coroutine_threadsafe(ask(*args), self._loop)
-        try:
-            return future.result()
-        except (asyncio.CancelledError, TimeoutError):
-            raise Stopping from None
+        """Tell how far a long step is, if that can be told at once."""
+        body = {
+            "operation_id": command.operation_id,
+            "run": command.run,
+            "done_bytes": done_bytes,
+            "total_bytes": total_bytes,
+        }
+        with suppress(LinkError, Stopping):
+            self._call("POST", "/progress", body, timeout_s=PROGRESS_S)
 
     # --- life -----------------------------------------------------------------------------
 
-    async def run(self, runner: Runner, clear: Callable[[Release], None]) -> None:
-        """Hold the line until cancelled or closed; `runner` and `clear` do what comes over it."""
-        self._loop = asyncio.get_running_loop()
-        self._runner = runner
-        client = LedgerClient(self._settings)
-        async with client as self._ledger, asyncio.TaskGroup() as tasks:
+    def run(self, runner: Runner, clear: Callable[[Release], None]) -> None:
+        """Hold the line until closed; `runner` and `clear` do what comes over it."""
+        with ThreadPoolExecutor(2, thread_name_prefix="line") as threads:
             lines = [
-                tasks.create_task(self._keep_registered(clear), name="register"),
-                tasks.create_task(self._take_commands(), name="commands"),
+                threads.submit(self._keep_registered, runner, clear),
+                threads.submit(self._take_commands, runner),
             ]
-            await self._closing.wait()
-            for line in lines:
-                line.cancel()
+            wait(lines, return_when=FIRST_COMPLETED)
+            self.close()
+        for line in lines:
+            with suppress(Stopping):
+                line.result()
 
     def close(self) -> None:
         """End `run`; reports still undelivered raise Stopping in their threads."""
         self._closing.set()
+        self._wanted.set()
+        with self._state:
+            self._state.notify_all()
+        for client in (self._ledger, self._polls):
+            client.close()
 
     # --- registration -----------------------------------------------------------------------
 
-    async def _keep_registered(self, clear: Callable[[Release], None]) -> None:
+    def _keep_registered(self, runner: Runner, clear: Callable[[Release], None]) -> None:
         backoff = self._backoff()
         sent: Registration | None = None
         again_at = 0.0
-        clock = asyncio.get_running_loop().time
-        while True:
+        while not self._closing.is_set():
             self._wanted.clear()
             try:
-                registration = await asyncio.to_thread(self._describe)
-                known = registration == sent and self._registered.is_set()
-                if not known or clock() >= again_at:
-                    if release := await self._register(registration):
-                        await asyncio.to_thread(clear, release)
-                        await asyncio.sleep(backoff.next_s())  # then show what is left
+                registration = self._describe()
+                known = registration == sent and self._registered
+                if not known or time.monotonic() >= again_at:
+                    release, again = self._register(registration, runner)
+                    if release:
+                        clear(release)
+                        self._closing.wait(backoff.next_s())  # then show what is left
                         continue
-                    sent, again_at = registration, clock() + REGISTER_AGAIN_S
+                    sent, again_at = registration, time.monotonic()
+                    again_at += 0.0 if again else REGISTER_AGAIN_S
                 backoff.reset()
             except PortError as error:
                 _LOG.error("inventory not read, or leftovers not cleared: %s", error.message)
-                await asyncio.sleep(backoff.next_s())
+                self._closing.wait(backoff.next_s())
                 continue
-            except Stopping:
-                return
             except LinkError as error:
-                await self._pause(error, backoff)
+                self._pause(error, backoff)
                 continue
-            await self._until_wanted()
+            except Stopping:  # while leftovers were cleared: reports may still be delivered
+                self._closing.wait()
+            if self._wanted.wait(self._settings.inventory_interval_s):
+                self._closing.wait(INVENTORY_PAUSE_S)  # a burst of events is one change
 
-    async def _until_wanted(self) -> None:
-        try:
-            async with asyncio.timeout(self._settings.inventory_interval_s):
-                await self._wanted.wait()
-            await asyncio.sleep(INVENTORY_PAUSE_S)  # a burst of events is one change
-        except TimeoutError:
-            pass
-
-    async def _register(self, registration: Registration) -> Release:
-        """What is to be cleared before this host is registered; nothing: it is."""
-        _, answer = await self._call("PUT", "", registration.to_wire())
+    def _register(self, registration: Registration, runner: Runner) -> tuple[Release, bool]:
+        """What is to be cleared before this host is registered; nothing: it is.  And whether
+        the ledger could not look at something, and wants to be shown it again.
+        """
+        _, answer = self._call("PUT", "", registration.to_wire())
         epoch, fenced = answer.get("epoch"), answer.get("fenced")
         if not isinstance(epoch, int) or not isinstance(fenced, bool):
             raise LinkError("the ledger's answer to the registration has no epoch or fenced")
         if self._epoch != epoch:
             self._epoch = epoch
-            self._runs().forget_queued()  # given under another epoch
+            runner.forget_queued()  # given under another epoch
         if fenced:
             _LOG.warning(
                 "host %s is fenced: it gets no new work until an operator unfences it",
@@ -206,72 +237,76 @@ class Link:
             )
         if release := Release.from_wire(answer.get("release")):
             self._lost()
-        elif not self._registered.is_set():
-            self._after = 0
-            self._registered.set()
+            return release, False
+        with self._state:
+            first, self._registered = not self._registered, True
+            if first:
+                self._after = 0
+                self._state.notify_all()
+        if first:
             host, guests = self._settings.host, len(registration.guests)
             _LOG.info("registered as %s, epoch %d, %d guests", host, epoch, guests)
-        return release
+        return release, answer.get("again") is True
 
     def _lost(self) -> None:
         """Register again before anything else; a poll under way is of no use any more."""
-        self._registered.clear()
+        with self._state:
+            self._life += 1
+            self._registered = False
         self._wanted.set()
-        if self._polling is not None:
-            self._polling.cancel()
-
-    def _lose_later(self) -> None:
-        # With growing pauses: a command that is dropped each time must not spin.
-        asyncio.get_running_loop().call_later(self._resync_backoff.next_s(), self._lost)
+        self._polls.abort()
 
     # --- commands -----------------------------------------------------------------------------
 
-    async def _take_commands(self) -> None:
+    def _take_commands(self, runner: Runner) -> None:
         backoff = self._backoff()
-        while True:
-            await self._registered.wait()
-            self._polling = asyncio.create_task(self._poll(), name="poll")
+        while not self._closing.is_set():
+            with self._state:
+                self._state.wait_for(lambda: self._registered or self._closing.is_set())
+                life, after = self._life, self._after
             try:
-                await self._polling
+                self._poll(runner, life, after)
                 backoff.reset()
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise  # it is us who are cancelled, not only the poll
             except StaleEpochError:
                 _LOG.warning("the ledger raised this host's epoch: registering again")
                 self._lost()
-                await asyncio.sleep(backoff.next_s())
+                self._closing.wait(backoff.next_s())
             except LinkError as error:
-                self._lost()
-                await self._pause(error, backoff)
+                if life == self._life:  # else it was ended by whoever lost the ledger
+                    self._lost()
+                    self._pause(error, backoff)
 
-    async def _poll(self) -> None:
+    def _poll(self, runner: Runner, life: int, after: int) -> None:
         wait_s = self._settings.wait_s
-        query = f"/commands?after={self._after}&epoch={self._epoch}&wait_s={wait_s:g}"
-        status, answer = await self._call("GET", query, timeout_s=wait_s + REQUEST_S)
+        status, answer = self._polls.call(
+            "GET",
+            f"/commands?after={after}&epoch={self._epoch}&wait_s={wait_s:g}",
+            timeout_s=wait_s + REQUEST_S,
+        )
         if status == HTTPStatus.CONFLICT:
             raise StaleEpochError
-        commands, after = answer.get("commands"), answer.get("after")
-        if not isinstance(commands, list) or not isinstance(after, int):
+        commands, seen = answer.get("commands"), answer.get("after")
+        if not isinstance(commands, list) or not isinstance(seen, int):
             raise LinkError("the ledger's answer to the poll has no commands or after")
         for data in commands:
-            await self._accept(data)
-        self._after = after
+            self._accept(data, runner)
+        with self._state:
+            if life == self._life:
+                self._after = seen
 
-    async def _accept(self, data: Any) -> None:
+    def _accept(self, data: Any, runner: Runner) -> None:
         try:
             command = _command(data)
         except WireError as error:
             _LOG.error("a command of the ledger is not understood: %s", error)
-            await self._decline(data, str(error))
+            self._decline(data, str(error))
             return
         if not self.is_current(command.epoch):
             _LOG.warning("command %s of epoch %d ignored", command.id, command.epoch)
             return
-        await asyncio.to_thread(self._runs().submit, command)
+        runner.submit(command)
 
-    async def _decline(self, data: Any, why: str) -> None:
+    def _decline(self, data: Any, why: str) -> None:
         """Say so, if it can be made out whom to tell; else there is only the log."""
         try:
             report = Report.from_wire(
@@ -287,88 +322,35 @@ class Link:
             )
         except (WireError, TypeError, KeyError, IndexError):
             return
-        await self._deliver(report)
-
-    # --- reports --------------------------------------------------------------------------------
-
-    async def _deliver(self, report: Report) -> Verdict:
-        backoff = self._backoff()
-        while not self._closing.is_set():
-            try:
-                status, answer = await self._call("POST", "/reports", report.to_wire())
-            except LinkError as error:
-                await self._pause(error, backoff)
-                continue
-            if status == HTTPStatus.OK and isinstance(answer.get("continue"), bool):
-                self._resync_backoff.reset()
-                return Verdict.CONTINUE if answer["continue"] else Verdict.STOP
-            if answer.get("code") == "stale_epoch":
-                self._lost()
-            elif status != HTTPStatus.CONFLICT:
-                _LOG.error(
-                    "the ledger does not take report %s/%d %s (HTTP %d %s): run dropped",
-                    report.operation_id,
-                    report.run,
-                    report.step,
-                    status,
-                    answer.get("code"),
-                )
-            return Verdict.STALE
-        raise TimeoutError
-
-    # --- questions and progress -----------------------------------------------------------------
-
-    async def _ask_users(self, volume_id: str, attachment_id: str) -> list[str]:
-        path = f"/volumes/{quote(volume_id)}/users?attachment_id={quote(attachment_id)}"
-        backoff = self._backoff()
-        while not self._closing.is_set():
-            try:
-                status, answer = await self._call("GET", path)
-            except LinkError as error:
-                await self._pause(error, backoff)
-                continue
-            servers = answer.get("servers")
-            if status == HTTPStatus.OK and isinstance(servers, list):
-                return servers
-            raise PortError(
-                ErrorKind.RETRYABLE,
-                "users_unknown",
-                f"The ledger does not say who else uses volume {volume_id} on this host "
-                f"(HTTP {status} {answer.get('code')}): is it of this agent's version?",
-            )
-        raise TimeoutError
-
-    async def _tell_progress(self, command: Command, done_bytes: int, total_bytes: int) -> None:
-        body = {
-            "operation_id": command.operation_id,
-            "run": command.run,
-            "done_bytes": done_bytes,
-            "total_bytes": total_bytes,
-        }
-        with suppress(LinkError, TimeoutError):
-            await self._call("POST", "/progress", body)
+        self.report(report)
 
     # --- shared ---------------------------------------------------------------------------
 
-    async def _call(
+    def _insist(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+        """The ledger's answer, however long it is away; raises Stopping."""
+        backoff = self._backoff()
+        while True:
+            try:
+                return self._call(method, path, body)
+            except LinkError as error:
+                self._pause(error, backoff)
+
+    def _call(
         self, method: str, path: str, body: Any = None, timeout_s: float = REQUEST_S
     ) -> tuple[int, dict[str, Any]]:
-        assert self._ledger is not None, "run() has been started"
-        if self._ledger.closed:
-            raise TimeoutError("the agent stops")
-        return await self._ledger.call(method, path, body, timeout_s)
-
-    def _runs(self) -> Runner:
-        assert self._runner is not None, "run() has been started"
-        return self._runner
+        if self._closing.is_set():
+            raise Stopping
+        return self._ledger.call(method, path, body, timeout_s)
 
     def _backoff(self) -> Backoff:
         return Backoff(self._settings.backoff_first_s, self._settings.backoff_max_s)
 
-    async def _pause(self, error: LinkError, backoff: Backoff) -> None:
+    def _pause(self, error: LinkError, backoff: Backoff) -> None:
+        if self._closing.is_set():
+            return
         wait_s = self._settings.denied_retry_s if error.denied else backoff.next_s()
         _LOG.warning("%s; next try in %.1f s", error, wait_s)
-        await asyncio.sleep(wait_s)
+        self._closing.wait(wait_s)
 
 
 def _command(data: Any) -> Command:

@@ -67,7 +67,7 @@ class FileRecords(MutableMapping[str, Record]):
         try:
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "w") as out:
-                json.dump(vars(record), out, indent=1)
+                out.write(json.dumps(vars(record)))
                 out.flush()
                 os.fsync(out.fileno())
             draft.replace(path)

@@ -72,7 +72,7 @@ class SimulatedHypervisor:
     def copying(self, server_id: str, target: str) -> Job | None:
         domain = self.domain(server_id)
         disks = disk_xml.parse(domain.live_xml).disks if domain and domain.live_xml else ()
-        copied = any(disk_xml.mirror_of(disk.xml) for disk in disks if disk.target == target)
+        copied = any(disk.mirror for disk in disks if disk.target == target)
         return Job(0, 1 << 20) if copied else None
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -187,7 +187,7 @@ class SimulatedHypervisor:
         held, answer_lost = _lie("hold"), _lie("answer_lost")
         with self._store.edit() as state:
             guest = _free(_guest(state, server_id, live=True))
-            if any(disk_xml.mirror_of(disk.xml) for disk in disk_xml.parse(guest["live"]).disks):
+            if any(disk.mirror for disk in disk_xml.parse(guest["live"]).disks):
                 raise HypervisorError(Trouble.BUSY, "domain has an active block job")
             guest["job"] = {"uri": route.uri, "live": live, "persistent": persistent}
         failed = None if held else simulated_state.finish_move(self._store, server_id)
@@ -325,7 +325,7 @@ def _detached(domain: str, disk: str) -> str:
     found = next((d for d in disk_xml.parse(domain).disks if d.target == target), None)
     if found is None:
         raise HypervisorError(Trouble.DEVICE_MISSING, f"disk {target} not found")
-    if disk_xml.mirror_of(found.xml):
+    if found.mirror:
         raise HypervisorError(Trouble.BUSY, f"disk {target} is in an active block job")
     return disk_xml.without_disk(domain, target)
 

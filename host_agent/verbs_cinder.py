@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent import connection, masking
+from host_agent import connection
 from host_agent.cinder_flow import NewFlow, flow_of
 from host_agent.context import (
     Context,
@@ -66,7 +66,6 @@ def attachment_convert(ctx: Context, lane: Lane) -> dict[str, Any]:
     flow = NewFlow(ctx, lane)
     # As the list has it: asked for by itself, a row without connection is an error of Cinder's
     # where the volume's driver knows a format (NFS).
-    masking.learn(row.connection_info)
     info = row.connection_info or flow.refresh()
     disk = connect(ctx, lane, info)
     flow.complete(lane.device_name or "")
@@ -106,13 +105,20 @@ def attachment_delete(ctx: Context, lane: Lane) -> dict[str, Any]:
 
 
 def volume_wait_ready(ctx: Context, lane: Lane) -> dict[str, Any]:
-    """Wait until the volume is provisioned (S1, attach, third step)."""
-    wait_until(ctx, lane.volume_id, _is_ready)
+    """Wait until the volume is provisioned (S1, attach, third step).
+
+    It mostly is already when the run takes its locks, and does not cease to be.
+    """
+    if lane.volume_id not in ctx.ready:
+        wait_until(ctx, lane.volume_id, _is_ready)
     return {}
 
 
 def wait_until(ctx: Context, volume_id: str, is_ready: Callable[[VolumeView], bool]) -> VolumeView:
-    """Poll Cinder; FINAL `volume_error`, `cancelled`, or `volume_not_ready` at the deadline."""
+    """Poll Cinder; FINAL `volume_error`, `cancelled`, or `volume_not_ready` at the deadline.
+
+    Waiting can be long, so attachments seen before it are looked at again after it.
+    """
     end = ctx.clock.now() + ctx.waits.ready_deadline_s
     while True:
         volume = ctx.cinder.volume(volume_id)
@@ -121,6 +127,8 @@ def wait_until(ctx: Context, volume_id: str, is_ready: Callable[[VolumeView], bo
                 "volume_error",
                 f"Volume {volume_id} is in status {volume.status!r} in Cinder: see its messages.",
             )
+        if _is_ready(volume):
+            ctx.ready.add(volume_id)
         if is_ready(volume):
             return volume
         if ctx.watch.cancelled():
@@ -131,6 +139,7 @@ def wait_until(ctx: Context, volume_id: str, is_ready: Callable[[VolumeView], bo
                 f"Volume {volume_id} was not ready after {ctx.waits.ready_deadline_s:g} s: status "
                 f"{volume.status!r}, service_uuid {'set' if volume.service_uuid else 'not set'}.",
             )
+        ctx.attachments.clear()
         ctx.clock.wait(ctx.waits.ready_poll_s)
 
 

@@ -29,6 +29,7 @@ class FakeLedger:
     def __init__(self) -> None:
         self.epoch = 1
         self.fenced = False
+        self.again = False  # a guest could not be looked at
         self.commands: dict[str, Command] = {}
         self.next_step: dict[str, int] = {}
         self.reports: list[Report] = []
@@ -121,6 +122,7 @@ class FakeLedger:
         said = Registration.from_wire(await request.json())
         self.registrations.append(said)
         told = {"host": request.match_info["host"], "epoch": self.epoch, "fenced": self.fenced}
+        told["again"] = self.again
         if self.release is not None:
             told["release"] = self.release(said)
         return web.json_response(told)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -71,16 +70,14 @@ class Agent:
 
     @contextmanager
     def running(self) -> Iterator[Agent]:
-        line = self.link.run(self.executor, self.leftovers.clear)
-        thread = threading.Thread(target=lambda: asyncio.run(line))
+        thread = threading.Thread(target=self.link.run, args=(self.executor, self.leftovers.clear))
         self.executor.start()
         thread.start()
         try:
             yield self
         finally:
             self.executor.stop(1.0)
-            assert self.link._loop is not None
-            self.link._loop.call_soon_threadsafe(self.link.close)
+            self.link.close()
             thread.join(WAIT_S)
             assert not thread.is_alive()
             assert self.executor.stop(WAIT_S)
@@ -149,6 +146,19 @@ def test_an_unchanged_inventory_is_sent_again_after_a_while(
     eventually(lambda: len(fake_ledger.registrations) == 2, "the new guest")
     agent.link.wake()
     eventually(lambda: len(fake_ledger.registrations) >= 3, "the same again")
+    assert fake_ledger.registrations[-1] == fake_ledger.registrations[-2]
+
+
+def test_what_the_ledger_could_not_look_at_is_shown_at_the_next_look(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    fake_ledger.again = True
+    agent.bench.server()
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.registrations) == 2, "the new guest")
+    fake_ledger.again = False
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.registrations) == 3, "the same again")
     assert fake_ledger.registrations[-1] == fake_ledger.registrations[-2]
 
 

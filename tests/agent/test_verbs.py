@@ -12,6 +12,7 @@ from host_agent.simulated_state import (
     connected_paths,
     plugged,
 )
+from host_agent.verbs_cinder import wait_until
 from ledger.simulation.cinder_direct import DirectCinder
 from tests.agent.bench import ATTACH, DETACH, Bench
 
@@ -149,6 +150,47 @@ def test_missing_attachment_is_final(bench: Bench) -> None:
         with pytest.raises(PortError) as raised:
             bench.run(lane, verb)
         assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "attachment_gone")
+
+
+# --- what a run remembers -----------------------------------------------------------------
+
+
+def test_a_run_asks_cinder_nothing_twice_and_looks_at_what_it_did(bench: Bench) -> None:
+    lane, context = bench.lane(), bench.context()
+    bench.calls.clear()
+    wait_until(context, lane.volume_id, lambda _volume: True)  # as it takes its locks
+    bench.run(lane, *ATTACH, context=context)
+    asked = [call.removeprefix("cinder.") for call in bench.calls if call.startswith("cinder.")]
+    assert asked == [
+        *("volume", "attachment", "attachment_update"),
+        *("attachment_complete", "attachment"),
+    ]
+
+
+def test_a_run_that_had_to_wait_does_not_connect_by_what_it_saw_before(bench: Bench) -> None:
+    lane, context = bench.lane(), bench.context()
+    bench.run(lane, Verb.ATTACHMENT_UPDATE, context=context)
+    volume = bench.model.volume(lane.volume_id)
+    volume.status = "creating"
+
+    def passing(seconds: float) -> None:
+        bench.clock.time += seconds
+        volume.status = "attaching"
+        bench.model.attachment_delete(lane.attachment_id or "")
+
+    bench.clock.wait = passing  # type: ignore[method-assign]
+    with pytest.raises(PortError, match="does not exist"):
+        bench.run(lane, Verb.VOLUME_WAIT_READY, Verb.VOLUME_CONNECT, context=context)
+    assert connected_paths(bench.store) == set()
+
+
+def test_an_attachment_that_is_gone_when_it_is_completed_is_told_as_such(bench: Bench) -> None:
+    lane, context = bench.lane(), bench.context()
+    bench.run(lane, *BEFORE[Verb.ATTACHMENT_COMPLETE], context=context)
+    bench.model.attachment_delete(lane.attachment_id or "")
+    with pytest.raises(PortError) as raised:
+        bench.run(lane, Verb.ATTACHMENT_COMPLETE, context=context)
+    assert raised.value.code == "attachment_gone"
 
 
 # --- volume_wait_ready ----------------------------------------------------------------

@@ -47,6 +47,7 @@ SERVICE = {
 }
 AGENT = {
     ("host_agent.executor", "Executor._run"): "agent",
+    ("host_agent.ledger_client", "LedgerClient.call"): "agent: its line to the ledger",
     ("host_agent.cinder_session", "Caller._call"): "Cinder's client",
     ("host_agent.cinder_session", "Caller._once"): "Cinder's client",
     ("host_agent.simulated_state", "Store.read"): "simulated host",
@@ -62,7 +63,7 @@ SEAMS = {"ledger": SERVICE, "host_agent": AGENT}
 #: What a thread does outside of all seams, by what its name begins with.
 THREADS = {
     "ledger": {"MainThread": "HTTP", "projections": "projection", "": "threads"},
-    "host_agent": {"MainThread": "agent: its line to the ledger", "": "agent"},
+    "host_agent": {"line": "agent: its line to the ledger", "": "agent"},
 }
 
 
