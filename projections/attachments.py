@@ -7,34 +7,22 @@ than the truth, which is what an audit needs.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from aggregates.attachment import Attachment, AttachmentState
+from aggregates.attachment import Attachment
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _STATE_AFTER = {kind.TOPIC: state.value for kind, (_, state) in Attachment.TRANSITIONS.items()}
 
 
 def _fold(row: Row | None, event: LoggedEvent) -> Row:
-    body = event.body
+    topic = event.topic
     row = {**(row or _new(event)), **event.stamp}
-    row["state"] = _STATE_AFTER.get(event.topic, row.get("state"))
+    row["state"] = _STATE_AFTER.get(topic) or row["state"]
     if event.operation_id is not None:
         row["operation_id"] = event.operation_id
-    match event.topic:
-        case Attachment.VolumeRenamed.TOPIC:
-            row["volume_id"] = body["volume_id"]
-        case Attachment.ConnectorUpdated.TOPIC:
-            row.update(
-                host=body["host"], driver=body["driver"], target_digest=body["target_digest"]
-            )
-            row["spans"] = _opened(row["spans"], event)
-        case Attachment.Connected.TOPIC:
-            row["device_path"] = body["device_path"]
-        case Attachment.Disconnected.TOPIC | Attachment.Deleted.TOPIC:
-            row["spans"] = _closed(row["spans"], event)
-    if row["state"] == AttachmentState.DELETED:
-        row["ended_at"] = event.recorded_at
+    if topic in _CHANGES:
+        row.update(_CHANGES[topic](row, event))
     return row
 
 
@@ -49,20 +37,28 @@ def _new(event: LoggedEvent) -> Row:
     }
 
 
-def _opened(spans: list[Row], event: LoggedEvent) -> list[Row]:
-    host = event.body["host"]
-    if any(span["host"] == host and span["to_position"] is None for span in spans):
-        return spans
+def _connector(row: Row, event: LoggedEvent) -> Row:
+    changed = {name: event.body[name] for name in ("host", "driver", "target_digest")}
+    if any(span["host"] == changed["host"] for span in row["spans"] if _open(span)):
+        return changed
     begun = {"from_position": event.position, "from_at": event.recorded_at.isoformat()}
-    return [*spans, {"host": host, **begun, "to_position": None, "to_at": None}]
+    span = {"host": changed["host"], **begun, "to_position": None, "to_at": None}
+    return {**changed, "spans": [*row["spans"], span]}
 
 
-def _closed(spans: list[Row], event: LoggedEvent) -> list[Row]:
-    end: dict[str, Any] = {
-        "to_position": event.position,
-        "to_at": event.recorded_at.isoformat(),
-    }
-    return [{**span, **end} if span["to_position"] is None else span for span in spans]
+def _released(row: Row, event: LoggedEvent) -> Row:
+    if not any(map(_open, row["spans"])):
+        return {}
+    end = {"to_position": event.position, "to_at": event.recorded_at.isoformat()}
+    return {"spans": [{**span, **end} if _open(span) else span for span in row["spans"]]}
+
+
+def _deleted(row: Row, event: LoggedEvent) -> Row:
+    return {**_released(row, event), "ended_at": event.recorded_at}
+
+
+def _open(span: Row) -> bool:
+    return span["to_position"] is None
 
 
 def _spans(row: Row) -> list[Row]:
@@ -70,10 +66,18 @@ def _spans(row: Row) -> list[Row]:
     return [{**common, **span} for span in row["spans"]]
 
 
+_CHANGES: dict[str, Callable[[Row, LoggedEvent], Row]] = {
+    Attachment.VolumeRenamed.TOPIC: lambda _, event: {"volume_id": event.body["volume_id"]},
+    Attachment.ConnectorUpdated.TOPIC: _connector,
+    Attachment.Connected.TOPIC: lambda _, event: {"device_path": event.body["device_path"]},
+    Attachment.Disconnected.TOPIC: _released,
+    Attachment.Deleted.TOPIC: _deleted,
+}
+
 ATTACHMENTS = Projection(
     table="attachments",
     key="attachment_id",
-    topics=frozenset({*_STATE_AFTER, Attachment.VolumeRenamed.TOPIC}),
+    topics=frozenset({*_STATE_AFTER, *_CHANGES}),
     key_of=originator,
     fold=_fold,
     derived=(Derived("spans", _spans),),

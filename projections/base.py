@@ -79,8 +79,9 @@ def upcast(topic: str, body: dict[str, Any]) -> dict[str, Any]:
     """
     version = body.pop("class_version", 1)
     kind, newest = _class_of(topic)
-    for old in range(version, newest):
-        getattr(kind, f"upcast_v{old}_v{old + 1}")(body)
+    if version < newest:
+        for old in range(version, newest):
+            getattr(kind, f"upcast_v{old}_v{old + 1}")(body)
     return body
 
 

@@ -4,8 +4,8 @@ Theory of operation.  `tracking` says how far each projection is.  A step reads 
 events once for all projections that stand at the same position, folds them in memory, and
 writes rows and positions in one statement, which does so only for those that are still
 where they were folded from.  So any number of processes may try, and each event is folded
-into each projection exactly once.  One event or twenty thousand, it is the same step: two
-round trips, and one more for each projection of which rows have to be read.
+into each projection exactly once.  One event or many thousands, it is the same step: reads,
+one for a few events, and a write; and a read for each projection of which rows are needed.
 
 Projections that stand elsewhere (new, or held back) are groups of their own, and stop at
 the position of the next group so as to become one with it.
@@ -27,14 +27,18 @@ from typing import Any
 import psycopg
 
 import sql
+from projections import news
 from projections.base import Projection
 from projections.detached import refuse_detached
 from projections.reader import Reader
-from projections.tables import Mark, ProjectionError, Tables, advance, prepare
+from projections.tables import Change, ProjectionError, Tables, prepare
+from projections.writes import Mark, advance
 
 log = logging.getLogger(__name__)
 
-BATCH_POSITIONS = 20_000
+READ_POSITIONS = 5_000  # at a time
+STEP_POSITIONS = 200_000  # written at a time, at most
+STEP_ROWS = 3_000  # the same, about; a row that changes often meanwhile is written once
 HOLD_FIRST_S = 1.0
 HOLD_MAX_S = 60.0
 _END = 2**63 - 1
@@ -60,10 +64,12 @@ class Projector:
         reader: Reader | None = None,
     ) -> None:
         self._connection = connection
+        self._cursor = psycopg.RawCursor(connection)
         self._projections = {projection.name: projection for projection in projections}
         self._tables = {each.name: Tables(connection, each) for each in projections}
         self._names = sorted(self._projections)
         self._reader = reader or Reader(connection, projections)
+        self._seen = reader is None  # what a rebuild writes, nobody sees yet
         self.holds: dict[str, Hold] = {}  # the projections that an event of theirs holds back
         self.beaten = False  # in the last step, another process was faster
         prepare(connection)
@@ -146,19 +152,14 @@ class Projector:
 
     def _advance(self, names: list[str], after: int, until: int) -> bool:
         """Read, fold and write one batch; False if none moved."""
-        until = min(until, after + BATCH_POSITIONS)
-        self.head, events = self._reader.read(after, until)
-        to = min(until, self.head)
+        marks = {name: self._marks[name] for name in names}
+        changes = {name: Change({}, {}) for name in names}
+        to = self._fold(marks, changes, after, min(until, after + STEP_POSITIONS))
         if to <= after:
             return False
-        marks = {name: self._marks[name] for name in names}
-        changes = {}
-        for name, mark in marks.items():
-            topics = self._projections[name].topics
-            mine = [event for event in events if event.topic in topics]
-            changes[name] = self._tables[name].fold(mark, mine)
         new = [one for name in names for one in self._tables[name].replacements(changes[name])]
-        ours = advance(self._connection, marks, to, new)
+        told = news.text_of(names, after, to, new) if self._seen else ""
+        ours = advance(self._cursor, marks, to, new, told)
         for name in ours:
             self._marks[name] = Mark(to, marks[name].rebuilds)
             self._tables[name].keep(changes[name], self._marks[name])
@@ -166,6 +167,23 @@ class Projector:
             self.beaten |= not ours  # if each got a part, nobody is to leave it to the other
             self.look()
         return any(self._marks[name] != marks[name] for name in names)
+
+    def _fold(
+        self, marks: dict[str, Mark], changes: dict[str, Change], after: int, until: int
+    ) -> int:
+        """Add the next events to `changes`, until there are enough rows; how far it came."""
+        to, rows = after, 0
+        while to < until and rows < STEP_ROWS:
+            end = min(until, to + READ_POSITIONS)
+            self.head, events = self._reader.read(to, end)
+            for name, mark in marks.items():
+                topics = self._projections[name].topics
+                mine = [event for event in events if event.topic in topics]
+                self._tables[name].fold(mark, mine, changes[name])
+            if self.head < end:
+                return max(to, self.head)
+            to, rows = end, sum(len(change.new) for change in changes.values())
+        return to
 
     def _run(self, query: str, /, **parameters: Any) -> list[Any]:
         cursor = self._connection.execute(sql.query("projections", query), parameters or None)

@@ -58,6 +58,7 @@ class Queries:
     # --- servers and their volumes ------------------------------------------------------
 
     async def instance(self, server_id: str) -> Row | None:
+        """With the last contact of its host's agent, `host_seen_at` (None: never)."""
         return await self._one("instance", server_id=server_id)
 
     async def instances(
@@ -135,6 +136,9 @@ class Queries:
     # --- operations and hosts -----------------------------------------------------------
 
     async def operation(self, operation_id: str) -> Row | None:
+        """With its `progress`: how far its long steps have come, by run; and the project that
+        its server is of (`owner_id`).
+        """
         return await self._one("operation", operation_id=operation_id)
 
     async def operations(
@@ -195,10 +199,6 @@ class Queries:
         return await self._all(
             "moves", flows=list(flows), server_id=server_id, after=after, limit=limit
         )
-
-    async def progress(self, operation_id: str) -> list[Row]:
-        """How far the long steps of an operation have come, by run."""
-        return await self._all("progress", operation_id=operation_id)
 
     async def note_progress(
         self, host: str, operation_id: str, run: int, done_bytes: int, total_bytes: int
@@ -395,9 +395,12 @@ class Queries:
         return await self._fetch(text, parameters)
 
     async def _fetch(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
-        async with (
-            self._pool.connection() as connection,
-            connection.cursor(row_factory=dict_row) as cursor,
-        ):
+        # Without context managers: in autocommit there is nothing to end but the loan; and
+        # without `description`, which makes objects of the columns: two fifths of a read.
+        connection = await self._pool.getconn()
+        try:
+            cursor = connection.cursor(row_factory=dict_row)
             await cursor.execute(text, parameters or None)
-            return await cursor.fetchall() if cursor.description else []
+            return [] if cursor.rownumber is None else await cursor.fetchall()
+        finally:
+            await self._pool.putconn(connection)

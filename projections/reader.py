@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import orjson
 import psycopg
+from psycopg import sql as compose
 
 import sql
 from projections.base import LoggedEvent, Projection, upcast
-from projections.tables import array
 
+AHEAD = 8  # reads, while a batch is written
 _HEAD = 4  # the column of `events` that has the head of the log in its first row
 
 
@@ -30,20 +31,28 @@ class Reader:
     def __init__(
         self, connection: psycopg.Connection[Any], projections: Sequence[Projection]
     ) -> None:
-        self._connection = connection
-        self._topics = array(sorted(frozenset().union(*(each.topics for each in projections))))
+        self._cursor = connection.cursor(binary=True)
+        topics = sorted(frozenset().union(*(each.topics for each in projections)))
+        text: Any = sql.query("projections", "events").decode()
+        self._query = compose.SQL(text).format(topics=compose.Literal(topics)).as_bytes(connection)
 
     def read(self, after: int, until: int) -> Batch:
         """What comes after one position up to another, or the head."""
-        with self._connection.cursor(binary=True) as cursor:
-            parameters = {"after": after, "until": until, "topics": self._topics}
-            # In order already, which costs nothing to make sure of, but no promise of UNION's.
-            head, *rows = sorted(cursor.execute(sql.query("projections", "events"), parameters))
-        return Batch(head[_HEAD], [_decoded(row) for row in rows])
+        parameters = {"after": after, "until": until}
+        # In order already, which costs nothing to make sure of, but no promise of UNION's.
+        head, *rows = sorted(self._cursor.execute(self._query, parameters))
+        bodies = orjson.loads(b"[%b]" % b",".join([row[-1] for row in rows]))
+        events = [
+            LoggedEvent(position, at, topic, id_, version, host, operation, upcast(topic, body))
+            for (position, at, topic, id_, version, host, operation, _), body in zip(
+                rows, bodies, strict=True
+            )
+        ]
+        return Batch(head[_HEAD], events)
 
 
 class ReaderAhead(Reader):
-    """Reads what comes next while the last batch is folded and written, in `thread`."""
+    """Reads what comes next while the last events are folded and written, in `thread`."""
 
     def __init__(
         self,
@@ -53,18 +62,19 @@ class ReaderAhead(Reader):
     ) -> None:
         super().__init__(connection, projections)
         self._thread = thread
-        self._asked: tuple[int, int] | None = None
-        self._answer: Future[Batch]
+        self._answers: dict[tuple[int, int], Future[Batch]] = {}  # in the order of positions
 
     def read(self, after: int, until: int) -> Batch:
-        if self._asked != (after, until):
-            self._answer = self._thread.submit(super().read, after, until)
-        batch = self._answer.result()
-        self._asked = until, until + (until - after)
-        if batch.head >= self._asked[1]:  # all of it is there
-            self._answer = self._thread.submit(super().read, *self._asked)
-        else:
-            self._asked = None
+        answer = self._answers.pop((after, until), None)
+        if answer is None:
+            self._answers.clear()
+            answer = self._thread.submit(super().read, after, until)
+        batch, size = answer.result(), until - after
+        for nth in range(len(self._answers), AHEAD):
+            begin = until + nth * size
+            if begin + size <= batch.head:  # all of it is there
+                ahead = self._thread.submit(super().read, begin, begin + size)
+                self._answers[begin, begin + size] = ahead
         return batch
 
 
@@ -76,7 +86,3 @@ def reading_ahead(
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as thread:
         connection.execute(sql.query("projections", "session"))
         yield ReaderAhead(connection, projections, thread)
-
-
-def _decoded(row: tuple[Any, ...]) -> LoggedEvent:
-    return LoggedEvent._make((*row[:-1], upcast(row[2], orjson.loads(row[-1]))))

@@ -2,15 +2,15 @@
 
 A kept row is right as long as `tracking` says what we left there (`Mark`): nobody else has
 been at the tables then.  So a projection that is followed by one process, or rebuilt, reads
-only the rows that have not changed for long, and its writes are one statement per table.
+only the rows that have not changed for long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, LiteralString, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 import psycopg
@@ -21,10 +21,10 @@ from psycopg.types.string import TextLoader
 
 import sql
 from projections.base import LoggedEvent, Projection, Row, originator
+from projections.writes import Mark, Place, Replacement, array, columns
 
 ROWS_KEPT_MAX = 2_000  # of each projection; at times twice as many, 45 MB in all
 Rows = dict[str, Row | None]  # by key
-_NUL, _REPLACEMENT = b"\\u0000", b"\\ufffd"  # PostgreSQL's text has no NUL
 
 
 class ProjectionError(Exception):
@@ -37,13 +37,6 @@ class ProjectionError(Exception):
         self.position = position
 
 
-class Mark(NamedTuple):
-    """Where a projection stands, and how often it was made anew."""
-
-    position: int
-    rebuilds: int
-
-
 class Change(NamedTuple):
     """The rows that a batch of events concerns, as they are and as they will be."""
 
@@ -51,33 +44,10 @@ class Change(NamedTuple):
     new: Rows
 
 
-class Place(NamedTuple):
-    """A table of a projection, and how its rows are found."""
-
-    projection: LiteralString
-    table: LiteralString
-    key: LiteralString
-    key_type: LiteralString
-
-
-class Replacement(NamedTuple):
-    """New rows for a table, in the place of those of some keys."""
-
-    place: Place
-    gone: list[str]
-    rows: list[Row]
-
-
 def prepare(connection: psycopg.BaseConnection[Any]) -> None:
     """Make a connection's rows what folds expect: ids as strings, JSON parsed."""
     connection.adapters.register_loader("uuid", TextLoader)
     set_json_loads(orjson.loads, connection)
-
-
-def array(items: Iterable[str]) -> str:
-    """An array in PostgreSQL's text form: psycopg would look at each item for its type."""
-    escaped = [item.replace("\\", "\\\\").replace('"', '\\"') for item in items]
-    return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
 
 
 class Tables:
@@ -88,9 +58,14 @@ class Tables:
         self._projection = projection
         self._mark: Mark | None = None
         self._kept: Rows = {}
+        name, key, type_ = projection.table, projection.key, projection.key_type
+        self._place, *self._derived = (
+            Place(name, table, key, type_, columns(connection, table))
+            for table in (name, *(derived.table for derived in projection.derived))
+        )
 
-    def fold(self, mark: Mark, events: list[LoggedEvent]) -> Change:
-        """What the next events do to the rows of a projection that stands at `mark`.
+    def fold(self, mark: Mark, events: Sequence[LoggedEvent], change: Change) -> None:
+        """Add what the next events do to the rows of a projection that stands at `mark`.
 
         Raises ProjectionError for the event that cannot be folded.
         """
@@ -98,8 +73,8 @@ class Tables:
             self._kept.clear()
         projection, kept = self._projection, self._kept
         new_aggregates = projection.key_of is originator
+        old, new = change
         keys: list[str] = []
-        old: Rows = {}
         unknown: set[str] = set()
         event: LoggedEvent | None = None
         try:
@@ -107,11 +82,13 @@ class Tables:
                 key = projection.key_of(event)
                 keys.append(key)
                 if key not in old:
-                    old[key] = kept.get(key)
+                    old[key] = new[key] = kept.get(key)
                     if key not in kept and not (new_aggregates and event.originator_version == 1):
                         unknown.add(key)
-            old.update(self._stored(unknown))
-            new, fold = dict(old), projection.fold
+            stored = self._stored(unknown)
+            old.update(stored)
+            new.update(stored)
+            fold = projection.fold
             for key, event in zip(keys, events, strict=True):
                 new[key] = fold(new[key], event)
         except psycopg.Error:
@@ -119,13 +96,12 @@ class Tables:
         except Exception as error:
             assert event is not None
             raise ProjectionError(projection.name, event.position, event.topic) from error
-        return Change(old, new)
 
     def _stored(self, keys: set[str]) -> Rows:
         """The rows of these keys, as far as there are any."""
         if not keys:
             return {}
-        text = _load(self._place(self._projection.table))
+        text = _load(self._place)
         with self._connection.cursor(row_factory=dict_row) as cursor:
             rows = cursor.execute(text, {"keys": array(keys)}).fetchall()
         return {row[self._projection.key]: row for row in rows}
@@ -135,8 +111,8 @@ class Tables:
         gone = [key for key, row in change.old.items() if row is not None]
         rows = [row for row in change.new.values() if row is not None]
         if gone or rows:
-            yield Replacement(self._place(self._projection.table), gone, rows)
-        for derived in self._projection.derived:
+            yield Replacement(self._place, gone, rows)
+        for derived, place in zip(self._projection.derived, self._derived, strict=True):
             gone, rows = [], []
             for key, row in change.new.items():
                 last = change.old[key]
@@ -147,7 +123,7 @@ class Tables:
                     if before:
                         gone.append(key)
             if gone or rows:
-                yield Replacement(self._place(derived.table), gone, rows)
+                yield Replacement(place, gone, rows)
 
     def keep(self, change: Change, mark: Mark) -> None:
         """The change is written, and the projection at `mark`."""
@@ -159,60 +135,16 @@ class Tables:
             oldest = len(self._kept) - ROWS_KEPT_MAX
             self._kept = dict(islice(self._kept.items(), oldest, None))
 
-    def _place(self, table: LiteralString) -> Place:
-        return Place(self._projection.table, table, self._projection.key, self._projection.key_type)
-
-
-def advance(
-    connection: psycopg.Connection[Any],
-    marks: dict[str, Mark],
-    to: int,
-    replacements: Sequence[Replacement],
-) -> list[str]:
-    """Bring projections that are all at one position to another, with their rows.
-
-    Returns those for which this was done: not those that are not at their mark any more, or
-    that another process is writing now.
-    """
-    parameters: dict[str, Any] = {
-        "names": array(marks),
-        "rebuilds": array(str(mark.rebuilds) for mark in marks.values()),
-        "after": next(iter(marks.values())).position,
-        "to": to,
-    }
-    for nth, (_, gone, rows) in enumerate(replacements):
-        parameters[f"gone_{nth}"] = array(gone)
-        document = orjson.dumps(rows).replace(_NUL, _REPLACEMENT).decode()
-        parameters[f"rows_{nth}"] = document
-    text = _advance(tuple(replacement.place for replacement in replacements))
-    return [name for (name,) in connection.execute(text, parameters)]
-
-
-@cache
-def _advance(places: tuple[Place, ...]) -> bytes:
-    """One statement for all the tables, so that it is one round trip and one transaction."""
-    one: Any = sql.query("projections", "replace").decode().rstrip(";")
-    changes = [
-        compose.SQL(one).format(
-            nth=compose.SQL(str(nth)),
-            name=compose.Literal(place.projection),
-            **_identifiers(place),
-        )
-        for nth, place in enumerate(places)
-    ]
-    whole: Any = sql.query("projections", "advance").decode()
-    return compose.SQL(whole).format(changes=compose.SQL("\n").join(changes)).as_bytes()
-
 
 @cache
 def _load(place: Place) -> bytes:
     text: Any = sql.query("projections", "load").decode()
-    return compose.SQL(text).format(**_identifiers(place)).as_bytes()
-
-
-def _identifiers(place: Place) -> dict[str, compose.Composable]:
-    return {
-        "table": compose.Identifier(place.table),
-        "key": compose.Identifier(place.key),
-        "type": compose.SQL(place.key_type),
-    }
+    return (
+        compose.SQL(text)
+        .format(
+            table=compose.Identifier(place.table),
+            key=compose.Identifier(place.key),
+            type=compose.SQL(place.key_type),
+        )
+        .as_bytes()
+    )

@@ -52,6 +52,7 @@ def queries(group: str) -> dict[str, Query]:
     return parse(path.read_text(), path.name)
 
 
+@cache
 def query(group: str, name: str) -> bytes:
     """The text of one query, as psycopg takes static SQL: as bytes."""
     return queries(group)[name].text.encode()

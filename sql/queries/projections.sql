@@ -35,7 +35,8 @@ SELECT name, coalesce(t.position, 0) AS position,
 
 -- name: events
 -- The next events of some topics, in order, after a row with the head of the log at that
--- moment in place of a version.  Range scan of the primary key.
+-- moment in place of a version.  Range scan of the primary key.  The topics are a constant,
+-- for only then PostgreSQL looks them up by hash: most events may be others.
 SELECT 0::bigint AS position, NULL::timestamptz AS recorded_at, NULL::text AS topic,
        NULL::text AS originator_id, position AS originator_version, NULL::text AS host,
        NULL::text AS operation_id, NULL::bytea AS body
@@ -45,7 +46,7 @@ UNION ALL
     SELECT position, recorded_at, topic, originator_id::text, originator_version, host,
            operation_id::text, body
       FROM events
-     WHERE position > %(after)s AND position <= %(until)s AND topic = ANY(%(topics)s::text[])
+     WHERE position > %(after)s AND position <= %(until)s AND topic = ANY({topics})
      ORDER BY position
 );
 
@@ -56,39 +57,51 @@ SELECT * FROM {table} WHERE {key} = ANY(%(keys)s::{type}[]);
 -- name: advance
 -- Records how far projections have come, with their rows ({changes} are `replace`, once for
 -- each table), and tells everybody: of those that are still where these rows were folded
--- from.  What another process is writing right now is left out, not waited for.
+-- from.  What another process is writing right now is left out, not waited for; then nobody
+-- can say what has moved ($5).
 WITH mine AS (
     SELECT t.projection
-      FROM unnest(%(names)s::text[], %(rebuilds)s::int[]) AS expected (projection, rebuilds)
+      FROM unnest($1::text[], $2::int[]) AS expected (projection, rebuilds)
       JOIN tracking AS t USING (projection, rebuilds)
-     WHERE t.position = %(after)s
+     WHERE t.position = $3
      ORDER BY t.projection
        FOR UPDATE OF t SKIP LOCKED
 ),
 {changes}
 moved AS (
-    UPDATE tracking SET position = %(to)s
+    UPDATE tracking SET position = $4
      WHERE projection = ANY(ARRAY(SELECT projection FROM mine))
     RETURNING projection
 ),
 told AS (
-    SELECT pg_notify('ledger_projected', '') WHERE EXISTS (SELECT FROM moved)
+    SELECT pg_notify(
+               'ledger_projected', CASE WHEN count(*) = cardinality($1::text[]) THEN $5 ELSE '' END)
+      FROM moved HAVING count(*) > 0
 )
 SELECT moved.projection FROM moved LEFT JOIN told ON true;
 
 -- name: replace
--- A part of `advance`: rows from JSON in the place of those of some keys; the table's own
--- columns say how to read it.  The deletion is counted so as to come first.
+-- A part of `advance`: rows, given as an array for each column, in the place of those of some
+-- keys.  The arrays are gone through in step, without a table made of each as behind FROM.  The
+-- deletion is counted so as to come first.
 gone_{nth} AS (
     DELETE FROM {table}
-     WHERE {key} = ANY(%(gone_{nth})s::{type}[]) AND {name} IN (SELECT projection FROM mine)
+     WHERE {key} = ANY({gone}) AND EXISTS (SELECT FROM mine WHERE projection = {name})
     RETURNING 1
 ),
 new_{nth} AS (
-    INSERT INTO {table}
-    SELECT given.* FROM json_populate_recordset(NULL::{table}, %(rows_{nth})s::json) AS given
-     WHERE (SELECT count(*) FROM gone_{nth}) >= 0 AND {name} IN (SELECT projection FROM mine)
+    INSERT INTO {table} ({columns})
+    SELECT {values}
+     WHERE (SELECT count(*) FROM gone_{nth}) >= 0
+       AND EXISTS (SELECT FROM mine WHERE projection = {name})
 ),;
+
+-- name: columns
+-- The columns of a table, in order, and their types.
+SELECT attname, format_type(atttypid, atttypmod)
+  FROM pg_attribute
+ WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped
+ ORDER BY attnum;
 
 -- name: listen_appended
 -- Be woken by appends.

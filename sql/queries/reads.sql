@@ -2,8 +2,10 @@
 -- does not filter; the server plans with the values, so each form uses its own index.
 
 -- name: instance
--- One server.  Primary key.
-SELECT * FROM instances WHERE server_id = %(server_id)s;
+-- One server, and when its host's agent was last heard of.  Primary keys.
+SELECT i.*, c.seen_at AS host_seen_at
+  FROM instances AS i LEFT JOIN host_contact AS c USING (host)
+ WHERE i.server_id = %(server_id)s;
 
 -- name: instances
 -- Servers, newest first as Nova lists them, after a marker if one is given.  With a project
@@ -86,8 +88,14 @@ SELECT s.*
  LIMIT %(limit)s;
 
 -- name: operation
--- One operation.  Primary key.
-SELECT * FROM operations WHERE operation_id = %(operation_id)s;
+-- One operation, whose server it is about, and how far its long steps have come.  Primary keys.
+SELECT o.*, i.project_id AS owner_id,
+       ARRAY(SELECT json_build_object('run', p.run, 'done_bytes', p.done_bytes,
+                        'total_bytes', p.total_bytes, 'updated_at', p.updated_at)
+               FROM progress AS p
+              WHERE p.operation_id = o.operation_id ORDER BY p.run) AS progress
+  FROM operations AS o LEFT JOIN instances AS i USING (server_id)
+ WHERE o.operation_id = %(operation_id)s;
 
 -- name: operations
 -- Operations, newest first, before a started_position.  The index of the filter given.
@@ -134,11 +142,6 @@ SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS se
    AND (%(after)s::bigint IS NULL OR o.started_position < %(after)s)
  ORDER BY o.started_position DESC
  LIMIT %(limit)s;
-
--- name: progress
--- How far an operation's long steps have come.  Primary key.
-SELECT run, done_bytes, total_bytes, updated_at FROM progress
- WHERE operation_id = %(operation_id)s ORDER BY run;
 
 -- name: note_progress
 -- Notes how far a run has come, if it is this host's.  Primary keys.
@@ -334,20 +337,22 @@ DELETE FROM leases WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uui
 UPDATE leases SET until = '-infinity' WHERE holder = %(holder)s;
 
 -- name: changed
--- Whose host was given commands, or changed, and which operations moved (and are over, or the
--- ledger's turn) after the positions seen last; and these positions as of now: of the log, and
--- of the projections that are waited for (none: not tracked yet).
+-- Whose host was given commands, or changed, and which operations moved (and are bound, over,
+-- or the ledger's turn) after the positions seen last; and these positions as of now: of the
+-- log, and of the projections that are waited for (none: not tracked yet).
 -- mailbox_by_position, hosts_by_position, operations_by_position.
-SELECT 'head' AS what, NULL AS who, position, false AS ended, false AS due FROM log_head
+SELECT 'head' AS what, NULL AS who, position, false AS bound, false AS ended, false AS due
+  FROM log_head
 UNION ALL
-SELECT projection, NULL, position, false, false FROM tracking
+SELECT projection, NULL, position, false, false, false FROM tracking
  WHERE projection IN ('operations', 'hosts')
 UNION ALL
-SELECT 'host', host, NULL, false, false FROM mailbox WHERE position > %(operations)s
+SELECT 'host', host, NULL, false, false, false FROM mailbox WHERE position > %(operations)s
 UNION ALL
-SELECT 'host', host, NULL, false, false FROM hosts WHERE position > %(hosts)s
+SELECT 'host', host, NULL, false, false, false FROM hosts WHERE position > %(hosts)s
 UNION ALL
-SELECT 'operation', operation_id::text, NULL, state <> 'running', due_at IS NOT NULL
+SELECT 'operation', operation_id::text, NULL, bound OR state <> 'running', state <> 'running',
+       due_at IS NOT NULL
   FROM operations WHERE position > %(operations)s;
 
 -- name: listen

@@ -90,9 +90,9 @@ class Watched:
         self._catch_up()
         world.store.save = self._saved  # type: ignore[method-assign]
 
-    def _saved(self, *aggregates: Any, context: Context) -> int:
+    def _saved(self, *aggregates: Any, context: Context, supposed: bool = False) -> int:
         try:
-            return self._save(*aggregates, context=context)
+            return self._save(*aggregates, context=context, supposed=supposed)
         finally:
             self._catch_up()
 

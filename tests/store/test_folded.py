@@ -36,11 +36,11 @@ def test_what_another_process_stored_is_seen_by_the_next_load(
     assert list(ledger.load(Volume, id_).holders) == ["one", "two"]
 
 
-def test_what_is_kept_is_not_read_again(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_is_not_read_again(
+    ledger: Ledger, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known, new = uuid4(), uuid4()
     hold(ledger, known, "one")
-    ledger.load(Volume, known)
-    hold(ledger, new, "one")
     select, read = ledger.log_recorder.select_streams, []
 
     def noted(versions: Mapping[UUID, int | None]) -> Any:
@@ -49,12 +49,15 @@ def test_what_is_kept_is_not_read_again(ledger: Ledger, monkeypatch: pytest.Monk
         return streams
 
     monkeypatch.setattr(ledger.log_recorder, "select_streams", noted)
+    with closing(Ledger(database_url)) as other:
+        hold(other, new, "one")
     ledger.load_many((Volume, known), (Volume, new))
-    assert read == [[(1, 0), (None, 1)]]
-    hold(ledger, new, "two")
-    assert read[1:] == [[(1, 0)]]
+    assert read == [[(1, 0), (None, 1)]], "what was stored here is known, and so what was read"
+    with closing(Ledger(database_url)) as other:
+        hold(other, new, "two")
+    hold(ledger, known, "two")
     ledger.load_many((Volume, known), (Volume, new))
-    assert read[2:] == [[(1, 0), (1, 1)]]
+    assert read[1:] == [[(1, 0)], [(2, 0), (1, 1)]]
 
 
 def test_what_was_decided_and_not_stored_is_in_nothing_loaded_later(ledger: Ledger) -> None:
@@ -87,6 +90,22 @@ def test_a_conflict_is_decided_again_on_what_is_stored(ledger: Ledger) -> None:
     ledger.retrying(change)
     assert seen == [1, 2]
     assert list(ledger.load(Volume, id_).holders) == ["one", "faster", "mine"]
+
+
+def test_a_glimpse_asks_nobody_and_what_is_older_replaces_nothing(
+    ledger: Ledger, database_url: str
+) -> None:
+    id_ = uuid4()
+    assert ledger.glimpse(Volume, id_).version == 0
+    hold(ledger, id_, "one")
+    older = ledger.load(Volume, id_)
+    hold(ledger, id_, "two")
+    with closing(Ledger(database_url)) as other:
+        hold(other, id_, "three")
+    assert list(ledger.glimpse(Volume, id_).holders) == ["one", "two"]
+    ledger.load(Volume, id_)
+    ledger._folded.keep([older])
+    assert list(ledger.glimpse(Volume, id_).holders) == ["one", "two", "three"]
 
 
 def test_no_more_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

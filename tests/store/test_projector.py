@@ -42,7 +42,10 @@ def projecting(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projector_module, "BATCH_POSITIONS", 3)
+    """Three positions, or fewer, in reads of two."""
+    monkeypatch.setattr(projector_module, "STEP_POSITIONS", 3)
+    monkeypatch.setattr(projector_module, "STEP_ROWS", 2)
+    monkeypatch.setattr(projector_module, "READ_POSITIONS", 2)
 
 
 def tables(connection: psycopg.Connection[Any]) -> dict[str, list[Row]]:

@@ -38,7 +38,8 @@ DEADLINE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projector_module, "BATCH_POSITIONS", 3)
+    monkeypatch.setattr(projector_module, "STEP_POSITIONS", 3)
+    monkeypatch.setattr(projector_module, "READ_POSITIONS", 1)
 
 
 def anew(
@@ -221,7 +222,7 @@ def watch(progress):
     if progress.done == 6:
         sys.stdin.read()
 
-projector.BATCH_POSITIONS = 3
+projector.STEP_POSITIONS = 3
 long_work.run(sys.argv[1], "rebuild", rebuild.rebuild(sys.argv[1], [HOSTS]), watch)
 """
 

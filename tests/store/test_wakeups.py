@@ -10,11 +10,15 @@ import psycopg
 import pytest
 
 from aggregates.host import Host, host_uuid
+from ledger import long_work
 from ledger import wakeups as wakeups_module
 from ledger.application import Ledger
+from ledger.rebuild import rebuild
 from ledger.store import LedgerRecorder
-from ledger.wakeups import ANY_EVENT, DUE, Wakeups, ended_key, host_key, operation_key
+from ledger.wakeups import ANY_EVENT, DUE, Wakeups, bound_key, ended_key, host_key
+from projections import news as news_module
 from projections.catalog import ALL
+from projections.news import Moved, News
 from projections.runner import catch_up
 from tests.store.histories import stored_events
 from tests.world import HOST, World
@@ -72,18 +76,24 @@ async def test_a_command_wakes_its_host_and_its_operation_alone(
     assert operation_id
 
 
-async def test_an_operation_that_moves_wakes_who_watches_it(
+async def test_who_waits_for_mappings_to_be_bound_sleeps_until_then(
     wakeups: Wakeups, recorder: LedgerRecorder, database_url: str
 ) -> None:
     world = World()
     operation_id = world.attach()
-    stored = stored_events(world)
-    with wakeups.watch(operation_key(operation_id)) as watch:
-        for event, context in stored:
-            await in_thread(lambda e=event, c=context: recorder.insert_events([e], context=c))
-        await in_thread(catch_up, database_url, ALL)
-        assert await watch.wait(SOON_S)
-        assert not await watch.wait(NEVER_S)
+    begun = stored_events(world)
+    while world.service.advance(operation_id) is None:
+        pass
+    with (
+        wakeups.watch(bound_key(operation_id)) as bound,
+        wakeups.watch(ended_key(operation_id)) as end,
+    ):
+        for is_bound, events in ((False, begun), (True, stored_events(world)[len(begun) :])):
+            for event, context in events:
+                recorder.insert_events([event], context=context)
+            await in_thread(catch_up, database_url, ALL)
+            assert await bound.wait(SOON_S if is_bound else NEVER_S) == is_bound
+        assert not await end.wait(NEVER_S)
 
 
 async def test_who_waits_for_the_end_sleeps_until_then(
@@ -110,13 +120,13 @@ async def test_only_what_is_the_ledgers_turn_wakes_the_dispatchers(
     begun = stored_events(world)
     while world.service.advance(operation_id) is None:
         pass
-    with wakeups.watch(DUE) as due, wakeups.watch(operation_key(operation_id)) as operation:
+    with wakeups.watch(DUE) as due, wakeups.watch(ANY_EVENT) as any_event:
         for expected, events in ((True, begun), (False, stored_events(world)[len(begun) :])):
             for event, context in events:
                 recorder.insert_events([event], context=context)
             await in_thread(catch_up, database_url, ALL)
-            assert await operation.wait(SOON_S)
-            assert await due.wait(NEVER_S) == expected
+            assert await any_event.wait(SOON_S)
+            assert await due.wait(SOON_S if expected else NEVER_S) == expected
 
 
 async def test_events_of_others_wake_no_host(
@@ -162,6 +172,62 @@ async def test_thousands_wait_and_only_who_is_concerned_wakes(
     assert wakeups._watches == {}
 
 
+async def test_what_was_told_is_not_asked_for(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups_module, "POLL_INTERVAL_S", SOON_S)
+    with wakeups.watch(ANY_EVENT) as polled:
+        await polled.wait(1)  # the longer interval has begun
+    with wakeups.watch(host_key(HOST)) as host, wakeups.watch(ANY_EVENT) as any_event:
+        await in_thread(attach_up_to_the_hosts_turn, recorder, database_url)
+        assert await host.wait(SOON_S)
+        assert await any_event.wait(SOON_S)
+        async with await wakeups._connect() as connection:
+            assert await wakeups._changed(connection) == set(), "it knows all of it"
+
+
+async def test_what_is_too_long_to_be_told_is_asked_for(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(news_module, "TEXT_BYTES_MAX", 100)
+    with wakeups.watch(host_key(HOST)) as host, wakeups.watch(DUE) as due:
+        await in_thread(attach_up_to_the_hosts_turn, recorder, database_url)
+        assert await host.wait(SOON_S)
+        assert not due.event.is_set()
+
+
+async def test_news_that_do_not_follow_what_is_known_leave_a_gap_to_ask_for(
+    wakeups: Wakeups,
+) -> None:
+    wakeups._seen = {"head": 7, "operations": 5, "hosts": 7}
+    moved: list[Moved] = [
+        ("operation", "o", None, False, True, True),
+        ("host", "h", None, False, False, False),
+    ]
+    news = News(["attachments", "hosts", "operations"], 7, 9, moved)
+    assert wakeups._told(news) == {ANY_EVENT, DUE, ended_key("o"), host_key("h")}
+    assert wakeups._seen == {"head": 9, "operations": 5, "hosts": 9}
+
+
+async def test_what_a_rebuild_writes_is_news_to_nobody(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await in_thread(attach_up_to_the_hosts_turn, recorder, database_url)
+    told: list[News] = []
+
+    def noted(_: Wakeups, news: News) -> set[str]:
+        told.append(news)
+        return set()
+
+    monkeypatch.setattr(Wakeups, "_told", noted)
+    with wakeups.watch(ANY_EVENT) as any_event:
+        await any_event.wait(NEVER_S)  # what was told before
+        told.clear()
+        await in_thread(long_work.run, database_url, "rebuild", rebuild(database_url, ALL), print)
+        await any_event.wait(NEVER_S)
+    assert told == []
+
+
 async def test_a_lost_notification_costs_a_poll_interval_and_no_more(
     wakeups: Wakeups,
     ledger: Ledger,
@@ -197,14 +263,14 @@ async def test_a_lost_connection_wakes_everybody_and_is_made_anew(
 async def test_a_mistake_of_ours_costs_a_pause_and_no_more(
     wakeups: Wakeups, ledger: Ledger, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed, failures = Wakeups._changed, [KeyError("what")]
+    told, failures = Wakeups._told, [KeyError("what")]
 
-    async def failing(self: Wakeups, connection: Any) -> set[str]:
+    def failing(self: Wakeups, news: News) -> set[str]:
         if failures:
             raise failures.pop()
-        return await changed(self, connection)
+        return told(self, news)
 
-    monkeypatch.setattr(Wakeups, "_changed", failing)
+    monkeypatch.setattr(Wakeups, "_told", failing)
     with wakeups.watch(ANY_EVENT) as any_event:
         await in_thread(register, ledger, database_url, "h")
         assert await any_event.wait(SOON_S)

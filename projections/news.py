@@ -1,0 +1,53 @@
+"""What a step of the projections has changed that somebody may be waiting for.
+
+It is told with the notification of the step, so that nobody has to ask (ledger.wakeups).
+What is too long to be told is left out: then everybody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
+
+import orjson
+
+from projections.writes import Replacement
+
+TEXT_BYTES_MAX = 7_999  # of a notification of PostgreSQL
+
+#: As the query `changed` has them: what, who, position (None), bound, ended, due.
+Moved = tuple[str, str, int | None, bool, bool, bool]
+
+
+class News(NamedTuple):
+    """These projections have come from one position to another; what has moved by that."""
+
+    projections: list[str]
+    after: int
+    to: int
+    moved: list[Moved]
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        return cls(*orjson.loads(text))
+
+
+def text_of(
+    projections: list[str], after: int, to: int, replacements: Sequence[Replacement]
+) -> str:
+    """The news of a step, "" if they are too long."""
+    news = News(projections, after, to, list(_moved(replacements)))
+    text = orjson.dumps(tuple(news))
+    return text.decode() if len(text) <= TEXT_BYTES_MAX else ""
+
+
+def _moved(replacements: Sequence[Replacement]) -> Iterator[Moved]:
+    for place, _, rows in replacements:
+        match place.table:
+            case "mailbox" | "hosts":
+                for row in rows:
+                    yield "host", row["host"], None, False, False, False
+            case "operations":
+                for row in rows:
+                    ended, due = row["state"] != "running", row["due_at"] is not None
+                    yield "operation", row["operation_id"], None, row["bound"], ended, due
