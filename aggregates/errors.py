@@ -29,6 +29,12 @@ class IllegalTransitionError(DomainError):
     code = "illegal_transition"
 
 
+class NoAttachmentIdError(IllegalTransitionError):
+    """It is not said which attachment volume {volume_id} has got."""
+
+    code = "no_attachment_id"
+
+
 class ClaimedError(DomainError):
     """{what} {id} is claimed by operation {operation_id}; wait for it to finish, then try again."""
 

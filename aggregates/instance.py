@@ -316,29 +316,32 @@ class Instance(Aggregate):
         project_id: str | None,
         user_id: str | None,
         definition: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Take what a host shows; seeing nothing new records nothing.
 
         A host cannot take a guest from another one by showing it: only flows move
         guests - or people, of those without volumes that no flow has ever placed, from a
         host that has lost sight of them.  What a flow is just changing is not looked at: it
-        says what it made true.
+        says what it made true.  False: so it is here, and to be shown again.
         """
-        changing = any(claim.exclusive for claim in self.claims.values())
-        if self.deleted or self.offloaded or changing:
-            return
+        if self.deleted or self.offloaded:
+            return True
         moved_by_hand = self.power_state == "nostate" and not (self.devices or self.managed)
         if self.version and host != self.host and not moved_by_hand:
-            return
+            return True
         name = self.name if self.named else name
         seen = {"name": name, "host": host, "power_state": power_state, "devices": list(devices)}
         known = (self.name, self.host, self.power_state, self.seen_devices)
+        news = (name, host, power_state, devices) != known
+        if any(claim.exclusive for claim in self.claims.values()):
+            return not news
         if self.version == 0:
             self.record(self.InstanceRegistered, **seen, project_id=project_id, user_id=user_id)
-        elif (name, host, power_state, devices) != known:
+        elif news:
             self.record(self.InstanceObserved, **seen)
         if definition is not None and definition != self.definition:
             self.record(self.DefinitionChanged, definition=definition)
+        return True
 
     def device_of(self, volume_id: str) -> Device | None:
         """The device of a volume, bound or being bound."""

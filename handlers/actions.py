@@ -29,7 +29,7 @@ from handlers.guards import (
     start,
 )
 from handlers.plan import Place
-from host_agent.contract import GuestOrder
+from host_agent.contract import GuestOrder, Lane
 
 S = VmState
 _RUNNING = frozenset({"running", "paused"})
@@ -157,21 +157,27 @@ def delete(
     *,
     server: Server,
     attachments: Sequence[Attachment],
+    unlearnt: Sequence[Lane] = (),
     other_host: str | None = None,
 ) -> Operation:
     """Accept a deletion: possible in any state, unless an operation is at work.
 
-    `attachments` are all that the server still has, wherever they are; `other_host` is one
-    where a move that did not come to an end may have brought the guest.
+    `attachments` are all that the server still has, wherever they are; `unlearnt` is where
+    Cinder may have more of them, that no host has connected; `other_host` is one where a
+    move that did not come to an end may have brought the guest.
     """
     instance = server.instance
     check_vm_state(instance, "delete", set(VmState) - {S.DELETED})
     by_volume = {mapping.volume_id: mapping for mapping in server.attached}
-    lanes = []
+    # What no mapping leads to has nothing to be unbound, and ends by itself.
+    no_mapping, lanes = str(origin.bdm_id), []
     for attachment in attachments:
         mapping = by_volume.get(attachment.volume_id)
         held = attachment.host if attachment.may_be_connected else None
-        lanes.append(_lane_of_attachment(attachment, mapping, held))
+        lanes.append(_lane_of_attachment(attachment, mapping, held, no_mapping))
+    for lane in unlearnt:
+        mapping = by_volume.get(lane.volume_id)
+        lanes.append(_lane_of_unlearnt(lane, mapping, no_mapping))
     bare = [m for m in server.mappings if m.live and m.volume_id is None]
     places: dict[Place, str | None] = {
         Place.HOST: instance.host,
@@ -303,14 +309,13 @@ def _converting(server: Server, places: Places) -> Lanes:
 
 
 def _lane_of_attachment(
-    attachment: Attachment, mapping: BlockDeviceMapping | None, host: str | None
+    attachment: Attachment, mapping: BlockDeviceMapping | None, host: str | None, no_mapping: str
 ) -> dict[str, Any]:
     """An attachment of a server that is deleted, with the mapping it belongs to, if any."""
     return {
         "server_id": attachment.server_id,
         "volume_id": attachment.volume_id,
-        # One that no mapping is left of has nothing to be unbound, and ends by itself.
-        "bdm_id": str(mapping.id if mapping else attachment.id),
+        "bdm_id": str(mapping.id) if mapping else no_mapping,
         "attachment_id": str(attachment.id),
         "device_name": mapping.device_name if mapping else None,
         "multiattach": mapping.multiattach if mapping else False,
@@ -321,6 +326,16 @@ def _lane_of_attachment(
         "host": host,
         "legacy": attachment.legacy,
     }
+
+
+def _lane_of_unlearnt(
+    lane: Lane, mapping: BlockDeviceMapping | None, no_mapping: str
+) -> dict[str, Any]:
+    """An attachment that may be there, to be looked for.  If it is the last one to go, a volume
+    that goes with its server goes then.
+    """
+    together = mapping.delete_on_termination if mapping else False
+    return replace(lane, bdm_id=no_mapping, host=None, delete_on_termination=together).to_wire()
 
 
 LANES: dict[str, Callable[[Server, Places], Lanes]] = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate
 from aggregates.instance import Instance
@@ -56,7 +57,8 @@ class Done:
 
     @property
     def attachment_id(self) -> str:
-        assert self.lane.attachment_id, "every other step comes after the reservation"
+        if self.lane.attachment_id is None:  # every other step comes after one that says it
+            raise errors.NoAttachmentIdError(volume_id=self.lane.volume_id)
         return self.lane.attachment_id
 
     @property
@@ -132,6 +134,8 @@ def _completed(done: Done) -> None:
 
 
 def _disconnected(done: Done) -> None:
+    if done.lane.attachment_id is None:  # whatever there is, nobody connected it
+        return
     # One that never had a connector has nothing to disconnect (LP 1738254).
     if done.attachment.state not in {AttachmentState.RESERVED, AttachmentState.DELETED}:
         done.attachment.record(

@@ -13,7 +13,12 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
-from handlers.progress import finish, plan_of, skip
+from handlers.plan import LedgerVerb
+from handlers.progress import finish, lane_of, plan_of, skip
+from host_agent.contract import Lane
+
+#: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.
+_DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})
 
 
 def retry(operation: Operation, reason: str) -> None:
@@ -47,8 +52,8 @@ def unwind(operation: Operation, reason: str) -> None:
 def give_up(operation: Operation, reason: str, book: Book) -> None:
     """End a parked operation as it is; what is left stays as the log shows it.
 
-    Not if that left an attachment behind that no mapping leads to: nobody could ever
-    release it.  Its steps are then to be done, or vouched for one by one.
+    Not if that left an attachment behind that no mapping leads to, or nobody knows: nobody
+    could ever release it.  Its steps are then to be done, or vouched for one by one.
     """
     _require_parked(operation, "be given up")
     if plan_of(operation).patient:
@@ -57,6 +62,10 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
     for attachment in _strays(operation, book):
         where = f"attachment {attachment.id} on host {attachment.host}"
         why = f"{where} would be left to nobody; retry, or skip its steps with the evidence"
+        _refuse(operation, "be given up", why)
+    for lane in unlearnt(operation):
+        what = f"an attachment of volume {lane.volume_id} that nobody knows"
+        why = f"Cinder may have {what}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
     finish(operation, Outcome.CANCELLED, book, reason=reason)
 
@@ -87,6 +96,19 @@ def left(operation: Operation) -> list[Left]:
         if not history.record(lane, step.name, undo=undo).settled
         and (not undo or (step.undo is not None and history.touched(lane, step.name)))
     ]
+
+
+def unlearnt(operation: Operation) -> list[Lane]:
+    """Where a parked operation may have an attachment in Cinder whose id nobody has learnt: one
+    for each volume, whichever of its deletions is left.
+    """
+    plan = plan_of(operation)
+    lanes = [
+        lane_of(operation, item.lane, item.step)
+        for item in left(operation)
+        if item.undo and plan.step(item.step).undo in _DELETIONS
+    ]
+    return list({lane.volume_id: lane for lane in lanes if lane.attachment_id is None}.values())
 
 
 def _require_parked(operation: Operation, act: str) -> None:

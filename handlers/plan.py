@@ -26,7 +26,9 @@ from typing import Any, Self
 from aggregates.operation import SERVER, side_of
 from host_agent.contract import GuestOrder, Lane, Verb
 
-LANES_MAX = 64
+#: A deletion may have three of each volume: one for each host of a resize, and one that a
+#: parked operation may have left.
+LANES_MAX = 3 * 64
 STEPS_MAX = 64
 
 

@@ -7,6 +7,7 @@ never says that a step succeeded without saying what that made true.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -62,20 +63,20 @@ def lane_of(operation: Operation, lane: int, step: str) -> Lane:
     return lane_on(operation.lanes[lane], plan_of(operation).stage_of(step).side)
 
 
-def concerned(operation: Operation | None, run: int) -> list[tuple[type[Aggregate], str]]:
+def concerned(operation: Operation, run: int) -> Iterator[tuple[type[Aggregate], str]]:
     """What the next result of an active run will be about, and the operation's end after it."""
-    active = operation.history.active.values() if operation else ()
+    active = operation.history.active.values()
     lane = next((each.lane for each in active if each.number == run), None)
-    if operation is None or operation.started is None or lane is None:
-        return []
-    found: list[tuple[type[Aggregate], str]] = [(Instance, operation.started.server_id)]
-    found += [(Host, str(host_uuid(name))) for name in plan_of(operation).hosts.values() if name]
+    if operation.started is None or lane is None:
+        return
+    yield Instance, operation.started.server_id
+    for host in filter(None, plan_of(operation).hosts.values()):
+        yield Host, str(host_uuid(host))
     for facts in operation.lanes if lane == SERVER else [operation.lanes[lane]]:
-        found.append((BlockDeviceMapping, facts["bdm_id"]))
+        yield BlockDeviceMapping, facts["bdm_id"]
         for side in (facts, facts.get("new") or {}):
             known = ((Volume, side.get("volume_id")), (Attachment, side.get("attachment_id")))
-            found += [(kind, id_) for kind, id_ in known if id_]
-    return found
+            yield from ((kind, id_) for kind, id_ in known if id_)
 
 
 def order_of(operation: Operation, step: str) -> GuestOrder:

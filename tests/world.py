@@ -142,7 +142,7 @@ class World:
 
     @property
     def fleet(self) -> Fleet:
-        return Fleet(contact=alive, legacy=self.legacy)
+        return Fleet(contact=alive, legacy=lambda: self.legacy)
 
     # ------------------------------------------------------------- requests
 

@@ -188,6 +188,8 @@ SCENARIOS = [
     Scenario("legacy-delete", lambda: _attached(volumes=2, legacy=True), World.delete),
     Scenario("convert", lambda: _attached(volumes=2, legacy=True), _do("convert")),
 ]
+#: What a deletion does not end, or not to its end, if it is parked.
+_KEPT_PARKED = frozenset({"delete", "migrate_volume", "convert"})
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 
 
@@ -302,6 +304,29 @@ def _points_of_asking(scenario: Scenario) -> int:
     world.trouble = Trouble()
     scenario.ask(world)
     return len(world.trouble.met)
+
+
+@BY_NAME
+def test_a_server_is_deleted_with_all_that_a_parked_operation_left(scenario: Scenario) -> None:
+    """From each point on every call fails, and the first one has been carried out all the same.
+
+    Not that of a conversion: the old calls do not show what it has begun to convert.
+    """
+    calm, asked = _undisturbed(scenario), _points_of_asking(scenario)
+    for first, point in enumerate(calm.points):
+        if point == "save" or first < asked:
+            continue
+        trouble = {**dict.fromkeys(range(first, first + 300), "final"), first: "final_after"}
+        world, operation = _disturbed(scenario, trouble)
+        flow = operation.started and operation.started.flow
+        if operation.state is not OperationState.PARKED or flow in _KEPT_PARKED:
+            continue
+        world.trouble = Trouble()
+        world.done(world.delete())
+        left, what = world.summary(), f"{scenario.name} from {first} {point} on"
+        assert not any(left[where] for where in ("cinder", "ledger", "mappings", "claims")), what
+        assert set(left["volumes"]) <= {"available"}, what
+        assert world.wrong() == [], what
 
 
 @BY_NAME

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
-from aggregates.operation import OperationState, Outcome
+from aggregates.operation import Operation, OperationState, Outcome
 from handlers.accept import AttachVolume
 from handlers.build import BootDisk
 from host_agent.contract import ErrorKind
@@ -20,6 +22,7 @@ from tests.regressions.worlds import (
     crash_at,
     guests_on,
     mapping_of,
+    migrate,
     nth_point,
     offloaded,
     rows,
@@ -29,6 +32,7 @@ from tests.regressions.worlds import (
 from tests.world import CONTEXT, HOST, OTHER, Broken, World, events
 
 TOGETHER = {"delete_on_termination": True}
+Ask = Callable[[World], str]
 
 
 def boots(world: World) -> str:
@@ -258,6 +262,89 @@ def test_a_volume_that_cinder_will_not_delete_is_noted_and_harms_nothing() -> No
     assert status(world) == "available"
     assert released(world)
     assert len(events(world, Attachment.Deleted)) == 1
+
+
+# --- what is deleted with its server though nobody knows it ----------------------------------
+
+
+def unlearnt(make: Callable[[], World], ask: Ask, call: str, look: str) -> tuple[World, Broken]:
+    """Cinder makes an attachment, says that it did not, and cannot be asked what there is."""
+    world = make()
+    world.trouble = Trouble({nth_point(make, ask, call): "final_after"})
+    asked = Broken(world, look, ErrorKind.FINAL)
+    asked.while_ = lambda: bool(world.trouble.plan.keys() & set(range(len(world.trouble.met))))
+    operation = world.run(ask(world))
+    assert operation.state is OperationState.PARKED
+    assert asked.calls, "it could not be undone"
+    return world, asked
+
+
+def rootless() -> World:
+    world = World(None, volumes=2)
+    for ask in (boots, lambda w: w.act("stop"), lambda w: w.detach(root_allowed=True)):
+        world.done(ask(world))
+    return world
+
+
+def shelved() -> World:
+    world = World()
+    return world.done(world.act("shelve"))
+
+
+NEW, OLD = ("attachment_create", "attachments"), ("reserve", "old_attachments")
+
+
+@pytest.mark.parametrize(
+    ("make", "ask", "calls"),
+    [
+        pytest.param(World, World.attach, NEW, id="attach"),
+        pytest.param(shelved, World.attach, NEW, id="attach-offloaded"),
+        pytest.param(rootless, lambda w: w.attach(w.volumes[1], is_root=True), NEW, id="root"),
+        pytest.param(lambda: World(None), boots, NEW, id="boot"),
+        pytest.param(attached, migrate, NEW, id="live-migrate"),
+        pytest.param(attached, lambda w: w.act("shelve"), NEW, id="shelve"),
+        pytest.param(lambda: World(legacy=True), World.attach, OLD, id="legacy-attach"),
+    ],
+)
+def test_an_attachment_that_cinder_denies_goes_with_its_server_whose_host_is_fenced(
+    make: Callable[[], World], ask: Ask, calls: tuple[str, str]
+) -> None:
+    """As it does with any other (tests.flows)."""
+    world, asked = unlearnt(make, ask, f"cinder.{calls[0]}", f"cinder.{calls[1]}")
+    assert world.wrong() or world.legacy, "an attachment that nobody knows"
+    asked.heal()
+    world.fence(HOST)
+    world.done(world.delete())
+    assert not any(rows(world, n) for n in range(len(world.volumes)))
+    assert {status(world, n) for n in range(len(world.volumes))} == {"available"}
+    assert (world.attachments(), world.mappings(), world.wrong()) == ([], [], [])
+
+
+def test_a_volume_that_goes_with_its_server_waits_for_an_attachment_nobody_knew() -> None:
+    """Cinder refuses to delete it before that, and whichever lane is the last asks again."""
+    world, asked = unlearnt(
+        lambda: attached(server=TOGETHER), migrate, "cinder.attachment_create", "cinder.attachments"
+    )
+    asked.heal()
+    listed = Broken(world, "cinder.attachments", ErrorKind.RETRYABLE)
+    operation_id = world.delete()
+    run_until(world, operation_id, lambda: "cinder.volume_delete" in world.trouble.met)
+    assert world.attachments() == []
+    assert len(world.known_volumes()) == 1
+    listed.heal()
+    world.done(operation_id)
+    assert world.known_volumes() == []
+
+
+def test_nobody_gives_up_what_may_have_left_an_attachment_that_nobody_knows() -> None:
+    world, asked = unlearnt(World, World.attach, "cinder.attachment_create", "cinder.attachments")
+    [operation_id] = [str(event.originator_id) for event in events(world, Operation.Parked)]
+    with pytest.raises(errors.OperatorActError, match=world.volumes[0]):
+        world.service.act(operation_id, "give_up", "never mind", CONTEXT)
+    asked.heal()
+    world.service.act(operation_id, "retry", "Cinder is mended", CONTEXT)
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    assert rows(world) == []
 
 
 # --- moving off a host with several volumes ----------------------------------------------

@@ -8,8 +8,10 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
-from host_agent.contract import ErrorKind
+from host_agent.context import Context
+from host_agent.contract import ErrorKind, Lane, Verb
 from host_agent.simulated_state import connected_paths, set_power
+from host_agent.verbs import VERBS
 from tests.regressions.worlds import (
     RUNNING,
     STOPPED,
@@ -222,3 +224,24 @@ def test_a_result_that_cannot_be_true_fails_the_step_and_is_not_asked_for_for_ev
     assert operation.first_error is not None
     assert operation.first_error["code"] == "illegal_transition"
     assert "Connected cannot happen" in operation.first_error["message"]
+
+
+def test_a_host_that_does_not_say_which_attachment_it_made_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it made all the same is found and deleted."""
+    world = attached()
+    create = VERBS[Verb.ATTACHMENT_CREATE]
+
+    def silent(ctx: Context, lane: Lane) -> dict[str, Any]:
+        made = create(ctx, lane)
+        del made["attachment_id"]
+        return made
+
+    monkeypatch.setitem(VERBS, Verb.ATTACHMENT_CREATE, silent)
+    operation = world.run(world.act("live_migrate", destination=OTHER))
+    assert operation.outcome is Outcome.FAILED
+    assert operation.first_error is not None
+    assert operation.first_error["code"] == "no_attachment_id"
+    assert len(rows(world)) == 1
+    assert world.wrong() == []
