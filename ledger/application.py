@@ -3,7 +3,8 @@
 A change is load, decide, save.  `save` stores the new events of all aggregates given in
 one transaction, and only if none of their streams has moved since it was loaded; so what
 was decided on still holds when it is stored.  Who lost the race gets a ConflictError and
-starts again from loading, which is what `retrying` does.
+starts again from loading, which is what `retrying` does (and ledger.unit.decided, which
+first does without loading).
 
 All calls block until the answer is durable; from an event loop use `asyncio.to_thread`.
 """
@@ -73,34 +74,40 @@ class Ledger(Application[UUID]):
         """Several aggregates, in the order asked for, as of one moment; one query."""
         return self._folded.load(wanted)
 
-    def glimpse(self, kind: type[A], id: UUID) -> A | None:  # noqa: A002
-        """The aggregate as it was when it was last loaded here, if that is known."""
-        return cast("A | None", self._folded.glimpse((kind, id)))
+    def glimpse(self, kind: type[A], id: UUID) -> A:  # noqa: A002
+        """The aggregate as it was when it was last loaded or saved here; at version 0 if that
+        is not known.
+        """
+        return cast("A", self._folded.glimpse((kind, id)))
 
     def _events_after(self, versions: Mapping[UUID, int | None]) -> dict[UUID, Iterator[Any]]:
         streams = self.log_recorder.select_streams(versions)
         return {id_: map(self.mapper.to_domain_event, new) for id_, new in streams.items()}
 
     def save(  # type: ignore[override]  # a position says all that callers need
-        self, *aggregates: Aggregate, context: Context | None = None
+        self, *aggregates: Aggregate, context: Context | None = None, supposed: bool = False
     ) -> int:
         """Store the new events of all aggregates, or none; 0 if there are none.
 
         Returns the position of the last event.  Raises ConflictError if one of those with
         new events, or that decisions rely on, was changed since it was loaded; then all of
-        them are to be loaded again.  Raises the library's OperationalError if the database
+        them are to be loaded again.  Those that were only supposed to be so (a glimpse) are
+        all relied on.  Raises the library's OperationalError if the database
         does not answer (ledger.writer.UnknownOutcomeError if it may have stored them).
         """
-        unmoved = {each.id: each.version for each in aggregates if each.RELIED_ON}
-        events = [event for aggregate in aggregates for event in aggregate.collect_events()]
+        unmoved = {each.id: each.version for each in aggregates if supposed or each.RELIED_ON}
+        changed = [each for each in aggregates if each.unsaved]
+        events = [event for aggregate in changed for event in aggregate.collect_events()]
         if not events:
             return 0
         events.sort(key=lambda event: event.nth)
         stored = [self.mapper.to_stored_event(event) for event in events]
         try:
-            return self.log_recorder.insert_events(stored, context=context, unmoved=unmoved)[-1]
+            positions = self.log_recorder.insert_events(stored, context=context, unmoved=unmoved)
         except IntegrityError as error:
             raise ConflictError from error
+        self._folded.keep(changed)
+        return positions[-1]
 
     def retrying(self, change: Callable[[], T]) -> T:
         """Run a load-decide-save function; again, a bounded number of times, on conflict."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,16 +19,17 @@ import orjson
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Context
+from aggregates.base import Aggregate, Context
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers import accept, actions, build, progress
+from handlers import accept, actions, build, operator, progress
 from handlers.guards import Contact, Origin, Server
+from host_agent.contract import Lane
 from host_agent.ports import Cinder, VolumeView
-from ledger.unit import Store, Unit
+from ledger.unit import Store, Unit, decided
 
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"
@@ -50,11 +51,11 @@ class Accepted:
 class Fleet:
     """What the read side knows of hosts just now.
 
-    `legacy`: Cinder, or a live agent, is too old for the new flow (S1).
+    `legacy`: whether Cinder, or a live agent, is too old for the new flow (S1).
     """
 
     contact: Callable[[str], Contact]
-    legacy: bool = False
+    legacy: Callable[[], bool] = lambda: False
 
 
 class IdempotencyKeyReusedError(errors.DomainError):
@@ -90,7 +91,7 @@ class Requests:
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             shown = view()  # before anything is read that it would make old
-            _expect(unit, request.server_id, request.volume_id)
+            unit.expect(_concerned_by(request, unit))
             instance = unit.get(Instance, request.server_id)
             mappings = _mappings(unit, instance) if request.is_root else []
             return accept.attach(
@@ -115,7 +116,7 @@ class Requests:
         """Detach a volume from a server."""
 
         def decide(unit: Unit, origin: Origin) -> Operation:
-            _expect(unit, request.server_id, request.volume_id)
+            unit.expect(_concerned_by(request, unit))
             instance = unit.get(Instance, request.server_id)
             return accept.detach(
                 request,
@@ -173,7 +174,7 @@ class Requests:
                 host=unit.get(Host, host_uuid(request.host)),
                 contact=fleet.contact(request.host),
                 volumes={id_: (unit.get(Volume, id_), views()[id_]) for id_ in ids},
-                legacy=fleet.legacy,
+                legacy=fleet.legacy(),
             )
 
         return self._accept("build", request, context, key, decide)
@@ -197,7 +198,7 @@ class Requests:
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             server = _server(unit, server_id)
-            volumes, hosts = dict(server.volumes), set[str]()
+            volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
                 # Cinder's own migration has to hear its end from the operation itself.
@@ -206,6 +207,7 @@ class Requests:
                     ids = progress.volumes_of(operation)
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
                     hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
+                    unlearnt += operator.unlearnt(operation)
                     progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
             server = replace(server, volumes=volumes)
             held = [
@@ -220,6 +222,7 @@ class Requests:
                 origin,
                 server=server,
                 attachments=left,
+                unlearnt=unlearnt,
                 other_host=others[0] if others else None,
             )
 
@@ -230,15 +233,14 @@ class Requests:
     def set_delete_on_termination(self, bdm_id: str, value: bool, context: Context) -> int:
         """Change the flag of a live mapping; the last position written."""
 
-        def attempt() -> int:
-            unit = Unit(self._store)
+        def change(unit: Unit) -> int:
             mapping = unit.get(BlockDeviceMapping, bdm_id)
             if not mapping.live:
                 raise errors.NotAttachedError(server_id="(gone)", volume_id="(gone)")
             mapping.set_delete_on_termination(value)
             return unit.save(context)
 
-        return self._store.retrying(attempt)
+        return decided(self._store, change)
 
     def _accept(
         self,
@@ -252,14 +254,13 @@ class Requests:
         fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
         context = replace(context, operation_id=str(operation_id))
 
-        def attempt() -> Accepted:
+        def change(unit: Unit) -> Accepted:
             if key is not None:
-                known = self._store.load(Operation, operation_id)
+                known = unit.get(Operation, operation_id)
                 if known.started is not None:
                     if known.started.fingerprint != fingerprint:
                         raise IdempotencyKeyReusedError(key=key)
                     return Accepted(str(operation_id), 0, repeated=True)
-            unit = Unit(self._store)
             origin = Origin(
                 operation_id=operation_id,
                 bdm_id=uuid4(),
@@ -271,7 +272,7 @@ class Requests:
             progress.settle(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
-        return self._store.retrying(attempt)
+        return decided(self._store, change)
 
 
 def operation_id_of(context: Context, key: str) -> UUID:
@@ -282,21 +283,23 @@ def operation_id_of(context: Context, key: str) -> UUID:
 
 def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:
     if instance.host is None:
-        return accept.Where(host=None, contact=None, legacy=fleet.legacy)
+        return accept.Where(host=None, contact=None, legacy=fleet.legacy())
     host = unit.get(Host, host_uuid(instance.host))
-    return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy)
+    return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy())
 
 
-def _expect(unit: Unit, server_id: str, volume_id: str) -> None:
-    """Load what a request about a volume of a server will ask for, with one query."""
+def _concerned_by(
+    request: accept.AttachVolume | accept.DetachVolume, unit: Unit
+) -> Iterator[tuple[type[Aggregate], str | UUID]]:
+    """What a request about a volume of a server will ask for, by what is known of the server."""
+    server_id, volume_id = request.server_id, request.volume_id
+    yield Instance, server_id
+    yield Volume, volume_id
     guess = unit.suppose(Instance, server_id)
-    device = guess.device_of(volume_id) if guess else None
-    unit.expect(
-        (Instance, server_id),
-        (Volume, volume_id),
-        *([(Host, host_uuid(guess.host))] if guess and guess.host else ()),
-        *([(BlockDeviceMapping, device.bdm_id)] if device else ()),
-    )
+    if guess.host:
+        yield Host, host_uuid(guess.host)
+    if device := guess.device_of(volume_id):
+        yield BlockDeviceMapping, device.bdm_id
 
 
 def _mappings(unit: Unit, instance: Instance) -> list[BlockDeviceMapping]:

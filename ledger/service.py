@@ -1,7 +1,7 @@
 """What moves operations on: reports of hosts, acts of operators, the ledger's own steps.
 
 As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
-one transaction: load, decide, save.
+one transaction: load, decide, save (ledger.unit.decided).
 
 `perform` is the only place where the service itself acts on the world, and it
 records the result of the effect, never the effect's absence: what a crash leaves
@@ -11,8 +11,8 @@ is an intent without result, which the next dispatcher does again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +20,7 @@ import structlog
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Context
+from aggregates.base import Aggregate, Context
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
@@ -32,9 +32,19 @@ from host_agent.contract import ErrorKind, Registration, Report, StepError
 from host_agent.ports import Cinder, OldCinder, PortError
 from ledger.application import ConflictError
 from ledger.effects import EFFECTS, World
-from ledger.unit import Store, Unit, own_context, within
+from ledger.unit import Store, Unit, decided, own_context, within
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of a registration.  `again`: some of it was not looked at, for a flow is
+    just changing it; whoever showed it has to show it again.
+    """
+
+    host: Host
+    again: bool
 
 
 class Service:
@@ -59,38 +69,36 @@ class Service:
 
     # ---------------------------------------------------------------- hosts
 
-    def register(self, name: str, said: Registration, context: Context) -> tuple[Host, int]:
+    def register(self, name: str, said: Registration, context: Context) -> tuple[Taken, int]:
         """Take an agent's registration: itself, and every guest on its host.
 
         What to make of a guest that is not shown any more is `lost_guest`'s.
         """
 
-        def attempt() -> tuple[Host, int]:
-            unit = Unit(self._store)
+        def change(unit: Unit) -> tuple[Taken, int]:
             return _showed(name, said, unit), unit.save(context)
 
-        return self._store.retrying(attempt)
+        return decided(self._store, change)
 
-    def unchanged(self, asked: Sequence[tuple[str, Registration]]) -> list[Host | None]:
-        """The hosts whose registrations say nothing new, all of them read at once.
+    def unchanged(self, asked: Sequence[tuple[str, Registration]]) -> list[Taken | None]:
+        """Registrations that say nothing new, all of them read at once.
 
         None: that one is to be registered by itself.
         """
         unit = Unit(self._store)
         unit.fetch(Host, (str(host_uuid(name)) for name, _ in asked))
         unit.fetch(Instance, (guest.server_id for _, said in asked for guest in said.guests))
-        hosts: list[Host | None] = []
+        known: list[Taken | None] = []
         for name, said in asked:
-            host = _showed(name, said, unit)
-            shown = [unit.get(Instance, guest.server_id) for guest in said.guests]
-            hosts.append(None if any(each.unsaved for each in (host, *shown)) else host)
-        return hosts
+            shown = _showed(name, said, unit)
+            guests = [unit.get(Instance, guest.server_id) for guest in said.guests]
+            known.append(None if any(each.unsaved for each in (shown.host, *guests)) else shown)
+        return known
 
     def lost_guest(self, server_id: str, host: str, context: Context) -> int:
         """The host does not show this guest any more."""
 
-        def attempt() -> int:
-            unit = Unit(self._store)
+        def change(unit: Unit) -> int:
             instance = unit.get(Instance, server_id)
             if instance.version and instance.host == host:
                 instance.observe(
@@ -103,7 +111,7 @@ class Service:
                 )
             return unit.save(context)
 
-        return self._store.retrying(attempt)
+        return decided(self._store, change)
 
     def report(self, name: str, said: Report, context: Context) -> tuple[bool, int]:
         """Take the result of one step; whether the run goes on, and the last position.
@@ -113,27 +121,21 @@ class Service:
         host would report it for ever.  Raises StaleEpochError, StaleReportError.
         """
         try:
-            return self._store.retrying(lambda: self._report(name, said, context))
+            return decided(self._store, lambda unit: self._report(unit, name, said, context))
         except errors.IllegalTransitionError as refusal:
             _log.warning("report_contradicts", step=said.step, operation=said.operation_id)
             why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
             failed = replace(said, outputs={}, error=why)
-            return self._store.retrying(lambda: self._report(name, failed, context))
+            return decided(self._store, lambda unit: self._report(unit, name, failed, context))
 
-    def _report(self, name: str, said: Report, context: Context) -> tuple[bool, int]:
-        unit = Unit(self._store)
-        guess = unit.suppose(Operation, said.operation_id)
-        unit.expect(
-            (Host, host_uuid(name)),
-            (Operation, said.operation_id),
-            *progress.concerned(guess, said.run),
-        )
+    def _report(self, unit: Unit, name: str, said: Report, context: Context) -> tuple[bool, int]:
+        unit.expect(_concerned_by(name, said, unit))
         unit.get(Host, host_uuid(name)).check_epoch(said.epoch)
         operation = unit.get(Operation, said.operation_id)
         if operation.is_known(said.run, name, said.step):
             return operation.is_active(said.run), 0
         run = operation.active_run(said.run, name, said.step)
-        unit.expect(*progress.concerned(operation, said.run))
+        unit.expect(progress.concerned(operation, said.run))
         if said.error is None:
             progress.succeeded(operation, run, said.outputs, said.took_ms, unit)
         else:
@@ -147,12 +149,11 @@ class Service:
     ) -> int:
         """Raise the host's epoch and fail what it was asked to do and has not answered."""
 
-        def fence() -> int:
-            unit = Unit(self._store)
+        def fence(unit: Unit) -> int:
             unit.get(Host, host_uuid(name)).fence(reason, evidence)
             return unit.save(context)
 
-        position = self._store.retrying(fence)
+        position = decided(self._store, fence)
         for operation_id in open_operations:
             position = max(position, self._fail_runs(operation_id, name, context))
         return position
@@ -160,22 +161,20 @@ class Service:
     def unfence(self, name: str, reason: str, context: Context) -> int:
         """Let the host work again, in its new epoch."""
 
-        def attempt() -> int:
-            unit = Unit(self._store)
+        def change(unit: Unit) -> int:
             unit.get(Host, host_uuid(name)).unfence(reason)
             return unit.save(context)
 
-        return self._store.retrying(attempt)
+        return decided(self._store, change)
 
     def _fail_runs(self, operation_id: str, host: str, context: Context) -> int:
-        def attempt() -> int:
-            unit = Unit(self._store)
+        def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if progress.host_fenced(operation, host, self._clock()):
                 progress.settle(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
-        return self._store.retrying(attempt)
+        return decided(self._store, change)
 
     def others(self, host: str, volume_id: str, attachment_id: str) -> list[str]:
         """Servers that have a volume connected on a host by other attachments (S3).
@@ -214,8 +213,7 @@ class Service:
         Raises OperatorActError with the reason if it cannot be done now.
         """
 
-        def attempt() -> int:
-            unit = Unit(self._store)
+        def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             match act:
                 case "retry":
@@ -235,7 +233,7 @@ class Service:
             progress.settle(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
-        return self._store.retrying(attempt)
+        return decided(self._store, change)
 
     # ----------------------------------------------------------- dispatcher
 
@@ -259,6 +257,7 @@ class Service:
     def _advance(self, operation_id: str) -> tuple[Work | Wait | None, int]:
         """Do the next thing.  What is to be done after it, if that is known, and the position."""
         unit = Unit(self._store)
+        unit.expect(_concerned_by_runs(operation_id, unit))
         operation = unit.get(Operation, operation_id)
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
@@ -278,8 +277,7 @@ class Service:
         step = operation.history.next_step(run)
         verb = progress.verb_of(operation, run)
         lane = progress.lane_of(operation, run.lane, step)
-        concerned = progress.concerned(operation, run.number)
-        unit.expect(*concerned)
+        unit.expect(progress.concerned(operation, run.number))
         earlier = operation.history.record(run.lane, step, undo=run.undo).error
         world = World(
             cinder=self._cinder,
@@ -300,10 +298,10 @@ class Service:
             error = unexpected(failure)
         took_ms = int((time.monotonic() - began) * 1000)
 
-        def record() -> tuple[Work | Wait | None, int]:
-            fresh = Unit(self._store)
+        def record(fresh: Unit) -> tuple[Work | Wait | None, int]:
             made = [(Attachment, outputs["attachment_id"])] if "attachment_id" in outputs else []
-            fresh.expect((Operation, operation.id), *made, *concerned)
+            concerned = progress.concerned(operation, run.number)
+            fresh.expect([(Operation, operation.id), *made, *concerned])
             again = fresh.get(Operation, operation.id)
             try:
                 active = again.active_run(run.number, None, step)
@@ -316,7 +314,7 @@ class Service:
             decision = progress.settle(again, fresh, self._clock())
             return decision, fresh.save(own_context(again))
 
-        return self._store.retrying(record)
+        return decided(self._store, record)
 
     def _save_or_leave(
         self, unit: Unit, operation: Operation, decision: Work | Wait
@@ -327,13 +325,33 @@ class Service:
             return None, 0  # somebody decided the same, or better; the next call sees it
 
 
-def _showed(name: str, said: Registration, unit: Unit) -> Host:
+def _concerned_by_runs(
+    operation_id: str, unit: Unit
+) -> Iterator[tuple[type[Aggregate], str | UUID]]:
+    """What an operation will ask for, by what is known of it."""
+    yield Operation, operation_id
+    guess = unit.suppose(Operation, operation_id)
+    for run in guess.history.active.values():
+        yield from progress.concerned(guess, run.number)
+
+
+def _concerned_by(
+    name: str, said: Report, unit: Unit
+) -> Iterator[tuple[type[Aggregate], str | UUID]]:
+    """What a report will ask for, by what is known of its operation."""
+    yield Host, host_uuid(name)
+    yield Operation, said.operation_id
+    yield from progress.concerned(unit.suppose(Operation, said.operation_id), said.run)
+
+
+def _showed(name: str, said: Registration, unit: Unit) -> Taken:
     """Take what an agent says of itself and of its guests."""
     host = unit.get(Host, host_uuid(name))
     host.register(name, said.service_version, said.capabilities)
     unit.fetch(Instance, (guest.server_id for guest in said.guests))
+    again = False
     for guest in said.guests:
-        unit.get(Instance, guest.server_id).observe(
+        looked = unit.get(Instance, guest.server_id).observe(
             name=guest.name,
             host=name,
             power_state=guest.power_state,
@@ -342,9 +360,10 @@ def _showed(name: str, said: Registration, unit: Unit) -> Host:
             user_id=guest.user_id,
             definition=guest.definition,
         )
+        again = again or not looked
     if host.suspect and not undecided(name, said, unit):
         host.showed(*leftovers(name, said, unit))
-    return host
+    return Taken(host, again)
 
 
 def undecided(host: str, said: Registration, unit: Unit) -> bool:

@@ -1,9 +1,10 @@
-"""Wake the coroutines that wait for a host's mailbox or for an operation to move.
+"""Wake the coroutines that wait for a host's mailbox, or for an operation to get somewhere.
 
 One connection per process listens for projections that have advanced (every notification
-wakes every listening backend, so an agent must never have one of its own).  On a wake-up,
-and every POLL_INTERVAL_S without one, a query asks what changed after the positions seen
-last, and only who waits for that is woken: a waiter costs nothing in between.
+wakes every listening backend, so an agent must never have one of its own).  Each of them
+says what has changed, and only who waits for that is woken: a waiter costs nothing in
+between.  Where that was too much to be told, and every POLL_INTERVAL_S for what was not
+heard, a query asks what changed after the positions seen last.
 
     with wakeups.watch(host_key(name)) as changed:
         while not (found := await look(name, after)):
@@ -19,13 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Self
 
 import psycopg
 
 import sql
+from projections.news import Moved, News
 from projections.tables import prepare
 
 log = logging.getLogger(__name__)
@@ -41,9 +43,9 @@ def host_key(name: str) -> str:
     return f"host:{name}"
 
 
-def operation_key(operation_id: str) -> str:
-    """The key of an operation."""
-    return f"operation:{operation_id}"
+def bound_key(operation_id: str) -> str:
+    """The key of an operation for who waits only for its mappings to be bound, or its end."""
+    return f"bound:{operation_id}"
 
 
 def ended_key(operation_id: str) -> str:
@@ -59,6 +61,18 @@ DUE = "due"
 NEVER = 2**63 - 1
 #: The projections that are waited for, where they are before anything was projected.
 UNTRACKED = {"operations": 0, "hosts": 0}
+
+
+def _keys(moved: Iterable[Moved]) -> Iterator[str]:
+    for what, who, _, bound, ended, due in moved:
+        if what == "host":
+            yield host_key(who)
+        if bound:
+            yield bound_key(who)
+        if ended:
+            yield ended_key(who)
+        if due:
+            yield DUE
 
 
 class Watch:
@@ -138,25 +152,29 @@ class Wakeups:
     async def _follow(self, connection: psycopg.AsyncConnection[Any]) -> None:
         while True:
             self._wake(await self._changed(connection))
-            async for _ in connection.notifies(timeout=POLL_INTERVAL_S, stop_after=1):
-                pass
+            async with aclosing(connection.notifies(timeout=POLL_INTERVAL_S)) as told:
+                async for notify in told:
+                    if not notify.payload:
+                        break
+                    self._wake(self._told(News.read(notify.payload)))
+
+    def _told(self, news: News) -> set[str]:
+        """The keys of what has moved, and that need not be asked for any more."""
+        for name in self._seen.keys() & {"head", *news.projections}:
+            if name == "head" or self._seen[name] >= news.after:
+                self._seen[name] = max(self._seen[name], news.to)
+        return {ANY_EVENT, *_keys(news.moved)}
 
     async def _changed(self, connection: psycopg.AsyncConnection[Any]) -> set[str]:
         """The keys that changed since the last call; none, the first time."""
-        seen, keys = self._seen, set[str]()
+        seen = self._seen
         query = sql.query("reads", "changed")
         parameters = {name: seen.get(name, NEVER) for name in UNTRACKED}
         cursor = await connection.execute(query, parameters)
         marks = dict(UNTRACKED)
-        for what, who, position, ended, due in await cursor.fetchall():
-            if who is None:
-                marks[what] = position
-            else:
-                keys.add(host_key(who) if what == "host" else operation_key(who))
-            if ended:
-                keys.add(ended_key(who))
-            if due:
-                keys.add(DUE)
+        rows = await cursor.fetchall()
+        marks |= {what: position for what, who, position, *_ in rows if who is None}
+        keys = set(_keys(row for row in rows if row[1] is not None))
         if seen.get("head", NEVER) < marks["head"]:
             keys.add(ANY_EVENT)
         self._seen = marks

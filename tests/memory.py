@@ -106,8 +106,11 @@ class MemoryStore:
             assert vars(aggregate) == vars(anew), "what is kept is what the log says"
         return loaded
 
-    def glimpse(self, kind: type[A], id: UUID) -> A | None:  # noqa: A002
-        return self._folded.glimpse((kind, id))  # type: ignore[return-value]
+    def glimpse(self, kind: type[A], id: UUID) -> A:  # noqa: A002
+        aggregate = self._folded.glimpse((kind, id))
+        then = kind.evolve(id, self._events_after({id: None})[id][: aggregate.version])
+        assert vars(aggregate) == vars(then), "it was so in the log"
+        return aggregate  # type: ignore[return-value]
 
     def _events_after(self, versions: Mapping[UUID, int | None]) -> dict[UUID, list[Any]]:
         return {
@@ -117,9 +120,12 @@ class MemoryStore:
             for id_, version in versions.items()
         }
 
-    def save(self, *aggregates: Aggregate, context: Context) -> int:
-        relied_on = [each for each in aggregates if each.RELIED_ON and not each.unsaved]
-        events = [event for aggregate in aggregates for event in aggregate.collect_events()]
+    def save(self, *aggregates: Aggregate, context: Context, supposed: bool = False) -> int:
+        changed = [each for each in aggregates if each.unsaved]
+        relied_on = [
+            each for each in aggregates if (supposed or each.RELIED_ON) and not each.unsaved
+        ]
+        events = [event for aggregate in changed for event in aggregate.collect_events()]
         events.sort(key=lambda event: event.nth)
         if not events:
             return 0
@@ -143,7 +149,12 @@ class MemoryStore:
         self.log += [(event, context) for event in events]
         if mode == "crash_after":
             raise Crash
+        self.keep(changed)
         return len(self.log)
+
+    def keep(self, stored: list[Aggregate]) -> None:
+        """Remember them (a process that has stored nothing of late knows less)."""
+        self._folded.keep(stored)
 
     def retrying(self, change: Callable[[], T]) -> T:
         for _ in range(5):

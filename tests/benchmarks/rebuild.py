@@ -35,7 +35,7 @@ from tests.benchmarks.stock_projection import Stock
 from tests.store.histories import Watched, stored_events
 from tests.world import OTHER, World
 
-LIVES = {Size.QUICK: 2_000, Size.FULL: 20_000}
+LIVES = {Size.QUICK: 4_000, Size.FULL: 20_000}
 STOCK_LIVES = {Size.QUICK: 150, Size.FULL: 600}
 AT_ONCE = 400  # lives
 REPEATS = 3

@@ -153,13 +153,13 @@ class Agent:
             return
         said = self._said
         try:
-            host, _ = self.cloud.service.register(self.name, said, CONTEXT)
+            told, _ = self.cloud.service.register(self.name, said, CONTEXT)
             shown = {guest.server_id for guest in said.guests}
             for server_id in sorted(self.cloud.guests_of_host(self.name) - shown):
                 self.cloud.service.lost_guest(server_id, self.name, CONTEXT)
         except (Crash, ConflictError):  # the ledger's: the agent asks again
             return
-        self._said = None
+        self._said, host = None, told.host
         if host.epoch != self.epoch:
             self.taken = {k: t for k, t in self.taken.items() if t.names is not None}
             self.epoch, self._after = host.epoch, 0

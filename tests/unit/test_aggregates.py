@@ -154,8 +154,8 @@ def test_anything_else_is_no_device_path(path: str) -> None:
         device_target(path)
 
 
-def seen(instance: Instance, host: str, power_state: str = "running") -> None:
-    instance.observe(
+def seen(instance: Instance, host: str, power_state: str = "running") -> bool:
+    return instance.observe(
         name="vm", host=host, power_state=power_state, devices=(), project_id=None, user_id=None
     )
 
@@ -168,6 +168,19 @@ def test_a_host_cannot_take_a_guest_by_showing_it() -> None:
     seen(instance, "compute-1", "nostate")
     seen(instance, "compute-2")
     assert instance.host == "compute-2"
+
+
+def test_what_a_flow_is_changing_is_not_looked_at_until_it_is_done() -> None:
+    instance = Instance(uuid4())
+    seen(instance, "compute-1")
+    instance.claim("op", exclusive=True)
+    assert seen(instance, "compute-1"), "it is as it is known"
+    assert seen(instance, "compute-2", "shutdown"), "it is not for that host to say"
+    assert not seen(instance, "compute-1", "shutdown")
+    assert instance.power_state == "running"
+    instance.release("op")
+    assert seen(instance, "compute-1", "shutdown")
+    assert instance.power_state == "shutdown"
 
 
 def test_a_released_device_name_is_free_at_once() -> None:
