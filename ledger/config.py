@@ -20,7 +20,6 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,18 +135,6 @@ class Settings:
             raise ValueError("auth 'tokens' needs [[tokens]]")
         if len({token.token_sha256 for token in self.tokens}) < len(self.tokens):
             raise ValueError("two [[tokens]] have the same token")
-
-    def bearer(self, presented: str) -> Token | None:
-        """Who `presented` is the token of.
-
-        Looked up by its hash: how long that takes says something of the hash at most, and
-        nobody can choose a token by the beginning of its hash.
-        """
-        return self._bearers.get(hash_token(presented))
-
-    @cached_property
-    def _bearers(self) -> dict[str | None, Token]:
-        return {token.token_sha256: token for token in self.tokens}
 
     def cinder_settings(self) -> CinderSettings:
         """The [cinder] section in the form of its client; `load` has checked it."""

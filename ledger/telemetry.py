@@ -1,7 +1,7 @@
 """Logs of the service: human lines on a terminal, one JSON object per line elsewhere.
 
 Every line of ours and of any library passes the same processors: what is bound to
-the context (`bound(operation=..., request_id=...)`) is added, secrets are masked.
+the context (`bind(operation=..., request_id=...)`) is added, secrets are masked.
 Masking is the second net; the first is that secrets are not handed to a logger.
 """
 
@@ -15,10 +15,10 @@ from typing import Any, TextIO
 
 import orjson
 import structlog
-from structlog.contextvars import bound_contextvars as bound
+from structlog.contextvars import bind_contextvars as bind
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-__all__ = ["MASK", "bound", "masked", "set_up"]
+__all__ = ["MASK", "bind", "masked", "set_up"]
 
 MASK = "***"
 

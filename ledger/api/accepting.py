@@ -20,10 +20,10 @@ from aggregates.operation import OperationState, Outcome
 from handlers.guards import NEW_FLOW_VERSION, Contact
 from host_agent.ports import VolumeView
 from ledger.api.call import Call, late
-from ledger.api.hosts import contact_of
+from ledger.api.hosts import contact_at, contact_of
 from ledger.api.problem import ApiError, not_found
 from ledger.requests import Accepted, Fleet, operation_id_of
-from ledger.wakeups import ended_key, operation_key
+from ledger.wakeups import bound_key, ended_key
 
 #: How long a request waits for an operation in its way before it is refused (409).
 CLAIM_WAIT_S = 2.0
@@ -52,26 +52,25 @@ async def earlier(call: Call) -> Row | None:
     return await call.services.queries.operation(str(operation_id))
 
 
-async def fleet(call: Call, host: str | None = None, *, attaches: bool = False) -> Fleet:
+async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False) -> Fleet:
     """What is known of hosts just now; `attaches`: the request makes new attachments.
 
-    `host` will be asked about for sure, others may be.
+    Of the host of `server` that was read with it; others can be asked about.
     S1: "only use the new API when all nova-compute nodes have been upgraded".
     """
     loop, services = asyncio.get_running_loop(), call.services
-    known = {host: await contact_of(services, host)} if host is not None else {}
+    silent_after_s = services.settings.host_down_after_s
+    old = attaches and await services.queries.older_agents(NEW_FLOW_VERSION, silent_after_s)
 
-    def contact(name: str) -> Contact:  # asked by the worker thread that decides
-        if name in known:
-            return known[name]
+    # Both are asked by the worker thread that decides.
+    def contact(name: str) -> Contact:
+        if server is not None and name == server["host"]:
+            return contact_at(services, server["host_seen_at"])
         return asyncio.run_coroutine_threadsafe(contact_of(services, name), loop).result()
 
-    legacy = False
-    if attaches:
-        silent_after_s = services.settings.host_down_after_s
-        legacy = await services.queries.older_agents(
-            NEW_FLOW_VERSION, silent_after_s
-        ) or not await asyncio.to_thread(services.cinder.new_flow)
+    def legacy() -> bool:
+        return attaches and (old or not services.cinder.new_flow())
+
     return Fleet(contact=contact, legacy=legacy)
 
 
@@ -99,14 +98,14 @@ async def accepted(call: Call, ask: Callable[[], Accepted]) -> Accepted:
     return done
 
 
-async def refuse_foreign_volume(call: Call, volume_id: str) -> VolumeView | None:
+def refuse_foreign_volume(call: Call, volume_id: str) -> VolumeView | None:
     """We ask Cinder as a service that sees all volumes, so their project is ours to check.
 
-    Returns the volume, if Cinder had to be asked.
+    Returns the volume, if Cinder had to be asked.  Blocks.
     """
     if call.identity.everywhere:
         return None
-    view = await asyncio.to_thread(call.services.cinder.volume, volume_id)
+    view = call.services.cinder.volume(volume_id)
     if view.project_id is None:
         _log.warning("volume_without_project", volume=volume_id)
     if not call.identity.sees(view.project_id):
@@ -122,7 +121,7 @@ async def bound(call: Call, done: Accepted, wait_s: float) -> Row:
         settled = row is not None and (row["bound"] or row["state"] != OperationState.RUNNING)
         return row if settled else None
 
-    row = await call.until(operation_key(done.operation_id), look, wait_s)
+    row = await call.until(bound_key(done.operation_id), look, wait_s)
     row = row or await call.services.queries.operation(done.operation_id)
     if row is None:  # repeated, and accepted just now by a process whose projections are late
         raise late()

@@ -13,7 +13,6 @@ from typing import Any
 
 from aiohttp import web
 
-from aggregates.host import Host
 from host_agent.contract import Registration, Report
 from ledger.api.agent_checks import checked_registration, checked_report
 from ledger.api.call import Call, answer
@@ -28,6 +27,7 @@ from ledger.api.schemas import (
     Users,
     UsersQuery,
 )
+from ledger.service import Taken
 from ledger.wakeups import host_key
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
@@ -121,7 +121,10 @@ def _own_host(call: Call) -> str:
     return name
 
 
-def _registered(name: str, host: Host) -> Registered:
+def _registered(name: str, shown: Taken) -> Registered:
+    host = shown.host
     guests, attachments = host.leftovers if host.suspect else ((), ())
     release: Any = {"guests": list(guests), "attachments": list(attachments)}
-    return Registered(host=name, epoch=host.epoch, fenced=host.fenced, release=release)
+    return Registered(
+        host=name, epoch=host.epoch, fenced=host.fenced, release=release, again=shown.again
+    )

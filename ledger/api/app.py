@@ -6,6 +6,7 @@ the API's root; who is asking and whether they may; the microversion.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import uuid
@@ -24,7 +25,7 @@ from ledger.api.route import Route
 from ledger.api.routes import ROUTES
 from ledger.api.services import HOLDS, SERVICES, Holds, Services
 from ledger.auth import NOBODY, POLICY, Identity
-from ledger.telemetry import bound
+from ledger.telemetry import bind
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -38,6 +39,7 @@ IDENTITY: web.RequestKey[Identity] = web.RequestKey("identity", Identity)
 
 _GLOBAL_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 _log = structlog.get_logger(__name__)
+_lines = logging.getLogger(__name__)
 
 
 def make_app(services: Services) -> web.Application:
@@ -92,18 +94,19 @@ def _is_nova(request: web.Request) -> bool:
 async def _identified(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Name the request; count and time it."""
     request[REQUEST_ID] = f"req-{uuid.uuid4()}"
+    bind(request_id=request[REQUEST_ID])  # for as long as the request's own task lasts
     given = request.headers.get("X-OpenStack-Global-Request-Id", "")
-    names = {"request_id": request[REQUEST_ID]}
     if _GLOBAL_ID.match(given):
-        request[GLOBAL_ID] = names["global_request_id"] = given
+        request[GLOBAL_ID] = given
+        bind(global_request_id=given)
     route = _route_of(request)
     began = time.monotonic()
-    with bound(**names):
-        response = await handler(request)
-        took_s = time.monotonic() - began
-        request.app[METRICS].requested(
-            route.name if route else "unknown", request.method, response.status, took_s
-        )
+    response = await handler(request)
+    took_s = time.monotonic() - began
+    request.app[METRICS].requested(
+        route.name if route else "unknown", request.method, response.status, took_s
+    )
+    if _lines.isEnabledFor(logging.DEBUG):  # a line that is made to be dropped costs most
         _log.debug(
             "request",
             method=request.method,
@@ -175,8 +178,8 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
             "forbidden",
             f"Policy doesn't allow {route.name} to be performed: it needs the role {wanted}.",
         )
-    with bound(actor=identity.actor.name):
-        return await handler(request)
+    bind(actor=identity.actor.name)
+    return await handler(request)
 
 
 @web.middleware

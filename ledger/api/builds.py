@@ -44,7 +44,7 @@ async def build(call: Call) -> web.StreamResponse:
     _refuse_reserved(call, body)
     for disk in body.disks:
         if disk.volume_id is not None:
-            await accepting.refuse_foreign_volume(call, disk.volume_id)
+            await asyncio.to_thread(accepting.refuse_foreign_volume, call, disk.volume_id)
     actor = call.identity.actor
     request = BuildServer(
         name=body.name,

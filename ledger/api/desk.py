@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from aggregates.base import Context
-from aggregates.host import Host
 from host_agent.contract import Registration
 from ledger.api.call import projected
 from ledger.api.services import Services
 from ledger.batched import Batched
 from ledger.contacts import Contacts
+from ledger.service import Taken
 from projections.base import Row
 
 COMMANDS_MAX = 100  # of one answer
@@ -75,17 +75,17 @@ class Desk:
         """What waits for the host's agent after its cursor (Queries.mailboxes)."""
         return await self._looks.ask((host, after))
 
-    async def register(self, host: str, said: Registration, context: Context) -> Host:
+    async def register(self, host: str, said: Registration, context: Context) -> Taken:
         """Take a registration; returns when all of it can be read, the contact too."""
         return await self._registrations.ask(Asked(host, said, context))
 
     async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
         return await self._services.queries.mailboxes(wanted, COMMANDS_MAX)
 
-    async def _register(self, batch: Sequence[Asked]) -> Sequence[Host | Exception]:
+    async def _register(self, batch: Sequence[Asked]) -> Sequence[Taken | Exception]:
         service, queries = self._services.service, self._services.queries
         known = await asyncio.to_thread(service.unchanged, [(one.host, one.said) for one in batch])
-        hosts = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
+        shown = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
         await self._contacts.written()
         # Only with everything known is a guest that was not shown surely one that is gone.
         await projected(self._services, (await queries.head())["position"])
@@ -94,14 +94,14 @@ class Desk:
             *(self._lost(one, guests[one.host]) for one in batch), return_exceptions=True
         )
         await projected(self._services, max((at for at in lost if isinstance(at, int)), default=0))
-        return [_answer(host, at) for host, at in zip(hosts, lost, strict=True)]
+        return [_answer(*each) for each in zip(shown, lost, strict=True)]
 
-    async def _taken(self, asked: Asked, known: Host | None) -> Host:
+    async def _taken(self, asked: Asked, known: Taken | None) -> Taken:
         if known is not None:
             return known
         register = self._services.service.register
-        host, _ = await asyncio.to_thread(register, asked.host, asked.said, asked.context)
-        return host
+        shown, _ = await asyncio.to_thread(register, asked.host, asked.said, asked.context)
+        return shown
 
     async def _lost(self, asked: Asked, guests: set[str]) -> int:
         """Note the guests that the host does not show any more; the last position written."""
@@ -114,12 +114,12 @@ class Desk:
         return position
 
 
-def _answer(host: Host | BaseException, lost: int | BaseException) -> Host | Exception:
-    for failed in (host, lost):
+def _answer(shown: Taken | BaseException, lost: int | BaseException) -> Taken | Exception:
+    for failed in (shown, lost):
         if isinstance(failed, Exception):
             return failed
-    assert isinstance(host, Host), "gather is not cancelled by what it gathers"
-    return host
+    assert isinstance(shown, Taken), "gather is not cancelled by what it gathers"
+    return shown
 
 
 DESK: web.AppKey[Desk] = web.AppKey("desk", Desk)

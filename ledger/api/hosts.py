@@ -83,7 +83,11 @@ def unknown_host(name: str) -> ApiError:
 
 async def contact_of(services: Services, name: str) -> Contact:
     """Whether the host's agent was heard of lately."""
-    seen_at = await services.queries.seen_at(name)
+    return contact_at(services, await services.queries.seen_at(name))
+
+
+def contact_at(services: Services, seen_at: datetime | None) -> Contact:
+    """What it means that a host's agent was last heard of then."""
     since = seen_at.isoformat(timespec="seconds") if seen_at else "ever"
     return Contact(alive=is_alive(services, seen_at), since=since)
 

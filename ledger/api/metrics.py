@@ -7,13 +7,14 @@ never what has been.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -22,7 +23,7 @@ from ledger.writer import Writer
 
 __all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Metrics", "registry_of"]
 
-_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 Row = Mapping[str, Any]
 
@@ -32,19 +33,8 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._seconds = Histogram(
-            "ledger_http_request_seconds",
-            "Time of requests, held ones included",
-            ["route", "method"],
-            buckets=_BUCKETS_S,
-            registry=registry,
-        )
-        self._requests = Counter(
-            "ledger_http_requests",
-            "Requests answered",
-            ["route", "method", "status"],
-            registry=registry,
-        )
+        self._requests = _Requests()
+        registry.register(self._requests)
 
         def gauge(name: str, what: str, *labels: str) -> Gauge:
             return Gauge(name, what, labels, registry=registry)
@@ -74,9 +64,7 @@ class Metrics:
         self._held = gauge("ledger_http_requests_held", "Long polls and streams held open")
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
-        known = method if method in _METHODS else "other"
-        self._seconds.labels(route, known).observe(took_s)
-        self._requests.labels(route, known, str(status)).inc()
+        self._requests.add(route, method if method in _METHODS else "other", status, took_s)
 
     def show(
         self,
@@ -106,6 +94,32 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+class _Requests(Collector):
+    """What was answered."""
+
+    def __init__(self) -> None:
+        self._seconds = defaultdict[tuple[str, str], Tally](lambda: Tally(_BUCKETS_S))
+        self._answered = Counter[tuple[str, str, str]]()
+
+    def add(self, route: str, method: str, status: int, took_s: float) -> None:
+        self._seconds[route, method].add(took_s)
+        self._answered[route, method, str(status)] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        held = "Time of requests, held ones included"
+        seconds = HistogramMetricFamily(
+            "ledger_http_request_seconds", held, labels=["route", "method"]
+        )
+        for labels, tally in self._seconds.items():
+            seconds.add_metric(labels, _buckets(tally), tally.sum)
+        answered = CounterMetricFamily(
+            "ledger_http_requests", "Requests answered", labels=["route", "method", "status"]
+        )
+        for names, count in self._answered.items():
+            answered.add_metric(names, count)
+        yield from (seconds, answered)
+
+
 class _Appends(Collector):
     """What the writer has counted, as histograms."""
 
@@ -123,9 +137,12 @@ class _Appends(Collector):
 
 
 def _histogram(name: str, what: str, tally: Tally) -> HistogramMetricFamily:
+    return HistogramMetricFamily(name, what, buckets=_buckets(tally), sum_value=tally.sum)
+
+
+def _buckets(tally: Tally) -> Sequence[tuple[str, int]]:
     bounds = [*map(str, tally.bounds), "+Inf"]
-    buckets = list(zip(bounds, accumulate(tally.counts), strict=True))
-    return HistogramMetricFamily(name, what, buckets=buckets, sum_value=tally.sum)
+    return list(zip(bounds, accumulate(tally.counts), strict=True))
 
 
 def registry_of(writer: Writer) -> CollectorRegistry:

@@ -22,7 +22,7 @@ from ledger.api.schemas import (
     SkipStep,
     StepShown,
 )
-from ledger.api.scope import page_limit, refuse_foreign_server, sees_server
+from ledger.api.scope import page_limit, refuse_foreign_server
 from ledger.wakeups import ended_key
 
 _NO_OPERATION = "Operation {} could not be found."
@@ -61,11 +61,11 @@ async def operation(call: Call) -> web.StreamResponse:
     async def look() -> Row | None:
         nonlocal last
         row = await call.services.queries.operation(operation_id)
-        last = row if row and last else await _seen(call, operation_id, row)
+        last = _seen(call, operation_id, row)
         return last if last["state"] != OperationState.RUNNING else None
 
     await call.hold(ended_key(operation_id), look, query.wait_s)
-    return answer(await _shown(call, last))
+    return answer(_shown(last))
 
 
 async def act(call: Call) -> web.StreamResponse:
@@ -89,17 +89,17 @@ async def act(call: Call) -> web.StreamResponse:
         step=skip.step if skip else "",
     )
     await call.written(position)
-    return answer(await _shown(call, await operation_row(call)))
+    return answer(_shown(await operation_row(call)))
 
 
 async def operation_row(call: Call) -> Row:
     """The operation of the path, if it exists for the caller.  ApiError 404."""
     operation_id = call.id("operation_id", _NO_OPERATION)
-    return await _seen(call, operation_id, await call.services.queries.operation(operation_id))
+    return _seen(call, operation_id, await call.services.queries.operation(operation_id))
 
 
-async def _seen(call: Call, operation_id: str, row: Row | None) -> Row:
-    if row is None or not await sees_server(call, row["server_id"]):
+def _seen(call: Call, operation_id: str, row: Row | None) -> Row:
+    if row is None or not call.identity.sees(row["owner_id"]):
         raise not_found("operation_not_found", _NO_OPERATION.format(operation_id))
     return row
 
@@ -119,7 +119,7 @@ def _why(row: Row) -> str | None:
     return str(errors[0]["message"]) if errors else None
 
 
-async def _shown(call: Call, row: Row) -> OperationShown:
+def _shown(row: Row) -> OperationShown:
     failed = row["outcome"] != "completed"
     return OperationShown.model_validate(
         {
@@ -127,7 +127,6 @@ async def _shown(call: Call, row: Row) -> OperationShown:
             "error": row["error"] if failed else None,
             "left": row["left_steps"] or [],
             "steps": list(_steps(row)),
-            "progress": await call.services.queries.progress(str(row["operation_id"])),
             "acts": _acts(row),
         }
     )

@@ -403,12 +403,13 @@ _AGENT = (
     ),
 )
 
+# Agents ask most: of the paths below one prefix, the router tries the first ones first.
 ROUTES: tuple[Route, ...] = (
     *_ROOT,
+    *_AGENT,
     *_NOVA,
     *_NOVA_SERVERS,
     *_OWN,
     *_OWN_SERVERS,
     *_LOG,
-    *_AGENT,
 )

@@ -391,12 +391,15 @@ class Hosts(Shown):
 
 
 class Registered(Shown):
-    """`release`: what the host is to let go of before it gets any command."""
+    """`release`: what the host is to let go of before it gets any command; `again`: something
+    that it shows was not looked at, because a flow is changing it, and is to be shown again.
+    """
 
     host: str
     epoch: int
     fenced: bool
     release: Leftovers
+    again: bool
 
 
 class Users(Shown):

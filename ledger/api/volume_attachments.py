@@ -30,6 +30,7 @@ from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
 from ledger.api.servers import named_server, seen, server_row
 from ledger.config import Role
+from ledger.requests import Accepted
 
 #: How long an attach waits for Cinder's reservation before it answers as accepted.
 BIND_DEADLINE_S = 60.0
@@ -65,7 +66,6 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
     refuse_newer(body, call.version)
     key = accepting.idempotency_key(call)
     server = await server_row(call)
-    view = await accepting.refuse_foreign_volume(call, body.volumeId)
     request = AttachVolume(
         server_id=str(server["server_id"]),
         volume_id=body.volumeId,
@@ -75,10 +75,13 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
         multiattach_allowed=call.version >= microversions.MULTIATTACH,
         is_root=body.is_root,
     )
-    context, fleet = call.context(), await accepting.fleet(call, server["host"], attaches=True)
-    done = await accepting.accepted(
-        call, lambda: call.services.requests.attach(request, context, fleet, key, view)
-    )
+    context, fleet = call.context(), await accepting.fleet(call, server, attaches=True)
+
+    def attach() -> Accepted:
+        view = accepting.refuse_foreign_volume(call, body.volumeId)
+        return call.services.requests.attach(request, context, fleet, key, view)
+
+    done = await accepting.accepted(call, attach)
     row = await accepting.bound(call, done, BIND_DEADLINE_S)
     accepting.refuse_failed(row)
     headers = accepting.headers(done.operation_id)
@@ -113,7 +116,7 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
         volume_id=_volume_id(call, server_id),
         root_allowed=call.version >= microversions.ROOT_VOLUMES,
     )
-    context, fleet = call.context(), await accepting.fleet(call, server["host"])
+    context, fleet = call.context(), await accepting.fleet(call, server)
     done = await accepting.accepted(
         call, lambda: call.services.requests.detach(request, context, fleet, key)
     )
@@ -202,7 +205,7 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
         raise errors.NotMigratingError(volume_id=row["volume_id"])
     key = accepting.idempotency_key(call)
     try:
-        await accepting.refuse_foreign_volume(call, new_volume_id)
+        await asyncio.to_thread(accepting.refuse_foreign_volume, call, new_volume_id)
     except (ApiError, PortError) as error:
         raise _unknown_new_volume(error) from None
     request = SwapVolume(

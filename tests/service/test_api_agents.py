@@ -16,7 +16,7 @@ SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
 
 async def test_registering_shows_guests_and_answers_the_epoch(api: Api) -> None:
     release: dict[str, Any] = {"guests": [], "attachments": []}
-    known = {"host": HOST, "epoch": 0, "fenced": False, "release": release}
+    known = {"host": HOST, "epoch": 0, "fenced": False, "release": release, "again": False}
     assert await api.register(guest(name="vm-1")) == known
     [server] = (await api.get("/v2.1/servers/detail"))["servers"]
     assert server["name"] == "vm-1"
@@ -28,6 +28,19 @@ async def test_registering_again_with_nothing_new_writes_nothing(api: Api) -> No
     head = await api.head()
     await api.register(one)
     assert await api.head() == head
+
+
+async def test_a_guest_that_a_flow_is_just_changing_is_to_be_shown_again(api: Api) -> None:
+    one = guest()
+    await api.register(one)
+    answer = await api.act(one["server_id"], "pause")
+    assert (await api.register(one))["again"] is False, "it is as it is known"
+    off = {**one, "power_state": "shutdown"}
+    assert (await api.register(off))["again"] is True
+    assert (await api.played(answer))["outcome"] == "completed"
+    assert (await api.register(off))["again"] is False
+    [shown] = (await api.get("/v2.1/servers/detail"))["servers"]
+    assert shown["status"] == "SHUTOFF"
 
 
 async def test_a_guest_that_is_not_shown_any_more_is_lost(api: Api) -> None:

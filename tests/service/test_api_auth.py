@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
 
 from ledger.api.routes import ROUTES
 from ledger.auth import POLICY, AuthError, NoAuth
 from ledger.config import AuthMode, Role, Settings
-from tests.service.api_world import HOST, Api, guest, running_api
+from tests.service.api_world import HOST, PROJECT, Api, guest, running_api
 
 
 def test_every_route_has_its_line_in_the_policy_and_no_line_is_left_over() -> None:
@@ -90,6 +93,19 @@ async def test_what_belongs_to_another_project_does_not_exist(api: Api) -> None:
     assert await api.head() == head
 
 
+async def test_an_operation_is_seen_by_the_project_of_its_server_whoever_began_it(
+    api: Api,
+) -> None:
+    answer = await api.act(await api.server(), "os-stop", who="operator")
+    path = answer.headers["X-Attachment-Ledger-Operation"]
+    assert (await api.get(path, "member"))["project_id"] == "operators"
+    answer = await api.act(await api.server(project_id="operators"), "os-stop")
+    path = answer.headers["X-Attachment-Ledger-Operation"]
+    assert (await api.get(path))["project_id"] == PROJECT
+    for hidden in (path, f"{path}?wait_s=1", f"{path}/history"):
+        assert (await api.ask("GET", hidden, "member")).status == 404
+
+
 async def test_a_server_without_a_project_is_the_operators_alone(api: Api) -> None:
     server = await api.server(project_id=None)
     assert (await api.ask("GET", f"/v2.1/servers/{server}", "member")).status == 404
@@ -112,6 +128,23 @@ async def test_all_tenants_is_for_those_who_see_them(api: Api) -> None:
     assert (await api.ask("GET", "/v2.1/servers?all_tenants=1", "member")).status == 403
     assert len((await api.get("/v2.1/servers?all_tenants=1", "operator"))["servers"]) == 1
     assert len((await api.get("/v2.1/servers?all_tenants=0", "member"))["servers"]) == 1
+
+
+async def test_a_log_line_names_its_request_and_nothing_of_the_connections_last_one(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_a_flow = {"X-OpenStack-Global-Request-Id": f"req-{uuid4()}"}
+    caplog.set_level(logging.DEBUG, "ledger.api.app")
+    with capture_logs([merge_contextvars]) as lines:
+        first = await api.ask("GET", "/v2.1/servers", "member", headers=of_a_flow)
+        second = await api.ask("GET", "/v2.1/servers", "wrong")
+    assert (first.status, second.status) == (200, 401)
+    known, unknown = [line for line in lines if line["event"] == "request"]
+    assert known["request_id"] == first.headers["X-Openstack-Request-Id"]
+    assert known["global_request_id"] == of_a_flow["X-OpenStack-Global-Request-Id"]
+    assert known["actor"] == "member"
+    assert unknown["request_id"] == second.headers["X-Openstack-Request-Id"]
+    assert not {"actor", "global_request_id"} & unknown.keys()
 
 
 async def test_noauth_takes_the_actor_from_headers(database_url: str) -> None:

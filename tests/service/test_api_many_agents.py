@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from aggregates.host import Host
 from ledger import contacts
 from ledger.api.desk import DESK, Desk
 from ledger.config import Settings
-from ledger.service import Service
+from ledger.service import Service, Taken
 from tests.service.api_world import Api, eventually, guest, running_api
 
 HOSTS = [f"compute-{number}" for number in range(40)]
@@ -73,7 +72,7 @@ async def test_a_storm_that_says_nothing_new_writes_nothing_and_reads_once(
     batches: list[int] = []
     unchanged = Service.unchanged
 
-    def counted(self: Service, asked: Any) -> list[Host | None]:
+    def counted(self: Service, asked: Any) -> list[Taken | None]:
         batches.append(len(asked))
         return unchanged(self, asked)
 
@@ -94,7 +93,7 @@ async def test_what_is_wrong_with_one_is_answered_to_that_one(
     await register(api, "lost", lost)
     take = Service.register
 
-    def failing(self: Service, name: str, said: Any, context: Any) -> tuple[Host, int]:
+    def failing(self: Service, name: str, said: Any, context: Any) -> tuple[Taken, int]:
         if name == "broken":
             raise RuntimeError("a mistake of ours")
         return take(self, name, said, context)

@@ -41,6 +41,19 @@ async def test_appends_are_timed_and_their_batches_measured(api: Api) -> None:
         assert buckets[-1] == after[f"{name}_count"] == after[f"{name}_bucket +Inf"]
 
 
+async def test_requests_are_counted_and_timed_by_route(api: Api) -> None:
+    for who in ("member", "member", "wrong"):
+        await api.ask("GET", "/v2.1/servers", who)
+    await api.ask("PROPFIND", "/nowhere", None)
+    page = await shown(api)
+    assert page["ledger_http_requests_total GET servers 200"] == 2
+    assert page["ledger_http_requests_total GET servers 401"] == 1
+    assert page["ledger_http_requests_total other unknown 401"] == 1
+    seconds = "ledger_http_request_seconds"
+    assert page[f"{seconds}_count GET servers"] == page[f"{seconds}_bucket +Inf GET servers"] == 3
+    assert 0 < page[f"{seconds}_sum GET servers"] < HELD_S
+
+
 async def test_an_agent_is_connected_while_its_poll_is_held(api: Api) -> None:
     await api.server()
     assert (await shown(api))["ledger_agents_connected"] == 0

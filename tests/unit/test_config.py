@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ledger import config
+from ledger.auth import AuthError, Identity, StaticTokens
 from ledger.config import ConfigError, Role
 
 TOKEN = {"name": "ada", "user_id": "u1", "project_id": "p1", "roles": ["member"]}
@@ -140,15 +141,19 @@ def test_noauth_is_allowed_on_the_loopback(file: Path, host: str) -> None:
     load(file, f"[listen]\nhost = '{host}'")
 
 
-def test_bearer_of_a_token_is_found_and_of_another_is_not(file: Path) -> None:
+async def test_bearer_of_a_token_is_found_and_of_another_is_not(file: Path) -> None:
     settings = load(file, FULL)
-    ada, agent = settings.bearer("s3cret-of-ada"), settings.bearer("s3cret-of-host")
-    assert ada
-    assert ada.roles == (Role.ADMIN, Role.OPERATOR)
-    assert agent
-    assert agent.host == "c1"
-    assert settings.bearer("s3cret-of-nobody") is None
-    assert settings.bearer(str(ada.token_sha256)) is None
+    ada, agent = await bearer(settings, "s3cret-of-ada"), await bearer(settings, "s3cret-of-host")
+    assert (ada.actor.name, ada.actor.roles) == ("ada", ("admin", "operator"))
+    assert ada.roles == {Role.ADMIN, Role.OPERATOR}
+    assert (agent.actor.user_id, agent.host) == ("u2", "c1")
+    for stranger in ("s3cret-of-nobody", str(settings.tokens[0].token_sha256)):
+        with pytest.raises(AuthError):
+            await bearer(settings, stranger)
+
+
+async def bearer(settings: config.Settings, presented: str) -> Identity:
+    return await StaticTokens(settings).authenticate({"X-Auth-Token": presented})
 
 
 def token(**changes: Any) -> str:
@@ -157,10 +162,10 @@ def token(**changes: Any) -> str:
     return "\n".join(["auth = 'tokens'", "[[tokens]]", *lines])
 
 
-def test_token_may_be_given_by_its_hash(file: Path) -> None:
+async def test_token_may_be_given_by_its_hash(file: Path) -> None:
     digest = config.hash_token("a")
     settings = load(file, token(token=None, token_sha256=digest.upper()))
-    assert settings.bearer("a") == settings.tokens[0]
+    assert (await bearer(settings, "a")).actor.name == "ada"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -50,11 +51,15 @@ def test_a_line_is_text_on_a_terminal() -> None:
     assert "step=reserve" in stream.getvalue()
 
 
-def test_bound_context_is_on_our_lines_and_on_the_libraries_until_it_ends() -> None:
+def test_bound_context_is_on_our_lines_and_on_the_libraries_and_ends_with_its_task() -> None:
     stream, log = logged()
-    with telemetry.bound(operation="op-1", request_id="req-1"):
+
+    def task() -> None:
+        telemetry.bind(operation="op-1", request_id="req-1")
         log.info("ours")
         logging.getLogger("cinderclient").info("%s %d", "theirs", 1)
+
+    copy_context().run(task)
     log.info("after")
     ours, theirs, after = lines(stream)
     assert ours["operation"] == theirs["operation"] == "op-1"
