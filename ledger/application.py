@@ -48,7 +48,7 @@ class Ledger(Application[UUID]):
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         super().__init__()
-        self._folded = Folded(self._events_after)
+        self._remembered = (0, Folded(self._events_after))
 
     def construct_factory(self, env: Environment) -> InfrastructureFactory:  # noqa: ARG002
         """Nothing is taken from the environment: configuration has one source."""
@@ -64,6 +64,18 @@ class Ledger(Application[UUID]):
     def log_recorder(self) -> LedgerRecorder:
         """The recorder by its own type."""
         return cast("LedgerRecorder", self.recorder)
+
+    @property
+    def _folded(self) -> Folded:
+        """What is remembered; nothing, once the writer's connection has broken.
+
+        Who answers then may be a standby that had not heard of all that was acknowledged, or a
+        log put back from a backup: what was read before is no longer so.
+        """
+        lost = self.log_recorder.writer.lost
+        if self._remembered[0] != lost:
+            self._remembered = (lost, Folded(self._events_after))
+        return self._remembered[1]
 
     def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002 - the library's name for it
         """The aggregate as it is now; at version 0 if nothing ever happened to it."""
@@ -102,11 +114,12 @@ class Ledger(Application[UUID]):
             return 0
         events.sort(key=lambda event: event.nth)
         stored = [self.mapper.to_stored_event(event) for event in events]
+        folded = self._folded
         try:
             positions = self.log_recorder.insert_events(stored, context=context, unmoved=unmoved)
         except IntegrityError as error:
             raise ConflictError from error
-        self._folded.keep(changed)
+        folded.keep(changed)
         return positions[-1]
 
     def retrying(self, change: Callable[[], T]) -> T:

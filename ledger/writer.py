@@ -202,6 +202,7 @@ class Writer:
         self._hurry = threading.Event()  # set on close: pauses end, deadlines shrink
         self._close_deadline = float("inf")
         self._connection: psycopg.Connection[Any] | None = None
+        self.lost = 0  # connections
         self.appended = threading.Condition()  # notified after each batch
         self.append_seconds = Tally(SECONDS)  # from the call to the answer
         self.batch_appends = Tally(SIZES)
@@ -416,6 +417,7 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            self.lost += 1
 
 
 def _raise_for(result: PGresult) -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from aggregates.base import Actor, Aggregate, Context
@@ -106,6 +107,26 @@ def test_a_glimpse_asks_nobody_and_what_is_older_replaces_nothing(
     ledger.load(Volume, id_)
     ledger._folded.keep([older])
     assert list(ledger.glimpse(Volume, id_).holders) == ["one", "two", "three"]
+
+
+def test_a_log_that_has_lost_its_end_is_read_anew(ledger: Ledger, database_url: str) -> None:
+    """As behind a standby that took over: it had not heard of all that was acknowledged."""
+    id_ = uuid4()
+    hold(ledger, id_, "one")
+    hold(ledger, id_, "two")
+    with psycopg.connect(database_url) as db:
+        db.execute("DELETE FROM events WHERE position = 2")
+        db.execute("UPDATE log_head SET position = 1")
+        db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'attachment-ledger writer'"
+        )
+    with closing(Ledger(database_url)) as other:
+        hold(other, id_, "another")
+
+    ledger.retrying(lambda: hold(ledger, id_, "three"))
+
+    assert list(ledger.load(Volume, id_).holders) == ["one", "another", "three"]
 
 
 def test_no_more_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
