@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 
-from host_agent.lines import NotConnectedError, ask
+from host_agent.lines import CONNECTIONS_MAX, NotConnectedError, ask
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Transport(requests.Session):
 
     def __init__(self) -> None:
         super().__init__()
+        for scheme in ("https://", "http://"):
+            self.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS_MAX))
         self._ways: dict[tuple[str, str, Any, Any], _Way] = {}
 
     def request(  # type: ignore[override]  # keystoneauth names all it gives

@@ -15,10 +15,7 @@ from weakref import WeakSet
 
 from urllib3 import Timeout, connection_from_url
 
-from host_agent.lines import CONNECT_S, ask
-
-#: Kept open, one for each worker that reports; beyond it they are made anew.
-CONNECTIONS_MAX = 64
+from host_agent.lines import CONNECT_S, CONNECTIONS_MAX, ask
 
 #: How long an answer may keep us waiting, beside the long poll's own wait.
 REQUEST_S = 30.0

@@ -14,6 +14,8 @@ from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, Timeout
 from urllib3 import exceptions as errors
 
 CONNECT_S = 5.0
+#: Kept open of a pool, one for each thread that asks; beyond it they are made anew.
+CONNECTIONS_MAX = 64
 #: The largest answer read; a page of commands or of volumes is far smaller.
 ANSWER_MAX_BYTES = 16 * 1024 * 1024
 

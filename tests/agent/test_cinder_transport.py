@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from host_agent.cinder_http import Transport
+from tests.agent.bench import WAIT_S
 
 
 @contextmanager
-def server() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-    """Its URL, and what it was asked for, with which cookie."""
+def server(at_once: int = 1) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+    """Its URL, and what it was asked for, with which cookie; answers so many at a time."""
+    met = threading.Barrier(at_once)
     asked: list[tuple[str, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append((self.path, self.headers.get("Cookie")))
+            met.wait(WAIT_S)
             self.send_response(302)
             self.send_header("Location", "/elsewhere")
             self.send_header("Set-Cookie", "a=b")
@@ -43,6 +47,19 @@ def test_an_answer_is_what_it_is_and_leaves_nothing_behind() -> None:
             answer = transport.request("GET", f"{url}/v3", headers={"X": "y"}, timeout=5)
             assert (answer.status_code, answer.headers["Location"]) == (302, "/elsewhere")
     assert asked == [("/v3", None)] * 2
+
+
+def test_as_many_connections_are_kept_as_threads_ask(caplog: pytest.LogCaptureFixture) -> None:
+    many = 40
+    with (
+        server(many) as (url, asked),
+        Transport() as transport,
+        ThreadPoolExecutor(many) as pool,
+    ):
+        for _ in range(many):
+            pool.submit(transport.request, "GET", url, timeout=WAIT_S)
+    assert len(asked) == many
+    assert not caplog.records, "urllib3 warns of each that it closes"
 
 
 def test_the_proxy_of_the_environment_is_asked_unless_it_is_not_for_this_host(
