@@ -255,10 +255,6 @@ def place(source: dict[str, Any]) -> Place:
     return found
 
 
-def mirror_of(disk: str) -> Mirror | None:
-    return _mirror_of(ET.fromstring(disk))  # noqa: S314 - libvirt's or our own
-
-
 def _mirror_of(disk: ET.Element) -> Mirror | None:
     mirror = disk.find("mirror")
     if mirror is None:
