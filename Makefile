@@ -64,7 +64,7 @@ format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff format
 
 docs: $(STAMP) ## write docs/flows anew, from the tables of the flows
-	$(BIN)/python -m ledger.flow_pages docs/flows
+	$(BIN)/python -m ledger.cli.flow_pages docs/flows
 
 lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full)
 	tests/lab/run.sh $(TIER)

@@ -27,8 +27,8 @@ from handlers.guards import (
     start,
 )
 from handlers.plan import Place
-from host_agent.contract import GuestOrder, Lane
-from host_agent.ports import VolumeView
+from host_agent.shared.contract import GuestOrder, Lane
+from host_agent.shared.ports import VolumeView
 
 #: nova-api lets volumes be attached and detached in these.  It does so in RESIZED, too;
 #: here the two hosts of a resize have to agree on the volumes until it is settled.

@@ -17,7 +17,6 @@ from aggregates.host import Host
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
-from handlers.definition import resized
 from handlers.guards import (
     MOVES_VERSION,
     Contact,
@@ -29,7 +28,8 @@ from handlers.guards import (
     start,
 )
 from handlers.plan import Place
-from host_agent.contract import GuestOrder, Lane
+from host_agent.shared.contract import GuestOrder, Lane
+from host_agent.shared.definition import resized
 
 S = VmState
 _RUNNING = frozenset({"running", "paused"})

@@ -12,11 +12,11 @@ from aggregates.instance import Instance
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.accept import device_target
-from handlers.definition import Machine, render
 from handlers.guards import MOVES_VERSION, NEW_FLOW_VERSION, Contact, Origin, check_contact, start
 from handlers.plan import Place
-from host_agent.contract import GuestOrder, Lane
-from host_agent.ports import VolumeView
+from host_agent.shared.contract import GuestOrder, Lane
+from host_agent.shared.definition import Machine, render
+from host_agent.shared.ports import VolumeView
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from aggregates.volume import Volume
 from handlers.flows import FLOWS
 from handlers.plan import Place
 from handlers.progress import volumes_of
-from host_agent.contract import GuestOrder, Lane
+from host_agent.shared.contract import GuestOrder, Lane
 
 #: What an agent must be to know attachments (S1's new flow); below it knows Cinder's old calls.
 NEW_FLOW_VERSION = 1

@@ -15,7 +15,7 @@ from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from handlers.progress import finish, lane_of, plan_of, skip
-from host_agent.contract import Lane
+from host_agent.shared.contract import Lane
 
 #: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.
 _DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})

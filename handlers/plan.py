@@ -24,7 +24,7 @@ from itertools import groupby
 from typing import Any, Self
 
 from aggregates.operation import SERVER, side_of
-from host_agent.contract import GuestOrder, Lane, Verb
+from host_agent.shared.contract import GuestOrder, Lane, Verb
 
 #: A deletion may have three of each volume: one for each host of a resize, and one that a
 #: parked operation may have left.

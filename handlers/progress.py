@@ -33,7 +33,7 @@ from handlers.engine import (
 from handlers.meaning import Book, Done, Outputs, apply_meaning
 from handlers.plan import INSTEAD, AnyVerb, LedgerVerb, Place, Plan, lane_on
 from handlers.retries import retry_delay_s
-from host_agent.contract import ErrorKind, GuestOrder, Lane, StepError
+from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, StepError
 
 #: What the ledger does outside of itself; all its other verbs only record what is true.
 EFFECTS = frozenset(

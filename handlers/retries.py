@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handlers.plan import LedgerVerb
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from queue import SimpleQueue
 from typing import Any
 
 from host_agent import config, log
-from host_agent.cinder import CinderClient
-from host_agent.cinder_old import OldCinderClient
 from host_agent.config import ConfigError, Settings
-from host_agent.contract import SERVICE_VERSION, Registration
 from host_agent.executor import Executor, Hooks, StopClock, World
-from host_agent.faults import FaultError, Faults
-from host_agent.guests import HypervisorGuests
 from host_agent.leftovers import Leftovers
-from host_agent.link import Link
+from host_agent.libvirt.guests import HypervisorGuests
+from host_agent.line.link import Link
 from host_agent.locks import AgentRunningError, Locks
-from host_agent.ports import Brick, PortError
-from host_agent.records import FileRecords
+from host_agent.shared.cinder.client import CinderClient
+from host_agent.shared.cinder.old import OldCinderClient
+from host_agent.shared.contract import SERVICE_VERSION, Registration
+from host_agent.shared.faults import FaultError, Faults
+from host_agent.shared.ports import Brick, PortError
+from host_agent.storage.records import FileRecords
 
 EXIT_CONFIG = 2
 EXIT_RUNNING = 3
@@ -106,8 +106,8 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
     if arguments.faults and not arguments.simulated:
         raise ConfigError("--faults needs --simulated")
     if arguments.simulated:
-        from host_agent.simulated import SimulatedBrick, SimulatedGuests
-        from host_agent.simulated_state import SCHEME, Store
+        from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+        from host_agent.simulated.host_state import SCHEME, Store
 
         store = Store(arguments.simulated)
         counts = arguments.simulated.with_name(arguments.simulated.name + ".faults")
@@ -117,8 +117,8 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         here = {"uri": f"{SCHEME}{arguments.simulated.absolute()}", "address": "127.0.0.1"}
         guests = SimulatedGuests(store, faults, host)
         return _Host(brick, guests, ["simulated"], settings.migration() or here)
-    from host_agent.brick import OsBrick
-    from host_agent.libvirt_driver import Libvirt
+    from host_agent.libvirt.driver import Libvirt
+    from host_agent.storage.brick import OsBrick
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
     virt_type = settings.libvirt.virt_type

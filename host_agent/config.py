@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from host_agent.cinder import CinderSettings
-from host_agent.context import Waits
 from host_agent.executor import Limits
-from host_agent.guests import Patience
-from host_agent.keys import Barbican, KeyManagers
-from host_agent.ledger_client import LinkSettings
+from host_agent.libvirt.guests import Patience
+from host_agent.line.client import LinkSettings
+from host_agent.shared.cinder.client import CinderSettings
+from host_agent.storage.keys import Barbican, KeyManagers
+from host_agent.verbs.context import Waits
 
 ENV_PREFIX = "ATTACHMENT_LEDGER_AGENT_"
 

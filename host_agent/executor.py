@@ -34,9 +34,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
-from host_agent import masking
-from host_agent.context import Context, Stopping, Waits, final, is_missing
-from host_agent.contract import (
+from host_agent.locks import Locks, names_for, names_for_guest
+from host_agent.log import bound
+from host_agent.shared import masking
+from host_agent.shared.contract import (
     Command,
     CommandStep,
     ErrorKind,
@@ -46,13 +47,21 @@ from host_agent.contract import (
     StepError,
     Verb,
 )
-from host_agent.keys import NO_KEYS
-from host_agent.locks import Locks, names_for, names_for_guest
-from host_agent.log import bound
-from host_agent.ports import Brick, Cinder, Guests, Keys, OldCinder, PortError, Users, VolumeView
-from host_agent.records import Records
+from host_agent.shared.ports import (
+    Brick,
+    Cinder,
+    Guests,
+    Keys,
+    OldCinder,
+    PortError,
+    Users,
+    VolumeView,
+)
+from host_agent.storage.keys import NO_KEYS
+from host_agent.storage.records import Records
 from host_agent.verbs import GUEST_VERBS, VERBS
-from host_agent.verbs_cinder import wait_until
+from host_agent.verbs.cinder import wait_until
+from host_agent.verbs.context import Context, Stopping, Waits, final, is_missing
 from host_agent.watch import RunWatch
 
 #: Finished commands remembered, so that a late duplicate of one is not run again.

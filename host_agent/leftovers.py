@@ -12,12 +12,12 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Self
 
-from host_agent.context import Clock, is_missing
-from host_agent.encryption import is_encrypted
 from host_agent.executor import World
 from host_agent.locks import Locks, volume_names
-from host_agent.ports import PortError, VolumeView
-from host_agent.records import Record
+from host_agent.shared.ports import PortError, VolumeView
+from host_agent.storage.records import Record
+from host_agent.verbs.context import Clock, is_missing
+from host_agent.verbs.encryption import is_encrypted
 
 _LOG = logging.getLogger(__name__)
 

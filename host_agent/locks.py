@@ -35,8 +35,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from host_agent.contract import ErrorKind, GuestOrder, Lane
-from host_agent.ports import PortError, VolumeView
+from host_agent.shared.contract import ErrorKind, GuestOrder, Lane
+from host_agent.shared.ports import PortError, VolumeView
 
 #: How often a lock that another process holds is tried: there is nothing to wait on.
 RETRY_S = 0.05

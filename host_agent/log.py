@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TextIO
 
-from host_agent import masking
-from host_agent.contract import Command
+from host_agent.shared import masking
+from host_agent.shared.contract import Command
 
 _bound: ContextVar[dict[str, str] | None] = ContextVar("bound", default=None)
 

@@ -22,21 +22,21 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from host_agent.cinder import CinderClient
-from host_agent.cinder_old import OldCinderClient
-from host_agent.contract import ErrorKind
-from host_agent.ports import PortError
-from ledger import migrations
+from host_agent.shared.cinder.client import CinderClient
+from host_agent.shared.cinder.old import OldCinderClient
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
 from ledger.api.app import make_app
 from ledger.api.metrics import registry_of
 from ledger.api.services import Services
-from ledger.application import Ledger
-from ledger.auth import authenticator
+from ledger.auth.tokens import authenticator
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
-from ledger.embedded import EmbeddedPostgres
+from ledger.log import schema
+from ledger.log.application import Ledger
 from ledger.requests import Requests
 from ledger.service import Service
+from ledger.trial.embedded import EmbeddedPostgres
 from ledger.wakeups import DUE, Wakeups
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
@@ -98,14 +98,14 @@ def _database(settings: Settings) -> Any:
         return
     with EmbeddedPostgres() as embedded:
         dsn = embedded.start()
-        migrations.upgrade(dsn)
+        schema.upgrade(dsn)
         yield dsn
 
 
 @asynccontextmanager
 async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
     """The whole service, serving, for as long as the block lasts."""
-    migrations.check(dsn)
+    schema.check(dsn)
     async with AsyncExitStack() as stack:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger = Ledger(dsn)

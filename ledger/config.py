@@ -29,7 +29,7 @@ from pydantic.dataclasses import dataclass
 from ledger.telemetry import masked
 
 if TYPE_CHECKING:
-    from host_agent.cinder import CinderSettings
+    from host_agent.shared.cinder.client import CinderSettings
 
 DEFAULT_FILE = Path("/etc/attachment-ledger/ledger.toml")
 ENVIRONMENT_PREFIX = "LEDGER_"
@@ -252,7 +252,7 @@ def _source_of(path: list[str], sources: Mapping[str, str]) -> str:
 
 
 def _cinder_settings(section: dict[str, Any], sources: Mapping[str, str]) -> CinderSettings:
-    from host_agent.cinder import CinderSettings  # 0.3 s, which few commands need
+    from host_agent.shared.cinder.client import CinderSettings  # 0.3 s, which few commands need
 
     _refuse_unknown(CinderSettings, section, ("cinder",), sources)
     try:

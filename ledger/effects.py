@@ -24,8 +24,8 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
-from host_agent.contract import ErrorKind, Lane
-from host_agent.ports import AttachmentView, Cinder, OldCinder, PortError
+from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
 
 #: How long a reservation may take to appear whose request was sent by somebody who is
 #: gone.  Creating one without connector is a few rows in Cinder's database.

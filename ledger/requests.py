@@ -27,9 +27,9 @@ from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers import accept, actions, build, operator, progress
 from handlers.guards import Contact, Origin, Server
-from host_agent.contract import Lane
-from host_agent.ports import Cinder, VolumeView
-from ledger.unit import Store, Unit, decided
+from host_agent.shared.contract import Lane
+from host_agent.shared.ports import Cinder, VolumeView
+from ledger.log.unit import Store, Unit, decided
 
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"

@@ -28,11 +28,11 @@ from aggregates.volume import Volume
 from handlers import operator, progress
 from handlers.engine import Wait, Work
 from handlers.plan import Place
-from host_agent.contract import ErrorKind, Registration, Report, StepError
-from host_agent.ports import Cinder, OldCinder, PortError
-from ledger.application import ConflictError
+from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
+from host_agent.shared.ports import Cinder, OldCinder, PortError
 from ledger.effects import EFFECTS, World
-from ledger.unit import Store, Unit, decided, own_context, within
+from ledger.log.application import ConflictError
+from ledger.log.unit import Store, Unit, decided, own_context, within
 
 _log = structlog.get_logger(__name__)
 

@@ -3,6 +3,8 @@
 Every line of ours and of any library passes the same processors: what is bound to
 the context (`bind(operation=..., request_id=...)`) is added, secrets are masked.
 Masking is the second net; the first is that secrets are not handed to a logger.
+
+`Tally` counts what happens often.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 import orjson
@@ -18,7 +21,7 @@ import structlog
 from structlog.contextvars import bind_contextvars as bind
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-__all__ = ["MASK", "bind", "masked", "set_up"]
+__all__ = ["MASK", "Tally", "bind", "masked", "set_up"]
 
 MASK = "***"
 
@@ -116,3 +119,19 @@ def _final_processors(*, human: bool) -> list[Processor]:
     if human:
         return [*common, structlog.dev.ConsoleRenderer(colors=False)]
     return [*common, structlog.processors.JSONRenderer(serializer=_to_json)]
+
+
+class Tally:
+    """A histogram, counted without locks, as Prometheus shows it.
+
+    One thread at a time adds, any may read.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # the last for what is larger than all bounds
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value

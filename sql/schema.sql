@@ -273,7 +273,7 @@ CREATE TABLE mailbox (
     run int NOT NULL,
     host text NOT NULL,
     position bigint NOT NULL,            -- of the intent, or of its cancellation: the cursor
-    command jsonb NOT NULL,              -- host_agent.contract.Command without `position`
+    command jsonb NOT NULL,              -- host_agent.shared.contract.Command without `position`
     done_steps int NOT NULL,
     PRIMARY KEY (operation_id, run)
 );

@@ -25,7 +25,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from ledger.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
 TEST_CLUSTER_PREFIX = "attachment-ledger-test-"
 MEMORY = Path("/dev/shm")  # making a database is 300 files: 15 ms here, 70 ms and more on a disk
@@ -72,10 +72,10 @@ class Databases:
 
     def create_migrated(self) -> str:
         if self._template is None:
-            from ledger import migrations
+            from ledger.log import schema
 
             template = self.create()
-            migrations.upgrade(self.url(template))
+            schema.upgrade(self.url(template))
             self._template = template
         return self.create(self._template)
 

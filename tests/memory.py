@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from aggregates.base import Aggregate, Context
-from host_agent.contract import ErrorKind
-from host_agent.ports import PortError
-from ledger.application import ConflictError
-from ledger.folded import Folded
-from ledger.mapping import LedgerMapper
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
+from ledger.log.application import ConflictError
+from ledger.log.cache import Folded
+from ledger.log.mapper import LedgerMapper
 
 A = TypeVar("A", bound=Aggregate)
 T = TypeVar("T")

@@ -22,11 +22,12 @@ from uuid import uuid4
 
 import requests
 
-from host_agent.contract import PowerState
-from host_agent.simulated_state import Store, broken_invariants, plugged
+from host_agent.shared.contract import PowerState
+from host_agent.simulated.host_state import Store
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_views import MAX_VERSION, Microversion
-from ledger.simulation.harness import RunningCinder, running_cinder
+from tests.doubles.host_checks import broken_invariants, plugged
+from tests.doubles.running_cinder import RunningCinder, running_cinder
 
 T = TypeVar("T")
 

@@ -26,20 +26,21 @@ from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
 from handlers.progress import lane_of, order_of, verb_of
 from host_agent import verbs
-from host_agent.context import Context as AgentContext
-from host_agent.context import Waits
-from host_agent.contract import ErrorKind, PowerState, Registration, Report, StepError
-from host_agent.faults import Faults
-from host_agent.keys import KeyManagers
-from host_agent.ports import PortError
-from host_agent.records import Record
-from host_agent.simulated import SimulatedBrick, SimulatedGuests
-from host_agent.simulated_state import HOSTS, SCHEME, broken_invariants, connected_paths, plugged
-from host_agent.simulated_state import Store as HostState
+from host_agent.shared.contract import ErrorKind, PowerState, Registration, Report, StepError
+from host_agent.shared.faults import Faults
+from host_agent.shared.ports import PortError
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.host_state import HOSTS, SCHEME, connected_paths
+from host_agent.simulated.host_state import Store as HostState
+from host_agent.storage.keys import KeyManagers
+from host_agent.storage.records import Record
+from host_agent.verbs.context import Context as AgentContext
+from host_agent.verbs.context import Waits
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
-from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.host_checks import broken_invariants, plugged
 from tests.memory import Clock, Crash, MemoryStore, Tripwire, Trouble
 
 E = TypeVar("E", bound=Event)

@@ -9,7 +9,7 @@ A server that is offloaded has no host: the volume is reserved for it, no more.
 from __future__ import annotations
 
 from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 _RESERVED = Stage(
     Place.LEDGER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from handlers.flows.stages import once
 from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 DELETE = Flow(
     name="delete",

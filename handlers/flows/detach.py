@@ -8,7 +8,7 @@ no host to do the first three steps, the ledger deletes the reservation (LP 1808
 from __future__ import annotations
 
 from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 DETACH = Flow(
     name="detach",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by, once, taken_by
 from handlers.plan import Flow, Place, Side, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 LIVE_MIGRATE = Flow(
     name="live_migrate",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from handlers.flows.stages import once
 from handlers.plan import Flow, Place, Stage, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 _CONNECTED = Stage(Place.HOST, (Step("connect", Verb.VOLUME_CONNECT),))
 _SPAWNED = once(Place.HOST, Step("spawn", Verb.GUEST_SPAWN))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from handlers.flows.stages import NO_WAY_BACK, SWITCHED
 from handlers.plan import Flow, Place, Side, Stage, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 REFRESH = Flow(
     name="refresh",

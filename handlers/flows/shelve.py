@@ -16,7 +16,7 @@ from handlers.flows.stages import (
     taken_by,
 )
 from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 SHELVE = Flow(
     name="shelve",

@@ -10,7 +10,7 @@ real Cinder has no way back from that, and refuses an update while another is co
 from __future__ import annotations
 
 from handlers.plan import LedgerVerb, Place, Side, Stage, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 
 def taken_by(place: Place) -> Stage:

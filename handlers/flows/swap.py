@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by
 from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 _COPIED = (
     # "fail API call if we can't create that attachment"

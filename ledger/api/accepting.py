@@ -18,7 +18,7 @@ import structlog
 from aggregates.errors import ClaimedError
 from aggregates.operation import OperationState, Outcome
 from handlers.guards import NEW_FLOW_VERSION, Contact
-from host_agent.ports import VolumeView
+from host_agent.shared.ports import VolumeView
 from ledger.api.call import Call, late
 from ledger.api.hosts import contact_at, contact_of
 from ledger.api.problem import ApiError, not_found

@@ -2,7 +2,7 @@
 
 A table: what each action's body may say, which flow it begins and with what.  Each is
 answered when it is accepted; the operation is in the headers.  A destination that nobody
-named is chosen here (`ledger.placement`), and checked again when the request is accepted.
+named is chosen here (`ledger.api.placement`), and checked again when the request is accepted.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from aiohttp import web
 
 from aggregates import errors
 from handlers.actions import Act
-from handlers.definition import size_of
-from ledger import auth, placement
-from ledger.api import accepting, microversions, server_state
+from host_agent.shared.definition import size_of
+from ledger.api import accepting, microversions, placement, server_state
 from ledger.api import schemas_actions as said
 from ledger.api.call import Call, answer
 from ledger.api.hosts import is_alive
 from ledger.api.problem import ApiError
 from ledger.api.schemas import Asked
 from ledger.api.servers import server_row, shown
+from ledger.auth import tokens
 
 Row = dict[str, Any]
 More = Callable[[Call, Row, Any], Awaitable[Row]]
@@ -39,8 +39,8 @@ async def server_action(call: Call) -> web.StreamResponse:
     action = ACTIONS.get(name)
     if action is None:
         raise ApiError(400, "no_such_action", f"There is no such action: {name[:64]}")
-    if not call.identity.roles & auth.ACTION_POLICY[name]:
-        wanted = " or ".join(sorted(auth.ACTION_POLICY[name]))
+    if not call.identity.roles & tokens.ACTION_POLICY[name]:
+        wanted = " or ".join(sorted(tokens.ACTION_POLICY[name]))
         raise ApiError(
             403,
             "forbidden",

@@ -12,8 +12,7 @@ from typing import Any
 
 import structlog
 
-from handlers.definition import size_of
-from host_agent.contract import (
+from host_agent.shared.contract import (
     Guest,
     PowerState,
     Registration,
@@ -21,6 +20,7 @@ from host_agent.contract import (
     StepError,
     WireError,
 )
+from host_agent.shared.definition import size_of
 from ledger.api.call import canonical
 from ledger.telemetry import masked
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from host_agent.contract import Registration, Report
+from host_agent.shared.contract import Registration, Report
 from ledger.api.agent_checks import checked_registration, checked_report
 from ledger.api.call import Call, answer
 from ledger.api.desk import DESK

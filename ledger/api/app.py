@@ -24,7 +24,7 @@ from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
 from ledger.api.services import HOLDS, SERVICES, Holds, Services
-from ledger.auth import NOBODY, POLICY, Identity
+from ledger.auth.tokens import NOBODY, POLICY, Identity
 from ledger.telemetry import bind
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -16,7 +16,7 @@ from aiohttp import web
 from aggregates.errors import DomainError
 from handlers.actions import Act
 from handlers.build import BootDisk, BuildServer
-from handlers.definition import Machine
+from host_agent.shared.definition import Machine
 from ledger.api import accepting
 from ledger.api.actions import begun, destination
 from ledger.api.call import Call, answer

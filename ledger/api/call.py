@@ -22,7 +22,7 @@ from aggregates.base import Context
 from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
 from ledger.api.services import HOLDS, Holds, Services, is_gone
-from ledger.auth import Identity
+from ledger.auth.tokens import Identity
 from projections.runner import NotProjectingError
 
 M = TypeVar("M", bound=BaseModel)

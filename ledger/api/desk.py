@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from aggregates.base import Context
-from host_agent.contract import Registration
+from host_agent.shared.contract import Registration
+from ledger.api.batched import Batched
 from ledger.api.call import projected
+from ledger.api.contacts import Contacts
 from ledger.api.services import Services
-from ledger.batched import Batched
-from ledger.contacts import Contacts
 from ledger.service import Taken
 from projections.base import Row
 

@@ -18,8 +18,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from ledger.tally import Tally
-from ledger.writer import Writer
+from ledger.log.writer import Writer
+from ledger.telemetry import Tally
 
 __all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Metrics", "registry_of"]
 

@@ -14,7 +14,7 @@ from ledger.api import microversions
 from ledger.api.route import Model, Route
 from ledger.api.schemas import Problem
 from ledger.api.schemas_nova import NovaError
-from ledger.auth import POLICY
+from ledger.auth.tokens import POLICY
 
 OPENAPI_VERSION = "3.1.0"
 API_VERSION = "1.0.0"

@@ -19,10 +19,10 @@ from eventsourcing import persistence
 from pydantic import ValidationError
 
 from aggregates.errors import DomainError
-from host_agent.contract import ErrorKind, WireError
-from host_agent.ports import PortError
-from ledger.auth import AuthError
-from ledger.writer import UnknownOutcomeError
+from host_agent.shared.contract import ErrorKind, WireError
+from host_agent.shared.ports import PortError
+from ledger.auth.tokens import AuthError
+from ledger.log.writer import UnknownOutcomeError
 
 RETRY_AFTER_S = "2"
 #: Of a refused value, so many characters are repeated to the caller.

@@ -15,7 +15,7 @@ Model = type[BaseModel]
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """`name` is the one of `ledger.auth.POLICY` and the operationId of the OpenAPI document.
+    """`name` is the one of `ledger.auth.tokens.POLICY` and the operationId of the OpenAPI document.
 
     `answers`: the model of the body by status, None for an empty one, or a media type.
     """

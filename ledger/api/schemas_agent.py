@@ -1,4 +1,4 @@
-"""What agents send, for the OpenAPI document alone: `host_agent.contract` is what reads it.
+"""What agents send, for the OpenAPI document alone: `host_agent.shared.contract` is what reads it.
 
 A test holds that both know the same keys.
 """
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from host_agent.contract import ErrorKind, PowerState
+from host_agent.shared.contract import ErrorKind, PowerState
 from ledger.api.schemas import Id
 
 _NUMBER_MAX = 2**31 - 1

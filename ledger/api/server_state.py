@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from handlers.definition import size_of
+from host_agent.shared.definition import size_of
 
 Row = dict[str, Any]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from host_agent.ports import Cinder
+from host_agent.shared.ports import Cinder
 from ledger.api.problem import RETRY_AFTER_S, ApiError
-from ledger.auth import Authenticator
+from ledger.auth.tokens import Authenticator
 from ledger.config import Settings
 from ledger.requests import Requests
 from ledger.service import Service

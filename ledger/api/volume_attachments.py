@@ -23,7 +23,7 @@ from aiohttp import web
 
 from aggregates import errors
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
-from host_agent.ports import PortError
+from host_agent.shared.ports import PortError
 from ledger.api import accepting, microversions
 from ledger.api.call import Call, answer
 from ledger.api.problem import ApiError, not_found, unexpected

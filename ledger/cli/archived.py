@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ledger.cli.base import CliError, ExitCode, note
 
 if TYPE_CHECKING:
-    from ledger.archive import ArchivedEvent
-    from ledger.client import Client
+    from ledger.cli.client import Client
+    from ledger.upkeep.archive import ArchivedEvent
 
 
 def add_archive(parser: argparse.ArgumentParser, what: str) -> None:
@@ -30,10 +30,10 @@ def directory(text: str) -> Path:
 @contextmanager
 def archive_errors() -> Iterator[None]:
     """End the command with what is wrong with the log, its archive, or a checkpoint."""
-    from ledger.archive import ArchiveError
-    from ledger.audit import AuditError
-    from ledger.chain import BrokenChainError
-    from ledger.retention import RetentionError
+    from ledger.log.chain import BrokenChainError
+    from ledger.upkeep.archive import ArchiveError
+    from ledger.upkeep.retention import RetentionError
+    from ledger.upkeep.verify import AuditError
     from projections.detached import DetachedError
 
     try:
@@ -108,7 +108,7 @@ def _at(event: dict[str, Any]) -> datetime:
 
 
 def _archived(archive: Path | None, after: int = 0) -> Iterator[dict[str, Any]]:
-    from ledger.archive import Archive
+    from ledger.upkeep.archive import Archive
 
     if archive is not None:
         where = Archive(archive)

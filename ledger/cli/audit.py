@@ -12,7 +12,7 @@ from ledger.cli.base import Command, note, usage
 from ledger.cli.settings import add_config, database
 
 if TYPE_CHECKING:
-    from ledger.audit import Statement
+    from ledger.upkeep.verify import Statement
 
 
 class Checkpoint(Command):
@@ -53,30 +53,30 @@ class Verify(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         import psycopg
 
-        from ledger import migrations
-        from ledger.archive import Archive
+        from ledger.log import schema
+        from ledger.upkeep.archive import Archive
 
         archive = Archive(parsed_args.archive) if parsed_args.archive else None
         with archive_errors():
             since = _read(parsed_args.since) if parsed_args.since else None
             held = [_read(path) for path in parsed_args.checkpoint]
             with database(parsed_args) as dsn:
-                migrations.check(dsn)
+                schema.check(dsn)
                 with psycopg.connect(dsn, autocommit=True) as connection:
                     self._verify(connection, archive, since, held)
         return 0
 
     def _verify(self, connection: Any, archive: Any, since: Any, held: list[Any]) -> None:
-        from ledger import audit
         from ledger.cli.waiting import Progress as Line
-        from ledger.long_work import Progress
+        from ledger.upkeep import verify
+        from ledger.upkeep.long_work import Progress
 
         first = since.checkpoint.position if since else 0
         proven = since
         began = said_at = time.monotonic()
         try:
             with Line() as line:
-                for proven, total in audit.verify(connection, archive, since=since, held=held):
+                for proven, total in verify.verify(connection, archive, since=since, held=held):
                     at, now = proven.checkpoint.position, time.monotonic()
                     if now - said_at >= line.interval_s:
                         line.say(str(Progress("verify", at, total, at - first, now - began)))
@@ -91,7 +91,7 @@ class Verify(Command):
 
 
 def _read(path: Path) -> Statement:
-    from ledger.audit import Statement
+    from ledger.upkeep.verify import Statement
 
     try:
         text = path.read_bytes()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cliff import command, lister, show
 
 if TYPE_CHECKING:
-    from ledger.client import ApiError, Client, ClientError
+    from ledger.cli.client import ApiError, Client, ClientError
 
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 100_000
@@ -64,7 +64,7 @@ def _from_api(error: ApiError) -> CliError:
 
 def from_client(error: ClientError) -> CliError:
     """The exit code of an answer, or of none."""
-    from ledger.client import ApiError, UnreachableError
+    from ledger.cli.client import ApiError, UnreachableError
 
     if isinstance(error, ApiError):
         return _from_api(error)
@@ -92,7 +92,7 @@ class Reporting(command.Command):
 
     @property
     def client(self) -> Client:
-        from ledger.client import Client
+        from ledger.cli.client import Client
 
         return Client(self.app.options.url, self.app.options.token)
 
@@ -104,7 +104,7 @@ class Reporting(command.Command):
         return self.exit_code or code
 
     def _ended(self, error: Exception) -> int:
-        from ledger.client import ClientError
+        from ledger.cli.client import ClientError
 
         if isinstance(error, BrokenPipeError):
             raise error

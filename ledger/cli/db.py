@@ -18,10 +18,10 @@ class Upgrade(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger import migrations
+        from ledger.log import schema
 
         with database(parsed_args) as dsn:
-            done = migrations.upgrade(dsn)
+            done = schema.upgrade(dsn)
         for name in done:
             self.app.stdout.write(f"{name}\n")
         note(f"{len(done)} migrations applied." if done else "The schema is current.")
@@ -37,10 +37,10 @@ class Status(ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger import migrations
+        from ledger.log import schema
 
         with database(parsed_args) as dsn:
-            state = migrations.status(dsn)
+            state = schema.status(dsn)
         columns = ("current", "applied", "pending", "unknown", "changed")
         values = [getattr(state, name) for name in columns]
         if parsed_args.formatter in {"table", "value", "shell"}:
@@ -57,9 +57,9 @@ class Check(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger import migrations
+        from ledger.log import schema
 
         with database(parsed_args) as dsn:
-            migrations.check(dsn)
+            schema.check(dsn)
         note("The schema is current.")
         return 0

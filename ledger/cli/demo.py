@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ledger.cli.base import CliError, Command, ExitCode, note, usage
 
 if TYPE_CHECKING:
-    from ledger.demo import Story, Summary
-    from ledger.demo_cloud import Cloud
+    from ledger.trial.cloud import Cloud
+    from ledger.trial.demo import Story, Summary
 
 WATCH_S = 0.5
 RESTART_AFTER_S = 3.0
@@ -80,7 +80,8 @@ class Demo(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger import demo, telemetry
+        from ledger import telemetry
+        from ledger.trial import demo
 
         if parsed_args.format == "json" and not parsed_args.once:
             raise usage("-f json is the summary of the whole: it needs --once.")

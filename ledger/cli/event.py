@@ -66,7 +66,7 @@ class Tail(Command):
 
     def _events(self, after: int | None) -> Iterator[dict[str, Any]]:
         """As they come; a broken stream is taken up behind the last one seen."""
-        from ledger.client import UnreachableError
+        from ledger.cli.client import UnreachableError
 
         began = False
         while True:

@@ -42,7 +42,7 @@ class Show(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from handlers.flows import FLOWS
-        from ledger import diagram
+        from ledger.cli import diagram
         from ledger.cli.words import VERBS
 
         flow = FLOWS.get(parsed_args.name)

@@ -6,7 +6,7 @@ import time
 
 from ledger.cli.base import CliError, ExitCode, note
 from ledger.cli.waiting import Progress as Line
-from ledger.long_work import BusyError, Progress, Step, Work, run
+from ledger.upkeep.long_work import BusyError, Progress, Step, Work, run
 
 
 def run_shown(dsn: str, name: str, work: Work) -> Step:

@@ -18,13 +18,14 @@ class List(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger import long_work, migrations
+        from ledger.log import schema
+        from ledger.upkeep import long_work
         from projections.catalog import ALL
         from projections.projector import lags
         from projections.runner import connect
 
         with database(parsed_args) as dsn:
-            migrations.check(dsn)
+            schema.check(dsn)
             with connect(dsn) as connection:
                 rows = lags(connection, ALL)
                 works = long_work.under_way(connection)
@@ -48,9 +49,9 @@ class Rebuild(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger import migrations
         from ledger.cli.long_work import run_shown
-        from ledger.rebuild import RebuildError, rebuild
+        from ledger.log import schema
+        from ledger.upkeep.rebuild import RebuildError, rebuild
         from projections.catalog import ALL
         from projections.detached import DetachedError
         from projections.tables import ProjectionError
@@ -64,7 +65,7 @@ class Rebuild(Command):
                 f"Projections: {', '.join(each.name for each in ALL)}; or all",
             )
         with database(parsed_args) as dsn:
-            migrations.check(dsn)
+            schema.check(dsn)
             try:
                 done = run_shown(dsn, "rebuild", rebuild(dsn, chosen))
             except ProjectionError as error:

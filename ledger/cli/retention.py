@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from ledger.long_work import Step
+    from ledger.upkeep.long_work import Step
 
 
 class Archive(Command):
@@ -50,7 +50,7 @@ class Archive(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger import archive, retention
+        from ledger.upkeep import archive, retention
 
         into, before = archive.Archive(parsed_args.to), parsed_args.before
         with archive_errors(), database(parsed_args) as dsn:
@@ -77,7 +77,7 @@ class Restore(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger import archive, retention
+        from ledger.upkeep import archive, retention
 
         source = archive.Archive(parsed_args.source)
         with archive_errors(), database(parsed_args) as dsn:
@@ -90,10 +90,10 @@ def _work(dsn: str, name: str, work: Callable[[psycopg.Connection[Any]], Generat
     """Long work on a connection of its own.  Where it was, the files and the table say."""
     import psycopg
 
-    from ledger import migrations
     from ledger.cli.long_work import run_shown
+    from ledger.log import schema
 
-    migrations.check(dsn)
+    schema.check(dsn)
     with psycopg.connect(dsn, autocommit=True) as connection:
         run_shown(dsn, name, lambda _: work(connection))
 

@@ -31,10 +31,10 @@ class Serve(Command):
 
         import psycopg
 
-        from host_agent.ports import PortError
+        from host_agent.shared.ports import PortError
         from ledger import bootstrap, telemetry
-        from ledger.embedded import EmbeddedPostgresError
-        from ledger.migrations import SchemaError
+        from ledger.log.schema import SchemaError
+        from ledger.trial.embedded import EmbeddedPostgresError
 
         telemetry.set_up(parsed_args.log_level, parsed_args.log_format)
         if not chosen.cinder:

@@ -49,7 +49,7 @@ def database(arguments: argparse.Namespace) -> Iterator[str]:
     """
     import psycopg
 
-    from ledger.migrations import SchemaError
+    from ledger.log.schema import SchemaError
 
     settings = load(arguments)
     try:
@@ -81,7 +81,7 @@ def database_error(error: Exception) -> CliError:
 @contextmanager
 def _embedded() -> Iterator[str]:
     from ledger import telemetry
-    from ledger.embedded import EmbeddedPostgres, EmbeddedPostgresError
+    from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
     telemetry.set_up("warning")  # to stderr: stdout is for results
     try:

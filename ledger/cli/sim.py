@@ -41,7 +41,7 @@ class Cinder(Command):
 async def _serve(arguments: argparse.Namespace) -> None:
     import asyncio
 
-    from host_agent.faults import FaultError, Faults
+    from host_agent.shared.faults import FaultError, Faults
     from ledger.simulation import cinder
     from ledger.simulation.cinder_compute import ComputeCheck
     from ledger.simulation.cinder_model import CinderModel
@@ -105,7 +105,7 @@ class FaultList(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.client import Client
+        from ledger.cli.client import Client
 
         return _COLUMNS, _rows(Client(parsed_args.cinder).get("/sim/faults"))
 
@@ -120,8 +120,8 @@ class FaultSet(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from host_agent.faults import FaultError, parse_rules
-        from ledger.client import Client
+        from host_agent.shared.faults import FaultError, parse_rules
+        from ledger.cli.client import Client
 
         name = parsed_args.file
         try:

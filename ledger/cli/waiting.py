@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from ledger.cli import plan
 from ledger.cli.base import on_terminal
-from ledger.client import ApiError, Client, ClientError, UnreachableError
+from ledger.cli.client import ApiError, Client, ClientError, UnreachableError
 
 TIMEOUT_S = 600.0
 TERMINAL_LINE_S = 1.0

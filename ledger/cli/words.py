@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from handlers.plan import LedgerVerb
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 
 Body = Mapping[str, Any]
 

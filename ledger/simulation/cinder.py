@@ -21,7 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
-from host_agent.faults import Fault, Faults
+from host_agent.shared.faults import Fault, Faults
 from ledger.simulation import cinder_views as views
 from ledger.simulation.cinder_admin import ADMIN_ROUTES
 from ledger.simulation.cinder_call import Call, Handler

@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from host_agent.faults import FaultError, Faults
+from host_agent.shared.faults import FaultError, Faults
 from ledger.simulation import cinder_store
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_rows import CinderFault, Volume

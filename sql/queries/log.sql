@@ -61,7 +61,7 @@ SELECT originator_id, originator_version, topic, body, position
 SELECT position FROM log_head;
 
 -- name: chained
--- The log as the hash chain sees it (ledger/chain.py).  Range scan of the primary key.
+-- The log as the hash chain sees it (ledger/log/chain.py).  Range scan of the primary key.
 SELECT event_bytes(e), e.chain
   FROM events AS e
  WHERE e.position > %(after)s AND e.position <= %(upto)s

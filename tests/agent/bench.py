@@ -14,8 +14,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from host_agent.context import Context, Waits
-from host_agent.contract import (
+from host_agent.executor import Executor, Hooks, Limits, Verdict, World
+from host_agent.locks import Locks
+from host_agent.shared.contract import (
     Command,
     CommandStep,
     GuestOrder,
@@ -24,17 +25,16 @@ from host_agent.contract import (
     Report,
     Verb,
 )
-from host_agent.executor import Executor, Hooks, Limits, Verdict, World
-from host_agent.faults import Faults
-from host_agent.keys import KeyManagers
-from host_agent.locks import Locks
-from host_agent.ports import Brick, Cinder, Guests, Keys, OldCinder
-from host_agent.records import Record
-from host_agent.simulated import SimulatedBrick, SimulatedGuests
-from host_agent.simulated_state import Store, guest_state
+from host_agent.shared.faults import Faults
+from host_agent.shared.ports import Brick, Cinder, Guests, Keys, OldCinder
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.host_state import Store, guest_state
+from host_agent.storage.keys import KeyManagers
+from host_agent.storage.records import Record
 from host_agent.verbs import GUEST_VERBS, VERBS
-from ledger.simulation.cinder_direct import DirectCinder
+from host_agent.verbs.context import Context, Waits
 from ledger.simulation.cinder_model import CinderModel
+from tests.doubles.direct_cinder import DirectCinder
 
 ATTACH = (
     Verb.ATTACHMENT_UPDATE,

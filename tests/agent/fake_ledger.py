@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from host_agent.contract import Command, Registration, Report
+from host_agent.shared.contract import Command, Registration, Report
 from tests.agent.bench import WAIT_S
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, PowerState
-from host_agent.faults import Faults
-from host_agent.guests import HypervisorGuests
-from host_agent.hypervisor import HypervisorError, Trouble
-from host_agent.ports import Disk, PortError
-from host_agent.simulated import PATIENCE, SimulatedGuests
-from host_agent.simulated_hypervisor import SimulatedHypervisor
-from host_agent.simulated_state import HOSTS, SCHEME, Store, guest_state
+from host_agent.libvirt.guests import HypervisorGuests
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
+from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.faults import Faults
+from host_agent.shared.ports import Disk, PortError
+from host_agent.simulated.adapters import PATIENCE, SimulatedGuests
+from host_agent.simulated.host_state import HOSTS, SCHEME, Store, guest_state
+from host_agent.simulated.hypervisor import SimulatedHypervisor
 from tests.contracts.machines import Following
 
 SERVER = "11111111-1111-1111-1111-111111111111"

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from host_agent.cinder_http import Transport
+from host_agent.shared.cinder.http import Transport
 from tests.agent.bench import WAIT_S
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from host_agent import config
 from host_agent.config import ConfigError
-from host_agent.keys import FIXED_KEY_ID
-from host_agent.ports import PortError
+from host_agent.shared.ports import PortError
+from host_agent.storage.keys import FIXED_KEY_ID
 
 
 def write(path: Path, text: str) -> Path:

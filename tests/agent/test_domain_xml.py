@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from host_agent import disk_xml
-from host_agent.domain_xml import (
+from host_agent.libvirt import disk_xml
+from host_agent.libvirt.domain_xml import (
     DefinitionError,
     definition_of,
     domain_of,
     for_destination,
     is_shared,
 )
-from host_agent.ports import Disk
+from host_agent.shared.ports import Disk
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 VOLUME = "0f9d3f0e-1111-2222-3333-444455556666"

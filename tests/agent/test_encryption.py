@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from host_agent import masking
-from host_agent.contract import ErrorKind, GuestOrder, Lane, LaneSide, PowerState, Verb
 from host_agent.executor import StopClock
-from host_agent.keys import NO_KEYS
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks
-from host_agent.ports import PortError
-from host_agent.simulated_state import broken_invariants, connected_paths, lose_secrets
+from host_agent.shared import masking
+from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, LaneSide, PowerState, Verb
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import connected_paths
+from host_agent.storage.keys import NO_KEYS
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, Bench
+from tests.doubles.host_checks import broken_invariants, lose_secrets
 
 
 @pytest.fixture

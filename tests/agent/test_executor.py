@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, Report, Verb
 from host_agent.executor import Verdict
-from host_agent.simulated_state import broken_invariants, connected_paths
+from host_agent.shared.contract import ErrorKind, Report, Verb
+from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import (
     ATTACH,
     DETACH,
@@ -23,6 +23,7 @@ from tests.agent.bench import (
     eventually,
     running_executor,
 )
+from tests.doubles.host_checks import broken_invariants
 
 
 def test_steps_run_in_order_and_each_is_reported(

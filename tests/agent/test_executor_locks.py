@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, Report, Verb
 from host_agent.executor import Verdict
-from host_agent.simulated_state import connected_paths
+from host_agent.shared.contract import ErrorKind, Report, Verb
+from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import (
     ATTACH,
     DETACH,

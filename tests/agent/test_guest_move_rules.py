@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from host_agent import disk_xml
-from host_agent.contract import ErrorKind
-from host_agent.hypervisor import Trouble
-from host_agent.simulated_hypervisor import SimulatedHypervisor
-from host_agent.simulated_state import SCHEME, release, set_power
+from host_agent.libvirt import disk_xml
+from host_agent.libvirt.hypervisor import Trouble
+from host_agent.shared.contract import ErrorKind
+from host_agent.simulated.host_state import SCHEME, release, set_power
+from host_agent.simulated.hypervisor import SimulatedHypervisor
 from tests.agent.guest_world import PAUSED, RUNNING, SERVER, SHUTDOWN, World, fails, raised
 from tests.contracts.machines import Following
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, PowerState
-from host_agent.hypervisor import Trouble
-from host_agent.simulated_state import broken_invariants, set_power
+from host_agent.libvirt.hypervisor import Trouble
+from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.simulated.host_state import set_power
 from tests.agent.guest_world import PAUSED, RUNNING, SERVER, SHUTDOWN, World, fails, raised
+from tests.doubles.host_checks import broken_invariants
 
 DEFINITION = f"<domain><name>g</name><uuid>{SERVER}</uuid><devices/></domain>"
 

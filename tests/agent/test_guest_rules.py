@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, PowerState
-from host_agent.faults import Faults
-from host_agent.guests import HypervisorGuests, Patience
-from host_agent.hypervisor import HypervisorError, Trouble
-from host_agent.ports import Disk, DiskState, PortError
-from host_agent.simulated import SimulatedBrick
-from host_agent.simulated_hypervisor import SimulatedHypervisor
-from host_agent.simulated_state import Store, guest_state, set_power
+from host_agent.libvirt.guests import HypervisorGuests, Patience
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
+from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.faults import Faults
+from host_agent.shared.ports import Disk, DiskState, PortError
+from host_agent.simulated.adapters import SimulatedBrick
+from host_agent.simulated.host_state import Store, guest_state, set_power
+from host_agent.simulated.hypervisor import SimulatedHypervisor
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 
@@ -186,6 +186,6 @@ def test_definition_that_cannot_be_given_back_is_told_as_such() -> None:
 
 
 def _xml(world: World) -> str:
-    from host_agent import disk_xml
+    from host_agent.libvirt import disk_xml
 
     return disk_xml.build(world.disk)

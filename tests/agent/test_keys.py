@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from host_agent import masking
-from host_agent.cinder import CinderSettings
-from host_agent.contract import ErrorKind
-from host_agent.keys import FIXED_KEY_ID, NO_KEYS, Barbican, KeyManagers
-from host_agent.ports import Keys, PortError
+from host_agent.shared import masking
+from host_agent.shared.cinder.client import CinderSettings
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import Keys, PortError
+from host_agent.storage.keys import FIXED_KEY_ID, NO_KEYS, Barbican, KeyManagers
 
 KEY = bytes(range(200, 232))
 KEY_ID = "7a1f1c9e-1111-4222-8333-444455556666"

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import Lane, Registration
 from host_agent.executor import StopClock
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks
-from host_agent.ports import PortError
-from host_agent.simulated_state import broken_invariants, connected_paths
+from host_agent.shared.contract import Lane, Registration
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.agent.test_link import Agent, finished
+from tests.doubles.host_checks import broken_invariants
 
 
 def leftovers(bench: Bench, path: Path) -> Leftovers:

@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from host_agent import link
-from host_agent.contract import ErrorKind, Guest, PowerState, Registration
 from host_agent.executor import Executor, Hooks, StopClock
-from host_agent.ledger_client import Backoff, LinkSettings
 from host_agent.leftovers import Leftovers
-from host_agent.link import Link
+from host_agent.line import link
+from host_agent.line.client import Backoff, LinkSettings
+from host_agent.line.link import Link
 from host_agent.locks import Locks
-from host_agent.ports import PortError
-from host_agent.simulated_state import broken_invariants, set_power
+from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import set_power
 from tests.agent.bench import ATTACH, DETACH, WAIT_S, Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
+from tests.doubles.host_checks import broken_invariants
 
 STEPS = [verb.value for verb in ATTACH]
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from host_agent import masking
 from host_agent.log import HumanFormatter, JsonFormatter
+from host_agent.shared import masking
 
 
 @pytest.mark.parametrize(

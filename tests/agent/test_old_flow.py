@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from host_agent.contract import Lane, LaneSide, Verb
-from host_agent.ports import PortError
-from host_agent.simulated_state import broken_invariants, connected_paths, plugged
+from host_agent.shared.contract import Lane, LaneSide, Verb
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import ATTACH, DETACH, Bench
+from tests.doubles.host_checks import broken_invariants, plugged
 
 
 def old_attached(bench: Bench) -> Lane:

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import Command, Lane, PowerState
-from host_agent.simulated_state import Store, broken_invariants, connected_paths, plugged
-from ledger.simulation.cinder_direct import DirectCinder
-from ledger.simulation.harness import RunningCinder, running_cinder
+from host_agent.shared.contract import Command, Lane, PowerState
+from host_agent.simulated.host_state import Store, connected_paths
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.host_checks import broken_invariants, plugged
+from tests.doubles.running_cinder import RunningCinder, running_cinder
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 ROOT = Path(__file__).parents[2]
@@ -233,7 +234,7 @@ def test_wrong_configuration_is_explained_in_one_line(tmp_path: Path, text: str,
 
 def test_os_brick_and_libvirt_are_not_loaded_for_a_simulated_host() -> None:
     code = (
-        "import sys, host_agent.__main__, host_agent.simulated\n"
+        "import sys, host_agent.__main__, host_agent.simulated.adapters\n"
         "print([m for m in ('os_brick', 'libvirt', 'eventlet') if m in sys.modules])"
     )
     done = subprocess.run(

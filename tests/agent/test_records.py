@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.contract import ErrorKind, Verb
-from host_agent.ports import PortError
-from host_agent.records import FileRecords, Record, remember
-from host_agent.simulated_state import connected_paths
+from host_agent.shared.contract import ErrorKind, Verb
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import connected_paths
+from host_agent.storage.records import FileRecords, Record, remember
 from tests.agent.bench import ATTACH, DETACH, Bench
 
 CONNECT = ATTACH[:3]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from host_agent.contract import ErrorKind, PowerState, Verb
-from host_agent.disks import bus_of
-from host_agent.ports import PortError
-from host_agent.simulated_state import (
-    broken_invariants,
-    connected_paths,
-    plugged,
-)
-from host_agent.verbs_cinder import wait_until
-from ledger.simulation.cinder_direct import DirectCinder
+from host_agent.shared.contract import ErrorKind, PowerState, Verb
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import connected_paths
+from host_agent.verbs.cinder import wait_until
+from host_agent.verbs.disks import bus_of
 from tests.agent.bench import ATTACH, DETACH, Bench
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.host_checks import broken_invariants, plugged
 
 BEFORE = {verb: ATTACH[: ATTACH.index(verb)] for verb in ATTACH}
 

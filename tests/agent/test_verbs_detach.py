@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from host_agent.contract import ErrorKind, PowerState, Verb
-from host_agent.disk_xml import without_disk
-from host_agent.ports import PortError
-from host_agent.simulated_state import (
-    broken_invariants,
-    connected_paths,
-    plugged,
-    set_power,
-)
+from host_agent.libvirt.disk_xml import without_disk
+from host_agent.shared.contract import ErrorKind, PowerState, Verb
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import connected_paths, set_power
 from tests.agent.bench import ATTACH, DETACH, Bench
+from tests.doubles.host_checks import broken_invariants, plugged
 
 
 def status(bench: Bench, attachment_id: str | None) -> str | None:

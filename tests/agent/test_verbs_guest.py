@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, GuestOrder, Lane, PowerState, Verb
-from host_agent.ports import PortError
-from host_agent.simulated_state import HOSTS, SCHEME, broken_invariants, plugged, set_power
+from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, PowerState, Verb
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import HOSTS, SCHEME, set_power
 from tests.agent.bench import Bench
+from tests.doubles.host_checks import broken_invariants, plugged
 
 CONNECT = (Verb.ATTACHMENT_UPDATE, Verb.VOLUME_WAIT_READY, Verb.VOLUME_CONNECT)
 

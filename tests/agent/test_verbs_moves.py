@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, Lane, LaneSide, PowerState, Verb
-from host_agent.ports import PortError
-from host_agent.simulated_state import broken_invariants, connected_paths, plugged, set_power
-from ledger.simulation.cinder_direct import DirectCinder
+from host_agent.shared.contract import ErrorKind, Lane, LaneSide, PowerState, Verb
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import connected_paths, set_power
 from tests.agent.bench import Bench
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.host_checks import broken_invariants, plugged
 
 TAKE = (Verb.ATTACHMENT_CREATE, Verb.VOLUME_WAIT_READY, Verb.VOLUME_CONNECT)
 SWAP = (Verb.ATTACHMENT_UPDATE, Verb.VOLUME_WAIT_READY, Verb.VOLUME_CONNECT, Verb.DISK_COPY)

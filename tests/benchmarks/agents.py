@@ -29,14 +29,14 @@ import aiohttp
 from aggregates.base import Actor, Aggregate, Context
 from handlers.actions import Act
 from handlers.guards import Contact
-from host_agent.faults import Faults
-from ledger.application import Ledger
+from host_agent.shared.faults import Faults
+from ledger.log.application import Ledger
 from ledger.requests import Fleet, Requests
-from ledger.simulation.cinder_direct import DirectCinder
-from ledger.simulation.harness import RunningCinder, running_cinder
 from tests.benchmarks.figures import Figure, Size, percentile
 from tests.benchmarks.light_agent import PROJECT, Given, LightAgent, token_of
 from tests.benchmarks.servers import server
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.stack import free_port
 
 ADMIN = "admin-token"

@@ -29,10 +29,10 @@ from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastor
 
 from aggregates.base import About, Actor, Context
 from aggregates.volume import Volume
-from ledger import migrations
-from ledger.mapping import IndexedEvent, LedgerMapper
-from ledger.store import LedgerRecorder
-from ledger.writer import encode
+from ledger.log import schema
+from ledger.log.mapper import IndexedEvent, LedgerMapper
+from ledger.log.recorder import LedgerRecorder
+from ledger.log.writer import encode
 from tests.benchmarks.figures import Figure, Size, interleaved, percentile
 from tests.benchmarks.servers import server
 
@@ -274,7 +274,7 @@ def without_chain(dsn: str) -> Iterator[LedgerRecorder]:
         db.execute("CREATE DATABASE unchained")
     unchained = urlsplit(dsn)._replace(path="/unchained")
     other = f"{unchained.scheme}://{unchained.netloc}{unchained.path}?{unchained.query}"
-    migrations.upgrade(other)
+    schema.upgrade(other)
     with psycopg.connect(other) as db:
         [(definition,)] = db.execute(
             "SELECT pg_get_functiondef('append_events'::regproc)"

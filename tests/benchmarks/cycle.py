@@ -34,7 +34,7 @@ from uuid import uuid4
 
 import psycopg
 
-from host_agent.simulated_state import Store
+from host_agent.simulated.host_state import Store
 from tests.benchmarks.figures import Figure, Size
 from tests.benchmarks.servers import server
 from tests.stack import PROJECT, eventually, free_port

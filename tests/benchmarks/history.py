@@ -24,7 +24,7 @@ from aggregates.attachment import Attachment
 from aggregates.base import Aggregate
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
-from ledger.mapping import LedgerMapper
+from ledger.log.mapper import LedgerMapper
 
 OLD_HOST = "compute-old"
 _NAMES = UUID("7b1c4b9e-7a35-4e0c-9d1e-4f4d5f9d8d10")

@@ -1,6 +1,6 @@
 """A host's agent as the wire sees it, light enough for thousands of them in one process.
 
-It does what host_agent.link does: registers, polls from its cursor, and after a loss comes
+It does what host_agent.line.link does: registers, polls from its cursor, and after a loss comes
 back with the same growing pauses, registers again and asks from the beginning.  It keeps
 every command it was given.  One that `plays` reports each step of it as done.
 """
@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID, uuid5
 
-from host_agent.ledger_client import Backoff, LinkSettings
+from host_agent.line.client import Backoff, LinkSettings
 from tests.benchmarks.line import Line
 
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
@@ -133,7 +133,7 @@ class LightAgent:
             await self._ask(line, "POST", "/reports", said)
 
     async def _ask(self, line: Line, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """The answer; OSError for what host_agent.link, too, asks again after a pause."""
+        """The answer; OSError for what host_agent.line.link, too, asks again after a pause."""
         status, answer = await line.ask(method, f"/v1/hosts/{self.host}{path}", body)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise ConnectionResetError(status, answer)

@@ -28,8 +28,8 @@ from typing import Any
 
 #: (module, function) -> part.  Functions that are imported by name elsewhere do not work.
 SERVICE = {
-    ("ledger.writer", "Writer.append"): "append",
-    ("ledger.store", "LedgerRecorder.select_streams"): "aggregates: reading the log",
+    ("ledger.log.writer", "Writer.append"): "append",
+    ("ledger.log.recorder", "LedgerRecorder.select_streams"): "aggregates: reading the log",
     ("ledger.requests", "Requests.attach"): "aggregates",
     ("ledger.requests", "Requests.detach"): "aggregates",
     ("ledger.service", "Service.report"): "aggregates",
@@ -42,22 +42,22 @@ SERVICE = {
     ("ledger.wakeups", "Wakeups._run"): "command delivery",
     ("ledger.api.desk", "Desk._look"): "command delivery",
     ("projections.queries", "Queries._all"): "HTTP: reading the tables",
-    ("host_agent.cinder_session", "Caller._call"): "Cinder's client",
-    ("host_agent.cinder_session", "Caller._once"): "Cinder's client",
+    ("host_agent.shared.cinder.session", "Caller._call"): "Cinder's client",
+    ("host_agent.shared.cinder.session", "Caller._once"): "Cinder's client",
 }
 AGENT = {
     ("host_agent.executor", "Executor._run"): "agent",
-    ("host_agent.ledger_client", "LedgerClient.call"): "agent: its line to the ledger",
-    ("host_agent.cinder_session", "Caller._call"): "Cinder's client",
-    ("host_agent.cinder_session", "Caller._once"): "Cinder's client",
-    ("host_agent.simulated_state", "Store.read"): "simulated host",
-    ("host_agent.simulated", "SimulatedBrick.connector"): "simulated host",
-    ("host_agent.simulated", "SimulatedBrick.connect"): "simulated host",
-    ("host_agent.simulated", "SimulatedBrick.disconnect"): "simulated host",
-    ("host_agent.simulated_hypervisor", "SimulatedHypervisor.domain"): "simulated host",
-    ("host_agent.simulated_hypervisor", "SimulatedHypervisor.domains"): "simulated host",
-    ("host_agent.simulated_hypervisor", "SimulatedHypervisor.attach"): "simulated host",
-    ("host_agent.simulated_hypervisor", "SimulatedHypervisor.detach"): "simulated host",
+    ("host_agent.line.client", "LedgerClient.call"): "agent: its line to the ledger",
+    ("host_agent.shared.cinder.session", "Caller._call"): "Cinder's client",
+    ("host_agent.shared.cinder.session", "Caller._once"): "Cinder's client",
+    ("host_agent.simulated.host_state", "Store.read"): "simulated host",
+    ("host_agent.simulated.adapters", "SimulatedBrick.connector"): "simulated host",
+    ("host_agent.simulated.adapters", "SimulatedBrick.connect"): "simulated host",
+    ("host_agent.simulated.adapters", "SimulatedBrick.disconnect"): "simulated host",
+    ("host_agent.simulated.hypervisor", "SimulatedHypervisor.domain"): "simulated host",
+    ("host_agent.simulated.hypervisor", "SimulatedHypervisor.domains"): "simulated host",
+    ("host_agent.simulated.hypervisor", "SimulatedHypervisor.attach"): "simulated host",
+    ("host_agent.simulated.hypervisor", "SimulatedHypervisor.detach"): "simulated host",
 }
 SEAMS = {"ledger": SERVICE, "host_agent": AGENT}
 #: What a thread does outside of all seams, by what its name begins with.

@@ -20,10 +20,10 @@ from uuid import uuid4
 import psycopg
 
 from aggregates.base import About, Context
-from ledger import long_work
-from ledger.mapping import IndexedEvent
-from ledger.rebuild import rebuild
-from ledger.store import LedgerRecorder
+from ledger.log.mapper import IndexedEvent
+from ledger.log.recorder import LedgerRecorder
+from ledger.upkeep import long_work
+from ledger.upkeep.rebuild import rebuild
 from projections.attachments import ATTACHMENTS
 from projections.base import Projection
 from projections.catalog import ALL

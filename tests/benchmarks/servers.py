@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ledger import migrations
-from ledger.embedded import EmbeddedPostgres
+from ledger.log import schema
+from ledger.trial.embedded import EmbeddedPostgres
 
 
 @contextmanager
@@ -18,5 +18,5 @@ def server() -> Iterator[str]:
         Path(home).chmod(0o711)  # PostgreSQL runs as another user when we are root
         with EmbeddedPostgres(fsync=True) as postgres:
             dsn = postgres.start(Path(home))
-            migrations.upgrade(dsn)
+            schema.upgrade(dsn)
             yield dsn

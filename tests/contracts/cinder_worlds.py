@@ -21,13 +21,13 @@ from cinderclient import exceptions
 from cinderclient.contrib import noauth
 from keystoneauth1 import session
 
-from host_agent.cinder import Backoff, CinderClient, CinderSettings, Retry
-from host_agent.cinder_old import OldCinderClient
-from host_agent.faults import Faults
-from host_agent.ports import AttachmentView, Cinder, OldCinder, PortError
-from ledger.simulation.cinder_direct import DirectCinder
+from host_agent.shared.cinder.client import Backoff, CinderClient, CinderSettings, Retry
+from host_agent.shared.cinder.old import OldCinderClient
+from host_agent.shared.faults import Faults
+from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.harness import RunningCinder, running_cinder
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.running_cinder import RunningCinder, running_cinder
 
 LAB_ENDPOINT = os.environ.get("LEDGER_LAB_CINDER")
 LAB_TYPE = os.environ.get("LEDGER_LAB_CINDER_TYPE", "fake")

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from host_agent.contract import PowerState
-from host_agent.disk_xml import NOVA_NS
-from host_agent.faults import Faults
-from host_agent.guests import HypervisorGuests, Patience
-from host_agent.hypervisor import Hypervisor
-from host_agent.ports import Disk
-from host_agent.simulated import SimulatedGuests
-from host_agent.simulated_state import HOSTS, SCHEME, Store, guest_state, set_power
+from host_agent.libvirt.disk_xml import NOVA_NS
+from host_agent.libvirt.guests import HypervisorGuests, Patience
+from host_agent.libvirt.hypervisor import Hypervisor
+from host_agent.shared.contract import PowerState
+from host_agent.shared.faults import Faults
+from host_agent.shared.ports import Disk
+from host_agent.simulated.adapters import SimulatedGuests
+from host_agent.simulated.host_state import HOSTS, SCHEME, Store, guest_state, set_power
 
 QEMU_NS = "http://libvirt.org/schemas/domain/qemu/1.0"
 #: Of a slow guest's 160 MiB: beyond what its firmware uses.  Minutes, longer than any test waits.
@@ -127,7 +127,7 @@ class RealMachine:
     def __init__(self, uri: str, uri_there: str | None, address: str | None, path: Path) -> None:
         import libvirt
 
-        from host_agent.libvirt_driver import Libvirt
+        from host_agent.libvirt.driver import Libvirt
 
         self.driver = Libvirt(uri)
         self.hypervisor: Hypervisor = self.driver

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from host_agent.brick import OsBrick
 from host_agent.config import BrickSection
-from host_agent.contract import ErrorKind
-from host_agent.faults import Faults
-from host_agent.ports import Brick, ConnectionInfo, Encryption, PortError
-from host_agent.simulated import SimulatedBrick
-from host_agent.simulated_state import Store
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.faults import Faults
+from host_agent.shared.ports import Brick, ConnectionInfo, Encryption, PortError
+from host_agent.simulated.adapters import SimulatedBrick
+from host_agent.simulated.host_state import Store
+from host_agent.storage.brick import OsBrick
 
 # oslo.privsep imports eventlet, which warns at every fork from then on.
 pytestmark = pytest.mark.filterwarnings("ignore:Using fork:DeprecationWarning")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind
+from host_agent.shared.contract import ErrorKind
 from tests.contracts import cinder_worlds as worlds
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.cinder import (
+from host_agent.shared.cinder.client import (
     PAGE_ROWS,
     PAGES_MAX,
     Backoff,
@@ -21,12 +21,12 @@ from host_agent.cinder import (
     Retry,
     agree,
 )
-from host_agent.cinder_session import VERSION_AGE_MAX_S, Dialogue
-from host_agent.contract import ErrorKind
-from host_agent.ports import PortError
+from host_agent.shared.cinder.session import VERSION_AGE_MAX_S, Dialogue
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.harness import RunningCinder, running_cinder
 from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid, refusal
+from tests.doubles.running_cinder import RunningCinder, running_cinder
 
 ONCE = Backoff(attempts_max=1)
 

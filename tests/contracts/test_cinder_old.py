@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from host_agent import masking
-from host_agent.contract import ErrorKind
-from ledger.simulation.cinder_direct import DirectCinder
+from host_agent.shared import masking
+from host_agent.shared.contract import ErrorKind
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.harness import running_cinder
 from tests.contracts import cinder_worlds as worlds
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,
@@ -23,6 +21,8 @@ from tests.contracts.cinder_worlds import (
     old_client_of,
     refusal,
 )
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.running_cinder import running_cinder
 
 
 @pytest.fixture(params=worlds.ALL)

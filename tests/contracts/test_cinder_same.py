@@ -18,8 +18,8 @@ import pytest
 import requests
 
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.harness import running_cinder
 from tests.contracts.cinder_worlds import LAB_ENDPOINT, LAB_TYPE, connector, new_uuid
+from tests.doubles.running_cinder import running_cinder
 
 pytestmark = [
     pytest.mark.lab,

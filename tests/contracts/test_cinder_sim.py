@@ -19,11 +19,11 @@ from cinderclient import exceptions
 from cinderclient.contrib import noauth
 from keystoneauth1 import session
 
-from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.harness import RunningCinder, running_cinder
 from tests.contracts.cinder_compute import Compute
 from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid
+from tests.doubles.direct_cinder import DirectCinder
+from tests.doubles.running_cinder import RunningCinder, running_cinder
 
 PROJECT = "sim-project"
 
@@ -350,7 +350,7 @@ def test_a_delay_holds_up_only_the_call_it_strikes(running: RunningCinder) -> No
 _SERVER = """
 import asyncio, sys
 from pathlib import Path
-from host_agent.faults import Faults
+from host_agent.shared.faults import Faults
 from ledger.simulation import cinder
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_store import CinderStore

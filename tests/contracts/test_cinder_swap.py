@@ -17,9 +17,9 @@ from ledger.simulation.cinder_compute import CINDER_TOKEN
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_rows import Volume
 from ledger.simulation.cinder_store import CinderStore
-from ledger.simulation.harness import RunningCinder, running_cinder
 from tests.contracts.cinder_compute import Compute
 from tests.contracts.cinder_worlds import connector, new_uuid
+from tests.doubles.running_cinder import RunningCinder, running_cinder
 
 DEADLINE_S = 10.0
 ISCSI = "sim@iscsi#iscsi"

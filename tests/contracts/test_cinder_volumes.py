@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from host_agent.cinder import CinderSettings
-from host_agent.contract import ErrorKind
-from host_agent.keys import FIXED_KEY_ID
-from host_agent.ports import Encryption
+from host_agent.shared.cinder.client import CinderSettings
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import Encryption
+from host_agent.storage.keys import FIXED_KEY_ID
 from ledger.simulation import cinder_migration as migration
 from ledger.simulation.cinder_rows import Volume
 from tests.contracts import cinder_worlds as worlds

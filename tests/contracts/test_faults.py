@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.faults import MAX_RULES, FaultError, Faults, InjectedError
+from host_agent.shared.faults import MAX_RULES, FaultError, Faults, InjectedError
 
 
 def struck(faults: Faults, call: str, **ids: str) -> bool:
@@ -189,7 +189,7 @@ def test_a_bad_file_is_refused_at_start_and_ignored_loudly_later(
 _CRASHER = """
 import sys
 from pathlib import Path
-from host_agent.faults import Faults
+from host_agent.shared.faults import Faults
 faults = Faults.load(Path(sys.argv[1]), Path(sys.argv[2]))
 with faults.around("plug"):
     print("did", flush=True)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
-from host_agent.contract import ErrorKind, PowerState
-from host_agent.domain_xml import for_destination
-from host_agent.guests import HypervisorGuests
-from host_agent.ports import Disk, PortError
+from host_agent.libvirt.domain_xml import for_destination
+from host_agent.libvirt.guests import HypervisorGuests
+from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.ports import Disk, PortError
 from tests.contracts.machines import Following, Machine, RealMachine, disk, moved
 
 RUNNING, PAUSED, SHUTDOWN = PowerState.RUNNING, PowerState.PAUSED, PowerState.SHUTDOWN
@@ -194,8 +194,8 @@ def test_real_guest_is_changed_on_its_new_host(real: RealMachine) -> None:
 
 BEGIN = """
 import json, sys
-from host_agent.hypervisor import Route
-from host_agent.libvirt_driver import Libvirt
+from host_agent.libvirt.hypervisor import Route
+from host_agent.libvirt.driver import Libvirt
 uri, server_id, route, live, persistent = json.loads(sys.argv[1])
 Libvirt(uri).migrate(server_id, Route(**route), live, persistent)
 """

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, PowerState
-from host_agent.guests import HypervisorGuests
-from host_agent.ports import Disk, DiskState, PortError
+from host_agent.libvirt.guests import HypervisorGuests
+from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.ports import Disk, DiskState, PortError
 from tests.contracts.machines import Following, Machine, RealMachine, disk
 
 RUNNING, SHUTDOWN = PowerState.RUNNING, PowerState.SHUTDOWN

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import ErrorKind, PowerState
-from host_agent.guests import HypervisorGuests, Patience
-from host_agent.hypervisor import HypervisorError, Trouble
-from host_agent.ports import Disk, DiskState, PortError
+from host_agent.libvirt.guests import HypervisorGuests, Patience
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
+from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.ports import Disk, DiskState, PortError
 from tests.contracts.machines import Machine, RealMachine, disk
 
 WAIT_S = 90.0  # a system boots in 4 s on an idle machine
@@ -261,7 +261,7 @@ def test_broken_connection_is_opened_again(real: RealMachine) -> None:
 
 @pytest.mark.lab
 def test_hypervisor_that_is_not_there_is_retryable(tmp_path: Path) -> None:
-    from host_agent.libvirt_driver import Libvirt
+    from host_agent.libvirt.driver import Libvirt
 
     pytest.importorskip("libvirt")
     nobody = Libvirt(f"qemu+unix:///system?socket={tmp_path}/nobody")
@@ -320,7 +320,7 @@ def test_disk_is_described_as_nova_does(real: RealMachine) -> None:
 @pytest.mark.lab
 def test_live_change_of_a_stopped_guest_is_known_as_such(real: RealMachine) -> None:
     server_id = real.new_guest(PowerState.SHUTDOWN)
-    from host_agent import disk_xml
+    from host_agent.libvirt import disk_xml
 
     xml = disk_xml.build(disk(real))
     with pytest.raises(HypervisorError) as raised:

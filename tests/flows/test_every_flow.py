@@ -20,7 +20,7 @@ import pytest
 from aggregates import errors
 from aggregates.operation import ActiveRun, Operation, OperationState, Outcome
 from handlers.build import BootDisk
-from host_agent.contract import PowerState, Report
+from host_agent.shared.contract import PowerState, Report
 from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.effects import EFFECTS
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble

@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from ledger.embedded import EmbeddedPostgres
+from ledger.trial.embedded import EmbeddedPostgres
 
 
 def main() -> None:

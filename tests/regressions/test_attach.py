@@ -12,9 +12,9 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.accept import AttachVolume
-from host_agent.contract import ErrorKind, Guest, PowerState, Registration
-from host_agent.ports import PortError
-from host_agent.simulated_state import connected_paths
+from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
+from host_agent.shared.ports import PortError
+from host_agent.simulated.host_state import connected_paths
 from ledger.effects import LATE_S
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import SILENT

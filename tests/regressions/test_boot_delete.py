@@ -11,7 +11,7 @@ from aggregates.attachment import Attachment
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.accept import AttachVolume
 from handlers.build import BootDisk
-from host_agent.contract import ErrorKind
+from host_agent.shared.contract import ErrorKind
 from tests.memory import Trouble
 from tests.regressions.worlds import (
     NEIGHBOUR,

@@ -11,9 +11,9 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
 from handlers.actions import Act
-from host_agent import connection
-from host_agent.contract import ErrorKind
-from host_agent.simulated_state import connected_paths
+from host_agent.shared.contract import ErrorKind
+from host_agent.simulated.host_state import connected_paths
+from host_agent.storage import connection
 from ledger.simulation import cinder_connection
 from tests.memory import Trouble
 from tests.regressions.worlds import (

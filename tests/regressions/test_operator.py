@@ -8,10 +8,10 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
-from host_agent.context import Context
-from host_agent.contract import ErrorKind, Lane, Verb
-from host_agent.simulated_state import connected_paths, set_power
+from host_agent.shared.contract import ErrorKind, Lane, Verb
+from host_agent.simulated.host_state import connected_paths, set_power
 from host_agent.verbs import VERBS
+from host_agent.verbs.context import Context
 from tests.regressions.worlds import (
     RUNNING,
     STOPPED,

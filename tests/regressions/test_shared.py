@@ -6,8 +6,8 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
-from host_agent.contract import ErrorKind
-from host_agent.simulated_state import connected_paths
+from host_agent.shared.contract import ErrorKind
+from host_agent.simulated.host_state import connected_paths
 from tests.regressions.worlds import (
     NEIGHBOUR,
     Street,

@@ -7,9 +7,9 @@ import pytest
 from aggregates import errors
 from aggregates.operation import OperationState, Outcome
 from handlers.accept import SwapVolume
-from host_agent import connection
-from host_agent.contract import ErrorKind
-from host_agent.simulated_state import connected_paths
+from host_agent.shared.contract import ErrorKind
+from host_agent.simulated.host_state import connected_paths
+from host_agent.storage import connection
 from tests.memory import Trouble
 from tests.regressions.worlds import (
     NEIGHBOUR,

@@ -15,12 +15,12 @@ from aggregates.host import Host, host_uuid
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import OperationState
 from handlers.guards import Contact
-from host_agent import disk_xml
-from host_agent.contract import ErrorKind, PowerState
 from host_agent.executor import World as AgentWorld
 from host_agent.leftovers import Leftovers, Release
+from host_agent.libvirt import disk_xml
 from host_agent.locks import Locks
-from host_agent.simulated_state import guest_state
+from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.simulated.host_state import guest_state
 from ledger.requests import Fleet
 from ledger.simulation.cinder_rows import Attachment as Row
 from tests.memory import Crash, Trouble

@@ -17,22 +17,22 @@ from uuid import uuid4
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
-from host_agent.faults import Faults
+from host_agent.shared.faults import Faults
 from ledger.api.app import make_app
 from ledger.api.metrics import registry_of
 from ledger.api.services import Services
-from ledger.application import Ledger
-from ledger.auth import authenticator
+from ledger.auth.tokens import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
+from ledger.log.application import Ledger
 from ledger.requests import Requests
 from ledger.service import Service
-from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
 from ledger.wakeups import DUE, Wakeups
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import Runner
+from tests.doubles.direct_cinder import DirectCinder
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from ledger.api.actions import ACTIONS
-from ledger.auth import ACTION_POLICY
+from ledger.auth.tokens import ACTION_POLICY
 from tests.service.api_world import HOST, OTHER, Api, guest
 
 

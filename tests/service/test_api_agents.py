@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.contract import Command, Guest, Registration, Report, StepError
+from host_agent.shared.contract import Command, Guest, Registration, Report, StepError
 from ledger.api import schemas_agent
 from tests.service.api_world import HOST, OTHER, Api, guest
 

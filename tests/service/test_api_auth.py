@@ -11,7 +11,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from ledger.api.routes import ROUTES
-from ledger.auth import POLICY, AuthError, NoAuth
+from ledger.auth.tokens import POLICY, AuthError, NoAuth
 from ledger.config import AuthMode, Role, Settings
 from tests.service.api_world import HOST, PROJECT, Api, guest, running_api
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledger import contacts
+from ledger.api import contacts
 from ledger.api.desk import DESK, Desk
 from ledger.config import Settings
 from ledger.service import Service, Taken

@@ -16,7 +16,7 @@ from schemathesis.core.result import Ok
 
 from ledger.api.openapi import document
 from ledger.api.routes import ROUTES
-from ledger.auth import POLICY
+from ledger.auth.tokens import POLICY
 from ledger.config import Role
 from tests.service.api_world import HOST, OTHER, Api, guest
 

@@ -17,8 +17,8 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.base import Actor, Context
-from ledger.application import Ledger
 from ledger.cli import shell
+from ledger.log.application import Ledger
 from projections.catalog import ALL
 from projections.runner import catch_up
 from tests.service.api_world import running_api

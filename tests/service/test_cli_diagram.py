@@ -6,9 +6,8 @@ import pytest
 
 from handlers.flows import FLOWS
 from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
-from host_agent.contract import Verb
-from ledger import diagram
-from ledger.cli import shell
+from host_agent.shared.contract import Verb
+from ledger.cli import diagram, shell
 
 SMALL = Flow(
     name="small",

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger import migrations
 from ledger.cli import shell
-from ledger.client import Client
+from ledger.cli.client import Client
+from ledger.log import schema
 from projections.catalog import ALL
 
 EXIT_DEADLINE_S = 15.0
@@ -39,7 +39,7 @@ def test_upgrade_brings_an_empty_database_to_the_schema(
     assert "Run: attachment-ledger db upgrade" in capsys.readouterr().err
     assert shell.main(["db", "upgrade", *where]) == 0
     applied = capsys.readouterr().out.split()
-    assert applied == list(migrations.status(empty_database_url).applied)
+    assert applied == list(schema.status(empty_database_url).applied)
     assert applied
     assert shell.main(["db", "check", *where]) == 0
     assert shell.main(["db", "upgrade", *where]) == 0

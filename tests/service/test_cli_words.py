@@ -8,7 +8,7 @@ import pkgutil
 import aggregates
 from aggregates.base import Aggregate, Event
 from handlers.plan import LedgerVerb
-from host_agent.contract import Verb
+from host_agent.shared.contract import Verb
 from ledger.cli import plan, timeline
 from ledger.cli.words import BOOKKEEPING, SENTENCES, VERBS, sentence
 from tests.service.cli_stub import (

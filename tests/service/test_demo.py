@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ledger.client import Client
-from ledger.demo import Check, Summary
+from ledger.cli.client import Client
+from ledger.trial.demo import Check, Summary
 
 PROGRAM = Path(sys.executable).with_name("attachment-ledger")
 DEADLINE_S = 90.0

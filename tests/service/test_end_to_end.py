@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import requests
 
-from host_agent.contract import PowerState
+from host_agent.shared.contract import PowerState
 from tests.stack import Stack, eventually, running_stack
 
 

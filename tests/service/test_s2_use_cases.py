@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 import requests
 
-from host_agent import disk_xml
+from host_agent.libvirt import disk_xml
 from ledger.simulation.cinder_views import MAX_VERSION, Microversion
 from tests.conftest import Databases
 from tests.stack import PROJECT, Stack, eventually, running_stack

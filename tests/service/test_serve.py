@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ledger.simulation.harness import running_cinder
+from tests.doubles.running_cinder import running_cinder
 
 
 def serve(home: Path, database_url: str, cinder: str) -> subprocess.CompletedProcess[str]:

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aggregates import errors
 from host_agent import verbs
-from host_agent.context import Context as AgentContext
-from host_agent.context import Waits, final
-from host_agent.contract import Command, Registration, Report, StepError, Verb
 from host_agent.executor import (
     _ATTACHING,
     _CHANGING_GUESTS,
@@ -27,14 +24,17 @@ from host_agent.executor import (
     _has_lock_name,
     _learn,
 )
-from host_agent.faults import Faults
-from host_agent.keys import KeyManagers
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
-from host_agent.ports import PortError, VolumeView
-from host_agent.simulated import SimulatedBrick, SimulatedGuests
-from host_agent.simulated_state import SCHEME
-from ledger.application import ConflictError
+from host_agent.shared.contract import Command, Registration, Report, StepError, Verb
+from host_agent.shared.faults import Faults
+from host_agent.shared.ports import PortError, VolumeView
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.host_state import SCHEME
+from host_agent.storage.keys import KeyManagers
+from host_agent.verbs.context import Context as AgentContext
+from host_agent.verbs.context import Waits, final
+from ledger.log.application import ConflictError
 from tests.memory import Crash, Tripwire
 from tests.simulation.chance import Mortal
 from tests.world import CONTEXT, FIXED_KEY

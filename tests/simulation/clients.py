@@ -17,8 +17,8 @@ from aggregates.operation import Operation
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import RULES, Act
 from handlers.build import BootDisk, BuildServer
-from host_agent.ports import PortError
-from ledger.application import ConflictError
+from host_agent.shared.ports import PortError
+from ledger.log.application import ConflictError
 from ledger.requests import Accepted
 from ledger.simulation import cinder_migration
 from tests.memory import Crash

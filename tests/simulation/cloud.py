@@ -19,16 +19,16 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
-from host_agent.contract import Command
-from host_agent.records import Record
-from host_agent.simulated_state import HOSTS
-from host_agent.simulated_state import Store as HostState
+from host_agent.shared.contract import Command
+from host_agent.simulated.host_state import HOSTS
+from host_agent.simulated.host_state import Store as HostState
+from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
-from ledger.simulation.cinder_direct import DirectCinder
 from ledger.simulation.cinder_model import CinderModel
 from projections.base import Row
 from projections.operations import OPERATIONS
+from tests.doubles.direct_cinder import DirectCinder
 from tests.memory import Clock, Tripwire
 from tests.simulation.agent import Agent
 from tests.simulation.chance import Chance, Log

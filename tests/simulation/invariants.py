@@ -15,9 +15,10 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
-from host_agent import connection, disk_xml
-from host_agent.simulated_state import plugged
+from host_agent.libvirt import disk_xml
+from host_agent.storage import connection
 from projections.base import Row
+from tests.doubles.host_checks import plugged
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud

@@ -16,9 +16,9 @@ from functools import partial
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
-from host_agent.contract import PowerState
-from ledger.application import ConflictError
+from host_agent.shared.contract import PowerState
 from ledger.effects import LATE_S
+from ledger.log.application import ConflictError
 from tests.memory import Crash
 from tests.simulation.clients import Clients
 from tests.simulation.cloud import Cloud

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from aggregates.base import Actor, Context
-from ledger.application import Ledger
-from ledger.archive import Archive
-from ledger.retention import archive
-from ledger.store import LedgerRecorder
+from ledger.log.application import Ledger
+from ledger.log.recorder import LedgerRecorder
+from ledger.upkeep.archive import Archive
+from ledger.upkeep.retention import archive
 from tests.store.months import Past, day
 
 

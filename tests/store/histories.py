@@ -19,8 +19,8 @@ from aggregates.base import Context, Event
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
 from handlers import operator
-from host_agent.contract import PowerState
-from ledger.mapping import IndexedEvent, LedgerMapper
+from host_agent.shared.contract import PowerState
+from ledger.log.mapper import IndexedEvent, LedgerMapper
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from eventsourcing.persistence import StoredEvent
 
-from ledger.store import LedgerRecorder
+from ledger.log.recorder import LedgerRecorder
 
 
 def append_on_and_on(recorder: LedgerRecorder, appends: int | None) -> None:

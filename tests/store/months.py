@@ -15,9 +15,9 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from ledger.audit import Statement, verify
-from ledger.chain import GENESIS, link
-from ledger.store import LedgerRecorder
+from ledger.log.chain import GENESIS, link
+from ledger.log.recorder import LedgerRecorder
+from ledger.upkeep.verify import Statement, verify
 from projections.catalog import ALL
 from projections.runner import catch_up
 from tests.store.histories import Watched, stored_events

@@ -21,11 +21,11 @@ from aggregates.attachment import Attachment
 from aggregates.base import Context
 from aggregates.host import Host, host_uuid
 from aggregates.volume import Volume
-from ledger import writer as writer_module
-from ledger.application import ConflictError, Ledger
-from ledger.mapping import IndexedEvent
-from ledger.store import LedgerRecorder
-from ledger.writer import Writer
+from ledger.log import writer as writer_module
+from ledger.log.application import ConflictError, Ledger
+from ledger.log.mapper import IndexedEvent
+from ledger.log.recorder import LedgerRecorder
+from ledger.log.writer import Writer
 from tests.stack import eventually
 
 

@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-import ledger.archive
-from ledger.archive import Archive, ArchivedEvent
-from ledger.chain import BrokenChainError
-from ledger.retention import RetentionError, archive, detach, restore
-from ledger.store import LedgerRecorder
+import ledger.upkeep.archive
+from ledger.log.chain import BrokenChainError
+from ledger.log.recorder import LedgerRecorder
+from ledger.upkeep.archive import Archive, ArchivedEvent
+from ledger.upkeep.retention import RetentionError, archive, detach, restore
 from tests.store.months import Past, backdate, day, table
 
 Db = psycopg.Connection[Any]
@@ -121,12 +121,12 @@ def test_a_month_counts_only_when_it_was_read_back(
     past: Past, files: Archive, db: Db, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is on the disk is not what was to be written there."""
-    right = ledger.archive._line
+    right = ledger.upkeep.archive._line
 
     def line(event: ArchivedEvent) -> bytes:
         return right(event).replace(b'"alice"', b'"bob"')
 
-    monkeypatch.setattr(ledger.archive, "_line", line)
+    monkeypatch.setattr(ledger.upkeep.archive, "_line", line)
     with pytest.raises(BrokenChainError):
         list(archive(db, files, JUNE))
     assert files.months() == []

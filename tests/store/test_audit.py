@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from ledger.audit import AuditError, Statement, head, verify
-from ledger.chain import BrokenChainError, Checkpoint
-from ledger.store import LedgerRecorder
+from ledger.log.chain import BrokenChainError, Checkpoint
+from ledger.log.recorder import LedgerRecorder
+from ledger.upkeep.verify import AuditError, Statement, head, verify
 from tests.store.months import proven, rechain
 
 Db = psycopg.Connection[Any]

@@ -10,7 +10,7 @@ import psycopg
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
-from ledger.application import Ledger
+from ledger.log.application import Ledger
 from tests.benchmarks.history import OLD_HOST, fill
 
 KINDS = (Attachment, BlockDeviceMapping, Volume)

@@ -17,9 +17,9 @@ from psycopg import sql as sql_
 import sql
 from aggregates.base import Context
 from aggregates.volume import Volume
-from ledger import migrations
-from ledger.application import Ledger
-from ledger.chain import (
+from ledger.log import schema
+from ledger.log.application import Ledger
+from ledger.log.chain import (
     GENESIS,
     BrokenChainError,
     ChainRow,
@@ -30,7 +30,7 @@ from ledger.chain import (
     encode,
     link,
 )
-from ledger.store import LedgerRecorder
+from ledger.log.recorder import LedgerRecorder
 
 TEXT = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
 TIMES = st.datetimes(datetime(1999, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
@@ -262,7 +262,7 @@ def test_events_from_before_the_chain_are_chained_by_the_migration(
     texts = sql.migrations()
     first = {name: text for name, text in texts.items() if name < "0003"}
     monkeypatch.setattr(sql, "migrations", lambda: first)
-    migrations.upgrade(empty_database_url)
+    schema.upgrade(empty_database_url)
     with psycopg.connect(empty_database_url, autocommit=True) as db:
         db.execute(
             "INSERT INTO events (position, originator_id, originator_version, topic, body,"
@@ -271,7 +271,7 @@ def test_events_from_before_the_chain_are_chained_by_the_migration(
         )
         db.execute("UPDATE log_head SET position = 2500")
         monkeypatch.setattr(sql, "migrations", lambda: texts)
-        migrations.upgrade(empty_database_url)
+        schema.upgrade(empty_database_url)
         with Ledger(empty_database_url) as ledger:
             assert ledger.recorder.insert_events([StoredEvent(uuid4(), 1, "T", b"{}")]) == [2501]
 

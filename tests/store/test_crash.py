@@ -23,12 +23,12 @@ import pytest
 from eventsourcing.persistence import OperationalError, StoredEvent
 
 import sql
-from ledger import migrations
-from ledger import writer as writer_module
-from ledger.chain import ChainRow, Checkpoint, Verifier
-from ledger.embedded import EmbeddedPostgres
-from ledger.store import LedgerRecorder
-from ledger.writer import UnknownOutcomeError
+from ledger.log import schema
+from ledger.log import writer as writer_module
+from ledger.log.chain import ChainRow, Checkpoint, Verifier
+from ledger.log.recorder import LedgerRecorder
+from ledger.log.writer import UnknownOutcomeError
+from ledger.trial.embedded import EmbeddedPostgres
 from tests.stack import eventually
 from tests.store.test_tailing import start_writers
 
@@ -273,7 +273,7 @@ def test_kill_9_of_processes_and_of_postgresql_under_load(cluster: Cluster, tmp_
     """Several writing processes, one of them killed in each round, and the server as well;
     a reader that goes on through all of it is shown what the log has in the end, once each.
     """
-    migrations.upgrade(cluster.dsn)
+    schema.upgrade(cluster.dsn)
     writers, tail = Writers(cluster.dsn, tmp_path), Tail(cluster.dsn)
     for _ in range(3):
         writers.start()

@@ -12,8 +12,8 @@ import pytest
 from aggregates import errors
 from aggregates.base import Actor, Context
 from aggregates.volume import Volume
-from ledger.application import Ledger
-from ledger.unit import Unit, decided
+from ledger.log.application import Ledger
+from ledger.log.unit import Unit, decided
 
 CONTEXT = Context(actor=Actor(name="test"), request_id="req-1", cause="test")
 

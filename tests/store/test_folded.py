@@ -13,9 +13,9 @@ import pytest
 from aggregates.base import Actor, Aggregate, Context
 from aggregates.operation import Operation, StepStatus
 from aggregates.volume import Volume
-from ledger import folded
-from ledger.application import ConflictError, Ledger
-from ledger.folded import Folded
+from ledger.log import cache
+from ledger.log.application import ConflictError, Ledger
+from ledger.log.cache import Folded
 
 CONTEXT = Context(actor=Actor(name="test"), request_id="req-1", cause="test")
 
@@ -130,7 +130,7 @@ def test_a_log_that_has_lost_its_end_is_read_anew(ledger: Ledger, database_url: 
 
 
 def test_no_more_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folded, "AGGREGATES_MAX", 2)
+    monkeypatch.setattr(cache, "AGGREGATES_MAX", 2)
     asked: list[int | None] = []
 
     def read(versions: Mapping[UUID, int | None]) -> dict[UUID, list[Any]]:

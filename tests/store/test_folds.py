@@ -15,7 +15,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, Operation, OperationState, StepStatus
 from handlers.engine import Wait, Work, decide
 from handlers.progress import lane_of, order_of, plan_of
-from host_agent.contract import Command
+from host_agent.shared.contract import Command
 from projections.attachments import ATTACHMENTS
 from projections.base import Row
 from projections.catalog import ALL

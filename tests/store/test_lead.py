@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from ledger.store import LedgerRecorder
-from ledger.writer import Append, encode
+from ledger.log.recorder import LedgerRecorder
+from ledger.log.writer import Append, encode
 
 
 def stored() -> list[StoredEvent]:

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from aggregates.base import About, Aggregate, Event
-from ledger.application import Ledger
-from ledger.mapping import IndexedEvent, JSONBody, LedgerMapper
+from ledger.log.application import Ledger
+from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Databases are made by migrations, equal the schema that is read, and are refused otherwise."""
+"""Databases are made by schema, equal the schema that is read, and are refused otherwise."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 import sql
-from ledger import migrations
-from ledger.migrations import SchemaError
+from ledger.log import schema
+from ledger.log.schema import SchemaError
 
 CATALOG = {
     "columns": """
@@ -57,20 +57,20 @@ def test_migrations_give_the_schema_that_is_read(
 def test_upgrade_brings_an_empty_database_to_current_and_is_repeatable(
     empty_database_url: str,
 ) -> None:
-    assert not migrations.status(empty_database_url).current
+    assert not schema.status(empty_database_url).current
     with pytest.raises(SchemaError, match="attachment-ledger db upgrade"):
-        migrations.check(empty_database_url)
+        schema.check(empty_database_url)
 
-    assert migrations.upgrade(empty_database_url) == tuple(sql.migrations())
-    assert migrations.upgrade(empty_database_url) == ()
+    assert schema.upgrade(empty_database_url) == tuple(sql.migrations())
+    assert schema.upgrade(empty_database_url) == ()
 
-    migrations.check(empty_database_url)
-    assert migrations.status(empty_database_url).current
+    schema.check(empty_database_url)
+    assert schema.status(empty_database_url).current
 
 
 def test_many_processes_may_upgrade_at_once(empty_database_url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(migrations.upgrade, [empty_database_url] * 4))
+        results = list(pool.map(schema.upgrade, [empty_database_url] * 4))
     assert sorted(results, reverse=True) == [tuple(sql.migrations()), (), (), ()]
 
 
@@ -78,7 +78,7 @@ def test_a_database_of_newer_code_is_refused(
     database_url: str, db: psycopg.Connection[Any]
 ) -> None:
     db.execute("INSERT INTO schema_migrations (name, checksum) VALUES ('9999_future', 'x')")
-    for refuse in (migrations.check, migrations.upgrade):
+    for refuse in (schema.check, schema.upgrade):
         with pytest.raises(SchemaError, match="9999_future"):
             refuse(database_url)
 
@@ -87,7 +87,7 @@ def test_a_database_made_by_an_edited_migration_is_refused(
     database_url: str, db: psycopg.Connection[Any]
 ) -> None:
     db.execute("UPDATE schema_migrations SET checksum = 'edited'")
-    for refuse in (migrations.check, migrations.upgrade):
+    for refuse in (schema.check, schema.upgrade):
         with pytest.raises(SchemaError, match="0001_the_log"):
             refuse(database_url)
 
@@ -99,15 +99,15 @@ def test_a_failing_migration_leaves_nothing_behind(
     monkeypatch.setattr(sql, "migrations", lambda: texts)
 
     with pytest.raises(psycopg.errors.DivisionByZero):
-        migrations.upgrade(empty_database_url)
+        schema.upgrade(empty_database_url)
 
-    state = migrations.status(empty_database_url)
+    state = schema.status(empty_database_url)
     assert state.pending == ("0999_broken",)
     with psycopg.connect(empty_database_url) as connection:
         assert connection.execute("SELECT to_regclass('half')").fetchone() == (None,)
 
 
 def test_an_old_server_is_refused(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrations, "SERVER_VERSION_MIN", 990000)
+    monkeypatch.setattr(schema, "SERVER_VERSION_MIN", 990000)
     with pytest.raises(SchemaError, match="99 or newer"):
-        migrations.upgrade(empty_database_url)
+        schema.upgrade(empty_database_url)

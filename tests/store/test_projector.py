@@ -18,8 +18,8 @@ from psycopg.rows import dict_row
 
 from aggregates.base import Event
 from aggregates.host import Host, host_uuid
-from ledger.application import Ledger
-from ledger.store import LedgerRecorder
+from ledger.log.application import Ledger
+from ledger.log.recorder import LedgerRecorder
 from projections import projector as projector_module
 from projections import runner as runner_module
 from projections import tables as tables_module

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aggregates.instance import Instance
-from ledger.application import Ledger
-from ledger.store import LedgerRecorder
+from ledger.log.application import Ledger
+from ledger.log.recorder import LedgerRecorder
 from projections.catalog import ALL
 from projections.queries import PAGE_MAX, Queries, read_pool
 from projections.runner import catch_up

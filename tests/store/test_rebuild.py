@@ -15,13 +15,13 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from aggregates.host import Host, host_uuid
-from ledger import long_work
-from ledger import rebuild as module
-from ledger.application import Ledger
 from ledger.cli import shell
-from ledger.long_work import BusyError, Progress, Step
-from ledger.rebuild import RebuildError, rebuild
-from ledger.store import LedgerRecorder
+from ledger.log.application import Ledger
+from ledger.log.recorder import LedgerRecorder
+from ledger.upkeep import long_work
+from ledger.upkeep import rebuild as module
+from ledger.upkeep.long_work import BusyError, Progress, Step
+from ledger.upkeep.rebuild import RebuildError, rebuild
 from projections import catalog
 from projections import projector as projector_module
 from projections.base import LoggedEvent, Projection, Row
@@ -213,7 +213,7 @@ def test_a_stopped_rebuild_goes_on_where_it_was(
 
 KILLED = """
 import sys
-from ledger import long_work, rebuild
+from ledger.upkeep import long_work, rebuild
 from projections import projector
 from projections.hosts import HOSTS
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from ledger.store import LedgerRecorder
+from ledger.log.recorder import LedgerRecorder
 
 # The module with the recorder contracts also holds tests of ciphers, and imports one that
 # needs a cryptography package.  Nothing here encrypts: a name is enough to import it.

@@ -17,13 +17,13 @@ from aggregates.base import Aggregate
 from aggregates.errors import StaleReportError
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
-from ledger.application import Ledger
-from ledger.archive import Archive, ArchiveError
-from ledger.audit import head, verify
-from ledger.chain import BrokenChainError
-from ledger.long_work import run
-from ledger.rebuild import rebuild
-from ledger.retention import RetentionError, detach, restore
+from ledger.log.application import Ledger
+from ledger.log.chain import BrokenChainError
+from ledger.upkeep.archive import Archive, ArchiveError
+from ledger.upkeep.long_work import run
+from ledger.upkeep.rebuild import rebuild
+from ledger.upkeep.retention import RetentionError, detach, restore
+from ledger.upkeep.verify import head, verify
 from projections.catalog import ALL
 from projections.detached import ENDINGS, DetachedError, refuse_detached
 from projections.queries import Queries, read_pool

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from eventsourcing.persistence import StoredEvent
 
-from ledger.store import LedgerRecorder
+from ledger.log.recorder import LedgerRecorder
 
 ROOT = Path(__file__).parents[2]
 LOAD = Path(__file__).with_name("load.py")

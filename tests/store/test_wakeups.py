@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from aggregates.host import Host, host_uuid
-from ledger import long_work
 from ledger import wakeups as wakeups_module
-from ledger.application import Ledger
-from ledger.rebuild import rebuild
-from ledger.store import LedgerRecorder
+from ledger.log.application import Ledger
+from ledger.log.recorder import LedgerRecorder
+from ledger.upkeep import long_work
+from ledger.upkeep.rebuild import rebuild
 from ledger.wakeups import ANY_EVENT, DUE, Wakeups, bound_key, ended_key, host_key
 from projections import news as news_module
 from projections.catalog import ALL

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ledger.batched import Batched
+from ledger.api.batched import Batched
 
 
 class Asked:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ledger import config
-from ledger.auth import AuthError, Identity, StaticTokens
+from ledger.auth.tokens import AuthError, Identity, StaticTokens
 from ledger.config import ConfigError, Role
 
 TOKEN = {"name": "ada", "user_id": "u1", "project_id": "p1", "roles": ["member"]}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from handlers.flows import FLOWS
-from ledger import flow_pages
+from ledger.cli import flow_pages
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("tests/lab/*.md")])

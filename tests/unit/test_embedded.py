@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ledger import embedded, embedded_programs
-from ledger.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from ledger.trial import embedded, embedded_programs
+from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 HOLDER = """
 import sys
 from pathlib import Path
-from ledger.embedded import EmbeddedPostgres
+from ledger.trial.embedded import EmbeddedPostgres
 
 server = EmbeddedPostgres(fsync=False)
 print(server.start(Path(sys.argv[1])), file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from handlers import progress
 from handlers.engine import Finish, Park, Run, Start, Wait, Work, decide
 from handlers.flows import FLOWS
 from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Side, Stage, Step
-from host_agent.contract import GuestOrder, Lane, Verb
+from host_agent.shared.contract import GuestOrder, Lane, Verb
 from ledger import effects
 
 NOW = 1000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.long_work import Progress, duration
+from ledger.upkeep.long_work import Progress, duration
 
 
 @pytest.mark.parametrize(

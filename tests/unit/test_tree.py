@@ -112,6 +112,24 @@ def test_packages_are_those_of_the_fixed_layout() -> None:
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == set(PACKAGES)
 
 
+def test_of_the_agent_only_shared_may_be_imported() -> None:
+    """The contract names rooms, so that none of them needs an exception: it must name them all."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contract = next(
+        each
+        for each in project["tool"]["importlinter"]["contracts"]
+        if each["name"] == "of the host agent others see what it shares"
+    )
+    children = {path.stem for path in (ROOT / "host_agent").glob("[!_]*")} | {"__main__"}
+    assert set(contract["forbidden_modules"]) == {
+        f"host_agent.{name}" for name in children - {"shared"}
+    }
+
+
+def test_the_root_of_the_service_is_small() -> None:
+    assert len(list((ROOT / "ledger").glob("[!_]*.py"))) <= 10
+
+
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-agent.lock"])
 def test_lock_pins_by_hash_and_names_no_place(name: str) -> None:
     text = (ROOT / name).read_text()

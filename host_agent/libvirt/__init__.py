@@ -1,0 +1,1 @@
+"""Guests: rules that hold for every hypervisor, and libvirt itself."""

@@ -1,0 +1,189 @@
+"""What stands behind a disk changes while the disk stays: copy and switch, or a new path.
+
+Theory of operation.  A copy is a job of QEMU: it mirrors the live disk to the new
+volume, is *ready* once both hold the same, and from then on writes go to both before
+the guest is told of their end.  Then the guest is switched.  Live and definition cannot
+be switched at one instant, and a guest that stops in between would start again from its
+definition.  So the definition goes first, while the copy is ready and either volume
+holds everything, then the guest; if it is not switched after all, the definition goes
+back.  Therefore: while the guest runs its live disk tells what is true, and when it is
+off its definition does.
+
+What is under way is read from the guest's XML (`<mirror>`), so a restarted agent finds
+its copy, and takes no other one for its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from host_agent.libvirt import disk_xml
+from host_agent.libvirt.disk_xml import DiskSeen, Mirror
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
+from host_agent.libvirt.look import (
+    CHANGES_MAX,
+    Rules,
+    asking,
+    not_running,
+    once_begun,
+    port_error,
+    unsettled,
+)
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import Disk, PortError, Watch
+
+_LOG = logging.getLogger(__name__)
+
+
+class GuestCopies(Rules):
+    """The part of the Guests port that changes what a disk reads and writes."""
+
+    def replace(self, server_id: str, disk: Disk) -> None:
+        live, persistent = self._look_here(server_id).disk(disk.serial)
+        found = live or persistent
+        if found is None:
+            raise _no_disk(server_id, disk.serial)
+        if live is not None and not _is_on(live, disk):
+            raise PortError(
+                ErrorKind.FINAL,
+                "refresh_needs_stop",
+                f"Guest {server_id} runs and keeps {live.target} open by the old connection: give "
+                "this operation up, then reboot the server hard, or stop and start it: it gets "
+                "the new one.",
+            )
+        self._define_as(server_id, disk.serial, _built(disk, found))
+
+    def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
+        course = _Course(watch)
+        with once_begun(lambda: course.begun):
+            while not self._step(server_id, disk, course):
+                pass
+
+    def stay_on(self, server_id: str, disk: Disk) -> bool:
+        for _ in range(CHANGES_MAX):
+            live, persistent = self._look_here(server_id).disk(disk.serial)
+            found = live or persistent
+            if found is None:
+                raise _no_disk(server_id, disk.serial)
+            if live is None or live.mirror is None:
+                self._define_as(server_id, disk.serial, found.xml)
+                return not _is_on(found, disk)
+            self._end(server_id, live, switch=False)
+        raise unsettled(server_id)
+
+    def _step(self, server_id: str, disk: Disk, course: _Course) -> bool:
+        """Look, and do the one next thing; whether the guest is on the new volume."""
+        copies = self._look_here(server_id)
+        live, persistent = copies.disk(disk.serial)
+        if live is None:
+            if persistent is None or copies.live is not None:
+                raise _no_disk(server_id, disk.serial)
+            if _is_on(persistent, disk):
+                return True
+            raise not_running(server_id)
+        mirror = live.mirror
+        if mirror is None:
+            if _is_on(live, disk):
+                self._define_as(server_id, disk.serial, live.xml)
+                return True
+            self._begin(server_id, disk, live, course)
+        else:
+            self._go_on(server_id, disk, live, mirror, course)
+        return False
+
+    def _begin(self, server_id: str, disk: Disk, live: DiskSeen, course: _Course) -> None:
+        """The guest is on its old volume, and nothing is under way."""
+        if course.begun or course.watch.cancelled():
+            self._define_as(server_id, disk.serial, live.xml)
+            raise _stayed(server_id, live.target, cancelled=course.watch.cancelled())
+        try:
+            self._hypervisor.copy(server_id, live.target, _built(disk, live))
+        except HypervisorError as error:
+            raise port_error(error, refused="copy_failed") from error
+        course.begun = True
+
+    def _go_on(
+        self, server_id: str, disk: Disk, live: DiskSeen, mirror: Mirror, course: _Course
+    ) -> None:
+        if mirror.place != disk_xml.place(disk.source):
+            raise PortError(
+                ErrorKind.RETRYABLE,
+                "guest_busy",
+                f"Disk {live.target} of guest {server_id} is being copied to somewhere else.",
+            )
+        course.begun = True
+        if course.watch.cancelled() or course.switches >= CHANGES_MAX:
+            self._end(server_id, live, switch=False)
+        elif mirror.ready:
+            course.switches += 1
+            self._define_as(server_id, disk.serial, _built(disk, live))
+            self._end(server_id, live, switch=True)
+        else:
+            with asking():
+                job = self._hypervisor.copying(server_id, live.target)
+            if job is not None and job.total_bytes > 0:
+                course.watch.progress(job.done_bytes, job.total_bytes)
+            time.sleep(self._patience.poll_s)
+
+    def _end(self, server_id: str, live: DiskSeen, *, switch: bool) -> None:
+        """Ask for the end of the copy; what came of it the next look shows."""
+        try:
+            self._hypervisor.end_copy(server_id, live.target, switch=switch)
+        except HypervisorError as error:
+            if error.trouble in (Trouble.UNREACHABLE, Trouble.LOST):
+                raise port_error(error) from error
+            _LOG.info("end of the copy (switch: %s): %s", switch, error.message)
+            time.sleep(self._patience.poll_s)
+
+    def _define_as(self, server_id: str, serial: str, disk: str) -> None:
+        """The disk in the guest's definition, if it is there, follows this one."""
+        for _ in range(CHANGES_MAX):
+            copies = self._look(server_id)
+            persistent = copies.disk(serial)[1] if copies else None
+            if persistent is None or _same_place(persistent.xml, disk):
+                return
+            with asking():
+                self._hypervisor.update(server_id, disk_xml.in_place_of(persistent.xml, disk))
+        raise unsettled(server_id)
+
+
+@dataclass
+class _Course:
+    """What this call has seen of its copy."""
+
+    watch: Watch
+    begun: bool = False
+    switches: int = 0
+
+
+def _same_place(one: str, other: str) -> bool:
+    return disk_xml.place_of(one) == disk_xml.place_of(other)
+
+
+def _is_on(found: DiskSeen, disk: Disk) -> bool:
+    return found.place == disk_xml.place(disk.source)
+
+
+def _built(disk: Disk, found: DiskSeen) -> str:
+    return disk_xml.build(disk_xml.following(disk, found))
+
+
+def _no_disk(server_id: str, serial: str) -> PortError:
+    return PortError(
+        ErrorKind.FINAL, "disk_not_plugged", f"Guest {server_id} has no disk of volume {serial}."
+    )
+
+
+def _stayed(server_id: str, target: str, *, cancelled: bool) -> PortError:
+    if cancelled:
+        return PortError(
+            ErrorKind.FINAL, "cancelled", f"The copy of {target} of {server_id} was called off."
+        )
+    return PortError(
+        ErrorKind.FINAL,
+        "copy_failed",
+        f"The copy of {target} of guest {server_id} broke off: look for I/O errors of the new "
+        "volume, and into the hypervisor's log.",
+    )

@@ -1,0 +1,319 @@
+"""A disk in libvirt's XML: building it, and reading what disks a domain has.
+
+Pure.  Reading is forgiving: a device without alias, serial, target or source is not
+ours and must not be in the way of others (LP 2074219).
+"""
+
+from __future__ import annotations
+
+import string
+import uuid
+
+# Domain XML comes from libvirt itself, or from our own simulation of it.
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from host_agent.shared.ports import Disk
+
+NOVA_NS = "http://openstack.org/xmlns/libvirt/nova/1.1"
+#: libvirt lets users name aliases if they begin with this.
+ALIAS_PREFIX = "ua-"
+
+
+@dataclass(frozen=True)
+class DiskSeen:
+    """A disk of a domain; `element` stands there."""
+
+    target: str
+    bus: str | None
+    serial: str | None
+    alias: str | None
+    element: ET.Element = field(repr=False)
+
+    @property
+    def xml(self) -> str:
+        return ET.tostring(self.element, encoding="unicode")
+
+    @property
+    def place(self) -> Place | None:
+        return _place_of(self.element)
+
+    @property
+    def mirror(self) -> Mirror | None:
+        return _mirror_of(self.element)
+
+    def is_of(self, serial: str) -> bool:
+        return serial == self.serial or self.alias == ALIAS_PREFIX + serial
+
+    @property
+    def is_volume(self) -> bool:
+        """Whether it is a volume's, and no disk of the guest's own."""
+        return self.serial is not None and (
+            self.alias == ALIAS_PREFIX + self.serial or _is_uuid(self.serial)
+        )
+
+
+class DomainXml:
+    """What we read of a domain's XML, live or persistent, each thing when it is asked for."""
+
+    def __init__(self, root: ET.Element) -> None:
+        self._root = root
+
+    @cached_property
+    def disks(self) -> tuple[DiskSeen, ...]:
+        found = (seen(element) for element in self._root.iterfind("./devices/disk"))
+        return tuple(disk for disk in found if disk)
+
+    @property
+    def project_id(self) -> str | None:
+        return self._owner("project")
+
+    @property
+    def user_id(self) -> str | None:
+        return self._owner("user")
+
+    @property
+    def has_virtio_scsi(self) -> bool:
+        return any(
+            element.get("type") == "scsi" and (element.get("model") or "").startswith("virtio")
+            for element in self._root.iterfind("./devices/controller")
+        )
+
+    @property
+    def boots_by_order(self) -> bool:
+        """Whether firmware picks a disk, and by the disks' own order."""
+        return self._root.find("./os/kernel") is None and self._root.find("./os/boot") is None
+
+    @property
+    def boot_orders(self) -> frozenset[str]:
+        return frozenset(e.get("order", "") for e in self._root.iterfind("./devices/*/boot"))
+
+    def disk_of(self, serial: str) -> DiskSeen | None:
+        return next((disk for disk in self.disks if disk.is_of(serial)), None)
+
+    def targets(self) -> tuple[str, ...]:
+        return tuple(disk.target for disk in self.disks)
+
+    def _owner(self, kind: str) -> str | None:
+        path = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}{kind}"
+        element = self._root.find(path)
+        return element.get("uuid") if element is not None else None
+
+
+def parse(text: str) -> DomainXml:
+    return DomainXml(ET.fromstring(text))  # noqa: S314 - from libvirt
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def seen(element: ET.Element) -> DiskSeen | None:
+    """A `<disk>` as we know it; None for one without a target, which is nobody's."""
+    target = element.find("target")
+    name = target.get("dev") if target is not None else None
+    if target is None or name is None:
+        return None
+    alias = element.find("alias")
+    return DiskSeen(
+        target=name,
+        bus=target.get("bus"),
+        serial=(element.findtext("serial") or "").strip() or None,
+        alias=alias.get("name") if alias is not None else None,
+        element=element,
+    )
+
+
+def build(disk: Disk, *, boot: bool = False) -> str:
+    """The `<disk>` element, with the settings Nova gives a volume; `boot`: with its order."""
+    root = ET.Element("disk", type=str(disk.source["type"]), device="disk")
+    driver = ET.SubElement(root, "driver", name="qemu", type=disk.format, cache=disk.cache)
+    if disk.source["type"] != "network" and disk.cache == "none":
+        driver.set("io", "native")
+    if disk.discard:
+        driver.set("discard", "unmap")
+    root.append(_source(disk.source))
+    ET.SubElement(root, "target", dev=disk.device_name, bus=disk.bus)
+    if boot and is_bootable(disk):
+        ET.SubElement(root, "boot", order=boot_order(disk))
+    if disk.readonly:
+        ET.SubElement(root, "readonly")
+    if disk.shareable:  # S3: no exclusive lock, for every guest of the volume
+        ET.SubElement(root, "shareable")
+    ET.SubElement(root, "serial").text = disk.serial
+    ET.SubElement(root, "alias", name=ALIAS_PREFIX + disk.serial)
+    if disk.bus == "scsi":
+        # Else libvirt derives a controller from the name: beyond sdg one that is not there.
+        unit = str(unit_of(disk.device_name))
+        ET.SubElement(root, "address", type="drive", controller="0", bus="0", target="0", unit=unit)
+    return ET.tostring(root, encoding="unicode")
+
+
+def following(disk: Disk, found: DiskSeen | None) -> Disk:
+    """The disk under the name it has in the guest already, if it is there."""
+    if found is None:
+        return disk
+    return replace(disk, device_name=found.target, bus=found.bus or disk.bus)
+
+
+def is_bootable(disk: Disk) -> bool:
+    return disk.boot_index is not None and disk.boot_index >= 0
+
+
+def boot_order(disk: Disk) -> str:
+    assert disk.boot_index is not None, "asked of a bootable disk"
+    return str(disk.boot_index + 1)
+
+
+def _source(source: dict[str, Any]) -> ET.Element:
+    element = ET.Element("source")
+    if source["type"] == "network":
+        element.attrib.update(protocol=source["protocol"], name=source["name"])
+        for host, port in source["hosts"]:
+            ET.SubElement(element, "host", name=str(host), port=str(port))
+    else:
+        element.set("dev" if source["type"] == "block" else "file", str(source["path"]))
+    if auth := source.get("auth"):
+        node = ET.SubElement(element, "auth", username=str(auth["user"]))
+        ET.SubElement(node, "secret", type="ceph", uuid=str(auth["secret_uuid"]))
+    if encryption := source.get("encryption"):
+        node = ET.SubElement(element, "encryption", format=str(encryption["format"]))
+        ET.SubElement(node, "secret", type="passphrase", uuid=str(encryption["secret_uuid"]))
+    return element
+
+
+def unit_of(device_name: str) -> int:
+    """The place of a name in its series: sda 0, sdb 1, ..., sdz 25, sdaa 26."""
+    number = 0
+    for letter in device_name[2:]:
+        number = number * 26 + string.ascii_lowercase.index(letter) + 1
+    return number - 1
+
+
+def with_disk(domain: str, disk: str) -> str:
+    """A domain's XML with one more disk (the simulated hypervisor's hot-plug)."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    devices = root.find("./devices")
+    if devices is None:
+        devices = ET.SubElement(root, "devices")
+    devices.append(ET.fromstring(disk))  # noqa: S314 - our own
+    return ET.tostring(root, encoding="unicode")
+
+
+def without_disk(domain: str, target: str) -> str:
+    """A domain's XML without the disk of that target name."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    devices = root.find("./devices")
+    for disk in [] if devices is None else devices.findall("disk"):
+        node = disk.find("target")
+        if devices is not None and node is not None and node.get("dev") == target:
+            devices.remove(disk)
+    return ET.tostring(root, encoding="unicode")
+
+
+def with_ready_mirrors(domain: str) -> str:
+    """A domain's XML with all copies under way ready (the simulated hypervisor's)."""
+    root = ET.fromstring(domain)  # noqa: S314 - our own
+    for mirror in root.iterfind("./devices/disk/mirror"):
+        mirror.set("ready", "yes")
+    return ET.tostring(root, encoding="unicode")
+
+
+# --- where a disk's data is -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The other end of a copy under way: where writes go as well, all of them if `ready`."""
+
+    place: Place
+    ready: bool
+
+
+#: What of a source says where the data is, and how it is reached.  libvirt adds more.
+Place = tuple[Any, ...]
+
+
+def place_of(disk: str) -> Place | None:
+    """Where the data of this `<disk>` is; None: nowhere, like an empty drive."""
+    return _place_of(ET.fromstring(disk))  # noqa: S314 - libvirt's or our own
+
+
+def _place_of(disk: ET.Element) -> Place | None:
+    return _place(disk.find("source"), disk.find("encryption/secret"))
+
+
+def place(source: dict[str, Any]) -> Place:
+    """Where a ports.Disk's source is, comparable with `place_of`."""
+    found = _place(_source(source))
+    assert found is not None, "a source was given"
+    return found
+
+
+def _mirror_of(disk: ET.Element) -> Mirror | None:
+    mirror = disk.find("mirror")
+    if mirror is None:
+        return None
+    where = _place(mirror.find("source")) or ()
+    return Mirror(where, ready=mirror.get("ready") == "yes")
+
+
+def secret_of(disk: str) -> str | None:
+    """The hypervisor's secret that unlocks the data of this `<disk>`."""
+    found = place_of(disk)
+    return found[-1] if found else None
+
+
+def _place(source: ET.Element | None, key: ET.Element | None = None) -> Place | None:
+    """`key`: what unlocks it, where that stands beside the source, as Nova writes it."""
+    if source is None:
+        return None
+    auth, secret = source.find("auth"), source.find("auth/secret")
+    own = source.find("encryption/secret")
+    key = own if own is not None else key
+    return (
+        source.get("dev") or source.get("file"),
+        source.get("protocol"),
+        source.get("name"),
+        tuple(sorted((h.get("name", ""), h.get("port", "")) for h in source.iterfind("host"))),
+        auth.get("username") if auth is not None else None,
+        secret.get("uuid") if secret is not None else None,
+        key.get("uuid") if key is not None else None,
+    )
+
+
+def source_of(disk: str) -> str | None:
+    """Where a disk's data is, in short: its path, or pool/image."""
+    found = place_of(disk)
+    return short(found) if found else None
+
+
+def short(where: Place) -> str | None:
+    return where[0] or where[2] if where else None
+
+
+def set_source(disk: ET.Element, source: dict[str, Any]) -> None:
+    """Point a `<disk>` to the same data as another host sees it."""
+    for node in disk.findall("encryption"):
+        disk.remove(node)
+    old = disk.find("source")
+    at = 0 if old is None else list(disk).index(old)
+    if old is not None:
+        disk.remove(old)
+    disk.insert(at, _source(source))
+    disk.set("type", str(source["type"]))
+
+
+def in_place_of(old: str, new: str) -> str:
+    """The disk `new` at the place in the guest, and in its boot order, that `old` has."""
+    was, element = ET.fromstring(old), ET.fromstring(new)  # noqa: S314 - libvirt's or our own
+    for name in ("address", "boot"):
+        for node in element.findall(name):
+            element.remove(node)
+    element.extend(node for name in ("address", "boot") for node in was.findall(name))
+    return ET.tostring(element, encoding="unicode")

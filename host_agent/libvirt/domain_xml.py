@@ -1,0 +1,156 @@
+"""A whole guest in libvirt's XML: its definition without volumes, and the way back.
+
+Pure.  A *definition* is what the ledger keeps of a guest, to have it defined anew on
+any host: the inactive XML without the volumes' disks, and without what only the host
+can know (hypervisor type, emulator, addresses, aliases, labels, terminals).  It is
+written in one canonical form, so that reading a guest again never looks like a change.
+
+A definition may also be written by hand, or by the ledger for a server that was
+described through its API: nothing is taken for granted but its being a `<domain>`.
+"""
+
+from __future__ import annotations
+
+# From libvirt, from the ledger, or from our own simulation.
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from host_agent.libvirt import disk_xml
+from host_agent.shared.ports import Disk
+
+#: Listening there means the same on every host.
+_EVERYWHERE = frozenset({None, "0.0.0.0", "::", "127.0.0.1", "::1"})  # noqa: S104 - compared only
+
+# Else the namespaces of Nova's metadata would become ns0, ns1 in every definition.
+ET.register_namespace("nova", disk_xml.NOVA_NS)
+ET.register_namespace("qemu", "http://libvirt.org/schemas/domain/qemu/1.0")
+
+
+class DefinitionError(ValueError):
+    """The definition is not one of this guest."""
+
+
+def definition_of(domain: str) -> str:
+    """What to keep of a domain's XML (see above)."""
+    root = ET.fromstring(domain)  # noqa: S314 - from libvirt
+    for name in ("type", "id"):
+        root.attrib.pop(name, None)
+    _drop(root, "seclabel")
+    devices = root.find("devices")
+    if devices is not None:
+        _drop(devices, "emulator")
+        _drop_volumes(devices)
+        for device in devices:
+            _drop(device, "address", "alias", "seclabel")
+            _forget_terminal(device)
+    _unbind_displays(root)
+    return ET.canonicalize(ET.tostring(root, encoding="unicode"), strip_text=True)
+
+
+def domain_of(definition: str, server_id: str, disks: Sequence[Disk], virt_type: str) -> str:
+    """The definition with just these volumes' disks, for a hypervisor of that type."""
+    try:
+        root = ET.fromstring(definition)  # noqa: S314 - from the ledger
+    except ET.ParseError as error:
+        raise DefinitionError(f"The definition of guest {server_id} is no XML: {error}.") from error
+    _check_identity(root, server_id)
+    root.set("type", virt_type)
+    devices = root.find("devices")
+    if devices is None:
+        devices = ET.SubElement(root, "devices")
+    _drop_volumes(devices)
+    ordered = {disk_xml.boot_order(d) for d in disks if disk_xml.is_bootable(d)}
+    by_order = bool(ordered) and root.find("./os/kernel") is None
+    if by_order:
+        _make_room(root, ordered)
+    for disk in disks:
+        devices.append(ET.fromstring(disk_xml.build(disk, boot=by_order)))  # noqa: S314 - ours
+    return ET.tostring(root, encoding="unicode")
+
+
+def for_destination(domain: str, disks: Sequence[Disk]) -> str:
+    """The same guest on another host, which sees its volumes' data elsewhere."""
+    root = ET.fromstring(domain)  # noqa: S314 - from libvirt
+    for element in root.iterfind("./devices/disk"):
+        found = disk_xml.seen(element)
+        if found is None or not found.is_volume:
+            continue
+        disk = next((disk for disk in disks if found.is_of(disk.serial)), None)
+        if disk is None:
+            raise DefinitionError(
+                f"The guest has volume {found.serial} as {found.target}, which is not among those "
+                "made ready at the destination."
+            )
+        if (disk_xml.secret_of(found.xml) is None) != ("encryption" not in disk.source):
+            raise DefinitionError(
+                f"Volume {found.serial} is encrypted on one side only: the guest would write over "
+                "what it has, or read nothing of it."
+            )
+        disk_xml.set_source(element, disk.source)
+    _unbind_displays(root)
+    return ET.tostring(root, encoding="unicode")
+
+
+def is_shared(domain: str) -> bool:
+    """Whether all that the guest writes is volumes, which are the same data on any host.
+
+    libvirt goes by the file system it finds, and refuses what it does not know as shared;
+    of guests with disks of their own it knows best.
+    """
+    root = ET.fromstring(domain)  # noqa: S314 - from libvirt
+    return all(_is_shared(element) for element in root.iterfind("./devices/disk"))
+
+
+def _is_shared(disk: ET.Element) -> bool:
+    found, driver = disk_xml.seen(disk), disk.find("driver")
+    if disk.find("readonly") is not None or disk.get("device") == "cdrom":
+        return True
+    uncached = driver is not None and driver.get("cache") in ("none", "directsync")
+    return found is not None and found.is_volume and (uncached or disk.get("type") == "network")
+
+
+def _check_identity(root: ET.Element, server_id: str) -> None:
+    found = root.find("uuid")
+    if found is None:
+        ET.SubElement(root, "uuid").text = server_id
+    elif (found.text or "").strip().lower() != server_id.lower():
+        raise DefinitionError(f"The definition given for {server_id} is of guest {found.text}.")
+
+
+def _drop(parent: ET.Element, *names: str) -> None:
+    for child in list(parent):
+        if child.tag in names:
+            parent.remove(child)
+
+
+def _drop_volumes(devices: ET.Element) -> None:
+    for element in devices.findall("disk"):
+        found = disk_xml.seen(element)
+        if found is not None and found.is_volume:
+            devices.remove(element)
+
+
+def _forget_terminal(device: ET.Element) -> None:
+    """A pseudo-terminal is given out by the host, while the guest runs."""
+    if device.get("type") == "pty":
+        device.attrib.pop("tty", None)
+        _drop(device, "source")
+
+
+def _unbind_displays(root: ET.Element) -> None:
+    """A display listens where the host says, unless its address is good on all hosts."""
+    for display in root.iterfind("./devices/graphics"):
+        for node in (display, *display.findall("listen")):
+            name = "listen" if node is display else "address"
+            if node.get(name) not in _EVERYWHERE:
+                del node.attrib[name]
+
+
+def _make_room(root: ET.Element, orders: set[str]) -> None:
+    """libvirt takes boot orders of devices instead of those of kinds, and each number once."""
+    for element in root.findall("os"):
+        _drop(element, "boot")
+    for device in root.iterfind("./devices/*"):
+        boot = device.find("boot")
+        if boot is not None and boot.get("order") in orders:
+            device.remove(boot)

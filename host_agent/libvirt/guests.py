@@ -1,0 +1,228 @@
+"""The Guests port over a hypervisor: the inventory, and plugging and unplugging disks.
+
+Theory of operation.  Both copies of a guest's devices must agree after every outcome.
+
+libvirt's detach returns success after 5 s although the guest has not let go of the
+disk; a detach during the guest's boot is lost; the guest may be started, stopped or
+gone between a look and an act.  So both calls are loops (see guest_look.py).
+
+Unplug takes the live disk first.  A guest that refuses so leaves the definition
+untouched, and should it lack the disk (a former attempt, or somebody else), it gets
+it back.  A refused removal cannot be called back: should the guest let go later, the
+drift report shows it, and a new unplug finds the disk missing, which is success.
+
+What is done with whole guests is in guest_power.py and guest_moves.py, what changes
+behind a disk that stays in guest_copies.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from host_agent.libvirt import disk_xml
+from host_agent.libvirt.copies import GuestCopies
+from host_agent.libvirt.disk_xml import DiskSeen, DomainXml
+from host_agent.libvirt.domain_xml import definition_of
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
+from host_agent.libvirt.look import (
+    CHANGES_MAX,
+    MOVED,
+    Copies,
+    Patience,
+    asking,
+    copies_of,
+    port_error,
+    unsettled,
+)
+from host_agent.libvirt.moves import GuestMoves
+from host_agent.libvirt.power import GuestPower
+from host_agent.shared.contract import ErrorKind, Guest, PowerState
+from host_agent.shared.ports import Disk, DiskState, PortError
+
+__all__ = ["HypervisorGuests", "Patience"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
+    """Guests by rules of our own, over whatever does the work."""
+
+    def inventory(self) -> list[Guest]:
+        """Every domain of this hypervisor, in any state, persistent or transient."""
+        with asking(frozenset()):
+            domains = self._hypervisor.domains()
+        return [_guest(copies_of(domain)) for domain in domains]
+
+    def disk(self, server_id: str, serial: str) -> DiskState:
+        copies = self._look(server_id)
+        return _state(copies, serial) if copies else _NOWHERE
+
+    def plug(self, server_id: str, disk: Disk) -> DiskState:
+        for _ in range(CHANGES_MAX):
+            copies = self._look_here(server_id)
+            live, persistent = copies.disk(disk.serial)
+            lacking = _Lacking(
+                live=copies.live is not None and live is None,
+                persistent=copies.persistent is not None and persistent is None,
+            )
+            if not (lacking.live or lacking.persistent):
+                return _state(copies, disk.serial)
+            self._add(server_id, disk_xml.following(disk, live or persistent), copies, lacking)
+        raise unsettled(server_id)
+
+    def unplug(self, server_id: str, serial: str) -> DiskState:
+        attempts = 0
+        for _ in range(CHANGES_MAX + self._patience.detach_attempts):
+            copies = self._look(server_id)
+            if copies is None:
+                return _NOWHERE
+            live, persistent = copies.disk(serial)
+            if live is not None and attempts >= self._patience.detach_attempts:
+                raise self._refused(copies, live, persistent)
+            if live is not None:
+                attempts += 1
+                self._detach_live(server_id, live, attempts)
+            elif persistent is not None:
+                self._forget(server_id, persistent)
+            else:
+                return _state(copies, serial)
+        raise unsettled(server_id)
+
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        with asking(frozenset()):
+            kept = self._hypervisor.keep_secret(volume_id, passphrase)
+        return kept  # noqa: RET504 - a block of `with` may swallow, for all mypy knows
+
+    def drop_secret(self, volume_id: str) -> None:
+        with asking(frozenset()):
+            self._hypervisor.drop_secret(volume_id)
+
+    def _add(self, server_id: str, disk: Disk, copies: Copies, lacking: _Lacking) -> None:
+        """Attach to the lacking copies in one call, which libvirt does wholly or not at all."""
+        _check_room(disk, copies.live if lacking.live else None)
+        _check_room(disk, copies.persistent if lacking.persistent else None)
+        definition = copies.persistent if not lacking.live else None
+        boot = definition is not None and _may_order(disk, definition)
+        with asking():
+            self._hypervisor.attach(
+                server_id,
+                disk_xml.build(disk, boot=boot),
+                live=lacking.live,
+                persistent=lacking.persistent,
+            )
+
+    def _forget(self, server_id: str, disk: DiskSeen) -> None:
+        with asking():
+            self._hypervisor.detach(server_id, disk.xml, live=False, persistent=True)
+
+    def _detach_live(self, server_id: str, disk: DiskSeen, attempt: int) -> None:
+        """Ask once, and wait for an answer; whether it worked is seen by reading again."""
+        with self._hypervisor.removal(server_id, disk.alias) as removal:
+            try:
+                self._hypervisor.detach(server_id, disk.xml, live=True, persistent=False)
+            except HypervisorError as error:
+                if error.trouble in MOVED:
+                    return
+                if error.trouble is not Trouble.UNPLUGGING:
+                    raise port_error(error, asked_before=attempt > 1) from error
+            removed = removal.wait(self._patience.detach_timeout_s)
+        _LOG.info(
+            "unplug of %s: attempt %d of %d, %s",
+            disk.target,
+            attempt,
+            self._patience.detach_attempts,
+            {True: "removed", False: "refused by the guest", None: "no answer"}[removed],
+        )
+
+    def _refused(self, copies: Copies, live: DiskSeen, persistent: DiskSeen | None) -> PortError:
+        """Both copies have the disk (again); the error to raise for it."""
+        server_id, state = copies.domain.server_id, copies.domain.power_state
+        if persistent is None and copies.persistent is not None:
+            try:
+                self._hypervisor.attach(server_id, live.xml, live=False, persistent=True)
+            except HypervisorError as error:
+                return PortError(
+                    ErrorKind.UNKNOWN,
+                    "guest_copies_differ",
+                    f"Guest {server_id} kept {live.target}, and its definition could not be given "
+                    f"it back: {error.message}",
+                )
+        hint = " It is paused: resume it." if state is PowerState.PAUSED else ""
+        return PortError(
+            ErrorKind.FINAL,
+            "guest_refused",
+            f"Guest {server_id} kept {live.target} in all {self._patience.detach_attempts} "
+            f"attempts to unplug it.{hint} Look into the guest, then detach again.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Lacking:
+    live: bool
+    persistent: bool
+
+
+_NOWHERE = DiskState(live=None, persistent=None, running=False)
+
+
+def _state(copies: Copies, serial: str) -> DiskState:
+    live, persistent = copies.disk(serial)
+    return DiskState(
+        live=live.target if live else None,
+        persistent=persistent.target if persistent else None,
+        running=copies.live is not None,
+        sources=_sources(live, persistent),
+    )
+
+
+def _sources(*copies: DiskSeen | None) -> tuple[str, ...]:
+    """Where the data of the disk is, in both copies, and where it is being copied to."""
+    found = []
+    for disk in copies:
+        if disk is not None:
+            places = disk.place, disk.mirror and disk.mirror.place
+            found += [disk_xml.short(place) for place in places if place]
+    return tuple(dict.fromkeys(source for source in found if source))
+
+
+def _guest(copies: Copies) -> Guest:
+    """The inventory's entry: devices of either copy, the live order first."""
+    read = [copy for copy in (copies.live, copies.persistent) if copy]
+    domain = copies.domain.persistent_xml or copies.domain.live_xml
+    return Guest(
+        server_id=copies.domain.server_id,
+        name=copies.domain.name,
+        power_state=copies.domain.power_state,
+        devices=tuple(dict.fromkeys(target for copy in read for target in copy.targets())),
+        project_id=next((copy.project_id for copy in read if copy.project_id), None),
+        user_id=next((copy.user_id for copy in read if copy.user_id), None),
+        definition=definition_of(domain) if domain else None,
+    )
+
+
+def _may_order(disk: Disk, definition: DomainXml) -> bool:
+    """Whether libvirt takes a boot order of this disk: each once, and none beside `<os><boot>`.
+
+    With that it boots from the first disk: the first name of the bus that came first.
+    """
+    free = disk_xml.is_bootable(disk) and disk_xml.boot_order(disk) not in definition.boot_orders
+    return free and definition.boots_by_order
+
+
+def _check_room(disk: Disk, copy: DomainXml | None) -> None:
+    if copy is None:
+        return
+    if disk.device_name in copy.targets():
+        raise PortError(
+            ErrorKind.FINAL,
+            "device_name_taken",
+            f"The guest already has another disk {disk.device_name}.",
+        )
+    if disk.bus == "scsi" and not copy.has_virtio_scsi:
+        raise PortError(
+            ErrorKind.FINAL,
+            "no_scsi_controller",
+            f"The guest has no virtio-scsi controller for {disk.device_name}: use a vdX name, "
+            "or give the guest one (image property hw_scsi_model=virtio-scsi).",
+        )

@@ -1,0 +1,151 @@
+"""The few things asked of a hypervisor: one thin layer over libvirt, or its simulation.
+
+`guests.py` decides; what stands behind this interface only does and tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from host_agent.shared.contract import PowerState
+
+
+class Trouble(StrEnum):
+    """What a hypervisor's refusal means to us."""
+
+    DOMAIN_MISSING = "domain_missing"
+    DOMAIN_INACTIVE = "domain_inactive"  # live change asked of a guest that does not run
+    DEVICE_MISSING = "device_missing"
+    TARGET_TAKEN = "target_taken"
+    NO_FREE_PORT = "no_free_port"
+    BUSY = "busy"  # a job (migration, block copy) has the guest or the disk
+    DOMAIN_ACTIVE = "domain_active"  # asked to start a guest that runs
+    UNPLUGGING = "unplugging"  # asked before: the guest has not answered yet
+    SECRET_MISSING = "secret_missing"  # noqa: S105 - or its value
+    UNREACHABLE = "unreachable"  # no connection: it did not get the request
+    LOST = "lost"  # the connection broke during the call: it may have happened
+    OTHER = "other"
+
+
+class HypervisorError(Exception):
+    """The hypervisor refused or could not be asked; `trouble` says what it means."""
+
+    def __init__(self, trouble: Trouble, message: str) -> None:
+        super().__init__(message)
+        self.trouble = trouble
+        self.message = message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """A domain as it is now.  A transient one has no persistent XML.
+
+    `stranded`: a migration holds it paused, and nobody else.  Either it is still coming
+    in, or its going out broke off at a point where libvirt does not dare let it run.
+    """
+
+    server_id: str
+    name: str
+    power_state: PowerState
+    live_xml: str | None
+    persistent_xml: str | None
+    stranded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """A way for a live migration: the other hypervisor, and where the data is sent to.
+
+    `shared`: all that the guest writes is known to be the same data there.
+    """
+
+    uri: str
+    address: str | None
+    shared: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """A migration or a copy under way."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class Removal(Protocol):
+    """Watches for the device-removed and the removal-failed event of one domain."""
+
+    def wait(self, timeout_s: float) -> bool | None:
+        """True: removed, False: the guest refused, None: no event in time."""
+
+
+class Hypervisor(Protocol):
+    """All calls block and raise HypervisorError only."""
+
+    def domains(self) -> list[Domain]: ...
+
+    def domain(self, server_id: str) -> Domain | None: ...
+
+    def domain_at(self, uri: str, server_id: str) -> Domain | None:
+        """The domain at another host, for looking only."""
+
+    def attach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None: ...
+
+    def detach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None: ...
+
+    def removal(self, server_id: str, alias: str | None) -> AbstractContextManager[Removal]:
+        """Watch from now on, so that an event before `wait` is not missed."""
+
+    def update(self, server_id: str, disk: str) -> None:
+        """In the persistent definition, put this disk in place of the one of its name."""
+
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        """See Guests."""
+
+    def drop_secret(self, volume_id: str) -> None: ...
+
+    def define(self, domain: str) -> None: ...
+
+    def undefine(self, server_id: str) -> None:
+        """With all that is kept beside a definition; a domain that runs becomes transient."""
+
+    def start(self, server_id: str) -> None: ...
+
+    def shutdown(self, server_id: str) -> None:
+        """Ask the guest to shut itself down; returns at once."""
+
+    def destroy(self, server_id: str) -> None:
+        """Power it off."""
+
+    def suspend(self, server_id: str) -> None: ...
+
+    def resume(self, server_id: str) -> None: ...
+
+    def migratable(self, server_id: str) -> tuple[str, str | None]:
+        """Live and persistent XML, as `migrate` takes them."""
+
+    def migrate(self, server_id: str, route: Route, live: str, persistent: str | None) -> None:
+        """Live, by these two XMLs; returns when it has ended.
+
+        It is defined there and no longer here, if it was (`persistent`).
+        """
+
+    def migration(self, server_id: str) -> Job | None:
+        """The migration away from here that is under way."""
+
+    def abort_migration(self, server_id: str) -> None: ...
+
+    def copy(self, server_id: str, target: str, disk: str) -> None:
+        """Begin to mirror the live disk to that one, which exists; returns at once."""
+
+    def copying(self, server_id: str, target: str) -> Job | None: ...
+
+    def end_copy(self, server_id: str, target: str, *, switch: bool) -> None:
+        """Switch to the copy, if it is ready; or stay, at any time."""
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call back, from any thread, when a guest appeared, went, or changed state."""

@@ -1,0 +1,173 @@
+"""Looking at a guest, and asking things of it: what all rules about guests share.
+
+A guest has up to two copies of its devices: the live one while it runs, and the
+definition it is started from the next time, if it is persistent.
+
+Nothing a hypervisor returns is believed.  So rules are loops: look (`Rules.look`), do
+the one thing that is missing (`asking`), look again, until the guest is as asked or the
+attempts are used up.  An error that only says that the world moved between look and
+act is none: the next look sees it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from host_agent.libvirt import disk_xml
+from host_agent.libvirt.disk_xml import DiskSeen, DomainXml
+from host_agent.libvirt.hypervisor import Domain, Hypervisor, HypervisorError, Trouble
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
+
+#: How often the world may change between look and act before we give up.
+CHANGES_MAX = 5
+
+_KINDS = {
+    Trouble.UNREACHABLE: ErrorKind.RETRYABLE,
+    Trouble.BUSY: ErrorKind.RETRYABLE,
+    Trouble.SECRET_MISSING: ErrorKind.RETRYABLE,  # the daemon was restarted: it is made again
+    Trouble.LOST: ErrorKind.UNKNOWN,
+}
+_CODES = {
+    Trouble.DOMAIN_MISSING: "guest_missing",
+    Trouble.NO_FREE_PORT: "no_free_pci_port",
+    Trouble.TARGET_TAKEN: "device_name_taken",
+    Trouble.UNREACHABLE: "hypervisor_unreachable",
+    Trouble.LOST: "hypervisor_lost",
+    Trouble.BUSY: "guest_busy",
+    Trouble.SECRET_MISSING: "secret_missing",
+}
+#: The world moved between our look and our act: look again.
+MOVED = frozenset(
+    {
+        Trouble.DOMAIN_INACTIVE,
+        Trouble.DOMAIN_ACTIVE,
+        Trouble.DEVICE_MISSING,
+        Trouble.DOMAIN_MISSING,
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long a guest may take.
+
+    To let go of a disk: nova's 8 attempts of 20 s.  To shut down: nova's 60 s, asked
+    again every 10 s, for a guest that boots does not hear it.  `end_timeout_s`: for an
+    aborted job to be gone.
+    """
+
+    detach_attempts: int = 8
+    detach_timeout_s: float = 20.0
+    shutdown_timeout_s: float = 60.0
+    shutdown_again_s: float = 10.0
+    end_timeout_s: float = 60.0
+    poll_s: float = 0.5
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Both copies of a guest, as read at one moment."""
+
+    domain: Domain
+    live: DomainXml | None
+    persistent: DomainXml | None
+
+    def disk(self, serial: str) -> tuple[DiskSeen | None, DiskSeen | None]:
+        live = self.live.disk_of(serial) if self.live else None
+        persistent = self.persistent.disk_of(serial) if self.persistent else None
+        return live, persistent
+
+
+class Rules:
+    """What the rules have: a hypervisor, its type, and patience."""
+
+    def __init__(self, hypervisor: Hypervisor, patience: Patience, virt_type: str = "kvm") -> None:
+        self._hypervisor = hypervisor
+        self._patience = patience
+        self._virt_type = virt_type
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call back when the inventory may have changed."""
+        self._hypervisor.subscribe(callback)
+
+    def _look(self, server_id: str) -> Copies | None:
+        with asking(frozenset()):
+            domain = self._hypervisor.domain(server_id)
+        return copies_of(domain) if domain else None
+
+    def _look_here(self, server_id: str) -> Copies:
+        """A guest that must be on this host."""
+        copies = self._look(server_id)
+        if copies is None:
+            raise PortError(
+                ErrorKind.FINAL, "guest_missing", f"Guest {server_id} is not on this host."
+            )
+        return copies
+
+    def _wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        """Whether it became so in time; looks at least once, and at last once more."""
+        end = time.monotonic() + timeout_s
+        while not holds():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(min(self._patience.poll_s, timeout_s))
+        return True
+
+
+def copies_of(domain: Domain) -> Copies:
+    return Copies(
+        domain,
+        disk_xml.parse(domain.live_xml) if domain.live_xml else None,
+        disk_xml.parse(domain.persistent_xml) if domain.persistent_xml else None,
+    )
+
+
+@contextmanager
+def asking(forgiven: frozenset[Trouble] = MOVED) -> Iterator[None]:
+    """Ask the hypervisor; errors become the port's, except those the next look explains."""
+    try:
+        yield
+    except HypervisorError as error:
+        if error.trouble not in forgiven:
+            raise port_error(error) from error
+
+
+def port_error(
+    error: HypervisorError, *, asked_before: bool = False, refused: str | None = None
+) -> PortError:
+    """`refused`: the code for a plain no."""
+    kind = _KINDS.get(error.trouble, ErrorKind.FINAL)
+    if asked_before and kind is ErrorKind.RETRYABLE:
+        kind = ErrorKind.UNKNOWN  # an earlier request may still be granted by the guest
+    code = _CODES.get(error.trouble, "hypervisor_error")
+    if refused is not None and kind is ErrorKind.FINAL:
+        code = refused
+    return PortError(kind, code, error.message)
+
+
+@contextmanager
+def once_begun(begun: Callable[[], bool]) -> Iterator[None]:
+    """Of something under way an error never says that it did not happen."""
+    try:
+        yield
+    except PortError as error:
+        if begun() and error.kind is ErrorKind.RETRYABLE:
+            raise PortError(ErrorKind.UNKNOWN, error.code, error.message) from error
+        raise
+
+
+def not_running(server_id: str) -> PortError:
+    return PortError(ErrorKind.FINAL, "guest_not_running", f"Guest {server_id} does not run.")
+
+
+def unsettled(server_id: str) -> PortError:
+    return PortError(
+        ErrorKind.UNKNOWN,
+        "guest_unsettled",
+        f"Guest {server_id} did not become as asked: its state kept changing, or the hypervisor "
+        "said yes without doing it.",
+    )

@@ -1,0 +1,233 @@
+"""Live migration: a guest is on one host before, on one host after, and we know on which.
+
+Theory of operation.  libvirt moves a guest in one blocking call, made in a thread of its
+own here, while another follows the job's progress and ends it if told to.  What the call
+returns is not believed: the connection may break while libvirtd goes on, and the agent
+may have been started again with the job under way.  So when there is no job any more we
+look where the guest is, on both sides (`_settle`):
+
+    runs here                                 it never left
+    off or gone here, arrived there           moved; what is left here is removed
+    gone here, defined there and off          moved; that host has lost power since
+    held here by the migration, arrived there moved; libvirt missed the last step
+    held here by the migration, not there     it never left, and runs again
+    neither, or there cannot be asked         unknown: nothing is done
+
+"Arrived" is a domain that runs there and is not itself held by a migration: an incoming
+one is, until its end.  A guest that another user paused is no different from a running
+one in this, except that paused on both sides is unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from enum import StrEnum
+from typing import Any
+
+from host_agent.libvirt.domain_xml import DefinitionError, for_destination, is_shared
+from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
+from host_agent.libvirt.look import (
+    CHANGES_MAX,
+    Copies,
+    Rules,
+    asking,
+    not_running,
+    once_begun,
+    port_error,
+)
+from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.ports import Disk, PortError, Watch
+
+_LOG = logging.getLogger(__name__)
+
+
+class _Where(StrEnum):
+    HERE = "here"
+    THERE = "there"
+
+
+class GuestMoves(Rules):
+    """The part of the Guests port that is about moving a running guest."""
+
+    def migrate(
+        self, server_id: str, destination: dict[str, Any], disks: Sequence[Disk], watch: Watch
+    ) -> None:
+        move: _Move | None = None
+        if self._migration(server_id) is None:
+            if self._settle(server_id, destination) is _Where.THERE:
+                return
+            move = self._set_out(server_id, destination, disks, watch)
+        with once_begun(lambda: True):
+            cancelled = self._follow(server_id, move, watch)
+            where = self._settle(server_id, destination)
+        if where is _Where.HERE:
+            raise _stayed(server_id, destination, move, cancelled=cancelled)
+
+    def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
+        end = time.monotonic() + self._patience.end_timeout_s
+        while self._migration(server_id) is not None:
+            if time.monotonic() > end:
+                raise _unknown("job_not_ended", f"The migration of {server_id} does not end.")
+            self._abort(server_id)
+            time.sleep(self._patience.poll_s)
+        return self._settle(server_id, destination) is _Where.HERE
+
+    # --- the job ---------------------------------------------------------------------------
+
+    def _set_out(
+        self, server_id: str, destination: dict[str, Any], disks: Sequence[Disk], watch: Watch
+    ) -> _Move:
+        """Begin, unless it is called off already.  Returns the thread that waits for the end."""
+        if watch.cancelled():
+            raise _stayed(server_id, destination, None, cancelled=True)
+        if self._look_here(server_id).live is None:
+            raise not_running(server_id)
+        try:
+            live, persistent = self._hypervisor.migratable(server_id)
+            live = for_destination(live, disks)
+            persistent = for_destination(persistent, disks) if persistent else None
+        except HypervisorError as error:
+            raise port_error(error) from error
+        except DefinitionError as error:
+            raise PortError(ErrorKind.FINAL, "migration_failed", str(error)) from error
+        address = destination.get("address") or None
+        route = Route(uri=destination["uri"], address=address, shared=is_shared(live))
+        move = _Move(lambda: self._hypervisor.migrate(server_id, route, live, persistent))
+        move.start()
+        return move
+
+    def _follow(self, server_id: str, move: _Move | None, watch: Watch) -> bool:
+        """Until there is no job; whether somebody wanted it ended."""
+        cancelled = False
+        while True:
+            goes_on = move is not None and move.is_alive()
+            job = self._migration(server_id)
+            if job is None and not goes_on:
+                return cancelled
+            if job is not None:
+                if job.total_bytes > 0:  # else it has just begun
+                    watch.progress(job.done_bytes, job.total_bytes)
+                if watch.cancelled():
+                    cancelled = True
+                    self._abort(server_id)
+            if move is not None and goes_on:
+                move.join(self._patience.poll_s)
+            else:
+                time.sleep(self._patience.poll_s)
+
+    def _migration(self, server_id: str) -> Job | None:
+        """The job, if there is one; that it cannot be told is no answer about the guest."""
+        try:
+            return self._hypervisor.migration(server_id)
+        except HypervisorError as error:
+            raise _unknown("hypervisor_lost", error.message) from error
+
+    def _abort(self, server_id: str) -> None:
+        try:
+            self._hypervisor.abort_migration(server_id)
+        except HypervisorError as error:  # it has just ended, or is too far for it
+            _LOG.info("abort of the migration: %s", error.message)
+
+    # --- where the guest is ----------------------------------------------------------------
+
+    def _settle(self, server_id: str, destination: dict[str, Any]) -> _Where:
+        """With no job under way: where the guest is, with nothing left half done."""
+        end = time.monotonic() + self._patience.end_timeout_s
+        while True:
+            here = self._look(server_id)
+            if here is not None and here.domain.power_state is PowerState.RUNNING:
+                return _Where.HERE
+            there = self._there(server_id, destination)
+            if there is None or there.live_xml is None:
+                if here is None and there is not None:
+                    return _Where.THERE
+                return self._stays_here(server_id, here)
+            if not there.stranded:
+                self._leave(server_id, here)
+                return _Where.THERE
+            if time.monotonic() > end:
+                raise _unknown("guest_arriving", f"Guest {server_id} is held at its destination.")
+            time.sleep(self._patience.poll_s)  # the other side is about to end it, either way
+
+    def _there(self, server_id: str, destination: dict[str, Any]) -> Domain | None:
+        try:
+            return self._hypervisor.domain_at(destination["uri"], server_id)
+        except HypervisorError as error:
+            raise _unknown(
+                "destination_unreachable",
+                f"Whether guest {server_id} arrived cannot be seen: {error.message}",
+            ) from error
+
+    def _stays_here(self, server_id: str, here: Copies | None) -> _Where:
+        for _ in range(CHANGES_MAX):
+            if here is None:
+                raise _unknown(
+                    "guest_lost", f"Guest {server_id} is neither here nor at its destination."
+                )
+            if not here.domain.stranded:
+                return _Where.HERE
+            with asking():
+                self._hypervisor.resume(server_id)
+            here = self._look(server_id)
+        raise _unknown("guest_held", f"Guest {server_id} is here, paused, and cannot be resumed.")
+
+    def _leave(self, server_id: str, here: Copies | None) -> None:
+        """It runs there: what is here is a definition, or a body without its life."""
+        for _ in range(CHANGES_MAX):
+            if here is None:
+                return
+            if here.live is not None and not here.domain.stranded:
+                break
+            _LOG.warning("removing what the migration left here of the guest")
+            with asking():
+                if here.live is not None:
+                    self._hypervisor.destroy(server_id)
+                else:
+                    self._hypervisor.undefine(server_id)
+            here = self._look(server_id)
+        raise _unknown(
+            "guest_in_two_places", f"Guest {server_id} is both here and at its destination."
+        )
+
+
+class _Move(threading.Thread):
+    """The blocking call, in a thread of its own but with this one's context."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__(name="migration", daemon=True)
+        self._call = call
+        self._in_context = copy_context().run
+        self.error: HypervisorError | None = None
+
+    def run(self) -> None:
+        try:
+            self._in_context(self._call)
+        except HypervisorError as error:
+            self.error = error
+
+
+def _stayed(
+    server_id: str, destination: dict[str, Any], move: _Move | None, *, cancelled: bool
+) -> PortError:
+    """Why a guest that was to move is still here."""
+    if cancelled:
+        return PortError(
+            ErrorKind.FINAL, "cancelled", f"The migration of {server_id} was called off."
+        )
+    error = move.error if move else None
+    if error is not None and error.trouble is not Trouble.LOST:
+        return port_error(error, refused="migration_failed")
+    why = error.message if error else "libvirt gave no reason."
+    return PortError(
+        ErrorKind.FINAL,
+        "migration_failed",
+        f"Guest {server_id} did not get to {destination.get('host')}, it is here: {why}",
+    )
+
+
+def _unknown(code: str, message: str) -> PortError:
+    return PortError(ErrorKind.UNKNOWN, code, message)

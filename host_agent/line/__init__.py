@@ -1,0 +1,1 @@
+"""The line to the ledger: registration, commands, reports."""

@@ -1,0 +1,360 @@
+"""The agent's line to the ledger: registers, subscribes to commands, delivers reports.
+
+Theory of operation.  These go over the line, each retried for as long as it takes, with
+bounded exponential back-off and jitter:
+
+- the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
+  the start, after a lost connection, when the ledger says our epoch is stale, and
+  whenever the inventory changed.  Only one task sends it, so that an older inventory
+  never overtakes a newer one; an inventory that could not be read is not sent, for a
+  guest that is missing from it counts as gone.  The answer may name leftovers (D7):
+  they are cleared, and shown to be, before any command is asked for.
+- the subscription (`GET .../commands`, long poll): the cursor is the highest position
+  seen.  After every loss it goes back to 0 and the ledger tells all that is
+  unfinished; what is already under way is recognised by the executor.
+- the reports (`POST .../reports`), and the question who else uses a volume on this host
+  (`GET .../volumes/{id}/users`), each by the worker thread that has it and needs the answer.
+
+Progress (`POST .../progress`) is told once and may get lost.
+
+Two threads of the line's own register and poll; nothing goes through an event loop, for
+each hand-over between threads costs more than the call.  What they share is under
+`_state`.  Whoever loses the ledger begins a new `_life`: a poll of a former one is ended,
+and what it brings does not move the cursor.
+
+The memory used does not depend on how long the ledger is away: nothing is polled
+while the executor's queue is full, and each worker holds one report.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from host_agent.executor import Verdict
+from host_agent.leftovers import Release
+from host_agent.line.client import (
+    REQUEST_S,
+    Backoff,
+    LedgerClient,
+    LinkError,
+    LinkSettings,
+)
+from host_agent.shared.contract import (
+    Command,
+    ErrorKind,
+    Registration,
+    Report,
+    StepError,
+    WireError,
+)
+from host_agent.shared.ports import PortError
+from host_agent.verbs.context import Stopping
+
+#: A changed inventory is sent at most this often.
+INVENTORY_PAUSE_S = 0.2
+#: An unchanged one is sent again after so long: what the ledger made of it may have
+#: changed meanwhile (a guest that came here while its former host still showed it).  At
+#: the next look, if the ledger says that it could not look at something.
+REGISTER_AGAIN_S = 300.0
+
+#: Progress that takes longer is not told: the step that tells it has better to do.
+PROGRESS_S = 2.0
+
+_LOG = logging.getLogger(__name__)
+
+
+class StaleEpochError(Exception):
+    """The ledger says that our epoch is old: register again."""
+
+
+class Runner(Protocol):
+    """What takes commands: the executor."""
+
+    def submit(self, command: Command) -> bool: ...
+    def forget_queued(self) -> None: ...
+
+
+class Link:
+    """One ledger, one host.  `run` until closed; all other methods from any thread."""
+
+    def __init__(
+        self,
+        settings: LinkSettings,
+        describe: Callable[[], Registration],
+    ) -> None:
+        self._settings = settings
+        self._describe = describe
+        self._ledger = LedgerClient(settings)
+        self._polls = LedgerClient(settings)  # apart, so that a poll can be ended alone
+        self._wanted = threading.Event()  # the inventory may have changed
+        self._closing = threading.Event()
+        self._state = threading.Condition()
+        self._epoch: int | None = None
+        self._registered = False
+        self._life = 0
+        self._after = 0
+        self._resync_backoff = self._backoff()
+
+    # --- for runs -----------------------------------------------------------------------
+
+    def is_current(self, epoch: int) -> bool:
+        return epoch == self._epoch
+
+    def wake(self) -> None:
+        """The inventory may have changed."""
+        self._wanted.set()
+
+    def resync(self) -> None:
+        """Ask again for everything unfinished: a run was dropped without its end known."""
+        # With growing pauses: a command that is dropped each time must not spin.
+        later = threading.Timer(self._resync_backoff.next_s(), self._lost)
+        later.daemon = True
+        later.start()
+
+    def report(self, report: Report) -> Verdict:
+        """Deliver a report and return what the ledger says to it; raises Stopping."""
+        status, answer = self._insist("POST", "/reports", report.to_wire())
+        if status == HTTPStatus.OK and isinstance(answer.get("continue"), bool):
+            self._resync_backoff.reset()
+            return Verdict.CONTINUE if answer["continue"] else Verdict.STOP
+        if answer.get("code") == "stale_epoch":
+            self._lost()
+        elif status != HTTPStatus.CONFLICT:
+            _LOG.error(
+                "the ledger does not take report %s/%d %s (HTTP %d %s): run dropped",
+                report.operation_id,
+                report.run,
+                report.step,
+                status,
+                answer.get("code"),
+            )
+        return Verdict.STALE
+
+    def others(self, volume_id: str, attachment_id: str) -> list[str]:
+        """Who else uses the volume on this host (ports.Users); raises Stopping."""
+        path = f"/volumes/{quote(volume_id)}/users?attachment_id={quote(attachment_id)}"
+        status, answer = self._insist("GET", path)
+        servers = answer.get("servers")
+        if status == HTTPStatus.OK and isinstance(servers, list):
+            return servers
+        raise PortError(
+            ErrorKind.RETRYABLE,
+            "users_unknown",
+            f"The ledger does not say who else uses volume {volume_id} on this host "
+            f"(HTTP {status} {answer.get('code')}): is it of this agent's version?",
+        )
+
+    def progress(self, command: Command, done_bytes: int, total_bytes: int) -> None:
+        """Tell how far a long step is, if that can be told at once."""
+        body = {
+            "operation_id": command.operation_id,
+            "run": command.run,
+            "done_bytes": done_bytes,
+            "total_bytes": total_bytes,
+        }
+        with suppress(LinkError, Stopping):
+            self._call("POST", "/progress", body, timeout_s=PROGRESS_S)
+
+    # --- life -----------------------------------------------------------------------------
+
+    def run(self, runner: Runner, clear: Callable[[Release], None]) -> None:
+        """Hold the line until closed; `runner` and `clear` do what comes over it."""
+        with ThreadPoolExecutor(2, thread_name_prefix="line") as threads:
+            lines = [
+                threads.submit(self._keep_registered, runner, clear),
+                threads.submit(self._take_commands, runner),
+            ]
+            wait(lines, return_when=FIRST_COMPLETED)
+            self.close()
+        for line in lines:
+            with suppress(Stopping):
+                line.result()
+
+    def close(self) -> None:
+        """End `run`; reports still undelivered raise Stopping in their threads."""
+        self._closing.set()
+        self._wanted.set()
+        with self._state:
+            self._state.notify_all()
+        for client in (self._ledger, self._polls):
+            client.close()
+
+    # --- registration -----------------------------------------------------------------------
+
+    def _keep_registered(self, runner: Runner, clear: Callable[[Release], None]) -> None:
+        backoff = self._backoff()
+        sent: Registration | None = None
+        again_at = 0.0
+        while not self._closing.is_set():
+            self._wanted.clear()
+            try:
+                registration = self._describe()
+                known = registration == sent and self._registered
+                if not known or time.monotonic() >= again_at:
+                    release, again = self._register(registration, runner)
+                    if release:
+                        clear(release)
+                        self._closing.wait(backoff.next_s())  # then show what is left
+                        continue
+                    sent, again_at = registration, time.monotonic()
+                    again_at += 0.0 if again else REGISTER_AGAIN_S
+                backoff.reset()
+            except PortError as error:
+                _LOG.error("inventory not read, or leftovers not cleared: %s", error.message)
+                self._closing.wait(backoff.next_s())
+                continue
+            except LinkError as error:
+                self._pause(error, backoff)
+                continue
+            except Stopping:  # while leftovers were cleared: reports may still be delivered
+                self._closing.wait()
+            if self._wanted.wait(self._settings.inventory_interval_s):
+                self._closing.wait(INVENTORY_PAUSE_S)  # a burst of events is one change
+
+    def _register(self, registration: Registration, runner: Runner) -> tuple[Release, bool]:
+        """What is to be cleared before this host is registered; nothing: it is.  And whether
+        the ledger could not look at something, and wants to be shown it again.
+        """
+        _, answer = self._call("PUT", "", registration.to_wire())
+        epoch, fenced = answer.get("epoch"), answer.get("fenced")
+        if not isinstance(epoch, int) or not isinstance(fenced, bool):
+            raise LinkError("the ledger's answer to the registration has no epoch or fenced")
+        if self._epoch != epoch:
+            self._epoch = epoch
+            runner.forget_queued()  # given under another epoch
+        if fenced:
+            _LOG.warning(
+                "host %s is fenced: it gets no new work until an operator unfences it",
+                self._settings.host,
+            )
+        if release := Release.from_wire(answer.get("release")):
+            self._lost()
+            return release, False
+        with self._state:
+            first, self._registered = not self._registered, True
+            if first:
+                self._after = 0
+                self._state.notify_all()
+        if first:
+            host, guests = self._settings.host, len(registration.guests)
+            _LOG.info("registered as %s, epoch %d, %d guests", host, epoch, guests)
+        return release, answer.get("again") is True
+
+    def _lost(self) -> None:
+        """Register again before anything else; a poll under way is of no use any more."""
+        with self._state:
+            self._life += 1
+            self._registered = False
+        self._wanted.set()
+        self._polls.abort()
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def _take_commands(self, runner: Runner) -> None:
+        backoff = self._backoff()
+        while not self._closing.is_set():
+            with self._state:
+                self._state.wait_for(lambda: self._registered or self._closing.is_set())
+                life, after = self._life, self._after
+            try:
+                self._poll(runner, life, after)
+                backoff.reset()
+            except StaleEpochError:
+                _LOG.warning("the ledger raised this host's epoch: registering again")
+                self._lost()
+                self._closing.wait(backoff.next_s())
+            except LinkError as error:
+                if life == self._life:  # else it was ended by whoever lost the ledger
+                    self._lost()
+                    self._pause(error, backoff)
+
+    def _poll(self, runner: Runner, life: int, after: int) -> None:
+        wait_s = self._settings.wait_s
+        status, answer = self._polls.call(
+            "GET",
+            f"/commands?after={after}&epoch={self._epoch}&wait_s={wait_s:g}",
+            timeout_s=wait_s + REQUEST_S,
+        )
+        if status == HTTPStatus.CONFLICT:
+            raise StaleEpochError
+        commands, seen = answer.get("commands"), answer.get("after")
+        if not isinstance(commands, list) or not isinstance(seen, int):
+            raise LinkError("the ledger's answer to the poll has no commands or after")
+        for data in commands:
+            self._accept(data, runner)
+        with self._state:
+            if life == self._life:
+                self._after = seen
+
+    def _accept(self, data: Any, runner: Runner) -> None:
+        try:
+            command = _command(data)
+        except WireError as error:
+            _LOG.error("a command of the ledger is not understood: %s", error)
+            self._decline(data, str(error))
+            return
+        if not self.is_current(command.epoch):
+            _LOG.warning("command %s of epoch %d ignored", command.id, command.epoch)
+            return
+        runner.submit(command)
+
+    def _decline(self, data: Any, why: str) -> None:
+        """Say so, if it can be made out whom to tell; else there is only the log."""
+        try:
+            report = Report.from_wire(
+                {
+                    **data,
+                    "step": data["steps"][0]["name"],
+                    "took_ms": 0,
+                    "outputs": {},
+                    "error": StepError(
+                        kind=ErrorKind.FINAL, code="not_understood", message=why
+                    ).to_wire(),
+                }
+            )
+        except (WireError, TypeError, KeyError, IndexError):
+            return
+        self.report(report)
+
+    # --- shared ---------------------------------------------------------------------------
+
+    def _insist(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+        """The ledger's answer, however long it is away; raises Stopping."""
+        backoff = self._backoff()
+        while True:
+            try:
+                return self._call(method, path, body)
+            except LinkError as error:
+                self._pause(error, backoff)
+
+    def _call(
+        self, method: str, path: str, body: Any = None, timeout_s: float = REQUEST_S
+    ) -> tuple[int, dict[str, Any]]:
+        if self._closing.is_set():
+            raise Stopping
+        return self._ledger.call(method, path, body, timeout_s)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._settings.backoff_first_s, self._settings.backoff_max_s)
+
+    def _pause(self, error: LinkError, backoff: Backoff) -> None:
+        if self._closing.is_set():
+            return
+        wait_s = self._settings.denied_retry_s if error.denied else backoff.next_s()
+        _LOG.warning("%s; next try in %.1f s", error, wait_s)
+        self._closing.wait(wait_s)
+
+
+def _command(data: Any) -> Command:
+    command = Command.from_wire(data)
+    if not command.steps:
+        raise WireError("'steps' is empty")
+    return command

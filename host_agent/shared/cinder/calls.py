@@ -1,0 +1,170 @@
+"""What Cinder's failures mean, and how calls to it are tried again.
+
+The mapping is by what a failure says about the world (contract.ErrorKind), and is
+the same for the HTTP adapter and for the in-process simulation.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TypeVar
+
+import requests
+from cinderclient import exceptions
+from keystoneauth1 import exceptions as keystone_exceptions
+
+from host_agent.shared import masking
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
+
+T = TypeVar("T")
+
+MESSAGE_CHARS_MAX = 1000
+
+_LOG = logging.getLogger(__name__)
+
+_KIND_AND_CODE = {
+    400: (ErrorKind.FINAL, "refused"),
+    401: (ErrorKind.RETRYABLE, "unauthorized"),
+    403: (ErrorKind.FINAL, "forbidden"),
+    404: (ErrorKind.FINAL, "not_found"),
+    409: (ErrorKind.FINAL, "refused"),
+    413: (ErrorKind.FINAL, "refused"),
+    429: (ErrorKind.RETRYABLE, "rate_limited"),
+    503: (ErrorKind.RETRYABLE, "cinder_unavailable"),
+}
+
+
+def clean_message(text: object) -> str:
+    """A message fit for people and logs: bounded, one line, values of secrets masked.
+
+    Errors that crossed Cinder's message bus come with the traceback behind them.
+    """
+    told, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
+    return masking.mask(" ".join(told.split()))[:MESSAGE_CHARS_MAX]
+
+
+def error_of_status(status: int, message: object) -> PortError:
+    """What an HTTP error answer of Cinder says about the world.
+
+    Below 500 Cinder refused and nothing happened; its own words are the message.
+    503 is an answer of whatever stands before Cinder: nothing happened either.  Any
+    other 5xx may come after the effect (a backend error, a lost RPC answer): UNKNOWN.
+    """
+    refused = (ErrorKind.FINAL, "refused")
+    unknown = (ErrorKind.UNKNOWN, "cinder_error")
+    default = refused if status < HTTPStatus.INTERNAL_SERVER_ERROR else unknown
+    kind, code = _KIND_AND_CODE.get(status, default)
+    return PortError(kind, code, clean_message(message) or f"Cinder answered HTTP {status}.")
+
+
+def timeout_error() -> PortError:
+    text = "Cinder did not answer in time; the call may have been carried out."
+    return PortError(ErrorKind.UNKNOWN, "cinder_timeout", text)
+
+
+def too_old() -> PortError:
+    text = "This Cinder has no attachments: they need 3.44 (Cinder Queens). Use the old flow."
+    return PortError(ErrorKind.FINAL, "cinder_too_old", text)
+
+
+def _unavailable() -> PortError:
+    text = "Cinder cannot be reached: no connection to its endpoint was made."
+    return PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
+
+
+def _broken() -> PortError:
+    text = "The connection to Cinder broke; the call may have been carried out."
+    return PortError(ErrorKind.UNKNOWN, "cinder_error", text)
+
+
+def _error_of_connection(error: BaseException) -> PortError:
+    """Tell "never sent" from "sent, no answer": by the transport's own error, its context."""
+    original = error.__context__
+    if isinstance(original, requests.ConnectTimeout):
+        return _unavailable()
+    return timeout_error() if isinstance(original, requests.Timeout) else _broken()
+
+
+def port_error(error: Exception) -> PortError:
+    """Any exception of cinderclient, keystoneauth or of reading an answer, mapped."""
+    if isinstance(error, PortError):
+        return error
+    if isinstance(error, exceptions.ClientException):
+        return error_of_status(error.code, error.message)
+    if isinstance(error, exceptions.VersionNotFoundForAPIMethod):  # the client itself refuses
+        return too_old()
+    if isinstance(error, keystone_exceptions.ConnectionError):
+        return _error_of_connection(error)
+    if isinstance(error, keystone_exceptions.HttpError):  # of Keystone, before Cinder was asked
+        return _keystone_error(error.http_status)
+    if isinstance(error, keystone_exceptions.ClientException):
+        text = f"Cinder's endpoint cannot be found or used ({type(error).__name__})."
+        return PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
+    text = f"Cinder's answer cannot be read ({type(error).__name__})."
+    return PortError(ErrorKind.UNKNOWN, "cinder_error", text)
+
+
+def _keystone_error(status: int) -> PortError:
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        text = "Keystone refuses our credentials; check the [cinder] auth options."
+        return PortError(ErrorKind.RETRYABLE, "unauthorized", text)
+    text = f"Keystone answered HTTP {status}; Cinder was not asked."
+    return PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """How a call is tried again: delays double from first to max, each +-50 %."""
+
+    attempts_max: int = 5
+    delay_first_s: float = 0.5
+    delay_max_s: float = 8.0
+    deadline_s: float = 90.0  # no attempt begins later than this after the first
+
+
+class Retry:
+    """Runs a call under a `Backoff`.  Clock, sleep and randomness are passed in."""
+
+    def __init__(
+        self,
+        backoff: Backoff,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._backoff = backoff
+        self._clock = clock
+        self._sleep = sleep
+        self._jitter = jitter
+
+    def run(self, call: Callable[[], T], *, repeatable: bool) -> T:
+        """The call's result, or the PortError of its last attempt.
+
+        `repeatable`: doing it twice is as good as once, so UNKNOWN is tried again.
+        `unauthorized` is not: the session has logged in afresh before it said so.
+        """
+        began = self._clock()
+        for attempt in range(1, self._backoff.attempts_max + 1):
+            try:
+                return call()
+            except PortError as error:
+                unknown = error.kind is ErrorKind.UNKNOWN and repeatable
+                again = error.kind is ErrorKind.RETRYABLE and error.code != "unauthorized"
+                delay = self._delay(attempt)
+                late = self._clock() - began + delay > self._backoff.deadline_s
+                if not (unknown or again) or late or attempt == self._backoff.attempts_max:
+                    raise
+                _LOG.warning("%s; attempt %d, again in %.1f s", error.code, attempt, delay)
+            self._sleep(delay)
+        raise AssertionError("attempts_max is at least 1")
+
+    def _delay(self, attempt: int) -> float:
+        full = self._backoff.delay_first_s * float(2 ** (attempt - 1))
+        return min(full, self._backoff.delay_max_s) * (0.5 + self._jitter())

@@ -1,0 +1,307 @@
+"""Cinder behind the `Cinder` port, over the unmodified python-cinderclient.
+
+With cinder_session.py and cinder_calls.py a leaf: they import the standard library,
+cinderclient, keystoneauth1, the port and masking.  All calls block; callers use
+threads, which may share one `CinderClient`.
+
+Theory of operation
+-------------------
+* Errors, retries and the microversion: see cinder_session.py.  Attachments need 3.44
+  (`os-complete`); with less, their calls are FINAL `cinder_too_old` and volumes are
+  still served.
+* `attachment_create` is never repeated: it takes no id of ours, so the caller looks for
+  its orphan first.  `volume_create` is, as it finds its volume by its metadata.
+* What was done although its answer was lost is seen at the repetition: a volume that
+  is going, a migration that ended as it was told to.
+* From 3.69 a volume's `shared_targets` may be null, which older microversions report
+  as true (LP 1961102); both mean "take the lock".  Below 3.48 Cinder tells neither that
+  nor the service: every volume then counts as shared, and there is nothing to wait for.
+* Secrets of connection information are known to masking as soon as they are here.
+* The client's resources have what Cinder told as their attributes: `vars` is that, uncopied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+from host_agent.shared import masking
+from host_agent.shared.cinder.calls import (
+    Backoff,
+    Retry,
+    error_of_status,
+    port_error,
+    timeout_error,
+    too_old,
+)
+from host_agent.shared.cinder.session import Caller, CinderSettings, agree
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import (
+    AttachmentView,
+    ConnectionInfo,
+    Encryption,
+    OldAttachment,
+    PortError,
+    VolumeView,
+)
+
+__all__ = [
+    "MADE_FOR",
+    "Backoff",
+    "CinderClient",
+    "CinderSettings",
+    "Retry",
+    "agree",
+    "attachment_view",
+    "connection_view",
+    "delete_volume",
+    "encryption_view",
+    "end_migration",
+    "error_of_status",
+    "is_leaving",
+    "old_attachment_views",
+    "port_error",
+    "timeout_error",
+    "too_old",
+    "volume_view",
+]
+
+NEW_FLOW = (3, 44)  # os-complete: S1's new flow
+PAGE_ROWS = 50  # far below any sensible osapi_max_limit, so a short page is the last
+PAGES_MAX = 20
+#: A volume's metadata key for whom it was made.
+MADE_FOR = "attachment_ledger"
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+def volume_view(data: Mapping[str, Any]) -> VolumeView:
+    """From Cinder's JSON.  Fields that came with 3.48 and are absent: None and ""."""
+    return VolumeView(
+        id=data["id"],
+        status=data["status"],
+        size_gb=data["size"],
+        multiattach=bool(data.get("multiattach")),
+        shared_targets=data.get("shared_targets"),
+        service_uuid=data.get("service_uuid", ""),
+        bootable=str(data.get("bootable")).lower() == "true",
+        encrypted=bool(data.get("encrypted")),
+        availability_zone=data.get("availability_zone"),
+        project_id=data.get("os-vol-tenant-attr:tenant_id"),
+        name=data.get("name"),
+        migration_status=data.get("migration_status"),
+    )
+
+
+def encryption_view(data: Mapping[str, Any]) -> Encryption:
+    """From Cinder's JSON; of a volume that is not encrypted it names no provider."""
+    return Encryption(
+        provider=data.get("provider"),
+        key_id=data.get("encryption_key_id"),
+        cipher=data.get("cipher"),
+        key_size=data.get("key_size"),
+    )
+
+
+def attachment_view(data: Mapping[str, Any]) -> AttachmentView:
+    """From Cinder's JSON; connection_info stays as Cinder has it: flat, data beside type."""
+    info = data.get("connection_info") or {}
+    masking.learn(info)
+    return AttachmentView(
+        id=data["id"],
+        volume_id=data["volume_id"],
+        server_id=data["instance"],
+        status=data["status"],
+        connection_info=info,
+    )
+
+
+def connection_view(data: Mapping[str, Any]) -> ConnectionInfo:
+    """The old flow's connection information, made flat like an attachment's."""
+    info = {**data.get("data", {}), **{k: v for k, v in data.items() if k != "data"}}
+    masking.learn(info)
+    return info
+
+
+def old_attachment_views(data: Mapping[str, Any]) -> list[OldAttachment]:
+    """From a volume's JSON, which lists what is attached, by either flow."""
+    return [
+        OldAttachment(
+            id=row["attachment_id"], server_id=row["server_id"], host_name=row.get("host_name")
+        )
+        for row in data.get("attachments", ())
+    ]
+
+
+# --- what a repeated call finds ------------------------------------------------------------------
+
+
+def is_leaving(volume: VolumeView) -> bool:
+    """Whether this is no volume to build on: going, or the far end of a migration."""
+    moving = volume.migration_status or ""
+    return "deleting" in volume.status or moving.startswith("target:") or moving == "deleting"
+
+
+def delete_volume(delete: Callable[[], object], read: Callable[[], VolumeView]) -> None:
+    """Delete; a volume that is gone, or going, is success (Cinder refuses the latter)."""
+    try:
+        delete()
+    except PortError as error:
+        if error.code == "not_found":
+            return
+        if error.code != "refused" or not _is_going(read):
+            raise
+
+
+def _is_going(read: Callable[[], VolumeView]) -> bool:
+    try:
+        return read().status == "deleting"
+    except PortError as error:
+        if error.code != "not_found":
+            raise
+        return True
+
+
+def end_migration(end: Callable[[], str], read: Callable[[], VolumeView], *, error: bool) -> str:
+    """End it; one that has ended like this already, as the old volume tells, is success."""
+    try:
+        return end()
+    except PortError as refused:
+        if refused.kind is not ErrorKind.FINAL:
+            raise
+        old = read()
+        if old.migration_status != ("error" if error else "success"):
+            raise
+        return old.id
+
+
+# --- the port ------------------------------------------------------------------------------------
+
+
+class CinderClient(Caller):
+    """The `Cinder` port over HTTP.  See the module's theory of operation."""
+
+    def new_flow(self) -> bool:
+        return self._call(lambda _cinder: self._dialogue.version()) >= NEW_FLOW
+
+    def volume(self, volume_id: str) -> VolumeView:
+        return self._call(lambda cinder: volume_view(vars(cinder.volumes.get(volume_id))))
+
+    def encryption(self, volume_id: str) -> Encryption:
+        return self._call(
+            lambda cinder: encryption_view(cinder.volumes.get_encryption_metadata(volume_id))
+        )
+
+    def attachment(self, attachment_id: str) -> AttachmentView:
+        return self._call(
+            lambda cinder: attachment_view(vars(cinder.attachments.show(attachment_id)))
+        )
+
+    def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
+        """All of this volume and server, of any project, with connection information."""
+        wanted = {"volume_id": volume_id, "instance_id": server_id, "all_tenants": "1"}
+        rows: list[AttachmentView] = []
+        for _page in range(PAGES_MAX):
+            page = self._page(wanted, rows[-1].id if rows else None)
+            rows += page
+            if len(page) < PAGE_ROWS:
+                return rows
+        text = f"Volume {volume_id} has more than {len(rows)} attachments of one server."
+        raise PortError(ErrorKind.FINAL, "too_many_attachments", text)
+
+    def _page(self, wanted: dict[str, str], marker: str | None) -> list[AttachmentView]:
+        def read(cinder: Any) -> list[AttachmentView]:
+            found = cinder.attachments.list(
+                detailed=True, search_opts=wanted, limit=PAGE_ROWS, marker=marker
+            )
+            return [attachment_view(vars(item)) for item in found]
+
+        return self._call(read)
+
+    def attachment_create(
+        self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
+    ) -> AttachmentView:
+        """One attempt only, and no look before it: see the module's theory."""
+        return self._once(
+            lambda cinder: attachment_view(
+                cinder.attachments.create(volume_id, connector, server_id)
+            )
+        )
+
+    def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
+        return self._call(
+            lambda cinder: attachment_view(
+                vars(cinder.attachments.update(attachment_id, connector))
+            )
+        )
+
+    def attachment_complete(self, attachment_id: str) -> None:
+        self._call(lambda cinder: cinder.attachments.complete(attachment_id))
+
+    def attachment_delete(self, attachment_id: str) -> None:
+        """An attachment that is not there any more is success."""
+        try:
+            self._call(lambda cinder: cinder.attachments.delete(attachment_id))
+        except PortError as error:
+            if error.code != "not_found":
+                raise
+
+    def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
+        """Cinder creates in the project that the token is for, and ignores any other.
+
+        So a volume for `project_id` is made with our user's token for that project,
+        where Keystone must know a role of it; an administrator's does not suffice.
+        """
+        project_id = wanted.get("project_id")
+        if project_id is None:
+            return self._call(lambda cinder: _find_or_create(cinder, wanted, key))
+        there = CinderClient(self._settings.in_project(project_id), retry=self._retry)
+        with closing(there):
+            try:
+                return there.volume_create({**wanted, "project_id": None}, key)
+            except PortError as error:
+                if error.code != "unauthorized":
+                    raise
+                raise _no_role(project_id) from None
+
+    def volume_delete(self, volume_id: str) -> None:
+        delete_volume(
+            lambda: self._call(lambda cinder: cinder.volumes.delete(volume_id)),
+            lambda: self.volume(volume_id),
+        )
+
+    def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
+        def end(cinder: Any) -> str:
+            answer = cinder.volumes.migrate_volume_completion(old_id, new_id, error)
+            return str(answer["save_volume_id"])
+
+        return end_migration(lambda: self._call(end), lambda: self.volume(old_id), error=error)
+
+
+def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView:
+    mark = {MADE_FOR: key}
+    for found in cinder.volumes.list(search_opts={"metadata": mark}):
+        view = volume_view(vars(found))
+        if not is_leaving(view):
+            return view
+    made = cinder.volumes.create(
+        wanted["size_gb"],
+        name=wanted.get("name"),
+        volume_type=wanted.get("volume_type"),
+        snapshot_id=wanted.get("snapshot_id"),
+        imageRef=wanted.get("image_id"),
+        availability_zone=wanted.get("availability_zone"),
+        metadata=mark,
+    )
+    return volume_view(vars(cinder.volumes.get(made.id)))  # the answer lacks fields
+
+
+def _no_role(project_id: str) -> PortError:
+    return PortError(
+        ErrorKind.FINAL,
+        "no_role_in_project",
+        f"No volume can be made for project {project_id}: Keystone knows no role of the [cinder] "
+        "user there. Grant it one, or create the volume in the project first.",
+    )

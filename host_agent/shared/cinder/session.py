@@ -1,0 +1,298 @@
+"""Talking to Cinder: where it is, who we are, which microversion, which errors.
+
+A leaf below the adapters of the `Cinder` and `OldCinder` ports (cinder.py, cinder_old.py).
+
+* Every exception leaves as `PortError`; what it says about the world decides what
+  may be done next (`error_of_status`).  Nothing else escapes, and no text of it or
+  of a log holds connection information: bodies are never logged, not even at DEBUG.
+* RETRYABLE failures are tried again here with exponential back-off, jitter, a bound
+  on attempts and a deadline; UNKNOWN ones only for calls that may be done twice
+  (LP 1970642: an update that met a 500 was never repeated).
+* The microversion is the highest that both know, read again now and then: a Cinder
+  that was upgraded offers the new flow without a restart of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from cinderclient import api_versions
+from cinderclient import client as cinder_client
+from cinderclient.contrib import noauth
+from keystoneauth1 import exceptions as keystone_exceptions
+from keystoneauth1 import loading, service_token, session
+
+from host_agent.shared.cinder.calls import Backoff, Retry, error_of_status, port_error
+from host_agent.shared.cinder.http import Transport
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
+
+T = TypeVar("T")
+Microversion = tuple[int, int]
+
+MIN_MICROVERSION = (3, 0)  # the old flow's calls
+MAX_MICROVERSION = (3, 71)  # the newest whose meaning this adapter knows
+PROJECT_OPTIONAL = (3, 67)  # below it, URLs must name the project
+VERSION_AGE_MAX_S = 300.0
+
+#: The options of a keystoneauth plugin that say for what its token is.
+_SCOPE = frozenset(
+    f"{what}_{name}" for what in ("project", "project_domain", "tenant") for name in ("id", "name")
+) | {"domain_id", "domain_name", "system_scope", "trust_id"}
+
+_LOG = logging.getLogger(__name__)
+_HTTP_LOG = logging.getLogger(__name__ + ".http")
+_HTTP_LOG.setLevel(logging.INFO)  # at DEBUG keystoneauth would log bodies, secrets included
+
+
+@dataclass(frozen=True, kw_only=True)
+class CinderSettings:
+    """Where Cinder is and who we are there.
+
+    Either `endpoint` (noauth: the v3 URL, with or without a project in its path) or
+    `auth`: options of a keystoneauth plugin ("auth_type", "auth_url", "username", ...),
+    in which case the catalog tells the endpoint unless `endpoint` overrides it.
+    `service_auth` are the options of the service token's user; None means `auth`.
+    """
+
+    endpoint: str | None = None
+    user_id: str = "attachment-ledger"
+    project_id: str = "service"
+    auth: Mapping[str, Any] | None = field(default=None, repr=False)
+    service_auth: Mapping[str, Any] | None = field(default=None, repr=False)
+    service_token: bool = True
+    service_role: str = "service"
+    region_name: str | None = None
+    interface: str = "internalURL"
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 120.0  # an update waits for the backend
+    cacert: str | None = None
+    insecure: bool = False
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def in_project(self, project_id: str) -> CinderSettings:
+        """The same user in another project: what it creates there belongs to that project."""
+        endpoint = self.endpoint and f"{root_of(self.endpoint)}/v3/{project_id}"
+        if self.auth is None:
+            return replace(self, endpoint=endpoint, project_id=project_id)
+        who = {k: v for k, v in self.auth.items() if k.replace("-", "_") not in _SCOPE}
+        return replace(
+            self,
+            endpoint=endpoint,
+            auth={**who, "project_id": project_id},
+            service_auth=self.service_auth or self.auth,
+        )
+
+
+def root_of(endpoint: str) -> str:
+    """The URL before /v3, where the version document is."""
+    return re.sub(r"/v3(/.*)?$", "", endpoint.rstrip("/"))
+
+
+class Dialogue:
+    """One keystoneauth session, and the microversion agreed with the server."""
+
+    def __init__(
+        self, settings: CinderSettings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if settings.endpoint is None and settings.auth is None:
+            raise ValueError("Cinder needs an endpoint (noauth) or auth options (Keystone)")
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._agreed: tuple[Microversion, str | None] | None = None
+        self._agreed_until = 0.0
+        self._own = threading.local()
+        self._service_auth: Any = None
+        self._session = session.Session(
+            auth=self._auth(),
+            verify=False if settings.insecure else settings.cacert or True,
+            additional_headers=self._headers(),
+            session=Transport(),
+        )
+        # requests takes a pair; the constructor of Session only a number.
+        self._session.timeout = (  # type: ignore[assignment]
+            settings.connect_timeout_s,
+            settings.read_timeout_s,
+        )
+
+    def _auth(self) -> Any:
+        settings = self._settings
+        if settings.auth is None:
+            return noauth.CinderNoAuthPlugin(settings.user_id, self._project(), endpoint="")
+        user_auth = load_auth(settings.auth)
+        if not settings.service_token:
+            return user_auth
+        self._service_auth = load_auth(settings.service_auth or settings.auth)
+        return service_token.ServiceTokenAuthWrapper(
+            user_auth=user_auth, service_auth=self._service_auth
+        )
+
+    def _headers(self) -> dict[str, str]:
+        # Cinder's noauth middleware believes this header; with Keystone a token says it.
+        noauth_service = self._settings.auth is None and self._settings.service_token
+        return {"X-Service-Roles": self._settings.service_role} if noauth_service else {}
+
+    def _project(self) -> str:
+        """In noauth the token must name the project that the URL names, if it does."""
+        _, _, tail = (self._settings.endpoint or "").rstrip("/").partition("/v3/")
+        return tail or self._settings.project_id
+
+    def client(self) -> Any:
+        """This thread's client, for one call."""
+        agreed = self._negotiate()
+        if getattr(self._own, "agreed", None) != agreed:
+            self._own.client, self._own.agreed = self._made(*agreed), agreed
+        client = self._own.client
+        client.client.global_request_id = None  # it would keep the first answer's for ever
+        return client
+
+    def _made(self, version: Microversion, endpoint: str | None) -> Any:
+        return cinder_client.Client(
+            api_versions.APIVersion(f"{version[0]}.{version[1]}"),
+            session=self._session,
+            os_endpoint=endpoint,
+            region_name=self._settings.region_name,
+            endpoint_type=self._settings.interface,
+            logger=_HTTP_LOG,
+        )
+
+    def version(self) -> Microversion:
+        return self._negotiate()[0]
+
+    def _negotiate(self) -> tuple[Microversion, str | None]:
+        with self._lock:
+            if self._agreed is None:
+                self._agreed = self._agreement()
+                self._agreed_until = self._clock() + VERSION_AGE_MAX_S
+            elif self._clock() >= self._agreed_until:
+                self._agreed_until = self._clock() + VERSION_AGE_MAX_S
+                with suppress(Exception):  # what was agreed is better than a call that fails
+                    self._agreed = self._agreement()
+            return self._agreed
+
+    def _agreement(self) -> tuple[Microversion, str | None]:
+        """The microversion, and the endpoint if it is not the catalog's."""
+        root = root_of(self._endpoint())
+        version = agree(self._versions(root), root)
+        override = self._settings.endpoint
+        if override and self._settings.auth is None and version < PROJECT_OPTIONAL:
+            override = f"{root}/v3/{self._project()}"
+        return version, override
+
+    def _endpoint(self) -> str:
+        if self._settings.endpoint:
+            return self._settings.endpoint
+        found = self._session.get_endpoint(
+            service_type="block-storage",
+            interface=self._settings.interface.removesuffix("URL"),
+            region_name=self._settings.region_name,
+        )
+        if not found:
+            text = "Keystone's catalog has no block-storage endpoint for this region and interface."
+            raise PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
+        return str(found)
+
+    def _versions(self, root: str) -> Any:
+        """The version document: at the root, or at /v3/ where a proxy hides the root."""
+        for url in (f"{root}/", f"{root}/v3/"):
+            answer = self._session.get(
+                url, authenticated=False, raise_exc=False, logger=_HTTP_LOG, redirect=False
+            )
+            if answer.status_code in (HTTPStatus.OK, HTTPStatus.MULTIPLE_CHOICES):
+                return answer.json()
+            if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                break
+        raise error_of_status(answer.status_code, f"No version document at {root}.")
+
+    def close(self) -> None:
+        self._session.session.close()
+
+    def check_service_token(self) -> None:
+        """Raise FINAL `no_service_token` if Cinder would refuse our deletes.
+
+        Since CVE-2023-2088 (LP 2004555) a connected attachment is deleted only for a
+        service; whoever forgot that could no longer detach (LP 2019892).  With
+        Keystone the service token's own roles are read; auth types that do not tell
+        them are passed with a warning.
+        """
+        if not self._settings.service_token:
+            text = "Cinder will refuse to detach: service_token is off. Switch it on."
+            raise PortError(ErrorKind.FINAL, "no_service_token", text)
+        if self._settings.auth is None:
+            return
+        try:
+            roles = self._service_auth.get_access(self._session).role_names
+        except AttributeError:
+            _LOG.warning("the service token's roles cannot be read; detaching may be refused")
+            return
+        if self._settings.service_role not in roles:
+            text = (
+                f"Cinder will refuse to detach: the service user has no role "
+                f"{self._settings.service_role!r}. Grant it, or set service_role to a role "
+                "named in Cinder's service_token_roles."
+            )
+            raise PortError(ErrorKind.FINAL, "no_service_token", text)
+
+
+def load_auth(options: Mapping[str, Any]) -> Any:
+    """A keystoneauth plugin, from its options by name ("auth_type", "auth_url", ...)."""
+    values = {name.replace("-", "_"): value for name, value in options.items()}
+    plugin: Any = loading.get_plugin_loader(values.pop("auth_type", "password"))
+    return plugin.load_from_options(**values)
+
+
+def agree(document: Any, root: str) -> Microversion:
+    """The microversion to speak, from Cinder's version document.
+
+    Raises FINAL `cinder_too_old` if there is no API v3 at all.
+    """
+    found = [
+        entry.get("version") or ""
+        for entry in document["versions"]
+        if str(entry.get("id", "")).startswith("v3")
+    ]
+    major, _, minor = (found[0] if found else "").partition(".")
+    offered = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+    if offered < MIN_MICROVERSION:
+        text = f"Cinder at {root} offers no API v3, which came with Cinder Mitaka: upgrade it."
+        raise PortError(ErrorKind.FINAL, "cinder_too_old", text)
+    return min(offered, MAX_MICROVERSION)
+
+
+class Caller:
+    """What the adapters share: each call's client, errors and repetition."""
+
+    def __init__(self, settings: CinderSettings, *, retry: Retry | None = None) -> None:
+        self._settings = settings
+        self._dialogue = Dialogue(settings)
+        self._retry = retry or Retry(settings.backoff)
+
+    def _call(self, act: Callable[[Any], T], *, repeatable: bool = True) -> T:
+        return self._retry.run(lambda: self._once(act), repeatable=repeatable)
+
+    def _once(self, act: Callable[[Any], T]) -> T:
+        try:
+            return act(self._dialogue.client())
+        except Exception as error:  # noqa: BLE001 - the port raises PortError and nothing else
+            # "from None": the original may hold a response with connection information
+            raise port_error(error) from None
+
+    def check_service_token(self) -> None:
+        """Start-up self-check: see `Dialogue.check_service_token`."""
+        try:
+            self._dialogue.check_service_token()
+        except keystone_exceptions.ClientException as error:
+            raise port_error(error) from None
+
+    def close(self) -> None:
+        """Close the connections that are kept open; the adapter is of no use afterwards."""
+        self._dialogue.close()

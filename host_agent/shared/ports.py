@@ -1,0 +1,317 @@
+"""What the agent's verbs need of the world: storage control, host storage, hypervisor.
+
+Each port has a real adapter and a simulated one, and one set of contract tests
+holds both to the same behaviour.  All calls block (os-brick, libvirt and
+cinderclient do) and are made from worker threads.
+
+Errors: every port raises `PortError` with one of the contract's three kinds and
+nothing else; adapters map what their library raises.  A time-out is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from host_agent.shared.contract import ErrorKind, PowerState, StepError
+from host_agent.shared.contract import Guest as GuestSeen
+
+#: Cinder's connection information.  Holds secrets: never logged, stored or reported.
+ConnectionInfo = dict[str, Any]
+
+
+class PortError(Exception):
+    """A call to Cinder, os-brick or libvirt failed; `kind` says what that means."""
+
+    def __init__(self, kind: ErrorKind, code: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.code = code
+        self.message = message
+
+    def as_step_error(self) -> StepError:
+        return StepError(kind=self.kind, code=self.code, message=self.message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeView:
+    """A volume as Cinder shows it at the best microversion that both sides know.
+
+    `shared_targets`: True and None mean take the target lock, False means none
+    is needed (S3; os-brick 1800515, cinder LP 1961102: null means "always").
+    `service_uuid` is the lock's name; a volume may be `available` before it is set.
+    "" means that this Cinder (before 3.48) names no service: do not wait for it.
+    """
+
+    id: str
+    status: str
+    size_gb: int
+    multiattach: bool
+    shared_targets: bool | None
+    service_uuid: str | None
+    bootable: bool
+    encrypted: bool
+    availability_zone: str | None
+    project_id: str | None
+    name: str | None
+    migration_status: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachmentView:
+    """A Cinder attachment.  `connection_info` is empty until a connector was given."""
+
+    id: str
+    volume_id: str
+    server_id: str | None
+    status: str  # reserved, attaching, attached, detached, error_attaching, ...
+    connection_info: ConnectionInfo
+
+    def __repr__(self) -> str:  # connection_info holds secrets: never show it
+        return f"AttachmentView({self.id}, {self.status}, connected={bool(self.connection_info)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encryption:
+    """How a volume is encrypted, as Cinder tells it; None and "" for one that is not.
+
+    `provider` is "luks", "luks2", "plain", or the path of a class, as in Cinder's early days.
+    """
+
+    provider: str | None
+    key_id: str | None  # the key manager's
+    cipher: str | None
+    key_size: int | None
+
+
+class Cinder(Protocol):
+    """The part of the Block Storage API v3 (>= 3.44) that the flows use."""
+
+    def new_flow(self) -> bool:
+        """Whether Cinder offers v3 >= 3.44; without it only volumes and `OldCinder` work."""
+
+    def volume(self, volume_id: str) -> VolumeView: ...
+    def encryption(self, volume_id: str) -> Encryption: ...
+    def attachment(self, attachment_id: str) -> AttachmentView: ...
+    def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
+        """All of the pair, with their connection information."""
+
+    def attachment_create(
+        self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
+    ) -> AttachmentView: ...
+    def attachment_update(
+        self, attachment_id: str, connector: dict[str, Any]
+    ) -> AttachmentView: ...
+    def attachment_complete(self, attachment_id: str) -> None: ...
+    def attachment_delete(self, attachment_id: str) -> None: ...
+
+    def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
+        """Create a volume, or find the one created earlier with the same `key` (metadata).
+
+        `wanted`: size_gb, name, volume_type, snapshot_id, image_id, availability_zone,
+        project_id; all but size_gb may be None.  Never multi-attach (S3).
+        """
+
+    def volume_delete(self, volume_id: str) -> None:
+        """Ask for deletion; a volume that is gone, or going, is success."""
+
+    def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
+        """Tell Cinder how its migration ended; returns the id that the volume keeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldAttachment:
+    """A row of `volume.attachments`: what the old calls leave in Cinder."""
+
+    id: str
+    server_id: str
+    host_name: str | None
+
+
+class OldCinder(Protocol):
+    """Cinder's calls before 3.44: S1's old flow.  All are volume actions."""
+
+    def reserve(self, volume_id: str) -> None: ...
+    def unreserve(self, volume_id: str) -> None: ...
+    def initialize_connection(
+        self, volume_id: str, connector: dict[str, Any]
+    ) -> ConnectionInfo: ...
+    def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None: ...
+    def attach(self, volume_id: str, server_id: str, device: str, host: str) -> None: ...
+    def begin_detaching(self, volume_id: str) -> None: ...
+    def roll_detaching(self, volume_id: str) -> None: ...
+    def detach(self, volume_id: str, attachment_id: str) -> None: ...
+    def old_attachments(self, volume_id: str) -> list[OldAttachment]: ...
+
+
+class Keys(Protocol):
+    """The key manager: Barbican, or Cinder's one fixed key."""
+
+    def passphrase(self, key_id: str) -> str:
+        """What unlocks the volumes of this key.
+
+        FINAL `no_key_manager`, `no_key`, `key_forbidden`; RETRYABLE `key_manager_unavailable`.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """A disk for a guest: where its data is and how the guest shall see it.
+
+    `source` is one of {"type": "block"|"file", "path": ...} or {"type":
+    "network", "protocol": "rbd", "name": ..., "hosts": [[host, port], ...],
+    "auth": {"user": ..., "secret_uuid": ...} | None}; of an encrypted volume with
+    "encryption": {"format": "luks", "secret_uuid": ...}, the hypervisor's secret.
+    """
+
+    serial: str  # the volume's id when it was plugged first, as Nova sets it
+    source: dict[str, Any]
+    device_name: str  # target, e.g. "vdb" (virtio) or "sdb" (scsi)
+    bus: str  # "virtio" or "scsi"
+    format: str = "raw"
+    shareable: bool = False
+    discard: bool = False
+    readonly: bool = False  # the attachment's access_mode is "ro"
+    cache: str = "none"
+    tag: str | None = None
+    boot_index: int | None = None  # the guest's firmware tries its disks in this order
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskState:
+    """Where a volume's disk is in a guest: None means not there."""
+
+    live: str | None  # target name in the running guest
+    persistent: str | None  # target name in the guest's definition
+    running: bool  # whether there is a live guest at all
+    #: What the disk reads and writes, live, persistent, or being copied to (disk_xml.source_of).
+    sources: tuple[str, ...] = field(default=(), compare=False)
+
+
+class Brick(Protocol):
+    """Host storage: os-brick."""
+
+    def connector(self) -> dict[str, Any]:
+        """This host's connector properties, as Cinder's update wants them."""
+
+    def connect(self, info: ConnectionInfo) -> dict[str, Any]:
+        """Make the volume visible on this host; again if it already is.
+
+        Returns the `source` of a Disk (see there), plus "format".
+        """
+
+    def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
+        """Make a blank block device a LUKS volume; one that is LUKS stays as it is.
+
+        Cinder leaves that to the first host (cinder LP 1739442), but for files and RBD.
+        """
+
+    def disconnect(self, info: ConnectionInfo) -> None:
+        """Flush and remove the volume from this host; nothing to do is success.
+
+        A failed flush is an error, never a success (os-brick LP 1502534).
+        """
+
+
+class Watch(Protocol):
+    """How a long call is followed, and ended, from outside."""
+
+    def cancelled(self) -> bool: ...
+    def progress(self, done_bytes: int, total_bytes: int) -> None: ...
+
+
+class Guests(Protocol):
+    """The hypervisor: libvirt.  `serial` is the id a guest knows a volume's disk by."""
+
+    def inventory(self) -> list[GuestSeen]: ...
+
+    def power(self, server_id: str) -> PowerState | None:
+        """None if the guest is not on this host."""
+
+    def disk(self, server_id: str, serial: str) -> DiskState:
+        """Where this volume's disk is, judged by its serial in the XML re-read now."""
+
+    def plug(self, server_id: str, disk: Disk) -> DiskState:
+        """Attach where it is missing: persistent definition, and live if running."""
+
+    def unplug(self, server_id: str, serial: str) -> DiskState:
+        """Detach where it is present; returns when both copies agree.
+
+        Success is judged by the device-removed event plus the XML re-read, never by
+        the return code.  FINAL `guest_refused` if the guest keeps the device after
+        all attempts: then the persistent definition has it (again) as well.
+        A missing disk, or a missing domain, is success (LP 1727260).
+        """
+
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        """Let the hypervisor hold what unlocks the volume; the secret's uuid.
+
+        Before any guest's disk needs it.  It is in memory only, and nobody can read it; it is
+        lost when the hypervisor's daemon ends.  The uuid is the volume's id, unless
+        somebody else's secret is there for the volume: that one gets this value.
+        """
+
+    def drop_secret(self, volume_id: str) -> None:
+        """Forget it; not there is success."""
+
+    def replace(self, server_id: str, disk: Disk) -> None:
+        """The disk of this serial gets this source in the guest's definition.
+
+        A running guest keeps what it has open: FINAL `refresh_needs_stop` unless its
+        live disk has just this source already.
+        """
+
+    def spawn(
+        self, server_id: str, definition: str, disks: Sequence[Disk], *, running: bool
+    ) -> PowerState:
+        """Define the guest with just these volumes' disks; start it if `running`.
+
+        A guest that already runs is left as it is.  One that is to be only defined and
+        runs is FINAL `guest_running`.
+        """
+
+    def start(self, server_id: str) -> PowerState:
+        """Run it as it is defined; one that runs already is left as it is."""
+
+    def stop(self, server_id: str, *, force: bool) -> PowerState:
+        """Off, its definition kept.  Asks the guest first, unless `force`; a guest that
+        does not react in time is powered off.  Off, or not here, already is success.
+        """
+
+    def pause(self, server_id: str) -> PowerState: ...
+    def resume(self, server_id: str) -> PowerState: ...
+
+    def remove(self, server_id: str) -> None:
+        """Power off and undefine; not here is success."""
+
+    def migrate(
+        self, server_id: str, destination: dict[str, Any], disks: Sequence[Disk], watch: Watch
+    ) -> None:
+        """Move the running guest live; `disks` are its volumes as the destination sees them.
+
+        Returns when it runs there and is neither running nor defined here; at once if
+        that is so already; a migration under way is followed.  FINAL (`cancelled`,
+        `migration_failed`): it still runs here and there is no job.  UNKNOWN: look again.
+        """
+
+    def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
+        """End a migration under way.  True: the guest is here; False: it has moved."""
+
+    def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
+        """Mirror the disk with `disk.serial` to `disk.source` and switch the guest to it.
+
+        Live and persistent; at once if it is so already; a copy under way is followed.
+        The guest must run.  FINAL (`cancelled`, `copy_failed`, `guest_not_running`): it
+        is on its old disk, and there is no job.
+        """
+
+    def stay_on(self, server_id: str, disk: Disk) -> bool:
+        """End a copy under way.  True: on the old disk; False: switched to `disk.source`."""
+
+
+class Users(Protocol):
+    """What only the ledger knows: asked under the host's lock of the volume (S3)."""
+
+    def others(self, volume_id: str, attachment_id: str) -> list[str]:
+        """Servers that have the volume connected on this host by other attachments."""

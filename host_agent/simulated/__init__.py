@@ -1,0 +1,1 @@
+"""A host without hypervisor or storage, for trial and tests."""

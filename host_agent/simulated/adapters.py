@@ -1,0 +1,213 @@
+"""Simulated os-brick and guests, over the state of `simulated_state.py`.
+
+The guests are simulated below the rules of `guests.py`, which are the same for real
+ones, by a hypervisor of `simulated_hypervisor.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from host_agent.libvirt.guests import HypervisorGuests, Patience
+from host_agent.shared.contract import ErrorKind, Guest, PowerState
+from host_agent.shared.faults import Fault, Faults
+from host_agent.shared.ports import ConnectionInfo, Disk, DiskState, Encryption, PortError, Watch
+from host_agent.simulated.host_state import Store
+from host_agent.simulated.hypervisor import SimulatedHypervisor
+from host_agent.storage import connection
+
+#: A simulated guest answers at once or never.
+PATIENCE = Patience(
+    detach_timeout_s=0.0,
+    shutdown_timeout_s=0.05,
+    shutdown_again_s=0.05,
+    end_timeout_s=5.0,
+    poll_s=0.005,
+)
+
+
+# --- os-brick -------------------------------------------------------------------------
+
+
+class SimulatedBrick:
+    """The Brick port.  Faults: `brick.connector`, `brick.connect`, `brick.format_luks`,
+    `brick.disconnect`.
+
+    A `lie` of disconnect says yes and leaves the volume connected.
+    """
+
+    def __init__(self, store: Store, faults: Faults, host: str) -> None:
+        self._store = store
+        self._faults = faults
+        self._host = host
+
+    def connector(self) -> dict[str, Any]:
+        with self._faults.around("brick.connector", error=port_error, host=self._host):
+            return {
+                "host": self._host,
+                "ip": "192.0.2.1",
+                "initiator": f"iqn.2026-01.example:{self._host}",
+                "multipath": False,
+                "platform": "x86_64",
+                "os_type": "linux",
+            }
+
+    def connect(self, info: ConnectionInfo) -> dict[str, Any]:
+        with self._faults.around("brick.connect", error=port_error, **self._ids(info)) as fault:
+            source = _source(info)
+            if not (fault and fault.lies):
+                with self._store.edit() as state:
+                    path = connection.device_path(source)
+                    digest = connection.target_digest(info)
+                    entry: dict[str, Any] = {"driver": connection.driver(info), "path": path}
+                    if info.get("encrypted"):
+                        entry["encrypted"] = True
+                    state["connected"][digest] = entry
+            return {**source, "format": connection.image_format(info)}
+
+    def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
+        """Simulated volumes are LUKS if they are encrypted."""
+        del source, passphrase, encryption
+        with self._faults.around("brick.format_luks", error=port_error, host=self._host):
+            pass
+
+    def disconnect(self, info: ConnectionInfo) -> None:
+        ids = self._ids(info)
+        with (
+            self._faults.around("brick.disconnect", error=port_error, **ids) as fault,
+            self._store.edit() as state,
+        ):
+            if not (fault and fault.lies):
+                state["connected"].pop(connection.target_digest(info), None)
+
+    def _ids(self, info: ConnectionInfo) -> dict[str, str | None]:
+        return {
+            "host": self._host,
+            "driver": info.get("driver_volume_type"),
+            "volume_id": info.get("volume_id"),
+            "attachment_id": info.get("attachment_id"),
+        }
+
+
+def _source(info: ConnectionInfo) -> dict[str, Any]:
+    kind = connection.driver(info)
+    if kind == "rbd":
+        return connection.network_source(info, secret_uuid="simulated")  # noqa: S106 - no secret
+    if kind == "local" and info.get("device_path"):
+        return {"type": "block", "path": info["device_path"]}
+    if info.get("export") and info.get("name"):
+        return {"type": "file", "path": f"/simulated/mnt/{info['name']}"}
+    return {"type": "block", "path": f"/dev/simulated/{connection.target_digest(info)[:16]}"}
+
+
+def port_error(fault: Fault) -> PortError:
+    """What a scripted fault looks like to the verbs."""
+    kind = ErrorKind.UNKNOWN if fault.is_timeout else ErrorKind(fault.kind)
+    return PortError(kind, fault.code, fault.message)
+
+
+# --- guests -----------------------------------------------------------------------------
+
+
+class SimulatedGuests(HypervisorGuests):
+    """The Guests port.  Faults: `guests.inventory`, `.power`, `.disk`, `.plug`, `.unplug`,
+    `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`, `.pause`,
+    `.resume`, `.remove`, `.migrate`, `.stay`, `.copy`, `.stay_on`.
+
+    A `lie` is one of libvirt's awkward answers, chosen by `code` (simulated_hypervisor.py).
+    """
+
+    def __init__(
+        self, store: Store, faults: Faults, host: str, patience: Patience = PATIENCE
+    ) -> None:
+        self.hypervisor = SimulatedHypervisor(store)
+        super().__init__(self.hypervisor, patience, "qemu")
+        self._faults = faults
+        self._host = host
+
+    @contextmanager
+    def _around(self, call: str, server_id: str, serial: str | None = None) -> Iterator[None]:
+        ids = {"server_id": server_id, "volume_id": serial, "host": self._host}
+        around = self._faults.around(f"guests.{call}", error=port_error, **ids)
+        with around as fault, self.hypervisor.lying(fault.code if fault and fault.lies else None):
+            yield
+
+    def inventory(self) -> list[Guest]:
+        with self._faults.around("guests.inventory", error=port_error, host=self._host):
+            return super().inventory()
+
+    def power(self, server_id: str) -> PowerState | None:
+        with self._around("power", server_id):
+            return super().power(server_id)
+
+    def disk(self, server_id: str, serial: str) -> DiskState:
+        with self._around("disk", server_id, serial):
+            return super().disk(server_id, serial)
+
+    def plug(self, server_id: str, disk: Disk) -> DiskState:
+        with self._around("plug", server_id, disk.serial):
+            return super().plug(server_id, disk)
+
+    def unplug(self, server_id: str, serial: str) -> DiskState:
+        with self._around("unplug", server_id, serial):
+            return super().unplug(server_id, serial)
+
+    def keep_secret(self, volume_id: str, passphrase: str) -> str:
+        ids = {"volume_id": volume_id, "host": self._host}
+        with self._faults.around("guests.keep_secret", error=port_error, **ids):
+            return super().keep_secret(volume_id, passphrase)
+
+    def drop_secret(self, volume_id: str) -> None:
+        ids = {"volume_id": volume_id, "host": self._host}
+        with self._faults.around("guests.drop_secret", error=port_error, **ids):
+            super().drop_secret(volume_id)
+
+    def replace(self, server_id: str, disk: Disk) -> None:
+        with self._around("replace", server_id, disk.serial):
+            super().replace(server_id, disk)
+
+    def spawn(
+        self, server_id: str, definition: str, disks: Sequence[Disk], *, running: bool
+    ) -> PowerState:
+        with self._around("spawn", server_id):
+            return super().spawn(server_id, definition, disks, running=running)
+
+    def start(self, server_id: str) -> PowerState:
+        with self._around("start", server_id):
+            return super().start(server_id)
+
+    def stop(self, server_id: str, *, force: bool) -> PowerState:
+        with self._around("stop", server_id):
+            return super().stop(server_id, force=force)
+
+    def pause(self, server_id: str) -> PowerState:
+        with self._around("pause", server_id):
+            return super().pause(server_id)
+
+    def resume(self, server_id: str) -> PowerState:
+        with self._around("resume", server_id):
+            return super().resume(server_id)
+
+    def remove(self, server_id: str) -> None:
+        with self._around("remove", server_id):
+            super().remove(server_id)
+
+    def migrate(
+        self, server_id: str, destination: dict[str, Any], disks: Sequence[Disk], watch: Watch
+    ) -> None:
+        with self._around("migrate", server_id):
+            super().migrate(server_id, destination, disks, watch)
+
+    def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
+        with self._around("stay", server_id):
+            return super().stay(server_id, destination)
+
+    def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
+        with self._around("copy", server_id, disk.serial):
+            super().copy(server_id, disk, watch)
+
+    def stay_on(self, server_id: str, disk: Disk) -> bool:
+        with self._around("stay_on", server_id, disk.serial):
+            return super().stay_on(server_id, disk)

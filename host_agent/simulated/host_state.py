@@ -1,0 +1,233 @@
+"""The state of a simulated host, in memory or in a file, and questions about it.
+
+With a file it outlives the agent's `kill -9` as a real hypervisor and kernel would,
+and several processes may use it: every change is made under `flock`, written to a
+new file, synced and renamed.
+
+The state is one JSON object:
+
+    {"guests": {"<server id>": {"name": ..., "power_state": "running",
+                                "live": "<domain ...>" | null,
+                                "persistent": "<domain ...>" | null,
+                                "job": {...},         # a migration under way
+                                "stranded": true}},   # a migration holds it paused
+     "connected": {"<target digest>": {"driver": ..., "path": ...,
+                                       "encrypted": true}},   # if it is
+     "secrets": {"<uuid>": "<digest of a volume's passphrase>"}}
+
+To begin with, describe guests instead: {"define": [{"server_id": ..., "name": ...,
+"power_state": "running", "project_id": ..., "devices": ["vda"], "transient": false}]}
+(all but server_id may be left out); they are created when the state is first opened.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from host_agent.libvirt import disk_xml
+from host_agent.shared.contract import PowerState
+
+#: What the URI of a simulated host begins with: its state file follows, or a name of HOSTS.
+SCHEME = "simulated:"
+#: Hosts of this process without a file, for others to migrate guests to.
+HOSTS: dict[str, Store] = {}
+
+_LIVE_STATES = frozenset({PowerState.RUNNING, PowerState.PAUSED})
+
+
+class StateError(ValueError):
+    """The state file does not have the form described above."""
+
+
+class Store:
+    """The state of one simulated host.  Thread-safe; with a path also across processes."""
+
+    def __init__(self, path: Path | None = None, initial: dict[str, Any] | None = None) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._state: dict[str, Any] = {}
+        with self.edit() as state:
+            for key, value in (initial or {}).items():
+                state.setdefault(key, value)
+            _normalise(state)
+
+    @contextmanager
+    def edit(self) -> Iterator[dict[str, Any]]:
+        """The state, to be changed; durable when the block ends, untouched if it raises."""
+        with self._lock, ExitStack() as held:
+            if self._path is None:
+                draft = copy.deepcopy(self._state)
+                yield draft
+                self._state = draft
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            guard = held.enter_context(self._path.with_name(self._path.name + ".lock").open("w"))
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            state = _read(self._path)
+            yield state
+            _write(self._path, state)
+
+    def read(self) -> dict[str, Any]:
+        """A copy of the state as it is now.  A file is replaced whole, so needs no lock."""
+        with self._lock:
+            return copy.deepcopy(self._state) if self._path is None else _read(self._path)
+
+
+def store_at(uri: str) -> Store | None:
+    """The other simulated host."""
+    name = uri.removeprefix(SCHEME)
+    if name in HOSTS:
+        return HOSTS[name]
+    return Store(Path(name)) if Path(name).is_file() else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text()
+        state = json.loads(text) if text.strip() else {}
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise StateError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(state, dict):
+        raise StateError(f"{path}: must hold a JSON object")
+    return state
+
+
+def _write(path: Path, state: dict[str, Any]) -> None:
+    draft = path.with_name(path.name + ".new")
+    with draft.open("w") as out:
+        json.dump(state, out, indent=1)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(path)
+
+
+def _normalise(state: dict[str, Any]) -> None:
+    guests = state.setdefault("guests", {})
+    state.setdefault("connected", {})
+    state.setdefault("secrets", {})
+    for definition in state.pop("define", []):
+        if not isinstance(definition, dict) or not isinstance(definition.get("server_id"), str):
+            raise StateError(f"a guest's definition needs a server_id: {definition!r}")
+        guests.setdefault(definition["server_id"], guest_state(**definition))
+
+
+def guest_state(
+    *,
+    server_id: str,
+    name: str | None = None,
+    power_state: str = "running",
+    project_id: str | None = None,
+    user_id: str | None = None,
+    devices: list[str] | tuple[str, ...] = ("vda",),
+    transient: bool = False,
+) -> dict[str, Any]:
+    """A guest's entry in the state, with its own disks `devices` (no volumes)."""
+    name = name or f"instance-{server_id[:8]}"
+    xml = f'<domain type="qemu"><name>{name}</name><uuid>{server_id}</uuid>'
+    if project_id:
+        ns = disk_xml.NOVA_NS
+        xml += f'<metadata><n:instance xmlns:n="{ns}"><n:owner><n:user uuid="{user_id or ""}"/>'
+        xml += f'<n:project uuid="{project_id}"/></n:owner></n:instance></metadata>'
+    xml += '<devices><controller type="scsi" model="virtio-scsi"/>'
+    for device in devices:
+        bus = "virtio" if device.startswith("vd") else "scsi"
+        xml += f'<disk type="file" device="disk"><target dev="{device}" bus="{bus}"/></disk>'
+    xml += "</devices></domain>"
+    return {
+        "name": name,
+        "power_state": PowerState(power_state).value,
+        "live": xml if PowerState(power_state) in _LIVE_STATES else None,
+        "persistent": None if transient else xml,
+    }
+
+
+# --- what people and tests ask of the state -----------------------------------------------
+
+
+def set_power(store: Store, server_id: str, power_state: PowerState) -> None:
+    """Start, pause or stop a guest, as its owner would.  A transient one goes when stopped."""
+    with store.edit() as state:
+        guest = state["guests"][server_id]
+        guest["power_state"] = power_state.value
+        guest.pop("stranded", None)
+        if power_state in _LIVE_STATES:
+            guest["live"] = guest["live"] or guest["persistent"]
+        elif guest["persistent"] is None:
+            del state["guests"][server_id]
+        else:
+            guest["live"] = None
+            guest.pop("job", None)
+
+
+def finish_move(store: Store, server_id: str) -> str | None:
+    """Let the migration under way arrive; or what it fails for.
+
+    In libvirt's order: the guest is held here, runs there, and is removed here.
+    """
+    job = store.read()["guests"].get(server_id, {}).get("job")
+    failed, there = _cannot_arrive(job)
+    with store.edit() as state:
+        guest = state["guests"].get(server_id, {})
+        if guest.pop("job", None) is None:
+            return "operation aborted: migration job"
+        if there is None:
+            return failed
+        power_state = guest["power_state"]
+        guest.update(power_state=PowerState.PAUSED.value, stranded=True)
+    with there.edit() as state:
+        state["guests"][server_id] = {
+            "name": guest["name"],
+            "power_state": power_state,
+            "live": job["live"],
+            "persistent": job["persistent"],
+        }
+    with store.edit() as state:
+        del state["guests"][server_id]
+    return None
+
+
+def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, Store | None]:
+    """Why not, or the store of the other host."""
+    there = store_at(job["uri"]) if job else None
+    if job is None or there is None:
+        return "unable to connect to the other host", None
+    for disk in disk_xml.parse(job["live"]).disks:
+        if disk.is_volume and (failed := cannot_open(there.read(), disk.xml)):
+            return failed, None
+    return None, there
+
+
+def cannot_open(state: dict[str, Any], disk: str) -> str | None:
+    """Why QEMU could not open this `<disk>`: not connected, or its secret is not there."""
+    path, secret = disk_xml.source_of(disk), disk_xml.secret_of(disk)
+    if not any(entry["path"] == path for entry in state["connected"].values()):
+        return f"Could not open {path}: No such file or directory"
+    if secret is not None and secret not in state["secrets"]:
+        return f"Secret not found: no secret with matching uuid '{secret}'"
+    return None
+
+
+def release(store: Store, server_id: str) -> None:
+    """Let go on what a fault holds: the guest's migration arrives, its copies are ready."""
+    guest = store.read()["guests"][server_id]
+    if guest.get("job"):
+        finish_move(store, server_id)
+        return
+    with store.edit() as state:
+        guest = state["guests"][server_id]
+        guest["live"] = disk_xml.with_ready_mirrors(guest["live"])
+
+
+def connected_paths(store: Store) -> set[str]:
+    """The volumes that are connected to this host."""
+    return {entry["path"] for entry in store.read()["connected"].values()}

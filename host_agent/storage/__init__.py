@@ -1,0 +1,1 @@
+"""Volumes on this host: os-brick, connection information, records of connections, keys."""

@@ -1,0 +1,237 @@
+"""The Brick port over os-brick.
+
+Theory of operation.  os-brick is loaded here and nowhere else, when the adapter is
+made: it takes most of a second.  As root its privileged functions run in this very
+process; otherwise a helper command (`privsep_helper`) starts its privileged daemon.
+It is called from plain threads, and nothing is ever monkey-patched.
+
+What a volume becomes for a guest depends on its protocol: RBD is a network disk that
+QEMU opens itself, so nothing is connected on the host; a file system's volume is a
+file below its mount point; everything else os-brick knows is a block device.
+Disconnecting never forces: a flush that failed means data not written yet, so the
+device stays and the error is told (os-brick LP 1502534).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import warnings
+from pathlib import Path
+from typing import Any
+
+from host_agent.config import BrickSection
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import ConnectionInfo, Encryption, PortError
+from host_agent.storage import connection
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import
+    import os_brick
+    import os_brick.encryptors.luks
+    import os_brick.exception
+    import os_brick.initiator.connector
+    import os_brick.privileged
+    from oslo_concurrency import lockutils, processutils
+    from oslo_config import cfg
+
+#: Protocols whose "device" is a file below a mount point.
+FILE_SYSTEMS = frozenset({"nfs", "glusterfs", "scality", "quobyte", "vzstorage"})
+#: How such a file begins.
+QCOW2 = b"QFI\xfb"
+
+_NEVER = (
+    os_brick.exception.InvalidConnectorProtocol,
+    os_brick.exception.ProtocolNotSupported,
+    os_brick.exception.Invalid,
+)
+_LATER = (
+    os_brick.exception.VolumeDeviceNotFound,
+    os_brick.exception.VolumePathsNotFound,
+    os_brick.exception.TargetPortalNotFound,
+    os_brick.exception.FailedISCSITargetPortalLogin,
+)
+
+
+class OsBrick:
+    """os-brick on this host.  `lock_path` is where its own locks go too, apart from ours."""
+
+    def __init__(self, settings: BrickSection, host: str, lock_path: Path) -> None:
+        self._settings = settings
+        self._host = host
+        self._ip = settings.my_ip or _address_of(socket.gethostname())
+        cfg.CONF([], project="attachment-ledger-agent", default_config_files=[])
+        os_brick.setup(cfg.CONF)
+        locks = lock_path / "os-brick"
+        locks.mkdir(parents=True, exist_ok=True)
+        lockutils.set_defaults(str(locks))
+        if os.geteuid() == 0:
+            os_brick.privileged.default.set_client_mode(False)
+            os_brick.privileged.brick_privsep_hide_output.set_client_mode(False)
+        elif settings.privsep_helper:
+            cfg.CONF.set_override("helper_command", settings.privsep_helper, "privsep_osbrick")
+
+    def drivers(self) -> list[str]:
+        """The protocols that os-brick has a connector for on this machine."""
+        return sorted(name.lower() for name in _factory_module().get_connector_mapping())
+
+    def connector(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = _factory_module().get_connector_properties(
+                self._settings.root_helper,
+                self._ip,
+                self._settings.use_multipath,
+                self._settings.enforce_multipath,
+                host=self._host,
+            )
+        except Exception as error:
+            # Reading only: nothing has happened, and multipathd may come up again.
+            text = f"This host's connector properties cannot be read: {_text(error)}"
+            raise PortError(ErrorKind.RETRYABLE, "no_connector", text) from error
+        return found
+
+    def connect(self, info: ConnectionInfo) -> dict[str, Any]:
+        kind = connection.driver(info)
+        if kind == "rbd":
+            source = connection.network_source(
+                info,
+                user=self._settings.rbd_user or None,
+                secret_uuid=self._settings.rbd_secret_uuid or None,
+            )
+            return {**source, "format": "raw"}
+        try:
+            device = self._connector_for(kind, info).connect_volume(info)
+        except Exception as error:
+            raise _connect_error(error) from error
+        path = device.get("path") if isinstance(device, dict) else None
+        if not isinstance(path, str):
+            raise PortError(
+                ErrorKind.FINAL,
+                "no_device_path",
+                f"os-brick gives no path for a volume of type {kind}: no guest can use it here.",
+            )
+        source = _source(path)
+        return {**source, "format": _format(source, info)}
+
+    def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
+        if source["type"] != "block":
+            return
+        luks, helper, path = os_brick.encryptors.luks, self._settings.root_helper, source["path"]
+        try:
+            if not luks.is_luks(helper, path):
+                how = {"cipher": encryption.cipher, "key_size": encryption.key_size}
+                info = {"data": {"device_path": path}}
+                # Of LUKS 1, which QEMU knows; os-brick shows no other way to do just this.
+                luks.LuksEncryptor(helper, info, None)._format_volume(passphrase, **how)  # noqa: SLF001
+        except Exception as error:
+            text = f"The volume could not be made a LUKS one at {path}: {_text(error)}"
+            raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error
+
+    def disconnect(self, info: ConnectionInfo) -> None:
+        kind = connection.driver(info)
+        if kind == "rbd":
+            return
+        try:
+            connector = self._connector_for(kind, info)
+            paths = [] if kind in FILE_SYSTEMS else connector.get_volume_paths(info)
+            device = {"type": "block", "path": paths[0]} if paths else None
+            connector.disconnect_volume(info, device)
+        except Exception as error:
+            raise _disconnect_error(error) from error
+
+    def _connector_for(self, kind: str, info: ConnectionInfo) -> Any:
+        options: dict[str, Any] = {"conn": info}
+        if kind in FILE_SYSTEMS:
+            # Cinder's own mount point is another machine's; ours decides here.
+            base = Path(self._settings.mount_point_base)
+            base.mkdir(parents=True, exist_ok=True)
+            options[f"{kind}_mount_point_base"] = str(base)
+        return _factory_module().InitiatorConnector.factory(
+            kind.upper(),
+            self._settings.root_helper,
+            use_multipath=self._settings.use_multipath,
+            device_scan_attempts=self._settings.device_scan_attempts,
+            **options,
+        )
+
+
+def _factory_module() -> Any:
+    return os_brick.initiator.connector
+
+
+def _address_of(name: str) -> str:
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return "127.0.0.1"
+
+
+def _source(path: str) -> dict[str, Any]:
+    """A Disk's source for what is at `path`; os-brick does not always look itself."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if stat.S_ISBLK(mode):
+        return {"type": "block", "path": path}
+    if stat.S_ISREG(mode):
+        return {"type": "file", "path": path}
+    raise PortError(ErrorKind.FINAL, "bad_device", f"{path} is neither a block device nor a file.")
+
+
+def _unusable(path: str, error: OSError) -> PortError:
+    return PortError(
+        ErrorKind.RETRYABLE,
+        "device_missing",
+        f"os-brick has connected the volume, but {path} cannot be used: {error.strerror}.",
+    )
+
+
+def _format(source: dict[str, Any], info: ConnectionInfo) -> str:
+    """What the driver says; but Cinder's NFS driver (29) calls encrypted files raw that are qcow2.
+
+    So of these the file itself is asked.  Of no others: what a guest wrote to the beginning
+    of a raw file could look like anything, and no guest writes there if it is encrypted.
+    """
+    if info.get("encrypted") and source["type"] == "file" and _begins_with(source["path"], QCOW2):
+        return "qcow2"
+    return connection.image_format(info)
+
+
+def _begins_with(path: str, magic: bytes) -> bool:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _text(error: Exception) -> str:
+    """One line; the caller's reports mask secrets in it."""
+    if isinstance(error, processutils.ProcessExecutionError):
+        return f"{error.cmd} gave {error.exit_code}: {' '.join(str(error.stderr).split())}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _connect_error(error: Exception) -> PortError:
+    text = f"os-brick could not connect the volume: {_text(error)}"
+    if isinstance(error, PortError):
+        return error
+    if isinstance(error, _NEVER):
+        return PortError(ErrorKind.FINAL, "not_connectable", text)
+    if isinstance(error, (KeyError, ValueError)):
+        return PortError(ErrorKind.FINAL, "bad_connection_info", text)
+    if isinstance(error, _LATER):
+        return PortError(ErrorKind.RETRYABLE, "connect_failed", text)
+    return PortError(ErrorKind.UNKNOWN, "connect_failed", text)  # half of it may be there
+
+
+def _disconnect_error(error: Exception) -> PortError:
+    if isinstance(error, PortError):
+        return error
+    text = f"os-brick could not disconnect the volume: {_text(error)}"
+    if isinstance(error, _NEVER):
+        return PortError(ErrorKind.FINAL, "not_connectable", text)
+    code = "flush_failed" if "flush" in text.lower() else "disconnect_failed"
+    return PortError(ErrorKind.UNKNOWN, code, text)

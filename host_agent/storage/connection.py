@@ -1,0 +1,109 @@
+"""Reading Cinder's connection information: what is where, and what a guest disk needs of it.
+
+Pure.  The information is flat, as `attachment_update` answers it: the driver's own
+keys next to `driver_volume_type`, `access_mode`, `encrypted` and so on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import ConnectionInfo, PortError
+
+#: What tells one target from another.  A list of the known good: whatever is not
+#: on it may be a credential, and stays out of the digest.  Cinder's own "volume_id" is not
+#: on it: it changes when Cinder has migrated a volume, and the target does not.
+IDENTITY_KEYS = frozenset(
+    {
+        "access_mode",
+        "cluster_name",
+        "device_path",
+        "export",
+        "host_nqn",
+        "hosts",
+        "name",
+        "nqn",
+        "ns_id",
+        "portals",
+        "ports",
+        "target_iqn",
+        "target_iqns",
+        "target_lun",
+        "target_luns",
+        "target_nqn",
+        "target_portal",
+        "target_portals",
+        "target_wwn",
+        "target_wwns",
+        "vol_uuid",
+        "volume_nguid",
+        "volume_uuid",
+    }
+)
+
+
+def driver(info: ConnectionInfo) -> str:
+    """The protocol in lower case ("rbd", "nfs", "iscsi", ...); FINAL if there is none."""
+    name = info.get("driver_volume_type")
+    if not isinstance(name, str) or not name:
+        raise malformed("driver_volume_type")
+    return name.lower()
+
+
+def malformed(key: str) -> PortError:
+    """Connection information without a usable `key`.  Its content is never shown."""
+    return PortError(
+        ErrorKind.FINAL,
+        "bad_connection_info",
+        f"Cinder's connection information has no usable {key!r}: look at the volume's backend.",
+    )
+
+
+def target_digest(info: ConnectionInfo) -> str:
+    """sha256 over the target's identity: equal for equal targets, and free of secrets."""
+    known = {key: info[key] for key in sorted(IDENTITY_KEYS & info.keys())}
+    text = json.dumps([driver(info), known], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def image_format(info: ConnectionInfo) -> str:
+    """The format of the data: what the driver says (qcow2 on NFS), else raw."""
+    return str(info.get("format") or "raw")
+
+
+def network_source(
+    info: ConnectionInfo, *, user: str | None = None, secret_uuid: str | None = None
+) -> dict[str, Any]:
+    """A Disk's source for a protocol that QEMU speaks itself (RBD).
+
+    The secret is named by its libvirt uuid and never carried.  Cinder's own user and
+    uuid win; `user` and `secret_uuid` are this host's, for backends that send none.
+    """
+    name, hosts, ports = info.get("name"), info.get("hosts"), info.get("ports")
+    if not isinstance(name, str) or "/" not in name:
+        raise malformed("name")
+    if not isinstance(hosts, list) or not isinstance(ports, list) or len(hosts) != len(ports):
+        raise malformed("hosts")
+    auth = None
+    if info.get("auth_enabled"):
+        auth = {
+            "user": info.get("auth_username") or user,
+            "secret_uuid": info.get("secret_uuid") or secret_uuid,
+        }
+        if not auth["secret_uuid"]:
+            raise PortError(
+                ErrorKind.FINAL,
+                "no_ceph_secret",
+                "The backend wants cephx and neither Cinder nor [brick] rbd_secret_uuid names "
+                "the libvirt secret: define one (virsh secret-define) and set it.",
+            )
+    pairs = [[str(h).strip("[]"), str(p)] for h, p in zip(hosts, ports, strict=True)]
+    return {"type": "network", "protocol": "rbd", "name": name, "hosts": pairs, "auth": auth}
+
+
+def device_path(source: dict[str, Any]) -> str:
+    """What a source is called in reports: the path, or pool/image."""
+    return str(source["name"] if source["type"] == "network" else source["path"])

@@ -1,0 +1,121 @@
+"""What this host has connected, by its own records: one small file per attachment.
+
+Written before os-brick is asked to connect, removed after a proven disconnect.  With
+it the host can disconnect what Cinder has forgotten, or knows differently by now: its
+attachment was deleted while the host was down, reset by an administrator, or given
+another connection.  No secrets: os-brick needs none to disconnect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from uuid import UUID
+
+from host_agent.shared import masking
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import ConnectionInfo, PortError
+from host_agent.storage import connection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One attachment's connections: the present one, and former ones not disconnected yet."""
+
+    attachment_id: str
+    volume_id: str  # by the id it had then: Cinder's migrations may give it another
+    server_id: str
+    serial: str  # by which the guest knows the disk
+    infos: tuple[ConnectionInfo, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Record({self.attachment_id}, {len(self.infos)} connections)"
+
+    def having(self, info: ConnectionInfo) -> Self:
+        """With this connection as well, without its secrets."""
+        infos = {connection.target_digest(known): known for known in self.infos}
+        infos[connection.target_digest(info)] = masking.without_secrets(info)
+        return type(self)(**{**vars(self), "infos": tuple(infos.values())})
+
+
+#: By attachment id.  In tests a plain dict will do.
+Records = MutableMapping[str, Record]
+
+
+class FileRecords(MutableMapping[str, Record]):
+    """Records in the files of one directory, each durable when the assignment returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def __getitem__(self, attachment_id: str) -> Record:
+        try:
+            data = json.loads(self._file(attachment_id).read_text())
+            return Record(**{**data, "infos": tuple(data["infos"])})
+        except FileNotFoundError:
+            raise KeyError(attachment_id) from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise _failed(self._file(attachment_id), error) from error
+
+    def __setitem__(self, attachment_id: str, record: Record) -> None:
+        path = self._file(attachment_id)
+        draft = path.with_suffix(".new")
+        try:
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(handle, "w") as out:
+                out.write(json.dumps(vars(record)))
+                out.flush()
+                os.fsync(out.fileno())
+            draft.replace(path)
+            self._sync()
+        except OSError as error:
+            raise _failed(path, error) from error
+
+    def __delitem__(self, attachment_id: str) -> None:
+        try:
+            self._file(attachment_id).unlink()
+            self._sync()
+        except FileNotFoundError:
+            raise KeyError(attachment_id) from None
+        except OSError as error:
+            raise _failed(self._file(attachment_id), error) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(path.stem for path in self._path.glob("*.json")))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def _file(self, attachment_id: str) -> Path:
+        """Ids come from another service: nothing but a plain file name may result."""
+        return self._path / f"{UUID(attachment_id)}.json"
+
+    def _sync(self) -> None:
+        """Names are durable only with their directory."""
+        handle = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remember(records: Records, new: Record, info: ConnectionInfo) -> Record:
+    """Note that `info` may be connected from now on, for what `new` tells; what is noted."""
+    known = records.get(new.attachment_id)
+    if (record := (known or new).having(info)) != known:
+        records[new.attachment_id] = record
+    return record
+
+
+def _failed(path: Path, error: Exception) -> PortError:
+    return PortError(
+        ErrorKind.RETRYABLE,
+        "record_failed",
+        f"The record of a connection, {path}, cannot be used ({type(error).__name__}): without it "
+        "nothing is connected. See that its disk is writable and not full.",
+    )

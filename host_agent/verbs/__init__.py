@@ -1,0 +1,50 @@
+"""The verbs a host runs, each an *ensure*: probe, act, verify.
+
+A verb may be called when nothing, half or all of it has happened before: after a
+crash, a time-out, or a report that got lost.  It looks first, does what is missing,
+and looks again.  So running a verb after an unknown outcome is always right, and a
+second run of a finished one changes nothing.
+
+Verbs raise PortError only; what it means for the flow is the ledger's business.  The
+one exception is `Stopping`, raised by the clock and the watch while the agent shuts
+down: the run is dropped without a report, and the ledger hands it out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from host_agent.shared.contract import GuestOrder, Lane, Verb
+from host_agent.verbs import cinder, disk, guest
+from host_agent.verbs.context import Context
+
+#: For one volume of a server.
+VERBS: dict[Verb, Callable[[Context, Lane], dict[str, Any]]] = {
+    Verb.ATTACHMENT_CREATE: cinder.attachment_create,
+    Verb.ATTACHMENT_UPDATE: cinder.attachment_update,
+    Verb.ATTACHMENT_REFRESH: cinder.attachment_refresh,
+    Verb.ATTACHMENT_CONVERT: cinder.attachment_convert,
+    Verb.ATTACHMENT_COMPLETE: cinder.attachment_complete,
+    Verb.ATTACHMENT_DELETE: cinder.attachment_delete,
+    Verb.VOLUME_WAIT_READY: cinder.volume_wait_ready,
+    Verb.VOLUME_CONNECT: disk.volume_connect,
+    Verb.VOLUME_DISCONNECT: disk.volume_disconnect,
+    Verb.DISK_PLUG: disk.disk_plug,
+    Verb.DISK_UNPLUG: disk.disk_unplug,
+    Verb.DISK_REPLACE: disk.disk_replace,
+    Verb.DISK_COPY: disk.disk_copy,
+    Verb.DISK_COPY_ABORT: disk.disk_copy_abort,
+}
+
+#: For a whole server.
+GUEST_VERBS: dict[Verb, Callable[[Context, GuestOrder], dict[str, Any]]] = {
+    Verb.GUEST_SPAWN: guest.guest_spawn,
+    Verb.GUEST_START: guest.guest_start,
+    Verb.GUEST_STOP: guest.guest_stop,
+    Verb.GUEST_PAUSE: guest.guest_pause,
+    Verb.GUEST_RESUME: guest.guest_resume,
+    Verb.GUEST_REMOVE: guest.guest_remove,
+    Verb.GUEST_MIGRATE: guest.guest_migrate,
+    Verb.GUEST_STAY: guest.guest_stay,
+}

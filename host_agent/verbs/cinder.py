@@ -1,0 +1,162 @@
+"""Verbs that ask something of Cinder.  See verbs.py for what all verbs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from host_agent.shared.contract import Lane
+from host_agent.shared.ports import ConnectionInfo, VolumeView
+from host_agent.storage import connection
+from host_agent.verbs.cinder_flow import NewFlow, flow_of
+from host_agent.verbs.context import (
+    Context,
+    final,
+    is_plugged,
+    is_swap,
+    path_of,
+    refuse_if_plugged,
+)
+from host_agent.verbs.disk import connect, let_go
+
+#: Volume states in which the data is not there yet (nova: block device allocation).
+PROVISIONING = frozenset({"creating", "downloading"})
+
+
+def attachment_update(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Give the attachment this host's connector, unless it has a connection already."""
+    _check_multiattach(ctx, lane)
+    return _target(flow_of(ctx, lane).update())
+
+
+def attachment_create(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Get an attachment of this host's own: what this server has elsewhere stays as it is."""
+    _check_multiattach(ctx, lane)
+    made = flow_of(ctx, lane).create()
+    return {"attachment_id": made.attachment_id, **_target(made.info)}
+
+
+def attachment_refresh(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Get a fresh connection for the same attachment.
+
+    A guest that is off lets go of the former connection first.  A running one cannot:
+    whether it has to is seen when its disk is replaced.
+    """
+    if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
+        let_go(ctx, lane)
+    return _target(flow_of(ctx, lane).refresh())
+
+
+def attachment_convert(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Make an attachment of what the old calls left in Cinder: its row takes a connector.
+
+    The guest keeps its disk, and does not notice.
+    """
+    # Not by the old calls, which do not show one that an earlier attempt has begun to convert.
+    rows = ctx.cinder.attachments(lane.volume_id, lane.server_id)
+    row = next((row for row in rows if row.status in {"attached", "attaching"}), None)
+    if row is None:
+        raise final(
+            "not_attached",
+            f"Cinder has no attachment of volume {lane.volume_id} to server {lane.server_id} "
+            "to convert: see what `volume show` says of it.",
+        )
+    lane = replace(lane, attachment_id=row.id)
+    flow = NewFlow(ctx, lane)
+    # As the list has it: asked for by itself, a row without connection is an error of Cinder's
+    # where the volume's driver knows a format (NFS).
+    info = row.connection_info or flow.refresh()
+    disk = connect(ctx, lane, info)
+    flow.complete(lane.device_name or "")
+    if lane.other is not None and lane.other.attachment_id is not None:
+        ctx.records.pop(lane.other.attachment_id, None)
+    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(info)}
+
+
+def attachment_complete(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Mark the attachment attached, given evidence that it is.
+
+    Cinder would accept it without (in-use with nothing connected): so we look.
+    """
+    flow = flow_of(ctx, lane)
+    info = flow.info()
+    state = ctx.guests.disk(lane.server_id, lane.disk_serial)
+    own = path_of(lane.disk)
+    elsewhere = is_swap(lane) and own and state.sources and own not in state.sources
+    if not is_plugged(state) or elsewhere:
+        raise final(
+            "disk_not_plugged",
+            f"Guest {lane.server_id} has no disk of volume {lane.volume_id}: nothing to complete.",
+        )
+    flow.complete(state.live or state.persistent or "")
+    return {"driver": connection.driver(info)}
+
+
+def attachment_delete(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Delete the attachment; one that is gone is a success.
+
+    Never while the guest here has the disk: Cinder would take the export away under
+    it, and the device could come back as another tenant's (CVE-2023-2088).
+    """
+    refuse_if_plugged(ctx, lane)
+    flow_of(ctx, lane).delete()
+    return {}
+
+
+def volume_wait_ready(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Wait until the volume is provisioned (S1, attach, third step).
+
+    It mostly is already when the run takes its locks, and does not cease to be.
+    """
+    if lane.volume_id not in ctx.ready:
+        wait_until(ctx, lane.volume_id, _is_ready)
+    return {}
+
+
+def wait_until(ctx: Context, volume_id: str, is_ready: Callable[[VolumeView], bool]) -> VolumeView:
+    """Poll Cinder; FINAL `volume_error`, `cancelled`, or `volume_not_ready` at the deadline.
+
+    Waiting can be long, so attachments seen before it are looked at again after it.
+    """
+    end = ctx.clock.now() + ctx.waits.ready_deadline_s
+    while True:
+        volume = ctx.cinder.volume(volume_id)
+        if volume.status.startswith("error"):
+            raise final(
+                "volume_error",
+                f"Volume {volume_id} is in status {volume.status!r} in Cinder: see its messages.",
+            )
+        if _is_ready(volume):
+            ctx.ready.add(volume_id)
+        if is_ready(volume):
+            return volume
+        if ctx.watch.cancelled():
+            raise final("cancelled", f"Called off while volume {volume_id} was not ready.")
+        if ctx.clock.now() + ctx.waits.ready_poll_s > end:
+            raise final(
+                "volume_not_ready",
+                f"Volume {volume_id} was not ready after {ctx.waits.ready_deadline_s:g} s: status "
+                f"{volume.status!r}, service_uuid {'set' if volume.service_uuid else 'not set'}.",
+            )
+        ctx.attachments.clear()
+        ctx.clock.wait(ctx.waits.ready_poll_s)
+
+
+def _is_ready(volume: VolumeView) -> bool:
+    # A volume may say "available" before its service_uuid is set, and shared_targets
+    # with it: the lock of S3 needs both.
+    return volume.status not in PROVISIONING and volume.service_uuid is not None
+
+
+def _check_multiattach(ctx: Context, lane: Lane) -> None:
+    """S3: the service has asked already; "checked again on the host"."""
+    if lane.multiattach and not ctx.multiattach:
+        raise final(
+            "multiattach_not_supported",
+            f"This host cannot share volume {lane.volume_id} between servers.",
+        )
+
+
+def _target(info: ConnectionInfo) -> dict[str, Any]:
+    return {"driver": connection.driver(info), "target_digest": connection.target_digest(info)}

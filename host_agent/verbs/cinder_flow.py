@@ -1,0 +1,249 @@
+"""Cinder's two ways to attach a volume, behind the same few operations.
+
+`NewFlow` is attachments (Cinder 3.44 and later).  `OldFlow` is the volume actions of
+before (S1, old flow): Cinder then knows no attachment of a host, the ledger has given
+it an id of its own, and what `initialize_connection` answers is kept nowhere, so it is
+asked again whenever it is needed.  Only this module knows which lane has which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError
+from host_agent.storage import connection
+from host_agent.storage.records import Record
+from host_agent.verbs.context import Context, final, is_missing, no_attachment_id
+
+_CONNECTED = frozenset({"attaching", "attached"})
+
+
+@dataclass(frozen=True)
+class Made:
+    """An attachment that this host has now."""
+
+    attachment_id: str
+    info: ConnectionInfo
+
+
+class NewFlow:
+    """An attachment of Cinder's for each host that has the volume."""
+
+    def __init__(self, ctx: Context, lane: Lane) -> None:
+        self._ctx, self._lane = ctx, lane
+
+    def info(self) -> ConnectionInfo:
+        """How to connect; FINAL `not_connected` before the attachment has a connector."""
+        return self._learnt(self._seen())
+
+    def create(self) -> Made:
+        """One of this host's own, in place of what earlier attempts may have left.
+
+        Theirs is not taken over: whether it has this host's connector cannot be seen,
+        and one that failed halfway is a bare reservation.
+        """
+        ctx, lane = self._ctx, self._lane
+        self._delete_orphans()
+        connector = self._connector()
+        made = ctx.cinder.attachment_create(lane.volume_id, lane.server_id, connector)
+        if not made.connection_info:
+            made = ctx.cinder.attachment(made.id)
+        return Made(made.id, self._learnt(made))
+
+    def update(self) -> ConnectionInfo:
+        """Unless it has a connection: an attached one would go back to `attaching`."""
+        view = self._view()
+        if view.connection_info and view.status in _CONNECTED:
+            return self._learnt(view)
+        return self.refresh()
+
+    def refresh(self) -> ConnectionInfo:
+        view = self._ctx.cinder.attachment_update(self._id(), self._connector())
+        if not view.connection_info:
+            view = self._view()
+        return self._learnt(replace(view, status="attaching"))  # the answer may say what it was
+
+    def complete(self, _device: str) -> None:
+        if self._seen().status == "attached":
+            return
+        with self._existing():
+            self._ctx.cinder.attachment_complete(self._id())
+        view = self._view()
+        if view.status != "attached":
+            raise PortError(
+                ErrorKind.UNKNOWN,
+                "complete_not_seen",
+                f"Attachment {view.id} is {view.status!r} in Cinder after being completed.",
+            )
+
+    def delete(self) -> None:
+        """One that is gone is success; one that was never told of is found as for `create`."""
+        if self._lane.attachment_id is None:
+            self._delete_orphans()
+        else:
+            self._delete(self._lane.attachment_id)
+
+    def to_disconnect(self, own: Record | None) -> list[ConnectionInfo]:
+        """All that may be connected, by Cinder's word and by this host's own record."""
+        found = {connection.target_digest(info): info for info in own.infos} if own else {}
+        try:
+            info = self._view().connection_info
+        except PortError as error:
+            if error.code != "attachment_gone":
+                raise
+            if own is None:
+                raise self._gone() from error
+            return list(found.values())
+        if info:  # LP 1738254: without a connector nothing was connected
+            found[connection.target_digest(info)] = info
+        return list(found.values())
+
+    def _connector(self) -> dict[str, Any]:
+        """Cinder takes the device's name from it, to show it (LP 1945450)."""
+        connector = self._ctx.brick.connector()
+        if self._lane.device_name is not None:
+            connector = {**connector, "mountpoint": f"/dev/{self._lane.device_name}"}
+        return connector
+
+    def _seen(self) -> AttachmentView:
+        """The attachment as this run has seen it connected, or else as Cinder has it now."""
+        return self._ctx.attachments.get(self._id()) or self._view()
+
+    def _view(self) -> AttachmentView:
+        with self._existing():
+            return self._ctx.cinder.attachment(self._id())
+
+    @contextmanager
+    def _existing(self) -> Iterator[None]:
+        """FINAL `attachment_gone` on 404."""
+        try:
+            yield
+        except PortError as error:
+            if not is_missing(error):
+                raise
+            raise final(
+                "attachment_gone", f"Attachment {self._id()} does not exist in Cinder."
+            ) from error
+
+    def _delete_orphans(self) -> None:
+        """Attachments of this pair whose ids nobody has learnt, so nobody connected them."""
+        lane = self._lane
+        known = {*lane.known, lane.other and lane.other.attachment_id}
+        for view in self._ctx.cinder.attachments(lane.volume_id, lane.server_id):
+            if view.id not in known and view.status in {"reserved", "attaching"}:
+                self._delete(view.id)
+
+    def _delete(self, attachment_id: str) -> None:
+        try:
+            self._ctx.cinder.attachment_delete(attachment_id)
+            left = self._ctx.cinder.attachment(attachment_id)
+        except PortError as error:
+            if is_missing(error):
+                return
+            raise
+        raise PortError(  # LP 1935057: a failed remove_export leaves the row
+            ErrorKind.RETRYABLE,
+            "attachment_left",
+            f"Attachment {left.id} is still there ({left.status!r}) after its deletion.",
+        )
+
+    def _id(self) -> str:
+        if self._lane.attachment_id is None:
+            raise no_attachment_id(self._lane)
+        return self._lane.attachment_id
+
+    def _learnt(self, view: AttachmentView) -> ConnectionInfo:
+        """The connection, which this run need not ask for again."""
+        info = _connection_of(view)
+        self._ctx.attachments[view.id] = view
+        return info
+
+    def _gone(self) -> PortError:
+        return final(
+            "attachment_gone_connected",
+            f"Attachment {self._lane.attachment_id} is gone from Cinder, this host has no record "
+            f"of it, and with both what os-brick needs to disconnect volume "
+            f"{self._lane.volume_id}: check this host for leftovers of it.",
+        )
+
+
+class OldFlow:
+    """Volume actions.  A row of `volume.attachments` says which server has the volume."""
+
+    def __init__(self, ctx: Context, lane: Lane) -> None:
+        self._ctx, self._lane = ctx, lane
+
+    def info(self) -> ConnectionInfo:
+        connector = self._ctx.brick.connector()
+        return self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
+
+    update = refresh = info  # what Cinder is asked for is nothing it keeps
+
+    def create(self) -> Made:
+        return Made(self._lane.attachment_id or str(uuid4()), self.info())
+
+    def complete(self, device: str) -> None:
+        if self.row() is not None:  # in a move the server has it already
+            return
+        ctx, lane = self._ctx, self._lane
+        host = ctx.brick.connector()["host"]
+        ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", host)
+
+    def delete(self) -> None:
+        """Of a lane that moves only this host's connection ends: the server keeps its row."""
+        if self._lane.other is not None:
+            self._terminate()
+            return
+        try:
+            status = self._ctx.cinder.volume(self._lane.volume_id).status
+        except PortError as error:
+            if is_missing(error):
+                return
+            raise
+        row = self.row()
+        if row is not None:
+            self._release(row, status)
+        elif status == "attaching":
+            self._terminate()
+            self._ctx.old_cinder.unreserve(self._lane.volume_id)
+
+    def to_disconnect(self, own: Record | None) -> list[ConnectionInfo]:
+        return list(own.infos) if own else [self.info()]
+
+    def row(self) -> OldAttachment | None:
+        rows = self._ctx.old_cinder.old_attachments(self._lane.volume_id)
+        return next((row for row in rows if row.server_id == self._lane.server_id), None)
+
+    def _release(self, row: OldAttachment, status: str) -> None:
+        old_cinder, volume_id = self._ctx.old_cinder, self._lane.volume_id
+        if status == "in-use":
+            old_cinder.begin_detaching(volume_id)
+        try:
+            self._terminate()
+        except PortError:
+            with suppress(PortError):  # what failed first is told
+                old_cinder.roll_detaching(volume_id)
+            raise
+        old_cinder.detach(volume_id, row.id)
+
+    def _terminate(self) -> None:
+        connector = self._ctx.brick.connector()
+        self._ctx.old_cinder.terminate_connection(self._lane.volume_id, connector)
+
+
+def flow_of(ctx: Context, lane: Lane) -> NewFlow | OldFlow:
+    """The way this lane's volume is attached."""
+    return OldFlow(ctx, lane) if lane.legacy else NewFlow(ctx, lane)
+
+
+def _connection_of(view: AttachmentView) -> ConnectionInfo:
+    if not view.connection_info:
+        raise final(
+            "not_connected", f"Attachment {view.id} has no connection: give it a connector first."
+        )
+    return view.connection_info

@@ -1,0 +1,137 @@
+"""What every verb is given, and the looks that several of them take.
+
+`Context` is the world of one run; the functions read Cinder and the guest, and turn
+what they find into the errors that the verbs share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.ports import (
+    AttachmentView,
+    Brick,
+    Cinder,
+    DiskState,
+    Guests,
+    Keys,
+    OldCinder,
+    PortError,
+    Users,
+    Watch,
+)
+from host_agent.storage import connection
+from host_agent.storage.keys import NO_KEYS
+from host_agent.storage.records import Records
+
+
+class Stopping(Exception):  # noqa: N818 - not an error: the agent was asked to stop
+    """The agent stops: leave the run where it is, without a report."""
+
+
+class Clock(Protocol):
+    """Time for verbs: seconds of a monotonic clock."""
+
+    def now(self) -> float: ...
+
+    def wait(self, seconds: float) -> None:
+        """Return after `seconds`; raises Stopping as soon as the agent stops."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """How long to wait for a volume to be ready (S1; nova waits 60 times 3 s)."""
+
+    ready_deadline_s: float = 180.0
+    ready_poll_s: float = 1.0
+
+
+class Unwatched:
+    """A run that nobody follows or ends."""
+
+    def cancelled(self) -> bool:
+        return False
+
+    def progress(self, done_bytes: int, total_bytes: int) -> None:
+        pass
+
+
+@dataclass(kw_only=True)
+class Context:
+    """The world of one run.
+
+    Some of it is memory within the run, nothing more: `connected` is the disk that it has
+    connected (see Lane.disk), `ready` are the volumes that it has seen ready, `attachments`
+    those that it has seen connected, by their ids.  `multiattach`: whether this host can do
+    it (S3).
+    """
+
+    cinder: Cinder
+    old_cinder: OldCinder
+    brick: Brick
+    guests: Guests
+    users: Users
+    clock: Clock
+    waits: Waits
+    keys: Keys = NO_KEYS
+    watch: Watch = field(default_factory=Unwatched)
+    records: Records = field(default_factory=dict)
+    multiattach: bool = True
+    connected: dict[str, Any] | None = None
+    ready: set[str] = field(default_factory=set)
+    attachments: dict[str, AttachmentView] = field(default_factory=dict)
+
+
+def final(code: str, message: str) -> PortError:
+    return PortError(ErrorKind.FINAL, code, message)
+
+
+def is_missing(error: PortError) -> bool:
+    """Whether a port says that the thing asked for does not exist."""
+    return error.kind is ErrorKind.FINAL and error.code == "not_found"
+
+
+def is_plugged(state: DiskState) -> bool:
+    return state.live is not None or state.persistent is not None
+
+
+def refuse_if_plugged(ctx: Context, lane: Lane) -> None:
+    """Nothing is taken away under a guest that has it.
+
+    In a swap the guest has a disk of this serial, rightly, if it is on the other volume.
+    """
+    state = ctx.guests.disk(lane.server_id, lane.disk_serial)
+    if is_plugged(state) and not (is_swap(lane) and _is_on_the_other(state, lane)):
+        raise final(
+            "disk_still_plugged",
+            f"Guest {lane.server_id} still has the disk of volume {lane.volume_id}: "
+            "it is never disconnected under a guest.",
+        )
+
+
+def is_swap(lane: Lane) -> bool:
+    """Whether the disk stays in the guest while another volume takes this one's place."""
+    return lane.other is not None and lane.other.volume_id != lane.volume_id
+
+
+def _is_on_the_other(state: DiskState, lane: Lane) -> bool:
+    """Whether a swap's guest reads and writes the other volume only.
+
+    The former volume is let go only after the new one was connected, so with nothing
+    known of either this is the new one, and it was never connected, nor copied to.
+    """
+    other = path_of(lane.other.disk) if lane.other else None
+    if other is not None:
+        return set(state.sources) == {other}
+    return path_of(lane.disk) not in state.sources
+
+
+def path_of(disk: dict[str, Any] | None) -> str | None:
+    """A connected disk as DiskState.sources names it."""
+    return connection.device_path(disk) if disk else None
+
+
+def no_attachment_id(lane: Lane) -> PortError:
+    return final("no_attachment_id", f"Mapping {lane.bdm_id} has no attachment.")

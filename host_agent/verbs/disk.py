@@ -1,0 +1,185 @@
+"""Verbs that connect a volume to this host, and put it into a guest as a disk."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import replace
+from typing import Any
+
+from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.ports import ConnectionInfo, PortError
+from host_agent.storage import connection
+from host_agent.storage.records import Record, remember
+from host_agent.verbs.cinder_flow import flow_of
+from host_agent.verbs.context import (
+    Context,
+    final,
+    is_plugged,
+    no_attachment_id,
+    path_of,
+    refuse_if_plugged,
+)
+from host_agent.verbs.disks import bus_of, disk_for
+from host_agent.verbs.encryption import is_encrypted, key_to
+
+#: How often a name chosen here may be taken by a parallel lane of the same server.
+NAME_CHOICES_MAX = 5
+
+
+# --- os-brick -------------------------------------------------------------------------
+
+
+def volume_connect(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Make the volume visible on this host, by what Cinder says of its attachment now."""
+    disk = connect(ctx, lane, flow_of(ctx, lane).info())
+    return {"device_path": path_of(disk), "disk": disk}
+
+
+def connect(ctx: Context, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
+    """Connect, having noted that; the disk (see Lane.disk)."""
+    if lane.attachment_id is None:
+        raise no_attachment_id(lane)
+    key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
+    new = Record(
+        attachment_id=lane.attachment_id,
+        volume_id=lane.volume_id,
+        server_id=lane.server_id,
+        serial=lane.disk_serial,
+    )
+    record = remember(ctx.records, new, info)
+    secret = key and ctx.guests.keep_secret(record.volume_id, key.passphrase)
+    source = dict(ctx.brick.connect(info))
+    if key is not None:
+        if not lane.multiattach:  # else two hosts at the same time could each format it
+            ctx.brick.format_luks(source, key.passphrase, key.encryption)
+        source["encryption"] = {"format": "luks", "secret_uuid": secret}
+    ctx.connected = {
+        **source,
+        "format": source.get("format") or connection.image_format(info),
+        "discard": bool(info.get("discard")),
+        "readonly": info.get("access_mode") == "ro",
+    }
+    return ctx.connected
+
+
+def volume_disconnect(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Remove the volume from this host, unless another server here uses it."""
+    refuse_if_plugged(ctx, lane)
+    return {"shared": let_go(ctx, lane)}
+
+
+def let_go(ctx: Context, lane: Lane) -> bool:
+    """Disconnect; or leave the connection to others on this host, and say so.
+
+    The volume's lock is held by the caller for multi-attach volumes, so that of two
+    detaches at the same time exactly one is the last (S3).
+    """
+    if lane.attachment_id is None:
+        raise no_attachment_id(lane)
+    shared = bool(ctx.users.others(lane.volume_id, lane.attachment_id))
+    if not shared:
+        own = ctx.records.get(lane.attachment_id)
+        infos = flow_of(ctx, lane).to_disconnect(own)
+        for info in infos:
+            ctx.brick.disconnect(info)
+        if is_encrypted(infos):
+            ctx.guests.drop_secret(own.volume_id if own else lane.volume_id)
+    ctx.records.pop(lane.attachment_id, None)
+    return shared
+
+
+def forget_former(ctx: Context, lane: Lane) -> None:
+    """Disconnect what the attachment was connected to before its storage moved (LP 1741364).
+
+    For a guest that has just been given the present connection.
+    """
+    own = ctx.records.get(lane.attachment_id or "")
+    if own is None or len(own.infos) == 1:
+        return
+    present = connection.target_digest(flow_of(ctx, lane).info())
+    for info in own.infos:
+        if connection.target_digest(info) != present:
+            ctx.brick.disconnect(info)
+    kept = tuple(info for info in own.infos if connection.target_digest(info) == present)
+    ctx.records[own.attachment_id] = replace(own, infos=kept)
+
+
+# --- libvirt --------------------------------------------------------------------------
+
+
+def disk_plug(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Give the guest the disk, in its definition and, if it runs, live."""
+    for _ in range(NAME_CHOICES_MAX):
+        name = lane.device_name or _free_name(ctx, lane)
+        bus_of(name)  # before anything is connected for it
+        disk = disk_for(lane, _connected(ctx, lane), name)
+        try:
+            state = ctx.guests.plug(lane.server_id, disk)
+            break
+        except PortError as error:
+            if lane.device_name or error.code != "device_name_taken":
+                raise
+    else:
+        raise PortError(
+            ErrorKind.RETRYABLE, "device_name_taken", "Other lanes took every name chosen here."
+        )
+    found = state.live or state.persistent
+    if found is None or (state.running and state.live is None):
+        raise PortError(
+            ErrorKind.UNKNOWN,
+            "plug_not_seen",
+            f"Guest {lane.server_id} does not show the disk of volume {lane.volume_id} "
+            "after it was plugged.",
+        )
+    return {"device_name": found, "bus": bus_of(found)}
+
+
+def disk_unplug(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Take the disk from the guest; a missing disk or guest is success (LP 1727260)."""
+    state = ctx.guests.unplug(lane.server_id, lane.disk_serial)
+    if is_plugged(state):
+        raise PortError(
+            ErrorKind.UNKNOWN,
+            "unplug_not_seen",
+            f"Guest {lane.server_id} still shows the disk of volume {lane.volume_id}.",
+        )
+    return {}
+
+
+def disk_replace(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Let the guest's definition follow its volume's new connection."""
+    ctx.guests.replace(lane.server_id, disk_for(lane, _connected(ctx, lane)))
+    return {}
+
+
+def disk_copy(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Copy the guest's disk to this volume while it runs, and switch it over."""
+    disk = disk_for(lane, _connected(ctx, lane))
+    ctx.guests.copy(lane.server_id, disk, ctx.watch)
+    return {}
+
+
+def disk_copy_abort(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """Keep the guest on its former volume; or find that it has switched already."""
+    disk = disk_for(lane, lane.disk or _connected(ctx, lane))
+    return {} if ctx.guests.stay_on(lane.server_id, disk) else {"passed": True}
+
+
+def _connected(ctx: Context, lane: Lane) -> dict[str, Any]:
+    """The disk as this run has connected it, or else connects it now: the host may have
+    been started anew since an earlier run did.
+    """
+    return ctx.connected or connect(ctx, lane, flow_of(ctx, lane).info())
+
+
+def _free_name(ctx: Context, lane: Lane) -> str:
+    seen = ctx.guests.disk(lane.server_id, lane.disk_serial)
+    if found := seen.live or seen.persistent:
+        return found
+    guest = next((g for g in ctx.guests.inventory() if g.server_id == lane.server_id), None)
+    taken = set(guest.devices) if guest else set()
+    letters = string.ascii_lowercase[1:]  # "a" is the root disk's
+    for name in (f"vd{letter}" for letter in letters):
+        if name not in taken:
+            return name
+    raise final("no_device_name", f"Guest {lane.server_id} has no free name from vdb to vdz.")

@@ -1,0 +1,251 @@
+"""Sequence diagrams of flows, drawn from their tables: as text and as Mermaid.
+
+Pure: a diagram can say nothing that the table does not.  Who a verb talks to is the
+only thing known here besides.  `os-brick` and `libvirt` stand for those of the host
+that calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from handlers.plan import AnyVerb, Flow, LedgerVerb, Place, Side, Stage, Step
+from host_agent.shared.contract import Verb
+
+#: All there may be, from left to right; a flow's diagram has those that it needs.
+PARTIES = (
+    "user",
+    "ledger",
+    "Cinder",
+    *(place.value for place in Place if place is not Place.LEDGER),
+    "os-brick",
+    "libvirt",
+)
+#: The distance of the lifelines in the text form.
+COLUMN = 12
+
+#: The other end of each verb, and what is said there.
+CALLS: dict[AnyVerb, tuple[str, str]] = {
+    LedgerVerb.ATTACHMENT_RESERVE: ("Cinder", "attachment create, no connector"),
+    LedgerVerb.ATTACHMENT_DELETE: ("Cinder", "attachment delete"),
+    LedgerVerb.RESERVATION_TIDY: ("Cinder", "attachment delete, only an unknown one"),
+    LedgerVerb.MAPPING_BIND: ("ledger", "record the mapping"),
+    LedgerVerb.MAPPING_UNBIND: ("ledger", "end the mapping"),
+    LedgerVerb.MAPPING_SWITCH: ("ledger", "point the mapping to it"),
+    LedgerVerb.MAPPING_SWITCH_KEEPING: ("ledger", "point the mapping to it, keep the former"),
+    LedgerVerb.VOLUME_CREATE: ("Cinder", "volume create, if it does not exist"),
+    LedgerVerb.VOLUME_DELETE: ("Cinder", "volume delete, if it goes with the server"),
+    LedgerVerb.MIGRATION_COMPLETE: ("Cinder", "migrate_volume_completion"),
+    LedgerVerb.MIGRATION_FAIL: ("Cinder", "migrate_volume_completion, error"),
+    LedgerVerb.DISK_WAIVE: ("ledger", "no host could have the disk"),
+    LedgerVerb.CONNECTION_WAIVE: ("ledger", "no host could be connected"),
+    LedgerVerb.GUEST_WAIVE: ("ledger", "no host could have the guest"),
+    LedgerVerb.INSTANCE_FAIL: ("ledger", "server in ERROR until deleted"),
+    LedgerVerb.INSTANCE_OFFLOAD: ("ledger", "server on no host"),
+    LedgerVerb.INSTANCE_DELETE: ("ledger", "server deleted"),
+    LedgerVerb.INSTANCE_RESIZED: ("ledger", "server to be confirmed or reverted"),
+    LedgerVerb.INSTANCE_SETTLED: ("ledger", "server as any other again"),
+    LedgerVerb.NOTHING: ("ledger", "nothing"),
+    Verb.ATTACHMENT_UPDATE: ("Cinder", "attachment update with connector"),
+    Verb.VOLUME_WAIT_READY: ("Cinder", "volume show until ready"),
+    Verb.VOLUME_CONNECT: ("os-brick", "connect volume"),
+    Verb.DISK_PLUG: ("libvirt", "attach device, live and persistent"),
+    Verb.ATTACHMENT_COMPLETE: ("Cinder", "attachment complete"),
+    Verb.DISK_UNPLUG: ("libvirt", "detach device, live and persistent"),
+    Verb.VOLUME_DISCONNECT: ("os-brick", "disconnect volume"),
+    Verb.ATTACHMENT_DELETE: ("Cinder", "attachment delete"),
+    Verb.ATTACHMENT_CREATE: ("Cinder", "attachment create with connector"),
+    Verb.ATTACHMENT_CONVERT: ("Cinder", "attachment create, old calls' record away"),
+    Verb.ATTACHMENT_REFRESH: ("Cinder", "attachment update, same host"),
+    Verb.DISK_REPLACE: ("libvirt", "redefine the disk"),
+    Verb.DISK_COPY: ("libvirt", "mirror the disk, then pivot"),
+    Verb.DISK_COPY_ABORT: ("libvirt", "end the mirror, keep the old disk"),
+    Verb.GUEST_SPAWN: ("libvirt", "define the guest, start it if wanted"),
+    Verb.GUEST_START: ("libvirt", "start the guest if wanted"),
+    Verb.GUEST_STOP: ("libvirt", "shut the guest down"),
+    Verb.GUEST_PAUSE: ("libvirt", "suspend the guest"),
+    Verb.GUEST_RESUME: ("libvirt", "resume the guest"),
+    Verb.GUEST_REMOVE: ("libvirt", "stop and undefine the guest"),
+    Verb.GUEST_MIGRATE: ("libvirt", "migrate live to the destination"),
+    Verb.GUEST_STAY: ("libvirt", "end the migration, if it still runs"),
+}
+
+#: Marks what is done with the attachment, or volume, that the server is to have.
+NEW = "(new)"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One arrow."""
+
+    source: str
+    target: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something true from here on."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What each volume goes through by itself, beside the others."""
+
+    inside: tuple[Message | Remark, ...]
+
+
+Item = Message | Remark | Frame
+
+
+def items(flow: Flow) -> Iterator[Item]:
+    """The flow when all goes well, then what is done when it does not."""
+    yield Message("user", "ledger", f"{flow.name} request")
+    yield from _framed(flow.stages, lambda stage: _stage(flow, stage))
+    yield from _trouble(flow)
+
+
+def _framed(
+    stages: Iterable[Stage], drawn: Callable[[Stage], Iterator[Message | Remark]]
+) -> Iterator[Item]:
+    """Stages that are not once for all, and follow one another, share a frame."""
+    for once, some in groupby(stages, key=lambda stage: stage.once):
+        inside = tuple(item for stage in some for item in drawn(stage))
+        if once:
+            yield from inside
+        elif inside:
+            yield Frame(inside)
+
+
+def _stage(flow: Flow, stage: Stage) -> Iterator[Message | Remark]:
+    actor = stage.place.value
+    if stage.place is not Place.LEDGER:
+        names = ", ".join(step.name for step in stage.steps)
+        yield Message("ledger", actor, f"command: {names}")
+    for step in stage.steps:
+        yield _call(stage, step.name, step.do)
+        if step.name == flow.pivot:
+            yield Remark("pivot: from here on only forward, or park")
+    if stage.place is not Place.LEDGER:
+        yield Message(actor, "ledger", "a report after each step")
+
+
+def _call(stage: Stage, name: str, verb: AnyVerb) -> Message:
+    target, text = CALLS[verb]
+    mark = f" {NEW}" if stage.side is Side.NEW else ""
+    return Message(stage.place.value, target, f"{name}: {text}{mark}")
+
+
+def _trouble(flow: Flow) -> Iterator[Item]:
+    """Undo steps in the order they are done; those after the pivot have none."""
+    undone = tuple(_framed(reversed(flow.stages), _undo))
+    after = [step.name for _, step in table(flow)]
+    after = after[after.index(flow.pivot) + 1 :] if flow.pivot else []
+    until = f"up to {flow.pivot} " if after else ""
+    if undone:
+        yield Remark(f"if a step {until}fails: undo what may have happened, in reverse")
+    else:
+        yield Remark(f"if a step {until}fails: nothing to undo")
+    yield from undone
+    parks = ["an undo"] * bool(undone) + ["a step after the pivot"] * bool(after)
+    if parks:
+        yield Remark(f"if {' or '.join(parks)} fails: park")
+
+
+def _undo(stage: Stage) -> Iterator[Message]:
+    for step in reversed(stage.steps):
+        if step.undo is not None:
+            yield _call(stage, f"undo {step.name}", step.undo)
+
+
+def _parties(flow: Flow) -> tuple[str, ...]:
+    used = {"user", "ledger"}
+    for item in items(flow):
+        for each in item.inside if isinstance(item, Frame) else (item,):
+            if isinstance(each, Message):
+                used |= {each.source, each.target}
+    return tuple(party for party in PARTIES if party in used)
+
+
+# --- text -----------------------------------------------------------------------------
+
+
+def text(flow: Flow) -> str:
+    """Lifelines and arrows in plain characters; what is said stands to the right."""
+    parties = _parties(flow)
+    lines = ["".join(f"{party:<{COLUMN}}" for party in parties).rstrip()]
+    for item in items(flow):
+        if isinstance(item, Frame):
+            lines.append(f"{_lifelines(parties)}  each volume:")
+            lines += [_line(parties, each, indent="  ") for each in item.inside]
+        else:
+            lines.append(_line(parties, item))
+    return "\n".join(lines) + "\n"
+
+
+def _line(parties: tuple[str, ...], item: Message | Remark, indent: str = "") -> str:
+    if isinstance(item, Remark):
+        return f"{_lifelines(parties)}  {indent}-- {item.text}"
+    return f"{_arrow(parties, item)}  {indent}{item.text}"
+
+
+def _lifelines(parties: tuple[str, ...]) -> str:
+    row = [" "] * (COLUMN * (len(parties) - 1) + 2)
+    for number in range(len(parties)):
+        row[number * COLUMN + 1] = "|"
+    return "".join(row)
+
+
+def _arrow(parties: tuple[str, ...], message: Message) -> str:
+    row = list(_lifelines(parties))
+    start = parties.index(message.source) * COLUMN + 1
+    end = parties.index(message.target) * COLUMN + 1
+    if start == end:
+        row[start] = "o"
+        return "".join(row)
+    low, high = min(start, end), max(start, end)
+    row[low + 1 : high] = "-" * (high - low - 1)
+    row[end + (-1 if end > start else 1)] = ">" if end > start else "<"
+    return "".join(row)
+
+
+# --- Mermaid --------------------------------------------------------------------------
+
+
+def mermaid(flow: Flow) -> str:
+    """The same for pages that draw (https://mermaid.js.org, sequenceDiagram)."""
+    parties = _parties(flow)
+    over = f"{_alias(parties[0])},{_alias(parties[-1])}"
+    lines = ["sequenceDiagram"]
+    lines += [f"    participant {_alias(party)} as {party}" for party in parties]
+    for item in items(flow):
+        if isinstance(item, Frame):
+            lines.append("    loop each volume")
+            lines += [f"    {_drawn(each, over)}" for each in item.inside]
+            lines.append("    end")
+        else:
+            lines.append(_drawn(item, over))
+    return "\n".join(lines) + "\n"
+
+
+def _drawn(item: Message | Remark, over: str) -> str:
+    if isinstance(item, Remark):
+        return f"    Note over {over}: {item.text}"
+    report = item.target == "ledger" and item.source not in {"user", "ledger"}
+    arrow = "-->>" if report else "->>"
+    return f"    {_alias(item.source)}{arrow}{_alias(item.target)}: {item.text}"
+
+
+def _alias(party: str) -> str:
+    return party.replace("-", "")
+
+
+def table(flow: Flow) -> Iterator[tuple[Stage, Step]]:
+    """The rows of a flow, in order."""
+    for stage in flow.stages:
+        for step in stage.steps:
+            yield stage, step

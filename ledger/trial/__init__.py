@@ -1,0 +1,1 @@
+"""The trial: an embedded PostgreSQL, and the demonstration with its small cloud."""

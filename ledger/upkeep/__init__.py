@@ -1,0 +1,1 @@
+"""Long work on the log and its projections: verify, archive, detach, rebuild."""

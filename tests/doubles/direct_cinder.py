@@ -1,0 +1,283 @@
+"""Cinder in the same process: both its ports straight on the model, no HTTP.
+
+For tests by the thousand.  It speaks as our service does (deletes are a service's),
+uses the views and the error mapping of the HTTP adapter, and the same fault rules,
+so that the contract tests cannot tell the two apart.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from host_agent.shared.cinder.client import (
+    MADE_FOR,
+    Backoff,
+    Retry,
+    attachment_view,
+    connection_view,
+    delete_volume,
+    encryption_view,
+    end_migration,
+    error_of_status,
+    is_leaving,
+    old_attachment_views,
+    timeout_error,
+    too_old,
+    volume_view,
+)
+from host_agent.shared.faults import Fault, Faults
+from host_agent.shared.ports import (
+    AttachmentView,
+    ConnectionInfo,
+    Encryption,
+    OldAttachment,
+    PortError,
+    VolumeView,
+)
+from ledger.simulation import cinder_legacy as legacy
+from ledger.simulation import cinder_migration as migration
+from ledger.simulation import cinder_views as views
+from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import DEFAULT_PROJECT, CinderFault
+
+T = TypeVar("T")
+
+#: One attempt: a fault reaches the caller at once.
+NO_RETRY = Backoff(attempts_max=1)
+
+_COMPLETION = "os-migrate_volume_completion"
+#: The calls that python-cinderclient would not even send to an older Cinder.
+_NEEDS = {
+    **dict.fromkeys(
+        (f"attachment_{what}" for what in ("create", "show", "list", "update", "delete")),
+        views.NEW_ATTACH,
+    ),
+    "attachment_complete": views.COMPLETE,
+}
+
+
+def fault_as_port_error(fault: Fault) -> PortError:
+    """What the HTTP adapter would make of the answer that this fault gives."""
+    if fault.is_timeout:
+        return timeout_error()
+    return error_of_status(fault.status, fault.message)
+
+
+class DirectCinder:
+    """The `Cinder` and the `OldCinder` port on a `CinderModel`.  Thread-safe.
+
+    `max_version` below 3.44 makes it an old Cinder.
+    """
+
+    def __init__(
+        self,
+        model: CinderModel,
+        faults: Faults | None = None,
+        *,
+        retry: Retry | None = None,
+        max_version: views.Microversion = views.MAX_VERSION,
+    ) -> None:
+        self._model = model
+        self._faults = faults or Faults()
+        self._retry = retry or Retry(NO_RETRY)
+        self._version = max_version
+
+    @contextmanager
+    def _around(self, call: str, **ids: str | None) -> Iterator[Fault | None]:
+        if self._version < _NEEDS.get(call, views.MIN_VERSION):
+            raise too_old()
+        row = self._model.attachments.get(ids.get("attachment_id") or "")
+        if row is not None:
+            ids = {"volume_id": row.volume_id, "server_id": row.instance, **ids}
+        with self._model.lock:
+            self._model.note_call(call, **ids)
+        with self._faults.around(call, error=fault_as_port_error, **ids) as fault, self._model.lock:
+            try:
+                yield fault
+            except CinderFault as refused:
+                raise error_of_status(refused.status, refused.message) from None
+
+    def _run(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
+        return self._retry.run(call, repeatable=repeatable)
+
+    def check_service_token(self) -> None:
+        """Always a service."""
+
+    def new_flow(self) -> bool:
+        return self._version >= views.COMPLETE
+
+    # --- volumes -------------------------------------------------------------------------------
+
+    def volume(self, volume_id: str) -> VolumeView:
+        return volume_view(self._shown(volume_id))
+
+    def _shown(self, volume_id: str) -> dict[str, Any]:
+        def read() -> dict[str, Any]:
+            with self._around("volume_show", volume_id=volume_id):
+                volume = self._model.read_volume(volume_id)
+                return views.volume_detail(self._model, volume, self._version)
+
+        return self._run(read)
+
+    def encryption(self, volume_id: str) -> Encryption:
+        def read() -> Encryption:
+            with self._around("volume_encryption", volume_id=volume_id):
+                return encryption_view(views.encryption(self._model.settled(volume_id)))
+
+        return self._run(read)
+
+    def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
+        def find() -> list[VolumeView]:
+            with self._around("volume_list"):
+                return [
+                    volume_view(views.volume_detail(self._model, row, self._version))
+                    for row in self._model.listed_volumes()
+                    if row.metadata.get(MADE_FOR) == key and row.project_id == project_id
+                ]
+
+        def find_or_create() -> VolumeView:
+            found = [view for view in find() if not is_leaving(view)]
+            return found[0] if found else self.volume(create())
+
+        def create() -> str:
+            with self._around("volume_create"):
+                backend, multiattach = self._model.backend_of_type(
+                    wanted.get("volume_type") or self._model.driver
+                )
+                made = self._model.add_volume(
+                    driver=backend.name,
+                    multiattach=multiattach,
+                    size=wanted["size_gb"],
+                    name=wanted.get("name"),
+                    snapshot_id=wanted.get("snapshot_id"),
+                    image_id=wanted.get("image_id"),
+                    bootable=bool(wanted.get("image_id")),
+                    availability_zone=wanted.get("availability_zone") or "nova",
+                    project_id=project_id,
+                    metadata={MADE_FOR: key},
+                    available_after_reads=1,
+                )
+                return made.id
+
+        project_id = wanted.get("project_id") or DEFAULT_PROJECT
+        return self._run(find_or_create)
+
+    def volume_delete(self, volume_id: str) -> None:
+        def delete() -> None:
+            with self._around("volume_delete", volume_id=volume_id) as fault:
+                if fault is None or not fault.lies:
+                    self._model.delete_volume(volume_id)
+
+        delete_volume(lambda: self._run(delete), lambda: self.volume(volume_id))
+
+    def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
+        def end() -> str:
+            with self._around("volume_action", volume_id=old_id, action=_COMPLETION):
+                old, new = self._model.settled(old_id), self._model.settled(new_id)
+                return migration.complete(self._model, old, new, error=error)
+
+        return end_migration(lambda: self._run(end), lambda: self.volume(old_id), error=error)
+
+    # --- attachments ---------------------------------------------------------------------------
+
+    def attachment(self, attachment_id: str) -> AttachmentView:
+        def read() -> AttachmentView:
+            with self._around("attachment_show", attachment_id=attachment_id):
+                row = self._model.attachment(attachment_id)
+                return _view(views.attachment_detail(row))
+
+        return self._run(read)
+
+    def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
+        def read() -> list[AttachmentView]:
+            with self._around("attachment_list", volume_id=volume_id, server_id=server_id):
+                rows = self._model.attachments_of(volume_id)
+                wanted = [row for row in rows if row.instance == server_id]
+                return [_view(views.attachment_detail(row)) for row in wanted]
+
+        return self._run(read)
+
+    def attachment_create(
+        self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
+    ) -> AttachmentView:
+        with self._around("attachment_create", volume_id=volume_id, server_id=server_id):
+            row = self._model.attachment_create(volume_id, server_id, connector)
+            return _view(views.created_attachment(row))
+
+    def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
+        def update() -> AttachmentView:
+            with self._around("attachment_update", attachment_id=attachment_id):
+                before = views.attachment_detail(self._model.attachment(attachment_id))
+                row = self._model.attachment_update(attachment_id, connector)
+                return _view(views.updated_attachment(before, row))
+
+        return self._run(update)
+
+    def attachment_complete(self, attachment_id: str) -> None:
+        def complete() -> None:
+            with self._around("attachment_complete", attachment_id=attachment_id) as fault:
+                if fault is None or not fault.lies:
+                    self._model.attachment_complete(attachment_id)
+
+        self._run(complete)
+
+    def attachment_delete(self, attachment_id: str) -> None:
+        def delete() -> None:
+            with self._around("attachment_delete", attachment_id=attachment_id) as fault:
+                if fault is None or not fault.lies:
+                    self._model.attachment_delete(attachment_id)
+
+        try:
+            self._run(delete)
+        except PortError as error:
+            if error.code != "not_found":
+                raise
+
+    # --- the old flow --------------------------------------------------------------------------
+
+    def _act(
+        self, name: str, volume_id: str, body: dict[str, Any], *, repeatable: bool = True
+    ) -> Any:
+        def act() -> dict[str, Any] | None:
+            with self._around("volume_action", volume_id=volume_id, action=name):
+                volume = self._model.settled(volume_id)
+                return copy.deepcopy(legacy.ACTIONS[name](self._model, volume, body))
+
+        return self._run(act, repeatable=repeatable)
+
+    def reserve(self, volume_id: str) -> None:
+        self._act("os-reserve", volume_id, {}, repeatable=False)
+
+    def unreserve(self, volume_id: str) -> None:
+        self._act("os-unreserve", volume_id, {})
+
+    def initialize_connection(self, volume_id: str, connector: dict[str, Any]) -> ConnectionInfo:
+        answer = self._act("os-initialize_connection", volume_id, {"connector": connector})
+        return connection_view(answer["connection_info"])
+
+    def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None:
+        self._act("os-terminate_connection", volume_id, {"connector": connector})
+
+    def attach(self, volume_id: str, server_id: str, device: str, host: str) -> None:
+        body = {"instance_uuid": server_id, "mountpoint": device, "mode": "rw", "host_name": host}
+        self._act("os-attach", volume_id, body)
+
+    def begin_detaching(self, volume_id: str) -> None:
+        self._act("os-begin_detaching", volume_id, {}, repeatable=False)
+
+    def roll_detaching(self, volume_id: str) -> None:
+        self._act("os-roll_detaching", volume_id, {})
+
+    def detach(self, volume_id: str, attachment_id: str) -> None:
+        self._act("os-detach", volume_id, {"attachment_id": attachment_id})
+
+    def old_attachments(self, volume_id: str) -> list[OldAttachment]:
+        return old_attachment_views(self._shown(volume_id))
+
+
+def _view(data: dict[str, Any]) -> AttachmentView:
+    """A view that shares nothing with the model, as over HTTP."""
+    return attachment_view({**data, "connection_info": copy.deepcopy(data["connection_info"])})
