@@ -32,7 +32,7 @@ Extras = Callable[[Call, Row, Any], Awaitable[Row]]
 
 async def server_action(call: Call) -> web.StreamResponse:
     """POST action: one of `ACTIONS`."""
-    data = await call.json_object()
+    data = await call.shown_object()
     if len(data) != 1:
         raise ApiError(400, "invalid", "There is one action in a request, no more and no less.")
     [(name, body)] = data.items()

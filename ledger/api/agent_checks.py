@@ -6,7 +6,6 @@ Nothing else of a report reaches the log, so that no secret can (decision 0025).
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,8 @@ from host_agent.shared.contract import (
     StepError,
     WireError,
 )
-from host_agent.shared.definition import size_of
+from host_agent.shared.definition import is_readable
+from host_agent.shared.text import one_line
 from ledger.api.call import canonical
 from ledger.telemetry import masked
 
@@ -32,7 +32,7 @@ CAPABILITIES_MAX = 64
 MESSAGE_CHARS_MAX = 1_000
 NUMBER_MAX = 2**31 - 1
 
-_NAME = re.compile(r"[^\x00-\x1f\x7f]{0,255}\Z")
+NAME_CHARS_MAX = 255
 _WORD = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}\Z", re.ASCII)
 
 #: What a report's outputs may say (contract.Report); all else is dropped.
@@ -83,7 +83,7 @@ def _check_migration(value: Any) -> None:
 
 
 def _checked_guest(guest: Guest) -> Guest:
-    _require(bool(_NAME.match(guest.name)), "name")
+    _require(len(guest.name) <= NAME_CHARS_MAX, "name")
     _require(len(guest.devices) <= DEVICES_MAX, "devices")
     _require(all(_WORD.match(device) for device in guest.devices), "devices")
     for name, value in (("project_id", guest.project_id), ("user_id", guest.user_id)):
@@ -93,19 +93,18 @@ def _checked_guest(guest: Guest) -> Guest:
         # One guest that cannot be moved must not keep its host away.
         _log.warning("definition_dropped", server=guest.server_id)
         definition = None
-    return replace(guest, server_id=_id(guest.server_id, "server_id"), definition=definition)
+    return replace(
+        guest,
+        server_id=_id(guest.server_id, "server_id"),
+        name=one_line(guest.name),
+        definition=definition,
+    )
 
 
 def _is_definition(text: str) -> bool:
     """Domain XML as libvirt writes it; a document type could make reading it expensive."""
     sized = len(text) <= DEFINITION_CHARS_MAX
-    if not sized or not text.startswith("<domain") or "<!" in text:
-        return False
-    try:
-        size_of(text)
-    except (ET.ParseError, ValueError):
-        return False
-    return True
+    return sized and text.startswith("<domain") and "<!" not in text and is_readable(text)
 
 
 def checked_report(report: Report) -> Report:
@@ -185,7 +184,7 @@ def _is_disk_text(text: Any) -> bool:
 def _checked_error(error: StepError) -> StepError:
     """Agents mask secrets; this is the second net.  A long text is cut, not refused."""
     _require(bool(_WORD.match(error.code)), "code")
-    message = " ".join(str(masked(error.message)).split())
+    message = one_line(" ".join(str(masked(error.message)).split()))
     return replace(error, message=message[:MESSAGE_CHARS_MAX])
 
 

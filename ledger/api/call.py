@@ -1,8 +1,8 @@
 """One request, as a handler sees it: who asks, in which version, with what.
 
 Everything read from the outside is bounded and typed here: ids are canonical UUIDs,
-bodies and queries are models that know no other keys, text holds no NUL (PostgreSQL
-could not store it).
+bodies and queries are models that know no other keys, texts of users can be stored
+and shown (host_agent.shared.text).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from aggregates.base import EventContext
+from host_agent.shared.text import is_showable, one_line, texts_in
 from ledger.api.components import HOLDS, Components, Holds, is_gone
 from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
@@ -83,7 +84,20 @@ class Call:
 
     async def json(self, model: type[M]) -> M:
         """The body as a model; no type is bent to fit."""
-        return model.model_validate(await self.json_object(), strict=True)
+        return model.model_validate(await self.shown_object(), strict=True)
+
+    async def shown_object(self) -> dict[str, Any]:
+        """A JSON object whose texts can be stored and shown.  Raises ApiError 400."""
+        data = await self.json_object()
+        if bad := next((text for text in texts_in(data) if not is_showable(text)), None):
+            raise ApiError(
+                400,
+                "unshowable",
+                f"Invalid text: {one_line(bad)[:100]!r} holds a control character, or something "
+                "that is no character.",
+                hint="Use characters that XML 1.0 allows and a terminal can show.",
+            )
+        return data
 
     async def json_object(self, bytes_max: int | None = None) -> dict[str, Any]:
         """The body, which must be a JSON object of at most `bytes_max` bytes."""

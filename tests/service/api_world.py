@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from aiohttp import ClientResponse
+from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from host_agent.shared.faults import Faults
@@ -307,9 +307,16 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         )
         task = asyncio.create_task(dispatcher.run())
         stack.push_async_callback(_cancelled, task)
-        client = TestClient(TestServer(make_app(components)))
+        client = TestClient(_Server(make_app(components)))
         await stack.enter_async_context(client)
         yield Api(client, components, model, faults, dispatcher)
+
+
+class _Server(TestServer):
+    """As in production, a handler goes on when its client has gone."""
+
+    async def _make_runner(self, **kwargs: Any) -> web.BaseRunner:
+        return await super()._make_runner(**{**kwargs, "handler_cancellation": False})
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -162,6 +162,7 @@ BODIES: dict[str, tuple[str, str, str, Any, int, str]] = {
     "agent: device": (*AGENT, registration(guest(devices=["../etc"])), 400, "malformed"),
     "agent: name": (*AGENT, registration(guest(name="x" * 300)), 400, "malformed"),
     "agent: NUL": (*AGENT, registration(guest(name="\x00")), 400, "malformed"),
+    "build: escape": ("POST", "/v1/servers", "admin", {"name": "\x1b[2J"}, 400, "unshowable"),
     "agent: capabilities": (*AGENT, registration(capabilities={"a": {"b": 1}}), 400, "malformed"),
     "agent: version": (*AGENT, registration(service_version=True), 400, "malformed"),
     "agent: huge version": (*AGENT, registration(service_version=2**70), 400, "malformed"),
