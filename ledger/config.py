@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from ledger.telemetry import masked
+from host_agent.shared.masking import masked
 
 if TYPE_CHECKING:
     from host_agent.shared.cinder.client import CinderSettings

@@ -10,10 +10,9 @@ Masking is the second net; the first is that secrets are not handed to a logger.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 import orjson
@@ -21,40 +20,12 @@ import structlog
 from structlog.contextvars import bind_contextvars as bind
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-__all__ = ["MASK", "Tally", "bind", "masked", "set_up"]
+from host_agent.shared.masking import masked
 
-MASK = "***"
-
-#: Keys whose values are not for logs, at any depth; `connection_info` as a whole.
-_SECRET_KEY = re.compile(
-    r"passw(or)?d|passphrase|keyring|credential|connection_info|authorization"
-    r"|(^|[-_])(secret|token|auth_?key|api_?key)s?([-_](key|value|sha256))?$",
-    re.IGNORECASE,
-)
-#: The same in text: `password=hunter2`, `"auth_password": "hunter2"`, `X-Auth-Token: ...`.
-_SECRET_IN_TEXT = re.compile(
-    r"""(?P<name>["']?[\w-]*(?:passw(?:or)?d|passphrase|keyring|secret|token)["']?\s*[:=]\s*)"""
-    r"""(?:"[^"]*"|'[^']*'|[^\s,;&}\])"']+)""",
-    re.IGNORECASE,
-)
-_PASSWORD_IN_URL = re.compile(r"(?P<name>\b[\w+.-]+://[^\s:/@]*:)[^\s/@]+(?=@)")
+__all__ = ["Tally", "bind", "set_up"]
 
 #: Libraries that tell every request at INFO.
 _TALKATIVE = ("aiohttp.access", "keystoneauth", "urllib3", "asyncio")
-
-
-def masked(value: Any, key: str = "") -> Any:
-    """`value` with every recognisable secret in it replaced by MASK."""
-    if key and value is not None and not isinstance(value, bool) and _SECRET_KEY.search(key):
-        return MASK
-    if isinstance(value, Mapping):
-        return {name: masked(item, str(name)) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [masked(item) for item in value]
-    if isinstance(value, str):
-        text = _PASSWORD_IN_URL.sub(rf"\g<name>{MASK}", value)
-        return _SECRET_IN_TEXT.sub(rf"\g<name>{MASK}", text)
-    return value
 
 
 def _mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
