@@ -117,8 +117,14 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         here = {"uri": f"{SCHEME}{arguments.simulated.absolute()}", "address": "127.0.0.1"}
         guests = SimulatedGuests(store, faults, host)
         return _Host(brick, guests, ["simulated"], settings.migration() or here)
-    from host_agent.libvirt.driver import Libvirt
-    from host_agent.storage.brick import OsBrick
+    try:
+        from host_agent.libvirt.driver import Libvirt
+        from host_agent.storage.brick import OsBrick
+    except ImportError as error:
+        raise ConfigError(
+            f"{error}: a real host needs the extra 'agent' "
+            "(pip install 'attachment-ledger[agent]'); or try --simulated"
+        ) from error
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
     virt_type = settings.libvirt.virt_type

@@ -147,13 +147,31 @@ def test_locks_hold_every_declared_dependency() -> None:
         "requirements.lock": [
             *project["project"]["dependencies"],
             *project["dependency-groups"]["build"],
-            *(need for extra in ("embedded", "test", "lint") for need in extras[extra]),
+            *(need for extra in ("service", "embedded", "test", "lint") for need in extras[extra]),
         ],
         "requirements-agent.lock": [*project["project"]["dependencies"], *extras["agent"]],
     }
     for name, needs in declared.items():
-        locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / name).read_text(), re.MULTILINE))
-        assert {re.split(r"[\[<>=~! ]", need)[0] for need in needs} - locked == set()
+        assert packages(needs) - locked(name) == set()
+    assert packages(extras["service"]) & locked("requirements-agent.lock") == set()
+
+
+def packages(needs: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=~! ]", need)[0] for need in needs}
+
+
+def locked(name: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+)==", (ROOT / name).read_text(), re.MULTILINE))
+
+
+def test_locks_agree_on_what_both_hold() -> None:
+    pins = [
+        dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
+        for name in ("requirements.lock", "requirements-agent.lock")
+    ]
+    assert {
+        name for name in pins[0].keys() & pins[1].keys() if pins[0][name] != pins[1][name]
+    } == set()
 
 
 @pytest.mark.slow
