@@ -132,7 +132,7 @@ def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
-    """Record the intent of these runs, where they can be done (D7)."""
+    """Record the intent of these runs, where they can be done (decision 0027)."""
     plan = plan_of(operation)
     for run in runs:
         name = plan.host_of(run.lane, run.place)

@@ -393,7 +393,7 @@ def _leaving(host: str, instance: Instance, unit: Unit) -> bool:
 
 
 def leftovers(host: str, said: Registration, unit: Unit) -> tuple[list[str], list[str]]:
-    """Guests and connections that a host shows though they are not its any more (D7).
+    """Guests and connections that a host shows though they are not its any more (decision 0027).
 
     A guest that the ledger never knew is nobody's leftover.
     """

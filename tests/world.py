@@ -346,7 +346,7 @@ class World:
         return sorted(str(where) for disks in plugged(host).values() for where in disks.values())
 
     def wrong(self) -> list[str]:
-        """Broken invariants (DESIGN D6, CVE-2023-2088), in words; only for a world at rest."""
+        """Broken invariants (decision 0026, CVE-2023-2088), in words; only for a world at rest."""
         broken = [
             f"{name}: {what}"
             for name, host in self.hosts.items()

@@ -7,7 +7,7 @@ bounded exponential back-off and jitter:
   the start, after a lost connection, when the ledger says our epoch is stale, and
   whenever the inventory changed.  Only one task sends it, so that an older inventory
   never overtakes a newer one; an inventory that could not be read is not sent, for a
-  guest that is missing from it counts as gone.  The answer may name leftovers (D7):
+  guest that is missing from it counts as gone.  The answer may name leftovers (decision 0027):
   they are cleared, and shown to be, before any command is asked for.
 - the subscription (`GET .../commands`, long poll): the cursor is the highest position
   seen.  After every loss it goes back to 0 and the ledger tells all that is

@@ -1,7 +1,7 @@
-"""Simulated os-brick and guests, over the state of `simulated_state.py`.
+"""Simulated os-brick and guests, over the state of `host_state.py`.
 
 The guests are simulated below the rules of `guests.py`, which are the same for real
-ones, by a hypervisor of `simulated_hypervisor.py`.
+ones, by a hypervisor of `hypervisor.py`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class SimulatedGuests(HypervisorGuests):
     `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`, `.pause`,
     `.resume`, `.remove`, `.migrate`, `.stay`, `.copy`, `.stay_on`.
 
-    A `lie` is one of libvirt's awkward answers, chosen by `code` (simulated_hypervisor.py).
+    A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """What agents say, checked before it is used: ids, sizes, the outputs the contract names.
 
-Nothing else of a report reaches the log, so that no secret can (D5).
+Nothing else of a report reaches the log, so that no secret can (decision 0025).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An agent speaks for one host alone, and whatever it sends is checked before it is used
 (`agent_checks`).  A host that was fenced is told what it still has that is not its any
-more, and gets no commands until it shows that it has let go of it (D7).
+more, and gets no commands until it shows that it has let go of it (decision 0027).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def commands(call: Call) -> web.StreamResponse:
                 f"Epoch {query.epoch} of host {name} is over; it is {mailbox['epoch']} now. "
                 "Register again.",
             )
-        if mailbox["shut"]:  # D7: first it lets go of what is not its any more
+        if mailbox["shut"]:  # decision 0027: first it lets go of what is not its any more
             return None
         return mailbox["commands"] or None
 

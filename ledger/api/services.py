@@ -33,7 +33,7 @@ class Services:
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
-    and projections, by name (schema, dispatcher).  `registry` is what /metrics shows beside
+    and projections, by name.  `registry` is what /metrics shows beside
     its own numbers.
     """
 
