@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from host_agent import config, log
-from host_agent.config import ConfigError, Settings
+from host_agent.config import Settings
 from host_agent.executor import Executor, Hooks, StopClock, World
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt.guests import HypervisorGuests
@@ -26,6 +26,7 @@ from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import SERVICE_VERSION, Registration
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.ports import Brick, PortError
+from host_agent.shared.settings import ConfigError
 from host_agent.storage.records import FileRecords
 
 EXIT_CONFIG = 2

@@ -37,7 +37,7 @@ class Serve(Command):
         from ledger.trial.embedded import EmbeddedPostgresError
 
         telemetry.set_up(parsed_args.log_level, parsed_args.log_format)
-        if not chosen.cinder:
+        if not (chosen.cinder.endpoint or chosen.cinder.auth):
             raise usage(
                 "the settings do not say where Cinder is.",
                 "Set cinder.endpoint (LEDGER_CINDER__ENDPOINT) or [cinder.auth]; for a trial: "

@@ -28,12 +28,13 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def load(arguments: argparse.Namespace, **flags: Any) -> Settings:
     """The settings; wrong ones end the command with the text that names the key."""
+    from host_agent.shared.settings import ConfigError
     from ledger import config
 
     flags = {"database_url": arguments.database_url, **flags}
     try:
         return config.load(arguments.config, flags=flags)
-    except config.ConfigError as error:
+    except ConfigError as error:
         raise CliError(
             f"the settings cannot be used.\n{error}",
             ExitCode.USAGE,

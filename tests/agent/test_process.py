@@ -209,7 +209,7 @@ def test_guests_of_the_state_file_are_registered(host: Host) -> None:
     ("text", "says"),
     [
         ("[agent]\nworkers = 'many'", "expected a whole number"),
-        ("[agnet]\n", "unknown section"),
+        ("[agnet]\n", "unknown key 'agnet'"),
         ("[ledger]\ntokn = 'x'", "unknown key"),
         ("[agent", "no TOML"),
         ("[libvirt]\ndetach_attempts = 0", "above 0"),

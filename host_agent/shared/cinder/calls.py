@@ -10,7 +10,6 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from cinderclient import exceptions
 from keystoneauth1 import exceptions as keystone_exceptions
 
 from host_agent.shared import masking
+from host_agent.shared.cinder.settings import Backoff
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 
@@ -116,16 +116,6 @@ def _keystone_error(status: int) -> PortError:
         return PortError(ErrorKind.RETRYABLE, "unauthorized", text)
     text = f"Keystone answered HTTP {status}; Cinder was not asked."
     return PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Backoff:
-    """How a call is tried again: delays double from first to max, each +-50 %."""
-
-    attempts_max: int = 5
-    delay_first_s: float = 0.5
-    delay_max_s: float = 8.0
-    deadline_s: float = 90.0  # no attempt begins later than this after the first
 
 
 class Retry:
