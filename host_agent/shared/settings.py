@@ -148,7 +148,8 @@ def _over(old: _Node, new: _Node) -> _Node:
     if not (isinstance(old.value, dict) and isinstance(new.value, dict)):
         return new
     both = {key: _over(old.value[key], new.value[key]) for key in old.value.keys() & new.value}
-    return _Node({**old.value, **new.value, **both}, old.where or new.where)
+    where = old.where if new.where in old.where else ", ".join(filter(None, (old.where, new.where)))
+    return _Node({**old.value, **new.value, **both}, where)
 
 
 # --- values ---------------------------------------------------------------------------------------

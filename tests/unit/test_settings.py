@@ -212,6 +212,14 @@ def test_wrong_variable_and_option_are_named(tmp_path: Path) -> None:
     }
 
 
+def test_what_contradicts_itself_names_all_that_gave_to_it(tmp_path: Path) -> None:
+    flags = {"section.switch": "true", "section.inner.depth": "2"}
+    env = {"P_TEXT": "x", "P_SECTION__WAIT_S": "1"}
+    where = f"{tmp_path / 'usual.toml'}, environment variable P_SECTION__WAIT_S, command line"
+    lines = refused(tmp_path, "[section]\nnumber = 2", flags, **env)
+    assert lines == [f"{where}: section: 'number' is above 'wait_s'"]
+
+
 def test_variable_with_too_few_underscores_is_refused(tmp_path: Path) -> None:
     (line,) = refused(tmp_path, "", P_SECTION_INNER_DEPTH="3")
     assert line.endswith("INNER_DEPTH: two underscores enter a section: P_SECTION__INNER__DEPTH")
