@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import signal
 import sys
 import threading
@@ -14,13 +13,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from host_agent import config, log
+import structlog
+
+from host_agent import config
 from host_agent.config import Settings
 from host_agent.executor import Executor, Hooks, StopClock, World
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import AgentRunningError, Locks
+from host_agent.shared import logs
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import SERVICE_VERSION, Registration
@@ -32,14 +34,14 @@ from host_agent.storage.records import FileRecords
 EXIT_CONFIG = 2
 EXIT_RUNNING = 3
 
-_LOG = logging.getLogger("host_agent")
+_LOG = structlog.get_logger("host_agent")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         settings = config.load(arguments.config, flags=_flags(arguments))
-        log.set_up(settings.agent.log_level, settings.agent.log_format)
+        logs.set_up(settings.agent.log_level, settings.agent.log_format)
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
             return _serve(settings, locks, _host(settings, arguments))

@@ -15,6 +15,7 @@ from http import HTTPStatus
 
 import structlog
 from aiohttp import web
+from structlog.contextvars import bind_contextvars as bind
 
 from ledger.api import microversions
 from ledger.api.call import Call, answer
@@ -25,7 +26,6 @@ from ledger.api.route import Route
 from ledger.api.routes import ROUTES
 from ledger.api.services import HOLDS, SERVICES, Holds, Services
 from ledger.auth.tokens import NOBODY, POLICY, Identity
-from ledger.telemetry import bind
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -50,8 +50,10 @@ def database(arguments: argparse.Namespace) -> Iterator[str]:
     """
     import psycopg
 
+    from host_agent.shared import logs
     from ledger.log.schema import SchemaError
 
+    logs.set_up("warning")  # to stderr: stdout is for results
     settings = load(arguments)
     try:
         if settings.database_url:
@@ -81,10 +83,8 @@ def database_error(error: Exception) -> CliError:
 
 @contextmanager
 def _embedded() -> Iterator[str]:
-    from ledger import telemetry
     from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
-    telemetry.set_up("warning")  # to stderr: stdout is for results
     try:
         with EmbeddedPostgres() as server:
             yield server.start()

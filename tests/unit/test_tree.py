@@ -105,6 +105,19 @@ def test_sql_is_in_sql_only() -> None:
     assert [found for path in outside for found in sql_in_code(path)] == []
 
 
+def test_code_of_ours_logs_events_and_their_fields() -> None:
+    """Loggers of the standard library are what libraries are given, or asked for their level."""
+    asked = {
+        str(path.relative_to(ROOT)) for path in PRODUCT if "logging.getLogger(" in path.read_text()
+    }
+    assert asked == {
+        "host_agent/shared/cinder/session.py",
+        "host_agent/shared/logs.py",
+        "host_agent/storage/keys.py",
+        "ledger/api/app.py",
+    }
+
+
 def test_packages_are_those_of_the_fixed_layout() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(PACKAGES)

@@ -6,7 +6,6 @@ the same for the HTTP adapter and for the in-process simulation.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 import requests
+import structlog
 from cinderclient import exceptions
 from keystoneauth1 import exceptions as keystone_exceptions
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 MESSAGE_CHARS_MAX = 1000
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 _KIND_AND_CODE = {
     400: (ErrorKind.FINAL, "refused"),
@@ -151,7 +151,9 @@ class Retry:
                 late = self._clock() - began + delay > self._backoff.deadline_s
                 if not (unknown or again) or late or attempt == self._backoff.attempts_max:
                     raise
-                _LOG.warning("%s; attempt %d, again in %.1f s", error.code, attempt, delay)
+                _LOG.warning(
+                    "trying again", why=error.code, attempt=attempt, wait_s=round(delay, 1)
+                )
             self._sleep(delay)
         raise AssertionError("attempts_max is at least 1")
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+import structlog
 from cinderclient import api_versions
 from cinderclient import client as cinder_client
 from cinderclient.contrib import noauth
@@ -42,7 +43,7 @@ MAX_MICROVERSION = (3, 71)  # the newest whose meaning this adapter knows
 PROJECT_OPTIONAL = (3, 67)  # below it, URLs must name the project
 VERSION_AGE_MAX_S = 300.0
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 _HTTP_LOG = logging.getLogger(__name__ + ".http")
 _HTTP_LOG.setLevel(logging.INFO)  # at DEBUG keystoneauth would log bodies, secrets included
 
