@@ -8,7 +8,7 @@ BACKENDS=nfs,nfs2,fake
 
 PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libvirt-dev pkg-config gcc
   qemu-system-x86 qemu-utils busybox-static cpio lz4 sudo
-  syslinux mtools dosfstools iproute2 procps)
+  syslinux mtools dosfstools cryptsetup-bin iproute2 procps)
 # Debian's own Python comes without headers and venv.
 TOOLS=(make)
 case $(command -v "$LAB_PYTHON") in
