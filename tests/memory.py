@@ -97,6 +97,15 @@ class MemoryStore:
         #: Called once, between a decision and its save: somebody else was faster.
         self.before_save: Callable[[], object] | None = None
 
+    def copy(self, trouble: Callable[[], Trouble]) -> MemoryStore:
+        """Another log that begins as this one is; a process has read and kept as much of it."""
+        other = MemoryStore(trouble)
+        other.streams, other.log = dict(self.streams), list(self.log)
+        other._read = {id_: list(events) for id_, events in self._read.items()}
+        other._folds = dict(self._folds)
+        other._folded.keep(self._folded._kept.values())
+        return other
+
     def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002
         [aggregate] = self.load_many((kind, id))
         return aggregate  # type: ignore[no-any-return]

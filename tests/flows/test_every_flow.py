@@ -13,6 +13,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -42,6 +43,15 @@ class Scenario:
     world: Callable[[], World]
     ask: Callable[[World], str]
     fails_to: Callable[[dict[str, Any]], bool] | None = None
+
+    def begin(self) -> World:
+        """A world of its own for each case."""
+        return _prepared(self).copy()
+
+
+@cache
+def _prepared(scenario: Scenario) -> World:
+    return scenario.world()
 
 
 RUNNING, STOPPED = PowerState.RUNNING, PowerState.SHUTDOWN
@@ -203,7 +213,7 @@ class Undisturbed:
 
 
 def _undisturbed(scenario: Scenario) -> Undisturbed:
-    world = scenario.world()
+    world = scenario.begin()
     before = world.summary()
     world.trouble = Trouble()
     operation = world.run(scenario.ask(world))
@@ -219,7 +229,7 @@ def _modes(point: str) -> tuple[str, ...]:
 
 
 def _disturbed(scenario: Scenario, trouble: dict[int, str]) -> tuple[World, Operation]:
-    world = scenario.world()
+    world = scenario.begin()
     world.trouble = Trouble(dict(trouble))
     return world, world.run(scenario.ask(world))
 
@@ -245,6 +255,16 @@ def _check(scenario: Scenario, calm: Undisturbed, trouble: dict[int, str]) -> st
     if operation.outcome is Outcome.FAILED:
         assert operation.first_error is not None, what
     return f"{'parked, then ' if parked else ''}{operation.outcome}"
+
+
+def test_no_case_meets_what_another_one_left() -> None:
+    scenario = next(each for each in SCENARIOS if each.name == "resize")
+    before, stored = scenario.begin().summary(), len(_prepared(scenario).store.log)
+    world = scenario.begin()
+    world.done(scenario.ask(world))
+    assert world.summary() != before
+    assert scenario.begin().summary() == before
+    assert len(_prepared(scenario).store.log) == stored
 
 
 @BY_NAME
@@ -300,7 +320,7 @@ def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> 
 
 
 def _points_of_asking(scenario: Scenario) -> int:
-    world = scenario.world()
+    world = scenario.begin()
     world.trouble = Trouble()
     scenario.ask(world)
     return len(world.trouble.met)
@@ -338,7 +358,7 @@ def test_every_step_done_twice_is_done_once(
     for table in tables:
         for verb, do in list(table.items()):
             monkeypatch.setitem(table, verb, _twice(do))
-    world = scenario.world()
+    world = scenario.begin()
     operation = world.run(scenario.ask(world))
     assert operation.outcome is Outcome.COMPLETED
     assert world.summary() == calm.after
@@ -355,7 +375,7 @@ def _twice(do: Callable[..., Any]) -> Callable[..., Any]:
 
 @BY_NAME
 def test_every_report_of_another_epoch_is_refused(scenario: Scenario) -> None:
-    world = scenario.world()
+    world = scenario.begin()
     operation_id = scenario.ask(world)
     refused = 0
     while world.operation(operation_id).state is OperationState.RUNNING:
@@ -385,7 +405,7 @@ def test_a_fenced_host_is_asked_for_nothing_more(scenario: Scenario) -> None:
     """Fenced at every point of the flow: late reports are refused, nothing waits for ever."""
     calm = _undisturbed(scenario)
     for first in range(len(calm.points)):
-        world = scenario.world()
+        world = scenario.begin()
         world.trouble = Trouble({first: "crash"})
         operation_id = scenario.ask(world)
         _stop_at_trouble(world, operation_id)
