@@ -9,7 +9,6 @@ import pytest
 from projections import runner
 from tests.service.api_world import Api, running_api
 
-
 #: How long the projections' thread sleeps, and so how long its end takes at most.
 PROJECTIONS_POLL_S = 0.02
 
