@@ -62,7 +62,7 @@ ROUNDS_MAX = 400
 #: What a world keeps when all its processes end, beside the store.
 DURABLE = ("clock", "cinder", "hosts", "records", "dead", "volumes")
 
-copyreg.pickle(type(threading.RLock()), lambda _lock: (threading.RLock, ()))  # type: ignore[arg-type]
+copyreg.pickle(type(threading.RLock()), lambda _lock: (threading.RLock, ()))
 
 
 class World:

@@ -27,8 +27,8 @@ from ledger.effects import EFFECTS
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
 from tests.world import CONTEXT, HOST, OTHER, World
 
-#: So many pairs of each scenario, chosen by a seed; nightly runs take more.
-PAIRS_DEFAULT = 20
+#: So many pairs of each scenario, chosen by a seed; `make test-deep` and nightly runs take more.
+PAIRS_DEFAULT = 5
 PAIRS = int(os.environ.get("FLOW_PAIRS", PAIRS_DEFAULT))
 
 
@@ -278,6 +278,7 @@ def test_every_kind_of_trouble_at_every_point(
     assert "completed" in ended
 
 
+@pytest.mark.deep
 @BY_NAME
 def test_every_pair_of_troubles(
     scenario: Scenario, record_property: Callable[[str, int], None]
@@ -302,11 +303,12 @@ def _pair(scenario: Scenario, calm: Undisturbed, chance: random.Random) -> dict[
     return trouble
 
 
+@pytest.mark.deep
 @BY_NAME
 def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> None:
     """From each point on every call of a port fails; when all is healed, a retry ends it.
 
-    One kind of failure for each point, in turn, by default; all of them in nightly runs.
+    One kind of failure for each point, in turn, by default; all of them in the deep tier.
     """
     calm = _undisturbed(scenario)
     asked = _points_of_asking(scenario)
