@@ -1,6 +1,6 @@
 """The Brick port: one behaviour, simulated and over the real os-brick.
 
-The LOCAL connector needs neither root nor a backend, so it runs anywhere; NFS needs
+The LOCAL connector needs neither root, sudo nor a backend, so it runs anywhere; NFS needs
 root and a `mount.nfs`, so it is of the lab (LEDGER_LAB_NFS_EXPORT=<server:/path>).
 """
 
@@ -36,6 +36,12 @@ RBD = {
     "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337",
     "keyring": "[client.cinder] key = topsecret==",
 }
+
+
+@pytest.fixture(autouse=True)
+def _without_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What os-brick does as root it does in this process; none of it needs root here."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
 
 
 @pytest.fixture
@@ -265,7 +271,6 @@ def test_a_device_that_cannot_be_looked_at_is_not_formatted(
 
 def test_a_host_without_cryptsetup_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("os.geteuid", lambda: 0)  # os-brick then forks it itself, without sudo
     path = tmp_path / "device"
     path.write_bytes(b"\0" * 4096)
     with pytest.raises(PortError, match=r"No such file or directory: 'cryptsetup'"):
