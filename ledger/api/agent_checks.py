@@ -58,23 +58,23 @@ _URI = re.compile(r"[\w:.+/@=?&,%\[\]-]{1,512}\Z", re.ASCII)
 _log = structlog.get_logger(__name__)
 
 
-def checked_registration(said: Registration) -> Registration:
+def checked_registration(registration: Registration) -> Registration:
     """The registration in canonical form.  Raises WireError."""
-    _require(0 <= said.service_version <= NUMBER_MAX, "service_version")
-    _require(len(said.capabilities) <= CAPABILITIES_MAX, "capabilities")
-    for name, value in said.capabilities.items():
+    _require(0 <= registration.service_version <= NUMBER_MAX, "service_version")
+    _require(len(registration.capabilities) <= CAPABILITIES_MAX, "capabilities")
+    for name, value in registration.capabilities.items():
         if name == "migration":
             _check_migration(value)
             continue
         listed = isinstance(value, list) and len(value) <= CAPABILITIES_MAX
         words = listed and all(isinstance(word, str) and _WORD.match(word) for word in value)
         _require(bool(_WORD.match(name)) and (isinstance(value, bool) or words), "capabilities")
-    _require(len(said.guests) <= GUESTS_MAX, "guests")
-    guests = tuple(_checked_guest(guest) for guest in said.guests)
+    _require(len(registration.guests) <= GUESTS_MAX, "guests")
+    guests = tuple(_checked_guest(guest) for guest in registration.guests)
     _require(len({guest.server_id for guest in guests}) == len(guests), "guests")
-    _require(len(said.connections) <= CONNECTIONS_MAX, "connections")
-    connections = tuple(_id(connection, "connections") for connection in said.connections)
-    return replace(said, guests=guests, connections=connections)
+    _require(len(registration.connections) <= CONNECTIONS_MAX, "connections")
+    connections = tuple(_id(connection, "connections") for connection in registration.connections)
+    return replace(registration, guests=guests, connections=connections)
 
 
 def _check_migration(value: Any) -> None:
@@ -108,16 +108,16 @@ def _is_definition(text: str) -> bool:
     return True
 
 
-def checked_report(said: Report) -> Report:
+def checked_report(report: Report) -> Report:
     """The report in canonical form, with known facts only.  Raises WireError."""
-    for name, number in (("run", said.run), ("epoch", said.epoch), ("took_ms", said.took_ms)):
+    for name, number in (("run", report.run), ("epoch", report.epoch), ("took_ms", report.took_ms)):
         _require((name == "run") <= number <= NUMBER_MAX, name)
-    _require(bool(_WORD.match(said.step)), "step")
+    _require(bool(_WORD.match(report.step)), "step")
     return replace(
-        said,
-        operation_id=_id(said.operation_id, "operation_id"),
-        outputs=_checked_outputs(said.outputs),
-        error=_checked_error(said.error) if said.error else None,
+        report,
+        operation_id=_id(report.operation_id, "operation_id"),
+        outputs=_checked_outputs(report.outputs),
+        error=_checked_error(report.error) if report.error else None,
     )
 
 

@@ -17,13 +17,13 @@ import structlog
 from aiohttp import web
 
 from ledger.api import microversions
+from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.call import Call, answer
-from ledger.api.desk import DESK, Desk
+from ledger.api.components import COMPONENTS, HOLDS, Components, Holds
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
-from ledger.api.services import HOLDS, SERVICES, Holds, Services
 from ledger.auth.tokens import NOBODY, POLICY, Identity
 from ledger.telemetry import bind
 
@@ -42,21 +42,21 @@ _log = structlog.get_logger(__name__)
 _lines = logging.getLogger(__name__)
 
 
-def make_app(services: Services) -> web.Application:
+def make_app(components: Components) -> web.Application:
     """The application.  Closing it ends the requests that are held open."""
     app = web.Application(
         middlewares=[_identified, _explained, _authenticated, _negotiated],
         client_max_size=BODY_BYTES_MAX,
     )
-    app[SERVICES] = services
-    app[HOLDS] = Holds(services.settings.limits.streams_max)
-    app[DESK] = Desk(services)
-    app[METRICS] = Metrics(services.registry)
+    app[COMPONENTS] = components
+    app[HOLDS] = Holds(components.settings.limits.streams_max)
+    app[AGENT_BATCHER] = AgentBatcher(components)
+    app[METRICS] = Metrics(components.registry)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
     app.on_response_prepare.append(_add_headers)
     app.on_shutdown.append(app[HOLDS].close)
-    app.cleanup_ctx.extend([app[HOLDS].open, app[DESK].open])
+    app.cleanup_ctx.extend([app[HOLDS].open, app[AGENT_BATCHER].open])
     return app
 
 
@@ -71,7 +71,7 @@ def _handler(route: Route) -> Handler:
         return await route.handler(
             Call(
                 request=request,
-                services=request.app[SERVICES],
+                components=request.app[COMPONENTS],
                 identity=request[IDENTITY],
                 request_id=request[REQUEST_ID],
                 version=request.get(VERSION, microversions.MIN),
@@ -169,7 +169,7 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
     if route is not None and not POLICY[route.name]:
         request[IDENTITY] = NOBODY
         return await handler(request)
-    identity = await request.app[SERVICES].authenticator.authenticate(request.headers)
+    identity = await request.app[COMPONENTS].authenticator.authenticate(request.headers)
     request[IDENTITY] = identity
     if route is not None and not identity.may(route.name):
         wanted = " or ".join(sorted(POLICY[route.name]))

@@ -347,7 +347,7 @@ async def test_what_nobody_foresaw_is_a_500_that_tells_nothing(
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr(api.services.queries, "instance", broken)
+    monkeypatch.setattr(api.components.queries, "instance", broken)
     answer = await api.ask("GET", f"/v2.1/servers/{UNKNOWN}")
     assert answer.status == 500
     text = await answer.text()
