@@ -43,7 +43,8 @@ test-deep: $(STAMP) ## many cases of what `make test` samples: 60 pairs of troub
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
 
-nightly: $(STAMP) ## what takes too long for every change: 2000 pairs of troubles for each flow, 3000 storms
+nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, 2000 pairs of troubles for each flow, 3000 storms
+	$(BIN)/pytest -m nightly -q $(ARGS)
 	$(call deep,2000,3000)
 
 bench: $(STAMP) ## everything measured beside its target, ten minutes (ARGS="storm" for one part)

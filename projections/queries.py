@@ -318,7 +318,7 @@ class Queries:
         return row
 
     async def tracking(self) -> list[Row]:
-        """Of each projection: `projection`, `position`, `lag_events`, `lag_s`."""
+        """Of each projection: `projection`, `position`, `lag_events`, `lag_s`, `held`."""
         return await self._all("tracking")
 
     async def guests_of_hosts(self, hosts: Sequence[str]) -> dict[str, set[str]]:

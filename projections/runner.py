@@ -95,6 +95,7 @@ class ProjectionRunner:
     def _run(self) -> None:
         pause_s = RECONNECT_FIRST_S
         while not self._stopping.is_set():
+            self._projected = 0  # a crash of the database may take the last steps back
             try:
                 with connect(self._dsn) as connection:
                     projector = Projector(connection, self._projections)

@@ -14,6 +14,7 @@ from ledger.api.call import Call, answer
 from ledger.api.components import Check, Components
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS
 from ledger.api.schemas import Health
+from projections.projector import REMEDY
 
 #: Projections that are behind for longer make a process not ready.
 LAG_S_MAX = 30.0
@@ -83,6 +84,11 @@ async def _database(components: Components) -> str | None:
 
 
 async def _projections(components: Components) -> str | None:
-    late = [row for row in await components.queries.tracking() if row["lag_s"] > LAG_S_MAX]
-    names = ", ".join(f"{row['projection']} ({row['lag_s']:.0f} s)" for row in late)
-    return f"behind for more than {LAG_S_MAX:g} s: {names}" if late else None
+    found = []
+    for row in await components.queries.tracking():
+        name = row["projection"]
+        if row["held"] is not None:
+            found.append(f"{name} is held back by {row['held']}. {REMEDY.format(name)}")
+        elif row["lag_s"] > LAG_S_MAX:
+            found.append(f"{name} is behind by {row['lag_s']:.0f} s")
+    return "; ".join(found) or None

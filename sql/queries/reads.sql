@@ -277,10 +277,11 @@ SELECT h.position, h.chain, h.recorded_at, e.append_id AS log
 SELECT position, recorded_at FROM log_head;
 
 -- name: tracking
--- How far each projection is, how many events behind, and the age in seconds of the first
--- event it lacks (0 if it lacks none).
+-- How far each projection is, how many events behind, the age in seconds of the first event it
+-- lacks (0 if it lacks none), and what holds it back (NULL if nothing does).
 SELECT t.projection, t.position, h.position - t.position AS lag_events,
-       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s
+       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s,
+       t.held
   FROM tracking AS t CROSS JOIN log_head AS h
   LEFT JOIN events AS e ON e.position = t.position + 1
  ORDER BY t.projection;
