@@ -25,12 +25,10 @@ class Trouble:
     def __init__(self) -> None:
         self._last: tuple[str, float] | None = None
 
-    def met(self, error: psycopg.Error) -> bool:
-        """Whether it is trouble of the database's, and not with the data."""
-        if isinstance(error, _OF_THE_DATA):
-            return False
-        self._last = in_words(error), time.monotonic()
-        return True
+    def met(self, error: psycopg.Error) -> None:
+        """What is wrong with the data is no trouble of the database's."""
+        if not isinstance(error, _OF_THE_DATA):
+            self._last = in_words(error), time.monotonic()
 
     def end(self) -> None:
         self._last = None

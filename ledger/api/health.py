@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 import psycopg
@@ -65,19 +65,16 @@ async def metrics(call: Call) -> web.StreamResponse:
 
 
 class InThread:
-    """A check that blocks, in a thread of its own: one that hangs is in nobody's way, and is not
-    begun once more.
+    """A check that blocks, in a thread of its own: one that hangs is in nobody's way, and those
+    that wait behind it are given up with who asked for them.
     """
 
     def __init__(self, check: Callable[[], str | None]) -> None:
         self._check = check
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
-        self._under_way: Future[str | None] | None = None
 
     async def __call__(self) -> str | None:
-        if self._under_way is None or self._under_way.done():
-            self._under_way = self._thread.submit(self._check)
-        return await asyncio.wrap_future(self._under_way)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._check)
 
 
 class Readiness:
@@ -110,7 +107,7 @@ class Readiness:
         """Whether events can be stored, which ends in an append like any other."""
         if missing := await self._components.queries.missing_rights():
             return f"rights are missing: {', '.join(missing)}"
-        if trouble := self._trouble():
+        if trouble := self._trouble():  # what an append of nothing need not meet: a full disk
             return trouble
         try:
             async with asyncio.timeout(APPEND_S_MAX):

@@ -337,12 +337,12 @@ class Writer:
 
     def _store(self, batch: list[Append]) -> None:
         """Send until there is an answer for each of the batch."""
-        pause_s, overcome = RETRY_PAUSE_FIRST_S, False
+        pause_s = RETRY_PAUSE_FIRST_S
         while batch := self._without_expired(batch):
             try:
                 self._send(batch)
             except psycopg.Error as error:
-                overcome = self.trouble.met(error)
+                self.trouble.met(error)
                 if not self._may_try_again(error):
                     self._store_apart(batch, error)
                     return
@@ -351,8 +351,7 @@ class Writer:
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
             else:
-                if overcome or any(append.events for append in batch):
-                    self.trouble.end()
+                self.trouble.end()
                 return
 
     def _count(self, batch: list[Append]) -> None:

@@ -173,6 +173,8 @@ async def test_a_full_disk_is_told_as_long_as_somebody_meets_it(
     db.execute("CREATE TRIGGER full_disk BEFORE INSERT ON events EXECUTE FUNCTION full_disk()")
     registering = asyncio.create_task(api.register())
     await says(api, "database", "events cannot be stored: could not extend file: No space left")
+    for _ in range(20):
+        assert "No space left" in (await checks(api))["database"]
     db.execute("DROP TRIGGER full_disk ON events")
     await registering
     await ready(api)
@@ -288,7 +290,7 @@ async def test_any_number_of_callers_is_one_check(
     assert len(made) == 2
 
 
-async def test_a_check_that_hangs_is_not_begun_once_more() -> None:
+async def test_checks_do_not_pile_up_behind_one_that_hangs() -> None:
     begun: list[int] = []
     go_on = threading.Event()
 
@@ -304,3 +306,4 @@ async def test_a_check_that_hangs_is_not_begun_once_more() -> None:
     assert len(begun) == 1
     go_on.set()
     assert await check() == "it hung"
+    assert len(begun) == 2
