@@ -28,6 +28,7 @@ while the executor's queue is full, and each worker holds one report.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -43,11 +44,11 @@ from host_agent.executor import Verdict
 from host_agent.leftovers import Release
 from host_agent.line.client import (
     REQUEST_S,
-    Backoff,
     LedgerClient,
     LinkError,
     LinkSettings,
 )
+from host_agent.shared.backoff import Backoff
 from host_agent.shared.contract import (
     Command,
     ErrorKind,
@@ -344,7 +345,8 @@ class Link:
         return self._ledger.call(method, path, body, timeout_s)
 
     def _backoff(self) -> Backoff:
-        return Backoff(self._settings.backoff_first_s, self._settings.backoff_max_s)
+        first_s, max_s = self._settings.backoff_first_s, self._settings.backoff_max_s
+        return Backoff(first_s, max_s, random.random)
 
     def _pause(self, error: LinkError, backoff: Backoff) -> None:
         if self._closing.is_set():
