@@ -117,7 +117,7 @@ class Host(Aggregate):
         """Fencing a fenced host again adds evidence and raises the epoch again."""
         self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
 
-    def showed(self, guests: list[str], attachments: list[str]) -> None:
+    def report_leftovers(self, guests: list[str], attachments: list[str]) -> None:
         """What it must release; no commands until the list is empty (decision 0027).
 
         While it is fenced its servers may still be evacuated, so that what is its now may

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
@@ -88,7 +88,7 @@ class MemoryStore:
 
     def __init__(self, trouble: Callable[[], Trouble]) -> None:
         self.streams: dict[UUID, list[Any]] = {}
-        self.log: list[tuple[Any, Context]] = []
+        self.log: list[tuple[Any, EventContext]] = []
         self._mapper = LedgerMapper()
         self._folded = Folded(self._events_after)
         self._trouble = trouble
@@ -106,8 +106,8 @@ class MemoryStore:
             assert vars(aggregate) == vars(anew), "what is kept is what the log says"
         return loaded
 
-    def glimpse(self, kind: type[A], id: UUID) -> A:  # noqa: A002
-        aggregate = self._folded.glimpse((kind, id))
+    def cached(self, kind: type[A], id: UUID) -> A:  # noqa: A002
+        aggregate = self._folded.cached((kind, id))
         then = kind.evolve(id, self._events_after({id: None})[id][: aggregate.version])
         assert vars(aggregate) == vars(then), "it was so in the log"
         return aggregate  # type: ignore[return-value]
@@ -120,13 +120,13 @@ class MemoryStore:
             for id_, version in versions.items()
         }
 
-    def save(self, *aggregates: Aggregate, context: Context, supposed: bool = False) -> int:
+    def save(self, *aggregates: Aggregate, context: EventContext, supposed: bool = False) -> int:
         changed = [each for each in aggregates if each.unsaved]
         relied_on = [
             each for each in aggregates if (supposed or each.RELIED_ON) and not each.unsaved
         ]
         events = [event for aggregate in changed for event in aggregate.collect_events()]
-        events.sort(key=lambda event: event.nth)
+        events.sort(key=lambda event: event.recording_order)
         if not events:
             return 0
         if (faster := self.before_save) is not None:

@@ -22,7 +22,7 @@ from eventsourcing.persistence import InfrastructureFactory, IntegrityError
 from eventsourcing.popo import POPOFactory
 from eventsourcing.utils import Environment
 
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from aggregates.errors import DomainError
 from ledger.log.cache import Folded
 from ledger.log.mapper import LedgerMapper
@@ -86,18 +86,18 @@ class Ledger(Application[UUID]):
         """Several aggregates, in the order asked for, as of one moment; one query."""
         return self._folded.load(wanted)
 
-    def glimpse(self, kind: type[A], id: UUID) -> A:  # noqa: A002
+    def cached(self, kind: type[A], id: UUID) -> A:  # noqa: A002
         """The aggregate as it was when it was last loaded or saved here; at version 0 if that
         is not known.
         """
-        return cast("A", self._folded.glimpse((kind, id)))
+        return cast("A", self._folded.cached((kind, id)))
 
     def _events_after(self, versions: Mapping[UUID, int | None]) -> dict[UUID, Iterator[Any]]:
         streams = self.log_recorder.select_streams(versions)
         return {id_: map(self.mapper.to_domain_event, new) for id_, new in streams.items()}
 
     def save(  # type: ignore[override]  # a position says all that callers need
-        self, *aggregates: Aggregate, context: Context | None = None, supposed: bool = False
+        self, *aggregates: Aggregate, context: EventContext | None = None, supposed: bool = False
     ) -> int:
         """Store the new events of all aggregates, or none; 0 if there are none.
 
@@ -112,7 +112,7 @@ class Ledger(Application[UUID]):
         events = [event for aggregate in changed for event in aggregate.collect_events()]
         if not events:
             return 0
-        events.sort(key=lambda event: event.nth)
+        events.sort(key=lambda event: event.recording_order)
         stored = [self.mapper.to_stored_event(event) for event in events]
         folded = self._folded
         try:

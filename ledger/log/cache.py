@@ -8,7 +8,7 @@ glimpse asks nobody, and gets what may be old: enough to decide on where the app
 (ledger.log.unit).
 
 What is kept is what the log holds: read from it, or stored in it and acknowledged.  It is
-never changed and never handed out, only its twins are: neither what a caller decides on its
+never changed and never handed out, only copies of it are: neither what a caller decides on its
 own, nor a save that fails, reaches it.  Nothing older replaces what is newer.
 
 At most AGGREGATES_MAX are kept, those used last.
@@ -52,20 +52,20 @@ class Folded:
         events = self._read({id_: found.version if found else None for (_, id_), found in pairs})
         return [self._followed(key, found, list(events[key[1]])) for key, found in pairs]
 
-    def glimpse(self, key: Key) -> Aggregate:
+    def cached(self, key: Key) -> Aggregate:
         """As it is kept, or as if nothing had happened to it yet; nothing is asked."""
         [found] = self._known([key])
-        return key[0](key[1]) if found is None else found.twin()
+        return key[0](key[1]) if found is None else found.fork()
 
     def keep(self, stored: Iterable[Aggregate]) -> None:
         """These are as they are in the log."""
         with self._lock:
             for aggregate in stored:
-                self._keep((type(aggregate), aggregate.id), aggregate.twin())
+                self._keep((type(aggregate), aggregate.id), aggregate.fork())
 
     def _followed(self, key: Key, found: Aggregate | None, news: list[Any]) -> Aggregate:
         kind, id_ = key
-        aggregate = kind(id_) if found is None else found.twin()
+        aggregate = kind(id_) if found is None else found.fork()
         if news:
             aggregate.follow(news)
             self.keep([aggregate])

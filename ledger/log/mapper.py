@@ -23,7 +23,7 @@ from aggregates.base import NOBODY, About
 
 #: Datetimes and dataclasses in a body are mistakes: they would come back as something else.
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-_BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "nth")
+_BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "recording_order")
 
 
 @dataclass(frozen=True)

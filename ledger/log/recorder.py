@@ -23,7 +23,7 @@ from eventsourcing.persistence import ApplicationRecorder, Notification, StoredE
 from psycopg_pool import ConnectionPool
 
 import sql
-from aggregates.base import Context
+from aggregates.base import EventContext
 from ledger.log.writer import Writer
 
 READ_CONNECTIONS_MAX = 8
@@ -67,7 +67,7 @@ class LedgerRecorder(ApplicationRecorder):
         self,
         stored_events: Sequence[StoredEvent],
         *,
-        context: Context | None = None,
+        context: EventContext | None = None,
         unmoved: Mapping[UUID, int] | None = None,
         **kwargs: Any,  # noqa: ARG002 - the library passes `tracking=None`
     ) -> Sequence[int]:

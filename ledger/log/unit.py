@@ -22,7 +22,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import PersistenceError
 
-from aggregates.base import Actor, Aggregate, Context
+from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation
 from host_agent.shared.ports import PortError
 
@@ -33,16 +33,18 @@ T = TypeVar("T")
 IDS_MAX = 4_096
 
 
-class Store(Protocol):
+class AggregateStore(Protocol):
     """The log, as aggregates see it (ledger.log.application)."""
 
     def load(self, kind: type[A], id: UUID) -> A: ...  # noqa: A002
 
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]: ...
 
-    def glimpse(self, kind: type[A], id: UUID) -> A: ...  # noqa: A002
+    def cached(self, kind: type[A], id: UUID) -> A: ...  # noqa: A002
 
-    def save(self, *aggregates: Aggregate, context: Context, supposed: bool = False) -> int: ...
+    def save(
+        self, *aggregates: Aggregate, context: EventContext, supposed: bool = False
+    ) -> int: ...
 
     def retrying(self, change: Callable[[], T]) -> T: ...
 
@@ -53,7 +55,7 @@ class Unit:
     `supposed`: they are what this process knows of them, be it nothing; the log is not read.
     """
 
-    def __init__(self, store: Store, *, supposed: bool = False) -> None:
+    def __init__(self, store: AggregateStore, *, supposed: bool = False) -> None:
         self._store = store
         self._supposed = supposed
         self.stored = False  # something was
@@ -64,7 +66,7 @@ class Unit:
         key = (kind, _uuid(id))
         if key not in self._loaded:
             expected = self._expected.pop(key, None)
-            found = self._store.glimpse if self._supposed else self._store.load
+            found = self._store.cached if self._supposed else self._store.load
             self._loaded[key] = found(*key) if expected is None else expected
         return self._loaded[key]  # type: ignore[return-value]
 
@@ -87,19 +89,19 @@ class Unit:
 
     def suppose(self, kind: type[A], id: str | UUID) -> A:  # noqa: A002
         """As it was when it was last read here: to guess what to expect, not to decide on."""
-        return self._store.glimpse(kind, _uuid(id))
+        return self._store.cached(kind, _uuid(id))
 
     def add(self, aggregate: Aggregate) -> None:
         self._loaded[type(aggregate), aggregate.id] = aggregate
 
-    def save(self, context: Context) -> int:
+    def save(self, context: EventContext) -> int:
         known = self._loaded.values()
         position = self._store.save(*known, context=context, supposed=self._supposed)
         self.stored = position > 0
         return position
 
 
-def decided(store: Store, change: Callable[[Unit], T]) -> T:
+def decided(store: AggregateStore, change: Callable[[Unit], T]) -> T:
     """Run a load-decide-save function: on what is known here, else on what the log says."""
     unit = Unit(store, supposed=True)
     try:
@@ -121,12 +123,12 @@ def _parsed(text: str) -> UUID:
     return UUID(text)
 
 
-def own_context(operation: Operation) -> Context:
+def own_context(operation: Operation) -> EventContext:
     """Metadata of what the ledger does by itself for an operation: its requester's."""
     started = operation.started
     assert started is not None
     actor = Actor(**{**started.actor, "roles": tuple(started.actor["roles"])})
-    return Context(
+    return EventContext(
         actor=actor,
         request_id=started.request_id,
         cause="dispatcher",
@@ -134,7 +136,7 @@ def own_context(operation: Operation) -> Context:
     )
 
 
-def within(context: Context, operation: Operation) -> Context:
+def within(context: EventContext, operation: Operation) -> EventContext:
     """The caller's metadata, tied to the operation; the request id stays the operation's."""
     assert operation.started is not None
     return replace(context, operation_id=str(operation.id), request_id=operation.started.request_id)

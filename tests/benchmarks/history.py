@@ -150,10 +150,10 @@ def _template() -> Iterator[tuple[Any, ...]]:
 def _rows(*aggregates: Aggregate, ending: bool) -> Iterator[tuple[Any, ...]]:
     streams = {aggregate.id: type(aggregate).__name__ for aggregate in aggregates}
     events = [event for aggregate in aggregates for event in aggregate.collect_events()]
-    for event in sorted(events, key=lambda event: event.nth):
+    for event in sorted(events, key=lambda event: event.recording_order):
         stored, about = _MAPPER.to_stored_event(event), event.about
         yield (
-            event.nth,
+            event.recording_order,
             ending,
             streams[event.originator_id],
             event.originator_version,

@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from aggregates import errors
-from aggregates.base import Actor, Context
+from aggregates.base import Actor, EventContext
 from aggregates.volume import Volume
 from ledger.log.application import Ledger
 from ledger.log.unit import Unit, decided
 
-CONTEXT = Context(actor=Actor(name="test"), request_id="req-1", cause="test")
+CONTEXT = EventContext(actor=Actor(name="test"), request_id="req-1", cause="test")
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from aggregates.base import Actor, Aggregate, Context
+from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation, StepStatus
 from aggregates.volume import Volume
 from ledger.log import cache
 from ledger.log.application import ConflictError, Ledger
 from ledger.log.cache import Folded
 
-CONTEXT = Context(actor=Actor(name="test"), request_id="req-1", cause="test")
+CONTEXT = EventContext(actor=Actor(name="test"), request_id="req-1", cause="test")
 
 
 def hold(ledger: Ledger, volume_id: UUID, attachment_id: str) -> None:
@@ -97,16 +97,16 @@ def test_a_glimpse_asks_nobody_and_what_is_older_replaces_nothing(
     ledger: Ledger, database_url: str
 ) -> None:
     id_ = uuid4()
-    assert ledger.glimpse(Volume, id_).version == 0
+    assert ledger.cached(Volume, id_).version == 0
     hold(ledger, id_, "one")
     older = ledger.load(Volume, id_)
     hold(ledger, id_, "two")
     with closing(Ledger(database_url)) as other:
         hold(other, id_, "three")
-    assert list(ledger.glimpse(Volume, id_).holders) == ["one", "two"]
+    assert list(ledger.cached(Volume, id_).holders) == ["one", "two"]
     ledger.load(Volume, id_)
     ledger._folded.keep([older])
-    assert list(ledger.glimpse(Volume, id_).holders) == ["one", "two", "three"]
+    assert list(ledger.cached(Volume, id_).holders) == ["one", "two", "three"]
 
 
 def test_a_log_that_has_lost_its_end_is_read_anew(ledger: Ledger, database_url: str) -> None:
@@ -159,16 +159,16 @@ def test_a_twin_goes_its_own_way() -> None:
     operation.record(
         Operation.RunStarted, run=1, lane=0, steps=["connect"], undo=False, host="h", epoch=0
     )
-    before, twin = _state(operation), operation.twin()
-    assert _state(twin) == before
+    before, fork = _state(operation), operation.fork()
+    assert _state(fork) == before
     outputs = {"disk": {"path": "/dev/x"}, "device_name": "vdb"}
     result = {"run": 1, "lane": 0, "step": "connect", "undo": False}
-    twin.record(Operation.StepSucceeded, **result, outputs=outputs, took_ms=1)
-    twin.record(Operation.UnwindRequested, reason="why")
-    twin.record(
+    fork.record(Operation.StepSucceeded, **result, outputs=outputs, took_ms=1)
+    fork.record(Operation.UnwindRequested, reason="why")
+    fork.record(
         Operation.RunStarted, run=2, lane=0, steps=["connect"], undo=True, host="i", epoch=1
     )
-    assert twin.history.record(0, "connect", undo=False).status is StepStatus.DONE
+    assert fork.history.record(0, "connect", undo=False).status is StepStatus.DONE
     assert _state(operation) == before
 
 
