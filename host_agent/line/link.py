@@ -40,6 +40,7 @@ from urllib.parse import quote
 
 import structlog
 
+from host_agent.clock import Stopping
 from host_agent.executor import Verdict
 from host_agent.leftovers import Release
 from host_agent.line.client import (
@@ -58,7 +59,6 @@ from host_agent.shared.contract import (
     WireError,
 )
 from host_agent.shared.ports import PortError
-from host_agent.verbs.context import Stopping
 
 #: A changed inventory is sent at most this often.
 INVENTORY_PAUSE_S = 0.2

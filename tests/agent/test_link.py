@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.executor import Executor, Hooks, StopClock
+from host_agent.clock import StopClock
+from host_agent.executor import Executor, Hooks
 from host_agent.leftovers import Leftovers
 from host_agent.line import link
 from host_agent.line.client import LinkSettings
