@@ -11,7 +11,8 @@ from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.engine import Left, pivot_passed, unwinds
+from handlers import engine
+from handlers.engine import Left, pivot_passed
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from handlers.progress import finish, lane_of, plan_of, skip
@@ -85,17 +86,7 @@ def _strays(operation: Operation, book: Book) -> list[Attachment]:
 
 def left(operation: Operation) -> list[Left]:
     """The steps a parked operation has not done, in the order they would be done."""
-    plan, history = plan_of(operation), operation.history
-    undo = unwinds(plan, history)
-    return [
-        Left(lane, step.name, undo)
-        for lanes, stages in (reversed(plan.segments) if undo else plan.segments)
-        for lane in lanes
-        for stage in (reversed(stages) if undo else stages)
-        for step in (reversed(stage.steps) if undo else stage.steps)
-        if not history.record(lane, step.name, undo=undo).resolved
-        and (not undo or (step.undo is not None and history.touched(lane, step.name)))
-    ]
+    return engine.left(plan_of(operation), operation.history)
 
 
 def unlearnt(operation: Operation) -> list[Lane]:

@@ -16,8 +16,9 @@ from typing import Any
 import structlog
 
 from host_agent import config
+from host_agent.clock import StopClock
 from host_agent.config import Settings
-from host_agent.executor import Executor, Hooks, Ports, StopClock
+from host_agent.executor import Executor, Hooks, Ports
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link

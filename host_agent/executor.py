@@ -35,6 +35,7 @@ from typing import Any
 
 import structlog
 
+from host_agent.clock import StopClock, Stopping
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
 from host_agent.shared import masking
@@ -62,7 +63,7 @@ from host_agent.storage.keys import NO_KEYS
 from host_agent.storage.records import Records
 from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs.cinder import wait_until
-from host_agent.verbs.context import RunContext, Stopping, Waits, final, is_missing
+from host_agent.verbs.context import RunContext, Waits, final, is_missing
 from host_agent.watch import RunWatch
 
 #: Finished commands remembered, so that a late duplicate of one is not run again.
@@ -144,20 +145,6 @@ class Hooks:
     progress: Callable[[Command, int, int], None] = _tell_nobody
     guests_changed: Callable[[], None] = _nothing
     dropped: Callable[[], None] = _nothing
-
-
-class StopClock:
-    """The real clock of runs; waiting ends with Stopping when `stop` is set."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def wait(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
-            raise Stopping
 
 
 class Executor:

@@ -23,6 +23,12 @@ from host_agent.shared.settings import Must, Positive, Seconds, Source
 
 SOURCE = Source("LEDGER_", Path("/etc/attachment-ledger/ledger.toml"))
 
+#: The largest page of any list of the API; the settings may only lower it.
+PAGE_ITEMS_MAX = 1000
+
+PageItems = Annotated[
+    int, Must(range(1, PAGE_ITEMS_MAX + 1).__contains__, f"from 1 to {PAGE_ITEMS_MAX}")
+]
 Port = Annotated[int, Must(range(65536).__contains__, "from 0 to 65535")]
 
 
@@ -84,8 +90,8 @@ class Limits:
     """The bounds of one process."""
 
     request_body_bytes_max: Positive = 1024 * 1024
-    page_items_default: Positive = 100
-    page_items_max: Positive = 1000
+    page_items_default: PageItems = 100
+    page_items_max: PageItems = PAGE_ITEMS_MAX
     streams_max: Positive = 20_000  # agents and readers of the event feed together
     dispatcher_concurrency_max: Positive = 16  # steps in the service at once, a thread each
 

@@ -23,7 +23,7 @@ from projections.catalog import ALL
 from projections.detached import DetachedError
 from projections.tables import prepare
 
-PAGE_MAX = 1_000
+PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
 POOL_CONNECTIONS_MAX = 8
 POOL_WAIT_S = 10.0
 #: How often a query is sent that meets a lost connection; all may be sent twice.

@@ -28,6 +28,7 @@ while the executor's queue is full, and each worker holds one report.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -39,15 +40,16 @@ from urllib.parse import quote
 
 import structlog
 
+from host_agent.clock import Stopping
 from host_agent.executor import Verdict
 from host_agent.leftovers import Release
 from host_agent.line.client import (
     REQUEST_S,
-    Backoff,
     LedgerClient,
     LinkError,
     LinkSettings,
 )
+from host_agent.shared.backoff import Backoff
 from host_agent.shared.contract import (
     Command,
     ErrorKind,
@@ -57,7 +59,6 @@ from host_agent.shared.contract import (
     WireError,
 )
 from host_agent.shared.ports import PortError
-from host_agent.verbs.context import Stopping
 
 #: A changed inventory is sent at most this often.
 INVENTORY_PAUSE_S = 0.2
@@ -344,7 +345,8 @@ class Link:
         return self._ledger.call(method, path, body, timeout_s)
 
     def _backoff(self) -> Backoff:
-        return Backoff(self._settings.backoff_first_s, self._settings.backoff_max_s)
+        first_s, max_s = self._settings.backoff_first_s, self._settings.backoff_max_s
+        return Backoff(first_s, max_s, random.random)
 
     def _pause(self, error: LinkError, backoff: Backoff) -> None:
         if self._closing.is_set():

@@ -7,8 +7,9 @@ what they find into the errors that the verbs share.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from host_agent.clock import Clock
 from host_agent.shared.contract import ErrorKind, Lane
 from host_agent.shared.ports import (
     AttachmentView,
@@ -25,19 +26,6 @@ from host_agent.shared.ports import (
 from host_agent.storage import connection
 from host_agent.storage.keys import NO_KEYS
 from host_agent.storage.records import Records
-
-
-class Stopping(Exception):  # noqa: N818 - not an error: the agent was asked to stop
-    """The agent stops: leave the run where it is, without a report."""
-
-
-class Clock(Protocol):
-    """Time for verbs: seconds of a monotonic clock."""
-
-    def now(self) -> float: ...
-
-    def wait(self, seconds: float) -> None:
-        """Return after `seconds`; raises Stopping as soon as the agent stops."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from ledger.api.call import Call, answer
+from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import (
     Attachments,
@@ -16,7 +17,7 @@ from ledger.api.schemas import (
     NoQuery,
     SpanShown,
 )
-from ledger.api.scope import page_limit, refuse_foreign_server, sees_server
+from ledger.api.scope import refuse_foreign_server, sees_server
 
 Row = dict[str, Any]
 

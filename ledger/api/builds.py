@@ -20,6 +20,7 @@ from host_agent.shared.definition import Machine
 from ledger.api import accepting
 from ledger.api.actions import begun, destination
 from ledger.api.call import Call, answer
+from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError
 from ledger.api.schemas_servers import (
     Build,
@@ -30,7 +31,6 @@ from ledger.api.schemas_servers import (
     RefreshesBegun,
     Started,
 )
-from ledger.api.scope import page_limit
 from ledger.api.servers import server_row
 from ledger.requests import Fleet
 

@@ -17,6 +17,7 @@ from ledger.api.attachments import attachment_row
 from ledger.api.call import Call, answer
 from ledger.api.hosts import host_row
 from ledger.api.operations import operation_row
+from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import (
     CheckpointShown,
@@ -28,7 +29,6 @@ from ledger.api.schemas import (
     Order,
     StreamQuery,
 )
-from ledger.api.scope import page_limit
 from ledger.api.servers import server_row
 from ledger.wakeups import ANY_EVENT
 from projections.detached import DetachedError

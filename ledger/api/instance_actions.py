@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -17,9 +16,9 @@ from aggregates.operation import Operation, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer
 from ledger.api.migrations import instant, moment
+from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.servers import server_row
-from ledger.api.versions import base
 
 #: Events of the log that are read for one action.
 EVENTS_MAX = 1000
@@ -50,7 +49,7 @@ async def instance_actions(call: Call) -> web.StreamResponse:
         rows = await call.components.queries.operations_of_server(server_id)
         return answer({"instanceActions": [_shown(call, row) for row in rows]})
     _refuse_unknown(call, query)
-    limit = _limit(call, query)
+    limit = nova_limit(call)
     rows = await call.components.queries.operations_of_server(
         server_id,
         since=moment(query, "changes-since"),
@@ -60,9 +59,7 @@ async def instance_actions(call: Call) -> web.StreamResponse:
     )
     shown: Row = {"instanceActions": [_shown(call, row) for row in rows[:limit]]}
     if len(rows) > limit:
-        again = urlencode({**query, "marker": rows[limit - 1]["request_id"]})
-        href = f"{base(call)}{call.request.path}?{again}"
-        shown["links"] = [{"rel": "next", "href": href}]
+        shown["links"] = next_page(call, rows[limit - 1]["request_id"])
     return answer(shown)
 
 
@@ -94,13 +91,6 @@ def _refuse_unknown(call: Call, query: Row) -> None:
     for name in query:
         if name not in known:
             raise ApiError(400, "invalid", unexpected(name))
-
-
-def _limit(call: Call, query: Row) -> int:
-    text, most = query.get("limit", "0"), call.components.settings.limits.page_items_max
-    if not (text.isascii() and text.isdigit() and len(text) < 10):  # noqa: PLR2004
-        raise ApiError(400, "invalid", f"Invalid input for query parameters limit: {text[:100]}.")
-    return min(int(text) or most, most - 1)
 
 
 async def _position_of(call: Call, server_id: str, query: Row) -> int | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -19,15 +18,17 @@ from aggregates.errors import OperatorActError
 from aggregates.operation import OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer, canonical
+from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import ForceCompleteBody
 from ledger.api.servers import server_row
 from ledger.api.versions import base
+from ledger.config import PAGE_ITEMS_MAX
 
 TYPES = {"live_migrate": "live-migration", "resize": "resize", "evacuate": "evacuation"}
 IN_PROGRESS = frozenset({"preparing", "running", "post-migrating"})
 #: A list looks at so many of the newest, whatever its filters let through.
-ROWS_READ_MAX = 1000
+ROWS_READ_MAX = PAGE_ITEMS_MAX + 1
 
 _FILTERS = frozenset(
     {"status", "host", "instance_uuid", "source_compute", "migration_type", "hidden"}
@@ -44,7 +45,7 @@ async def migrations(call: Call) -> web.StreamResponse:
     if paged:
         _refuse_unknown(call, query)
     wanted = _matching(query) if paged else _matching(_without_times(query))
-    limit = _limit(call, query) if paged else ROWS_READ_MAX
+    limit = nova_limit(call) if paged else ROWS_READ_MAX
     before = await _position_of(call, query["marker"]) if paged and "marker" in query else None
     server_id = query.get("instance_uuid")
     rows: list[Row] = []
@@ -55,9 +56,7 @@ async def migrations(call: Call) -> web.StreamResponse:
     found = [row for row in rows if wanted(row)]
     shown: Row = {"migrations": [_listed(call, row) for row in found[:limit]]}
     if paged and len(found) > limit:
-        again = urlencode({**query, "marker": str(found[limit - 1]["operation_id"])})
-        href = f"{base(call)}{call.request.path}?{again}"
-        shown["migrations_links"] = [{"rel": "next", "href": href}]
+        shown["migrations_links"] = next_page(call, found[limit - 1]["operation_id"])
     return answer(shown)
 
 
@@ -222,13 +221,6 @@ def moment(query: Row, name: str) -> datetime | None:
         wanted = f"Invalid input for query parameters {name}. Value: {text[:100]}. "
         raise ApiError(400, "invalid", wanted + "A date and time is wanted.") from None
     return given if given.tzinfo else given.replace(tzinfo=UTC)
-
-
-def _limit(call: Call, query: Row) -> int:
-    text, most = query.get("limit", "0"), call.components.settings.limits.page_items_max
-    if not (text.isascii() and text.isdigit() and len(text) < 10):  # noqa: PLR2004
-        raise ApiError(400, "invalid", f"Invalid input for query parameters limit: {text[:100]}.")
-    return min(int(text) or most, most)
 
 
 async def _position_of(call: Call, marker: str) -> int:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from aggregates.operation import SERVER, OperationState, side_of
 from ledger.api.call import Call, answer
+from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import (
     OperationAct,
@@ -22,7 +23,7 @@ from ledger.api.schemas import (
     SkipStep,
     StepShown,
 )
-from ledger.api.scope import page_limit, refuse_foreign_server
+from ledger.api.scope import refuse_foreign_server
 from ledger.wakeups import ended_key
 
 _NO_OPERATION = "Operation {} could not be found."

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from ledger.api.schemas import PAGE_ITEMS_MAX, Asked, HostName, Id, Shown
+from ledger.api.schemas import Asked, HostName, Id, Shown
+from ledger.config import PAGE_ITEMS_MAX
 
 #: S1's tags as Nova has them, on one line.
 TAG = r"^[^,/\t\n\r]{1,60}$"

@@ -6,12 +6,6 @@ from ledger.api.call import Call
 from ledger.api.problem import ApiError, not_found
 
 
-def page_limit(call: Call, asked: int | None) -> int:
-    """The page size: what was asked for, within the settings."""
-    limits = call.components.settings.limits
-    return min(asked or limits.page_items_default, limits.page_items_max)
-
-
 async def sees_server(call: Call, server_id: str) -> bool:
     """Whether this server exists for the caller."""
     if call.identity.everywhere:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlencode
 
 from aiohttp import web
 
 from ledger.api import microversions, server_state
 from ledger.api.call import Call, answer, canonical
+from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
 
@@ -75,7 +75,7 @@ def seen(call: Call, server_id: str, row: Row | None) -> Row:
 
 async def _page(call: Call) -> tuple[list[Row], bool]:
     """The rows of this page, and whether there may be more."""
-    limit = _limit(call)
+    limit = nova_limit(call)
     page: list[Row] = []
     async for row in _matching(call, limit):
         page.append(row)
@@ -99,21 +99,6 @@ async def _matching(call: Call, limit: int) -> AsyncIterator[Row]:
         if len(rows) <= limit:
             return
         marker = str(rows[-1]["server_id"])
-
-
-def _limit(call: Call) -> int:
-    limits = call.components.settings.limits
-    given = call.request.query.get("limit")
-    if given is None:
-        return limits.page_items_max
-    if not (given.isascii() and given.isdigit() and len(given) < 10):  # noqa: PLR2004
-        raise ApiError(
-            400,
-            "invalid",
-            f"Invalid input for query parameters limit. Value: {given[:100]}. "
-            f"'{given[:100]}' does not match '^[0-9]*$'",
-        )
-    return min(int(given) or limits.page_items_max, limits.page_items_max)
 
 
 async def _marker(call: Call) -> str | None:
@@ -146,9 +131,7 @@ def _project(call: Call) -> str | None:
 def _listed(call: Call, page: list[Row], more: bool) -> Row:
     listed: Row = {"servers": page}
     if more:
-        query = urlencode({**call.request.query, "marker": page[-1]["id"]})
-        href = f"{base(call)}{call.request.path}?{query}"
-        listed["servers_links"] = [{"rel": "next", "href": href}]
+        listed["servers_links"] = next_page(call, page[-1]["id"])
     return listed
 
 

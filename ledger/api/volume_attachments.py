@@ -26,6 +26,7 @@ from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from host_agent.shared.ports import PortError
 from ledger.api import accepting, microversions
 from ledger.api.call import Call, answer
+from ledger.api.paging import nova_limit, nova_number
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
 from ledger.api.servers import named_server, seen, server_row
@@ -127,22 +128,10 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
 
 
 def _paging(call: Call) -> tuple[int, int]:
-    query, most = call.request.query, call.components.settings.limits.page_items_max
-    for name in query:
+    for name in call.request.query:
         if name not in {"limit", "offset"} and call.version >= microversions.QUERY_STRICT:
             raise ApiError(400, "invalid", unexpected(name))
-    numbers = {}
-    for name in ("limit", "offset"):
-        text = query.get(name, "0")
-        if not (text.isascii() and text.isdigit() and len(text) < 10):  # noqa: PLR2004
-            raise ApiError(
-                400,
-                "invalid",
-                f"Invalid input for query parameters {name}. Value: {text[:100]}. "
-                f"'{text[:100]}' does not match '^[0-9]*$'",
-            )
-        numbers[name] = int(text)
-    return min(numbers["limit"] or most, most), numbers["offset"]
+    return nova_limit(call), nova_number(call, "offset")
 
 
 def _volume_id(call: Call, server_id: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.executor import StopClock
+from host_agent.clock import StopClock
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks
 from host_agent.shared.contract import Lane, Registration

@@ -99,6 +99,7 @@ def test_flags_win_over_environment_over_file_over_defaults(file: Path) -> None:
         ("host_down_after_s = 0", "host_down_after_s: is 0, expected a number above 0"),
         ("[cinder]\nconnect_timeout_s = 'long'", "cinder.connect_timeout_s: expected a number"),
         ("auth = 'king'", "auth: expected one of noauth, tokens"),
+        ("[limits]\npage_items_max = 1001", "is 1001, expected a whole number from 1 to 1000"),
         ("[limits]\npage_items_max = 5", "'page_items_default' is above 'page_items_max'"),
     ],
 )

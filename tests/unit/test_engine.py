@@ -9,7 +9,7 @@ import pytest
 
 from aggregates.operation import SERVER, Operation, Outcome
 from handlers import progress
-from handlers.engine import Finish, Park, Run, Start, Wait, Work, decide
+from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
 from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Side, Stage, Step
 from host_agent.shared.contract import GuestOrder, Lane, Verb
@@ -85,6 +85,28 @@ def test_a_new_operation_starts_its_first_stage() -> None:
     op, plan = operation()
     run = Run(lane=0, steps=("reserve", "bind"), undo=False, place=Place.LEDGER)
     assert decide(plan, op.history, NOW) == Start((run,))
+
+
+@pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize("flow", sorted(FLOWS))
+def test_what_is_left_is_what_will_be_done_in_that_order(flow: str, failing: bool) -> None:
+    """Forward to the end; or, after a failure of the first host step, back to the beginning."""
+    op, plan = operation(flow)
+    done: list[Left] = []
+    foreseen = left(plan, op.history)
+    while isinstance(decision := decide(plan, op.history, NOW), Start):
+        for run in decision.runs:
+            start(op, run)
+            for step in run.steps:
+                if failing and run.place is not Place.LEDGER and run.lane == 0:
+                    failing = False
+                    end(op, Operation.StepFailed, run.lane)
+                    done, foreseen = [], left(plan, op.history)
+                    break
+                end(op, Operation.StepSucceeded, run.lane)
+                done.append(Left(run.lane, step, run.undo))
+    assert done == [] if isinstance(decision, Park) else done == foreseen
+    assert left(plan, op.history) == (foreseen if isinstance(decision, Park) else [])
 
 
 def test_an_active_run_of_the_ledger_is_work_and_of_a_host_is_waiting() -> None:

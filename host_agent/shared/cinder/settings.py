@@ -16,8 +16,8 @@ _SCOPE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backoff:
-    """How a call is tried again: delays double from first to max, each +-50 %."""
+class RetryLimits:
+    """How a call is tried again; the waits are `host_agent.shared.backoff`'s."""
 
     attempts_max: Positive = 5
     delay_first_s: Seconds = 0.5
@@ -48,7 +48,7 @@ class CinderSettings:
     read_timeout_s: Seconds = 120.0  # an update waits for the backend
     cacert: str | None = None
     insecure: bool = False
-    backoff: Backoff = Backoff()
+    backoff: RetryLimits = RetryLimits()
 
     def in_project(self, project_id: str) -> CinderSettings:
         """The same user in another project: what it creates there belongs to that project."""
