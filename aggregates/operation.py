@@ -107,8 +107,8 @@ class History:
         known = self.record(lane, step, undo=undo)
         self.records[lane, step, undo] = replace(known, **news)
 
-    def twin(self) -> History:
-        """An equal one that goes its own way; see Aggregate.twin."""
+    def copy(self) -> History:
+        """For Aggregate.copy."""
         return replace(self, records=self.records.copy(), active=self.active.copy())
 
     def next_step(self, run: ActiveRun) -> str:
@@ -128,7 +128,7 @@ class History:
 
 @dataclass
 class ReadPlan:
-    """`started.plan` as handlers read it: once, for all twins.  It is no state of its own."""
+    """`started.plan` as handlers read it: once, for all copies.  It is no state of its own."""
 
     value: Any = field(default=None, compare=False)
 
@@ -282,11 +282,11 @@ class Operation(Aggregate):
         self._new_steps: frozenset[str] = frozenset()  # that work on the lanes' new side
         self._run_hosts: list[str | None] = [None]  # by run number; there is no run 0
 
-    def twin(self) -> Self:
-        twin = super().twin()
-        twin.lanes = [lane.copy() for lane in self.lanes]
-        twin.history = self.history.twin()
-        return twin
+    def copy(self) -> Self:
+        made = super().copy()
+        made.lanes = [lane.copy() for lane in self.lanes]
+        made.history = self.history.copy()
+        return made
 
     def about(self) -> About:
         lane, host = self._subject

@@ -1,7 +1,7 @@
 """What moves operations on: reports of hosts, acts of operators, the ledger's own steps.
 
 As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
-one transaction: load, decide, save (ledger.unit.decided).
+one transaction: load, decide, save (ledger.log.unit.run_optimistically).
 
 `perform` is the only place where the service itself acts on the world, and it
 records the result of the effect, never the effect's absence: what a crash leaves
@@ -11,7 +11,7 @@ is an intent without result, which the next dispatcher does again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -20,7 +20,7 @@ import structlog
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Aggregate, Context
+from aggregates.base import Context
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
@@ -32,7 +32,7 @@ from host_agent.shared.contract import ErrorKind, Registration, Report, StepErro
 from host_agent.shared.ports import Cinder, OldCinder, PortError
 from ledger.effects import EFFECTS, World
 from ledger.log.application import ConflictError
-from ledger.log.unit import Store, Unit, decided, own_context, within
+from ledger.log.unit import Store, Unit, own_context, run_optimistically, within
 
 _log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class Service:
         def change(unit: Unit) -> tuple[Taken, int]:
             return _showed(name, said, unit), unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def unchanged(self, asked: Sequence[tuple[str, Registration]]) -> list[Taken | None]:
         """Registrations that say nothing new, all of them read at once.
@@ -86,13 +86,14 @@ class Service:
         None: that one is to be registered by itself.
         """
         unit = Unit(self._store)
-        unit.fetch(Host, (str(host_uuid(name)) for name, _ in asked))
-        unit.fetch(Instance, (guest.server_id for _, said in asked for guest in said.guests))
+        guests = {guest.server_id for _, said in asked for guest in said.guests}
+        hosts = {host_uuid(name) for name, _ in asked}
+        unit.read([*((Host, id_) for id_ in hosts), *((Instance, id_) for id_ in guests)])
         known: list[Taken | None] = []
         for name, said in asked:
             shown = _showed(name, said, unit)
-            guests = [unit.get(Instance, guest.server_id) for guest in said.guests]
-            known.append(None if any(each.unsaved for each in (shown.host, *guests)) else shown)
+            its = [unit.get(Instance, guest.server_id) for guest in said.guests]
+            known.append(None if any(each.unsaved for each in (shown.host, *its)) else shown)
         return known
 
     def lost_guest(self, server_id: str, host: str, context: Context) -> int:
@@ -111,7 +112,7 @@ class Service:
                 )
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def report(self, name: str, said: Report, context: Context) -> tuple[bool, int]:
         """Take the result of one step; whether the run goes on, and the last position.
@@ -121,21 +122,23 @@ class Service:
         host would report it for ever.  Raises StaleEpochError, StaleReportError.
         """
         try:
-            return decided(self._store, lambda unit: self._report(unit, name, said, context))
+            return run_optimistically(
+                self._store, lambda unit: self._report(unit, name, said, context)
+            )
         except errors.IllegalTransitionError as refusal:
             _log.warning("report_contradicts", step=said.step, operation=said.operation_id)
             why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
             failed = replace(said, outputs={}, error=why)
-            return decided(self._store, lambda unit: self._report(unit, name, failed, context))
+            return run_optimistically(
+                self._store, lambda unit: self._report(unit, name, failed, context)
+            )
 
     def _report(self, unit: Unit, name: str, said: Report, context: Context) -> tuple[bool, int]:
-        unit.expect(_concerned_by(name, said, unit))
         unit.get(Host, host_uuid(name)).check_epoch(said.epoch)
         operation = unit.get(Operation, said.operation_id)
         if operation.is_known(said.run, name, said.step):
             return operation.is_active(said.run), 0
         run = operation.active_run(said.run, name, said.step)
-        unit.expect(progress.concerned(operation, said.run))
         if said.error is None:
             progress.succeeded(operation, run, said.outputs, said.took_ms, unit)
         else:
@@ -153,7 +156,7 @@ class Service:
             unit.get(Host, host_uuid(name)).fence(reason, evidence)
             return unit.save(context)
 
-        position = decided(self._store, fence)
+        position = run_optimistically(self._store, fence)
         for operation_id in open_operations:
             position = max(position, self._fail_runs(operation_id, name, context))
         return position
@@ -165,7 +168,7 @@ class Service:
             unit.get(Host, host_uuid(name)).unfence(reason)
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def _fail_runs(self, operation_id: str, host: str, context: Context) -> int:
         def change(unit: Unit) -> int:
@@ -174,7 +177,7 @@ class Service:
                 progress.settle(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def others(self, host: str, volume_id: str, attachment_id: str) -> list[str]:
         """Servers that have a volume connected on a host by other attachments (S3).
@@ -233,7 +236,7 @@ class Service:
             progress.settle(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     # ----------------------------------------------------------- dispatcher
 
@@ -257,7 +260,6 @@ class Service:
     def _advance(self, operation_id: str) -> tuple[Work | Wait | None, int]:
         """Do the next thing.  What is to be done after it, if that is known, and the position."""
         unit = Unit(self._store)
-        unit.expect(_concerned_by_runs(operation_id, unit))
         operation = unit.get(Operation, operation_id)
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
@@ -277,7 +279,6 @@ class Service:
         step = operation.history.next_step(run)
         verb = progress.verb_of(operation, run)
         lane = progress.lane_of(operation, run.lane, step)
-        unit.expect(progress.concerned(operation, run.number))
         earlier = operation.history.record(run.lane, step, undo=run.undo).error
         world = World(
             cinder=self._cinder,
@@ -299,9 +300,6 @@ class Service:
         took_ms = int((time.monotonic() - began) * 1000)
 
         def record(fresh: Unit) -> tuple[Work | Wait | None, int]:
-            made = [(Attachment, outputs["attachment_id"])] if "attachment_id" in outputs else []
-            concerned = progress.concerned(operation, run.number)
-            fresh.expect([(Operation, operation.id), *made, *concerned])
             again = fresh.get(Operation, operation.id)
             try:
                 active = again.active_run(run.number, None, step)
@@ -314,7 +312,7 @@ class Service:
             decision = progress.settle(again, fresh, self._clock())
             return decision, fresh.save(own_context(again))
 
-        return decided(self._store, record)
+        return run_optimistically(self._store, record)
 
     def _save_or_leave(
         self, unit: Unit, operation: Operation, decision: Work | Wait
@@ -325,30 +323,10 @@ class Service:
             return None, 0  # somebody decided the same, or better; the next call sees it
 
 
-def _concerned_by_runs(
-    operation_id: str, unit: Unit
-) -> Iterator[tuple[type[Aggregate], str | UUID]]:
-    """What an operation will ask for, by what is known of it."""
-    yield Operation, operation_id
-    guess = unit.suppose(Operation, operation_id)
-    for run in guess.history.active.values():
-        yield from progress.concerned(guess, run.number)
-
-
-def _concerned_by(
-    name: str, said: Report, unit: Unit
-) -> Iterator[tuple[type[Aggregate], str | UUID]]:
-    """What a report will ask for, by what is known of its operation."""
-    yield Host, host_uuid(name)
-    yield Operation, said.operation_id
-    yield from progress.concerned(unit.suppose(Operation, said.operation_id), said.run)
-
-
 def _showed(name: str, said: Registration, unit: Unit) -> Taken:
     """Take what an agent says of itself and of its guests."""
     host = unit.get(Host, host_uuid(name))
     host.register(name, said.service_version, said.capabilities)
-    unit.fetch(Instance, (guest.server_id for guest in said.guests))
     again = False
     for guest in said.guests:
         looked = unit.get(Instance, guest.server_id).observe(

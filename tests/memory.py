@@ -17,8 +17,8 @@ from aggregates.base import Aggregate, Context
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
-from ledger.log.cache import Folded
-from ledger.log.mapper import LedgerMapper
+from ledger.log.cache import AggregateCache
+from ledger.log.mapper import JSONBody, LedgerMapper
 
 A = TypeVar("A", bound=Aggregate)
 T = TypeVar("T")
@@ -89,8 +89,8 @@ class MemoryStore:
     def __init__(self, trouble: Callable[[], Trouble]) -> None:
         self.streams: dict[UUID, list[Any]] = {}
         self.log: list[tuple[Any, Context]] = []
-        self._mapper = LedgerMapper()
-        self._folded = Folded(self._events_after)
+        self._mapper = LedgerMapper(JSONBody())
+        self._cache = AggregateCache(self._events_after)
         self._trouble = trouble
         #: Called once, between a decision and its save: somebody else was faster.
         self.before_save: Callable[[], object] | None = None
@@ -100,14 +100,14 @@ class MemoryStore:
         return aggregate  # type: ignore[no-any-return]
 
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
-        loaded = self._folded.load(wanted)
+        loaded = self._cache.load(wanted)
         for (kind, id_), aggregate in zip(wanted, loaded, strict=True):
             anew = kind.evolve(id_, self._events_after({id_: None})[id_])
             assert vars(aggregate) == vars(anew), "what is kept is what the log says"
         return loaded
 
-    def glimpse(self, kind: type[A], id: UUID) -> A:  # noqa: A002
-        aggregate = self._folded.glimpse((kind, id))
+    def cached(self, kind: type[A], id: UUID) -> A:  # noqa: A002
+        aggregate = self._cache.cached((kind, id))
         then = kind.evolve(id, self._events_after({id: None})[id][: aggregate.version])
         assert vars(aggregate) == vars(then), "it was so in the log"
         return aggregate  # type: ignore[return-value]
@@ -120,13 +120,11 @@ class MemoryStore:
             for id_, version in versions.items()
         }
 
-    def save(self, *aggregates: Aggregate, context: Context, supposed: bool = False) -> int:
+    def save(self, *aggregates: Aggregate, context: Context) -> int:
         changed = [each for each in aggregates if each.unsaved]
-        relied_on = [
-            each for each in aggregates if (supposed or each.RELIED_ON) and not each.unsaved
-        ]
+        relied_on = [each for each in aggregates if not each.unsaved]
         events = [event for aggregate in changed for event in aggregate.collect_events()]
-        events.sort(key=lambda event: event.nth)
+        events.sort(key=lambda event: event.recording_order)
         if not events:
             return 0
         if (faster := self.before_save) is not None:
@@ -154,7 +152,7 @@ class MemoryStore:
 
     def keep(self, stored: list[Aggregate]) -> None:
         """Remember them (a process that has stored nothing of late knows less)."""
-        self._folded.keep(stored)
+        self._cache.keep(stored)
 
     def retrying(self, change: Callable[[], T]) -> T:
         for _ in range(5):

@@ -121,7 +121,7 @@ class Append:
 def encode(
     events: Sequence[StoredEvent],
     context: Context | None,
-    unmoved: Mapping[uuid.UUID, int] = _NOTHING,
+    relied_on: Mapping[uuid.UUID, int] = _NOTHING,
 ) -> Append:
     """The append in the form the database takes.
 
@@ -155,7 +155,7 @@ def encode(
         )
         rows.append(b"".join(fields))
     writes = frozenset(streams)
-    for stream, version in unmoved.items():
+    for stream, version in relied_on.items():
         if stream not in writes:
             streams[stream] = binary.uuid(stream) + binary.int8(version)
     return Append(streams, rows, writes)
@@ -203,7 +203,6 @@ class Writer:
         self._close_deadline = float("inf")
         self._connection: psycopg.Connection[Any] | None = None
         self.lost = 0  # connections
-        self.appended = threading.Condition()  # notified after each batch
         self.append_seconds = Tally(SECONDS)  # from the call to the answer
         self.batch_appends = Tally(SIZES)
         self.batch_events = Tally(SIZES)
@@ -212,11 +211,11 @@ class Writer:
         self,
         events: Sequence[StoredEvent],
         context: Context | None = None,
-        unmoved: Mapping[uuid.UUID, int] = _NOTHING,
+        relied_on: Mapping[uuid.UUID, int] = _NOTHING,
     ) -> list[int]:
         """Store the events, all or none, and return their positions, when they are durable.
 
-        `unmoved` are streams that only have to stay as they are, by the version of each.
+        `relied_on` are streams that only have to stay as they are, by the version of each.
         Raises the library's IntegrityError if one of them is not at it, or a stream not at
         the version before the first given; DatabaseError if the database refuses something
         in the events, UnknownOutcomeError or OperationalError after APPEND_DEADLINE_S; for
@@ -224,7 +223,7 @@ class Writer:
         """
         if not 1 <= len(events) <= APPEND_EVENTS_MAX:
             raise ProgrammingError(f"an append has 1 to {APPEND_EVENTS_MAX} events")
-        mine = encode(events, context, unmoved)
+        mine = encode(events, context, relied_on)
         leads = self._join(mine)
         try:
             if not leads:
@@ -288,8 +287,6 @@ class Writer:
                     append.refused(UnknownOutcomeError(str(UnknownOutcomeError.__doc__)))
             self._wake([append for append in batch if append is not mine])
         self._count(batch)
-        with self.appended:
-            self.appended.notify_all()
 
     def _wake(self, answered: list[Append]) -> None:
         """Wake the first; each wakes the next."""
