@@ -54,7 +54,7 @@ class Actor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
+class EventContext:
     """Why events are recorded: stored as metadata beside each of them.
 
     `cause` says what led to the change in a word or two: "api", "report",
@@ -148,14 +148,14 @@ class Aggregate(ABC):
             self._advance(event)
         return self
 
-    def copy(self) -> Self:
+    def fork(self) -> Self:
         """An equal aggregate; what is recorded on one is not seen on the other.
 
         Containers are copied, their elements are shared: a subclass whose `apply` changes an
         element in place, instead of replacing it, copies it here as well.
         """
-        made = object.__new__(type(self))
-        state = made.__dict__
+        fork = object.__new__(type(self))
+        state = fork.__dict__
         for name, value in self.__dict__.items():
             state[name] = value.copy() if type(value) in _CONTAINERS else value
-        return made
+        return fork

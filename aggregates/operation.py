@@ -70,7 +70,7 @@ class StepRecord:
     run: int = 0  # the run that brought this status
 
     @property
-    def settled(self) -> bool:
+    def resolved(self) -> bool:
         return self.status in {StepStatus.DONE, StepStatus.SKIPPED}
 
 
@@ -107,14 +107,14 @@ class History:
         known = self.record(lane, step, undo=undo)
         self.records[lane, step, undo] = replace(known, **news)
 
-    def copy(self) -> History:
-        """For Aggregate.copy."""
+    def fork(self) -> History:
+        """A copy to decide on; see Aggregate.fork."""
         return replace(self, records=self.records.copy(), active=self.active.copy())
 
     def next_step(self, run: ActiveRun) -> str:
         """The step whose result the run owes next."""
         return next(
-            step for step in run.steps if not self.record(run.lane, step, undo=run.undo).settled
+            step for step in run.steps if not self.record(run.lane, step, undo=run.undo).resolved
         )
 
     def touched(self, lane: int, step: str) -> bool:
@@ -128,7 +128,7 @@ class History:
 
 @dataclass
 class ReadPlan:
-    """`started.plan` as handlers read it: once, for all copies.  It is no state of its own."""
+    """`started.plan` as handlers read it: once, for all its forks.  It is no state of its own."""
 
     value: Any = field(default=None, compare=False)
 
@@ -282,11 +282,11 @@ class Operation(Aggregate):
         self._new_steps: frozenset[str] = frozenset()  # that work on the lanes' new side
         self._run_hosts: list[str | None] = [None]  # by run number; there is no run 0
 
-    def copy(self) -> Self:
-        made = super().copy()
-        made.lanes = [lane.copy() for lane in self.lanes]
-        made.history = self.history.copy()
-        return made
+    def fork(self) -> Self:
+        fork = super().fork()
+        fork.lanes = [lane.copy() for lane in self.lanes]
+        fork.history = self.history.fork()
+        return fork
 
     def about(self) -> About:
         lane, host = self._subject

@@ -38,7 +38,7 @@ _STARTS = frozenset({"start", "unshelve", "reboot"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Act:
+class ActOnServer:
     """What is asked for: a flow, and what only some of them need.
 
     `running`: whether the guest shall run afterwards; None: as it does now.
@@ -65,7 +65,7 @@ _HERE = {Place.HOST: Need.ANSWERS}
 
 
 @dataclass(frozen=True)
-class Rule:
+class ActionRule:
     """What must be so; `action` is what Nova calls it in its messages."""
 
     action: str
@@ -81,41 +81,43 @@ def _states(*states: VmState) -> frozenset[VmState]:
     return frozenset(states)
 
 
-RULES: dict[str, Rule] = {
-    "live_migrate": Rule(
+RULES: dict[str, ActionRule] = {
+    "live_migrate": ActionRule(
         "os-migrateLive", _states(S.ACTIVE, S.PAUSED), moves=True, destination=True
     ),
-    "resize": Rule("resize", _states(S.ACTIVE, S.STOPPED), moves=True, destination=True),
-    "confirm_resize": Rule("confirmResize", _states(S.RESIZED), needs={Place.SOURCE: Need.EITHER}),
-    "revert_resize": Rule(
+    "resize": ActionRule("resize", _states(S.ACTIVE, S.STOPPED), moves=True, destination=True),
+    "confirm_resize": ActionRule(
+        "confirmResize", _states(S.RESIZED), needs={Place.SOURCE: Need.EITHER}
+    ),
+    "revert_resize": ActionRule(
         "revertResize",
         _states(S.RESIZED),
         needs={Place.SOURCE: Need.ANSWERS, Place.DESTINATION: Need.EITHER},
     ),
-    "evacuate": Rule(
+    "evacuate": ActionRule(
         "evacuate",
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
         needs={Place.SOURCE: Need.FENCED},
         moves=True,
         destination=True,
     ),
-    "shelve": Rule("shelve", _states(S.ACTIVE, S.PAUSED, S.STOPPED), moves=True),
-    "unshelve": Rule(
+    "shelve": ActionRule("shelve", _states(S.ACTIVE, S.PAUSED, S.STOPPED), moves=True),
+    "unshelve": ActionRule(
         "unshelve", _states(S.SHELVED_OFFLOADED), needs={}, root=True, destination=True
     ),
-    "start": Rule("start", _states(S.STOPPED), root=True, volumes=False),
-    "stop": Rule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), volumes=False),
-    "pause": Rule("pause", _states(S.ACTIVE), volumes=False),
-    "unpause": Rule("unpause", _states(S.PAUSED), volumes=False),
-    "reboot": Rule(
+    "start": ActionRule("start", _states(S.STOPPED), root=True, volumes=False),
+    "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), volumes=False),
+    "pause": ActionRule("pause", _states(S.ACTIVE), volumes=False),
+    "unpause": ActionRule("unpause", _states(S.PAUSED), volumes=False),
+    "reboot": ActionRule(
         "reboot",
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
         root=True,
         volumes=False,
     ),
-    "rebuild": Rule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
-    "refresh": Rule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
-    "convert": Rule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
+    "rebuild": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
+    "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
+    "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
 }
 
 
@@ -127,7 +129,7 @@ class Hosts:
     contact: Callable[[str], Contact]
 
 
-def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
+def act(request: ActOnServer, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
     rule, instance = RULES[request.flow], server.instance
     check_vm_state(instance, rule.action, _allowed(rule, instance))
@@ -144,7 +146,7 @@ def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operat
     return start(request.flow, origin, instance, lanes, places, volumes, order)
 
 
-def _allowed(rule: Rule, instance: Instance) -> frozenset[VmState]:
+def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
     """What may be done in ERROR may not be done to every server in ERROR: one that was never
     built can only be deleted, one that was resized has to be settled first.
     """
@@ -192,7 +194,9 @@ def delete(
     return operation
 
 
-def _places(request: Act, rule: Rule, instance: Instance, hosts: Hosts) -> dict[Place, str | None]:
+def _places(
+    request: ActOnServer, rule: ActionRule, instance: Instance, hosts: Hosts
+) -> dict[Place, str | None]:
     """Where the flow runs, every host of it fit for it."""
     here = instance.host
     places: dict[Place, str | None] = {Place.HOST: here, Place.SOURCE: here}
@@ -213,7 +217,7 @@ def _check_need(need: Need, host: Host, contact: Contact) -> None:
         check_contact(host, contact)
 
 
-def _destination(request: Act, instance: Instance, hosts: Hosts) -> str:
+def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
     name = request.destination
     assert name is not None, "the caller chooses a host if the user does not"
     host = hosts.get(name)
@@ -235,7 +239,7 @@ def _destination(request: Act, instance: Instance, hosts: Hosts) -> str:
 
 
 def _order(
-    request: Act, instance: Instance, places: dict[Place, str | None], hosts: Hosts
+    request: ActOnServer, instance: Instance, places: dict[Place, str | None], hosts: Hosts
 ) -> GuestOrder:
     """What the hosts are told of the guest as a whole."""
     definition = instance.definition

@@ -78,8 +78,8 @@ Decision = Start | Work | Wait | Park | Finish
 def decide(plan: Plan, history: History, now: float) -> Decision:
     """The next thing to do, from the plan and what is known; asks nothing else."""
     undo = unwinds(plan, history)
-    settling = undo and any(not run.undo for run in history.active.values())
-    if settling:
+    still_forward = undo and any(not run.undo for run in history.active.values())
+    if still_forward:
         return _work_or_wait(list(history.active.values()), None)
     for lanes, stages in reversed(plan.segments) if undo else plan.segments:
         decision = _segment(lanes, stages, history, now, undo=undo)
@@ -103,7 +103,7 @@ def unwinds(plan: Plan, history: History) -> bool:
 def pivot_passed(plan: Plan, history: History) -> bool:
     """Whether there is only forward: the pivot step is done (or vouched for)."""
     return plan.pivot is not None and any(
-        step == plan.pivot and not undo and record.settled
+        step == plan.pivot and not undo and record.resolved
         for (_, step, undo), record in history.records.items()
     )
 
@@ -153,7 +153,7 @@ def _next(
 def _todo(stage: Stage, history: History, lane: int, *, undo: bool) -> Iterator[str]:
     """The steps of a stage that this lane still has to do, or undo, in order."""
     for step in reversed(stage.steps) if undo else stage.steps:
-        if history.record(lane, step.name, undo=undo).settled:
+        if history.record(lane, step.name, undo=undo).resolved:
             continue
         if not undo or (step.undo is not None and history.touched(lane, step.name)):
             yield step.name

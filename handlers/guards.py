@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from aggregates import errors
-from aggregates.base import Context
+from aggregates.base import EventContext
 from aggregates.host import Host
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
@@ -34,7 +34,7 @@ class Origin:
 
     operation_id: UUID
     bdm_id: UUID
-    context: Context
+    context: EventContext
     fingerprint: str | None = None
 
 

@@ -93,7 +93,7 @@ def left(operation: Operation) -> list[Left]:
         for lane in lanes
         for stage in (reversed(stages) if undo else stages)
         for step in (reversed(stage.steps) if undo else stage.steps)
-        if not history.record(lane, step.name, undo=undo).settled
+        if not history.record(lane, step.name, undo=undo).resolved
         and (not undo or (step.undo is not None and history.touched(lane, step.name)))
     ]
 

@@ -1,6 +1,6 @@
 """What results mean: from step outcomes to domain events, in one transaction each.
 
-`settle`, `succeeded`, `failed`, `park` and `finish` change the operation and
+`advance`, `succeeded`, `failed`, `park` and `finish` change the operation and
 everything the change concerns; the caller saves all of it at once.  So the log
 never says that a step succeeded without saying what that made true.
 """
@@ -74,7 +74,7 @@ def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
     return plan_of(operation).verb(step, undo=run.undo, host=run.host)
 
 
-def settle(operation: Operation, book: Book, now: float) -> Work | Wait:
+def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
     """Take every decision that has no effect outside the ledger; return the first that has.
 
     Called in the same transaction as whatever made the decisions possible, so an
@@ -113,7 +113,7 @@ def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
-    """Record the intent of these runs, where they can be done (D7)."""
+    """Record the intent of these runs, where they can be done (decision 0027)."""
     plan = plan_of(operation)
     for run in runs:
         name = plan.host_of(run.lane, run.place)

@@ -16,7 +16,7 @@ from typing import Any
 
 from host_agent import config, log
 from host_agent.config import ConfigError, Settings
-from host_agent.executor import Executor, Hooks, StopClock, World
+from host_agent.executor import Executor, Hooks, Ports, StopClock
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
@@ -107,9 +107,9 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         raise ConfigError("--faults needs --simulated")
     if arguments.simulated:
         from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
-        from host_agent.simulated.host_state import SCHEME, Store
+        from host_agent.simulated.host_state import SCHEME, HostState
 
-        store = Store(arguments.simulated)
+        store = HostState(arguments.simulated)
         counts = arguments.simulated.with_name(arguments.simulated.name + ".faults")
         faults = Faults.load(arguments.faults, counts) if arguments.faults else Faults()
         host = settings.agent.host
@@ -139,7 +139,7 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         )
 
     link = Link(settings.link(), describe)
-    world = World(
+    ports = Ports(
         cinder=CinderClient(settings.cinder),
         old_cinder=OldCinderClient(settings.cinder),
         brick=host.brick,
@@ -157,8 +157,8 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         dropped=link.resync,
     )
     ending = threading.Event()
-    leftovers = Leftovers(world, locks, StopClock(ending))
-    executor = Executor(world, locks, hooks, limits=settings.limits(), waits=settings.waits())
+    leftovers = Leftovers(ports, locks, StopClock(ending))
+    executor = Executor(ports, locks, hooks, limits=settings.limits(), waits=settings.waits())
     host.guests.subscribe(link.wake)
     stop: SimpleQueue[None] = SimpleQueue()  # handlers of signals may put into it
     for number in (signal.SIGTERM, signal.SIGINT):

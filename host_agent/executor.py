@@ -61,7 +61,7 @@ from host_agent.storage.keys import NO_KEYS
 from host_agent.storage.records import Records
 from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs.cinder import wait_until
-from host_agent.verbs.context import Context, Stopping, Waits, final, is_missing
+from host_agent.verbs.context import RunContext, Stopping, Waits, final, is_missing
 from host_agent.watch import RunWatch
 
 #: Finished commands remembered, so that a late duplicate of one is not run again.
@@ -101,8 +101,8 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """What a run works on (see Context)."""
+class Ports:
+    """What a run works on (see verbs.context.RunContext)."""
 
     cinder: Cinder
     old_cinder: OldCinder
@@ -164,14 +164,14 @@ class Executor:
 
     def __init__(
         self,
-        world: World,
+        ports: Ports,
         locks: Locks,
         hooks: Hooks,
         *,
         limits: Limits | None = None,
         waits: Waits | None = None,
     ) -> None:
-        self._world = world
+        self._ports = ports
         self._locks = locks
         self._hooks = hooks
         self._limits = limits or Limits()
@@ -292,8 +292,8 @@ class Executor:
         if not self._hooks.is_current(command.epoch):
             _LOG.warning("command of epoch %d refused: this host was fenced since", command.epoch)
             return False
-        context = Context(
-            **vars(self._world), clock=self._clock, waits=self._waits, watch=run.watch
+        context = RunContext(
+            **vars(self._ports), clock=self._clock, waits=self._waits, watch=run.watch
         )
         began = self._clock.now()
         try:
@@ -305,7 +305,7 @@ class Executor:
             report = self._report_of(command, command.steps[0], began, error=error.as_step_error())
             return self._hooks.report(report) is not Verdict.STALE
 
-    def _lock_names(self, context: Context, command: Command) -> list[str]:
+    def _lock_names(self, context: RunContext, command: Command) -> list[str]:
         verbs = {step.verb for step in command.steps}
         if command.guest is None:
             assert command.lane is not None, "Command.from_wire has seen to it"
@@ -317,7 +317,7 @@ class Executor:
         }
         return names_for_guest(command.guest, volumes)
 
-    def _volume(self, context: Context, lane: Lane, *, attaching: bool) -> VolumeView | None:
+    def _volume(self, context: RunContext, lane: Lane, *, attaching: bool) -> VolumeView | None:
         """The volume, with the `service_uuid` that names its target's lock (S3).
 
         A new volume may get it late, so an attaching run waits for it; a releasing
@@ -332,7 +332,7 @@ class Executor:
                 return None
             raise
 
-    def _run_steps(self, command: Command, context: Context) -> bool:
+    def _run_steps(self, command: Command, context: RunContext) -> bool:
         """Every step knows what those before it have told."""
         for step in command.steps:
             if self._stop.is_set():
@@ -352,7 +352,7 @@ class Executor:
             command = _learn(command, report.outputs)
         return True
 
-    def _step(self, command: Command, step: CommandStep, context: Context) -> Report:
+    def _step(self, command: Command, step: CommandStep, context: RunContext) -> Report:
         began = self._clock.now()
         outputs: dict[str, Any] = {}
         failure: StepError | None = None

@@ -19,7 +19,7 @@ import orjson
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Context
+from aggregates.base import EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -29,7 +29,7 @@ from handlers import accept, actions, build, operator, progress
 from handlers.guards import Contact, Origin, Server
 from host_agent.shared.contract import Lane
 from host_agent.shared.ports import Cinder, VolumeView
-from ledger.log.unit import Store, Unit, run_optimistically
+from ledger.log.unit import AggregateStore, Unit, run_optimistically
 
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"
@@ -71,7 +71,7 @@ class Requests:
     """
 
     def __init__(
-        self, store: Store, cinder: Cinder, clock: Callable[[], float] = time.time
+        self, store: AggregateStore, cinder: Cinder, clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
         self._cinder = cinder
@@ -80,7 +80,7 @@ class Requests:
     def attach(
         self,
         request: accept.AttachVolume,
-        context: Context,
+        context: EventContext,
         fleet: Fleet,
         key: str | None = None,
         seen: VolumeView | None = None,
@@ -108,7 +108,7 @@ class Requests:
     def detach(
         self,
         request: accept.DetachVolume,
-        context: Context,
+        context: EventContext,
         fleet: Fleet,
         key: str | None = None,
     ) -> Accepted:
@@ -130,7 +130,7 @@ class Requests:
     def swap(
         self,
         request: accept.SwapVolume,
-        context: Context,
+        context: EventContext,
         fleet: Fleet,
         key: str | None = None,
     ) -> Accepted:
@@ -158,7 +158,11 @@ class Requests:
         return self._accept("swap", request, context, key, decide)
 
     def build(
-        self, request: build.BuildServer, context: Context, fleet: Fleet, key: str | None = None
+        self,
+        request: build.BuildServer,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
     ) -> Accepted:
         """Build a server with its volumes; its id is `build.server_id_of` the operation."""
         ids = sorted({disk.volume_id for disk in request.disks if disk.volume_id})
@@ -178,7 +182,11 @@ class Requests:
         return self._accept("build", request, context, key, decide)
 
     def act(
-        self, request: actions.Act, context: Context, fleet: Fleet, key: str | None = None
+        self,
+        request: actions.ActOnServer,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
     ) -> Accepted:
         """Move, start, stop, shelve, refresh, ... a server."""
 
@@ -191,7 +199,7 @@ class Requests:
 
         return self._accept(request.flow, request, context, key, decide)
 
-    def delete(self, server_id: str, context: Context, key: str | None = None) -> Accepted:
+    def delete(self, server_id: str, context: EventContext, key: str | None = None) -> Accepted:
         """Delete a server; what is parked about it ends, and is released with the rest."""
 
         def decide(unit: Unit, origin: Origin) -> Operation:
@@ -225,10 +233,10 @@ class Requests:
             )
 
         return self._accept(
-            "delete", actions.Act(server_id=server_id, flow="delete"), context, key, decide
+            "delete", actions.ActOnServer(server_id=server_id, flow="delete"), context, key, decide
         )
 
-    def set_delete_on_termination(self, bdm_id: str, value: bool, context: Context) -> int:
+    def set_delete_on_termination(self, bdm_id: str, value: bool, context: EventContext) -> int:
         """Change the flag of a live mapping; the last position written."""
 
         def change(unit: Unit) -> int:
@@ -244,7 +252,7 @@ class Requests:
         self,
         kind: str,
         request: Any,
-        context: Context,
+        context: EventContext,
         key: str | None,
         decide: Callable[[Unit, Origin], Operation],
     ) -> Accepted:
@@ -267,13 +275,13 @@ class Requests:
             )
             operation = decide(unit, origin)
             unit.add(operation)
-            progress.settle(operation, unit, self._clock())
+            progress.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
         return run_optimistically(self._store, change)
 
 
-def operation_id_of(context: Context, key: str) -> UUID:
+def operation_id_of(context: EventContext, key: str) -> UUID:
     """An idempotency key names the operation, so the log itself keeps it unique."""
     project = context.actor.project_id or context.actor.name
     return uuid5(NAMESPACE_URL, f"{project}/{key}")

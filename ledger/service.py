@@ -20,7 +20,7 @@ import structlog
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Context
+from aggregates.base import Aggregate, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
@@ -30,15 +30,15 @@ from handlers.engine import Wait, Work
 from handlers.plan import Place
 from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder, PortError
-from ledger.effects import EFFECTS, World
+from ledger.effects import EFFECTS, EffectContext
 from ledger.log.application import ConflictError
-from ledger.log.unit import Store, Unit, own_context, run_optimistically, within
+from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Taken:
+class RegistrationResult:
     """What became of a registration.  `again`: some of it was not looked at, for a flow is
     just changing it; whoever showed it has to show it again.
     """
@@ -55,7 +55,7 @@ class Service:
 
     def __init__(
         self,
-        store: Store,
+        store: AggregateStore,
         cinder: Cinder,
         old_cinder: OldCinder,
         clock: Callable[[], float] = time.time,
@@ -69,34 +69,40 @@ class Service:
 
     # ---------------------------------------------------------------- hosts
 
-    def register(self, name: str, said: Registration, context: Context) -> tuple[Taken, int]:
+    def register(
+        self, name: str, registration: Registration, context: EventContext
+    ) -> tuple[RegistrationResult, int]:
         """Take an agent's registration: itself, and every guest on its host.
 
         What to make of a guest that is not shown any more is `lost_guest`'s.
         """
 
-        def change(unit: Unit) -> tuple[Taken, int]:
-            return _showed(name, said, unit), unit.save(context)
+        def change(unit: Unit) -> tuple[RegistrationResult, int]:
+            return _apply_registration(name, registration, unit), unit.save(context)
 
         return run_optimistically(self._store, change)
 
-    def unchanged(self, asked: Sequence[tuple[str, Registration]]) -> list[Taken | None]:
+    def unchanged(
+        self, asked: Sequence[tuple[str, Registration]]
+    ) -> list[RegistrationResult | None]:
         """Registrations that say nothing new, all of them read at once.
 
         None: that one is to be registered by itself.
         """
         unit = Unit(self._store)
-        guests = {guest.server_id for _, said in asked for guest in said.guests}
-        hosts = {host_uuid(name) for name, _ in asked}
-        unit.read([*((Host, id_) for id_ in hosts), *((Instance, id_) for id_ in guests)])
-        known: list[Taken | None] = []
-        for name, said in asked:
-            shown = _showed(name, said, unit)
-            its = [unit.get(Instance, guest.server_id) for guest in said.guests]
-            known.append(None if any(each.unsaved for each in (shown.host, *its)) else shown)
+        wanted: list[tuple[type[Aggregate], str | UUID]] = []
+        for name, registration in asked:
+            wanted.append((Host, host_uuid(name)))
+            wanted += [(Instance, guest.server_id) for guest in registration.guests]
+        unit.read(wanted)
+        known: list[RegistrationResult | None] = []
+        for name, registration in asked:
+            shown = _apply_registration(name, registration, unit)
+            guests = [unit.get(Instance, guest.server_id) for guest in registration.guests]
+            known.append(None if any(each.unsaved for each in (shown.host, *guests)) else shown)
         return known
 
-    def lost_guest(self, server_id: str, host: str, context: Context) -> int:
+    def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
         """The host does not show this guest any more."""
 
         def change(unit: Unit) -> int:
@@ -114,7 +120,7 @@ class Service:
 
         return run_optimistically(self._store, change)
 
-    def report(self, name: str, said: Report, context: Context) -> tuple[bool, int]:
+    def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, int]:
         """Take the result of one step; whether the run goes on, and the last position.
 
         A repeated report is answered as the first one was.  A success that cannot be true
@@ -123,32 +129,39 @@ class Service:
         """
         try:
             return run_optimistically(
-                self._store, lambda unit: self._report(unit, name, said, context)
+                self._store, lambda unit: self._report(unit, name, report, context)
             )
         except errors.IllegalTransitionError as refusal:
-            _log.warning("report_contradicts", step=said.step, operation=said.operation_id)
+            _log.warning("report_contradicts", step=report.step, operation=report.operation_id)
             why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
-            failed = replace(said, outputs={}, error=why)
+            failed = replace(report, outputs={}, error=why)
             return run_optimistically(
                 self._store, lambda unit: self._report(unit, name, failed, context)
             )
 
-    def _report(self, unit: Unit, name: str, said: Report, context: Context) -> tuple[bool, int]:
-        unit.get(Host, host_uuid(name)).check_epoch(said.epoch)
-        operation = unit.get(Operation, said.operation_id)
-        if operation.is_known(said.run, name, said.step):
-            return operation.is_active(said.run), 0
-        run = operation.active_run(said.run, name, said.step)
-        if said.error is None:
-            progress.succeeded(operation, run, said.outputs, said.took_ms, unit)
+    def _report(
+        self, unit: Unit, name: str, report: Report, context: EventContext
+    ) -> tuple[bool, int]:
+        unit.get(Host, host_uuid(name)).check_epoch(report.epoch)
+        operation = unit.get(Operation, report.operation_id)
+        if operation.is_known(report.run, name, report.step):
+            return operation.is_active(report.run), 0
+        run = operation.active_run(report.run, name, report.step)
+        if report.error is None:
+            progress.succeeded(operation, run, report.outputs, report.took_ms, unit)
         else:
-            progress.failed(operation, run, said.error, self._clock())
-        progress.settle(operation, unit, self._clock())
+            progress.failed(operation, run, report.error, self._clock())
+        progress.advance(operation, unit, self._clock())
         position = unit.save(within(context, operation))
-        return operation.is_active(said.run), position
+        return operation.is_active(report.run), position
 
     def fence(
-        self, name: str, reason: str, evidence: str, open_operations: list[str], context: Context
+        self,
+        name: str,
+        reason: str,
+        evidence: str,
+        open_operations: list[str],
+        context: EventContext,
     ) -> int:
         """Raise the host's epoch and fail what it was asked to do and has not answered."""
 
@@ -161,7 +174,7 @@ class Service:
             position = max(position, self._fail_runs(operation_id, name, context))
         return position
 
-    def unfence(self, name: str, reason: str, context: Context) -> int:
+    def unfence(self, name: str, reason: str, context: EventContext) -> int:
         """Let the host work again, in its new epoch."""
 
         def change(unit: Unit) -> int:
@@ -170,11 +183,11 @@ class Service:
 
         return run_optimistically(self._store, change)
 
-    def _fail_runs(self, operation_id: str, host: str, context: Context) -> int:
+    def _fail_runs(self, operation_id: str, host: str, context: EventContext) -> int:
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if progress.host_fenced(operation, host, self._clock()):
-                progress.settle(operation, unit, self._clock())
+                progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
         return run_optimistically(self._store, change)
@@ -206,7 +219,7 @@ class Service:
         operation_id: str,
         act: str,
         reason: str,
-        context: Context,
+        context: EventContext,
         *,
         lane: int = 0,
         step: str = "",
@@ -233,7 +246,7 @@ class Service:
                         act=act,
                         why="the acts are retry, skip, unwind, give_up",
                     )
-            progress.settle(operation, unit, self._clock())
+            progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
         return run_optimistically(self._store, change)
@@ -264,7 +277,7 @@ class Service:
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
         version = operation.version
-        decision = progress.settle(operation, unit, self._clock())
+        decision = progress.advance(operation, unit, self._clock())
         if operation.version > version:
             return self._save_or_leave(unit, operation, decision)
         if isinstance(decision, Work):
@@ -280,7 +293,7 @@ class Service:
         verb = progress.verb_of(operation, run)
         lane = progress.lane_of(operation, run.lane, step)
         earlier = operation.history.record(run.lane, step, undo=run.undo).error
-        world = World(
+        effect = EffectContext(
             cinder=self._cinder,
             old_cinder=self._old_cinder,
             book=unit,
@@ -291,7 +304,7 @@ class Service:
         outputs: dict[str, Any] = {}
         error: StepError | None = None
         try:
-            outputs = EFFECTS[verb](lane, world)
+            outputs = EFFECTS[verb](lane, effect)
         except PortError as failure:
             error = failure.as_step_error()
         except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full
@@ -309,7 +322,7 @@ class Service:
                 progress.succeeded(again, active, outputs, took_ms, fresh)
             else:
                 progress.failed(again, active, error, self._clock())
-            decision = progress.settle(again, fresh, self._clock())
+            decision = progress.advance(again, fresh, self._clock())
             return decision, fresh.save(own_context(again))
 
         return run_optimistically(self._store, record)
@@ -323,12 +336,12 @@ class Service:
             return None, 0  # somebody decided the same, or better; the next call sees it
 
 
-def _showed(name: str, said: Registration, unit: Unit) -> Taken:
+def _apply_registration(name: str, registration: Registration, unit: Unit) -> RegistrationResult:
     """Take what an agent says of itself and of its guests."""
     host = unit.get(Host, host_uuid(name))
-    host.register(name, said.service_version, said.capabilities)
+    host.register(name, registration.service_version, registration.capabilities)
     again = False
-    for guest in said.guests:
+    for guest in registration.guests:
         looked = unit.get(Instance, guest.server_id).observe(
             name=guest.name,
             host=name,
@@ -339,19 +352,21 @@ def _showed(name: str, said: Registration, unit: Unit) -> Taken:
             definition=guest.definition,
         )
         again = again or not looked
-    if host.suspect and not undecided(name, said, unit):
-        host.showed(*leftovers(name, said, unit))
-    return Taken(host, again)
+    if host.suspect and not undecided(name, registration, unit):
+        host.report_leftovers(*leftovers(name, registration, unit))
+    return RegistrationResult(host, again)
 
 
-def undecided(host: str, said: Registration, unit: Unit) -> bool:
+def undecided(host: str, registration: Registration, unit: Unit) -> bool:
     """Whether a move is under way that decides what is this host's: then wait for it.
 
     An evacuation may still take what is here; a live migration may have brought the guest
     that it shows, and nobody has said so yet; a resize may leave it here, to be reverted to.
     """
-    shown = {guest.server_id for guest in said.guests}
-    attachments = [unit.get(Attachment, attachment_id) for attachment_id in said.connections]
+    shown = {guest.server_id for guest in registration.guests}
+    attachments = [
+        unit.get(Attachment, attachment_id) for attachment_id in registration.connections
+    ]
     connected = {a.server_id for a in attachments if a.server_id is not None}
     for server_id in shown | connected:
         instance = unit.get(Instance, server_id)
@@ -370,20 +385,20 @@ def _leaving(host: str, instance: Instance, unit: Unit) -> bool:
     return any(plan.hosts.get(Place.SOURCE) == host for plan in plans)
 
 
-def leftovers(host: str, said: Registration, unit: Unit) -> tuple[list[str], list[str]]:
-    """Guests and connections that a host shows though they are not its any more (D7).
+def leftovers(host: str, registration: Registration, unit: Unit) -> tuple[list[str], list[str]]:
+    """Guests and connections that a host shows though they are not its any more (decision 0027).
 
     A guest that the ledger never knew is nobody's leftover.
     """
     guests = []
-    for guest in said.guests:
+    for guest in registration.guests:
         instance = unit.get(Instance, guest.server_id)
         elsewhere = host not in {instance.host, instance.resize_source}
         given_up = instance.deleted or elsewhere or host in instance.left_on
         if instance.version and given_up:
             guests.append(guest.server_id)
     attachments = []
-    for attachment_id in said.connections:
+    for attachment_id in registration.connections:
         attachment = unit.get(Attachment, attachment_id)
         gone = attachment.state in {AttachmentState.DISCONNECTED, AttachmentState.DELETED}
         if attachment.version and (gone or attachment.host != host):

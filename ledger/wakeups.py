@@ -75,7 +75,7 @@ def _keys(moved: Iterable[Moved]) -> Iterator[str]:
             yield DUE
 
 
-class Watch:
+class Subscription:
     """One waiter on one key."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Wakeups:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._watches: dict[str, set[Watch]] = {}
+        self._watches: dict[str, set[Subscription]] = {}
         self._seen: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -112,9 +112,9 @@ class Wakeups:
             await self._task
 
     @contextmanager
-    def watch(self, key: str) -> Iterator[Watch]:
+    def watch(self, key: str) -> Iterator[Subscription]:
         """Be woken by changes of `key` from now on."""
-        watch = Watch()
+        watch = Subscription()
         self._watches.setdefault(key, set()).add(watch)
         try:
             yield watch

@@ -41,7 +41,7 @@ class NotProjectingError(Exception):
     """The projections' thread was stopped, or too many wait for it already."""
 
 
-class Runner:
+class ProjectionRunner:
     """Start it, wait on it, stop it."""
 
     def __init__(self, dsn: str, projections: Sequence[Projection]) -> None:

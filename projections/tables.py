@@ -21,7 +21,7 @@ from psycopg.types.string import TextLoader
 
 import sql
 from projections.base import LoggedEvent, Projection, Row, originator
-from projections.writes import Mark, Place, Replacement, array, columns
+from projections.writes import Mark, Replacement, TablePlace, array, columns
 
 ROWS_KEPT_MAX = 2_000  # of each projection; at times twice as many, 45 MB in all
 Rows = dict[str, Row | None]  # by key
@@ -60,7 +60,7 @@ class Tables:
         self._kept: Rows = {}
         name, key, type_ = projection.table, projection.key, projection.key_type
         self._place, *self._derived = (
-            Place(name, table, key, type_, columns(connection, table))
+            TablePlace(name, table, key, type_, columns(connection, table))
             for table in (name, *(derived.table for derived in projection.derived))
         )
 
@@ -137,7 +137,7 @@ class Tables:
 
 
 @cache
-def _load(place: Place) -> bytes:
+def _load(place: TablePlace) -> bytes:
     text: Any = sql.query("projections", "load").decode()
     return (
         compose.SQL(text)

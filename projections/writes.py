@@ -40,7 +40,7 @@ class Column(NamedTuple):
     array: Callable[[Sequence[Any]], str]
 
 
-class Place(NamedTuple):
+class TablePlace(NamedTuple):
     """A table of a projection, how its rows are found, and what they have."""
 
     projection: LiteralString
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 class Replacement(NamedTuple):
     """New rows for a table, in the place of those of some keys."""
 
-    place: Place
+    place: TablePlace
     gone: list[str]
     rows: list[Row]
 
@@ -112,7 +112,7 @@ def advance(
 
 
 @cache
-def _advance(places: tuple[Place, ...]) -> bytes:
+def _advance(places: tuple[TablePlace, ...]) -> bytes:
     """One statement for all the tables, so that it is one round trip and one transaction."""
     numbers = count(6)
     changes = [_replace(nth, place, numbers) for nth, place in enumerate(places)]
@@ -120,7 +120,7 @@ def _advance(places: tuple[Place, ...]) -> bytes:
     return compose.SQL(whole).format(changes=compose.SQL("\n").join(changes)).as_bytes()
 
 
-def _replace(nth: int, place: Place, numbers: Iterator[int]) -> compose.Composed:
+def _replace(nth: int, place: TablePlace, numbers: Iterator[int]) -> compose.Composed:
     """The part of one table; parameters are its keys, then each column's values."""
     one: Any = sql.query("projections", "replace").decode().rstrip(";")
     comma = compose.SQL(", ")

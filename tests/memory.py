@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
@@ -88,7 +88,7 @@ class MemoryStore:
 
     def __init__(self, trouble: Callable[[], Trouble]) -> None:
         self.streams: dict[UUID, list[Any]] = {}
-        self.log: list[tuple[Any, Context]] = []
+        self.log: list[tuple[Any, EventContext]] = []
         self._mapper = LedgerMapper(JSONBody())
         self._cache = AggregateCache(self._events_after)
         self._trouble = trouble
@@ -120,7 +120,7 @@ class MemoryStore:
             for id_, version in versions.items()
         }
 
-    def save(self, *aggregates: Aggregate, context: Context) -> int:
+    def save(self, *aggregates: Aggregate, context: EventContext) -> int:
         changed = [each for each in aggregates if each.unsaved]
         relied_on = [each for each in aggregates if not each.unsaved]
         events = [event for aggregate in changed for event in aggregate.collect_events()]

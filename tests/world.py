@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from aggregates.attachment import Attachment
-from aggregates.base import Actor, Context, Event
+from aggregates.base import Actor, Event, EventContext
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER as SERVER_LANE
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
-from handlers.actions import Act
+from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
 from handlers.progress import lane_of, order_of, verb_of
@@ -30,11 +30,10 @@ from host_agent.shared.contract import ErrorKind, PowerState, Registration, Repo
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
-from host_agent.simulated.host_state import HOSTS, SCHEME, connected_paths
-from host_agent.simulated.host_state import Store as HostState
+from host_agent.simulated.host_state import HOSTS, SCHEME, HostState, connected_paths
 from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
-from host_agent.verbs.context import Context as AgentContext
+from host_agent.verbs.context import RunContext as AgentContext
 from host_agent.verbs.context import Waits
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
@@ -49,7 +48,7 @@ HOST, OTHER = "compute-1", "compute-2"
 NAMES = UUID("12345678-1234-5678-1234-567812345678")
 SERVER = str(uuid5(NAMES, "server"))
 FIXED_KEY = "c0ffee" * 8  # of all encrypted volumes
-CONTEXT = Context(
+CONTEXT = EventContext(
     actor=Actor(name="alice", user_id="u", project_id="p", roles=("member",)),
     request_id="req-test",
     cause="api",
@@ -169,7 +168,7 @@ class World:
 
     def act(self, flow: str, **more: Any) -> str:
         """Ask for something that concerns the whole server."""
-        request = Act(server_id=self.server_id, flow=flow, **more)
+        request = ActOnServer(server_id=self.server_id, flow=flow, **more)
         key = f"{flow} {len(self.store.log)}"
         return self._ask(lambda: self.requests.act(request, CONTEXT, self.fleet, key))
 
@@ -245,7 +244,7 @@ class World:
             owed = [
                 s
                 for s in run.steps
-                if not operation.history.record(run.lane, s, undo=run.undo).settled
+                if not operation.history.record(run.lane, s, undo=run.undo).resolved
             ]
             for step in owed[:steps]:
                 if not self._agent_step(operation_id, run, step, ctx):
@@ -346,7 +345,7 @@ class World:
         return sorted(str(where) for disks in plugged(host).values() for where in disks.values())
 
     def wrong(self) -> list[str]:
-        """Broken invariants (DESIGN D6, CVE-2023-2088), in words; only for a world at rest."""
+        """Broken invariants (decision 0026, CVE-2023-2088), in words; only for a world at rest."""
         broken = [
             f"{name}: {what}"
             for name, host in self.hosts.items()

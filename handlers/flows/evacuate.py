@@ -3,7 +3,7 @@
 "It is assumed the administrator has already fenced the host": here that is demanded.
 The fence is the evidence by which the ledger gives up the source's attachment, and
 only after the destination has its own: the volume is the server's all the time.
-A source that comes back clears what it still has before it is given any work (D7).
+A source that comes back clears what it still has before it is given any work (decision 0027).
 """
 
 from __future__ import annotations

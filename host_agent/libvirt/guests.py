@@ -4,15 +4,15 @@ Theory of operation.  Both copies of a guest's devices must agree after every ou
 
 libvirt's detach returns success after 5 s although the guest has not let go of the
 disk; a detach during the guest's boot is lost; the guest may be started, stopped or
-gone between a look and an act.  So both calls are loops (see guest_look.py).
+gone between a look and an act.  So both calls are loops (see look.py).
 
 Unplug takes the live disk first.  A guest that refuses so leaves the definition
 untouched, and should it lack the disk (a former attempt, or somebody else), it gets
 it back.  A refused removal cannot be called back: should the guest let go later, the
-drift report shows it, and a new unplug finds the disk missing, which is success.
+next inventory shows it, and a new unplug finds the disk missing, which is success.
 
-What is done with whole guests is in guest_power.py and guest_moves.py, what changes
-behind a disk that stays in guest_copies.py.
+What is done with whole guests is in power.py and moves.py, what changes behind a disk
+that stays in copies.py.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class InjectedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class FaultRule:
     """One checked rule; the fields are the keys of the JSON form."""
 
     call: str
@@ -178,16 +178,16 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def parse_rules(data: Any) -> tuple[Rule, ...]:
+def parse_rules(data: Any) -> tuple[FaultRule, ...]:
     """All rules of a JSON list; the first wrong one raises FaultError."""
     if not isinstance(data, list):
         raise FaultError(f"fault rules are a {type(data).__name__}, must be a list of objects")
     if len(data) > MAX_RULES:
         raise FaultError(f"{len(data)} fault rules, at most {MAX_RULES} are allowed")
-    return tuple(Rule.parse(item, number) for number, item in enumerate(data, start=1))
+    return tuple(FaultRule.parse(item, number) for number, item in enumerate(data, start=1))
 
 
-def _keys(rules: tuple[Rule, ...]) -> list[str]:
+def _keys(rules: tuple[FaultRule, ...]) -> list[str]:
     """A stable name per rule: its content, numbered among equal ones."""
     seen: dict[str, int] = {}
     keys = []
@@ -268,7 +268,7 @@ class Faults:
         faults._set(_read(path))
         return faults
 
-    def _set(self, rules: tuple[Rule, ...]) -> None:
+    def _set(self, rules: tuple[FaultRule, ...]) -> None:
         self._rules = list(zip(_keys(rules), rules, strict=True))
 
     def _refresh(self) -> None:
@@ -305,7 +305,7 @@ class Faults:
                     return rule.strike(call)
         return None
 
-    def _use(self, key: str, rule: Rule) -> bool:
+    def _use(self, key: str, rule: FaultRule) -> bool:
         seen = self._state.get(key, 0)
         if rule.count is not None and seen >= rule.skip + rule.count:
             return False
@@ -377,7 +377,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def _read(path: Path) -> tuple[Rule, ...]:
+def _read(path: Path) -> tuple[FaultRule, ...]:
     try:
         with path.open("rb") as source:
             text = source.read(MAX_RULES_BYTES + 1)

@@ -59,7 +59,7 @@ class Unwatched:
 
 
 @dataclass(kw_only=True)
-class Context:
+class RunContext:
     """The world of one run.
 
     Some of it is memory within the run, nothing more: `connected` is the disk that it has
@@ -97,7 +97,7 @@ def is_plugged(state: DiskState) -> bool:
     return state.live is not None or state.persistent is not None
 
 
-def refuse_if_plugged(ctx: Context, lane: Lane) -> None:
+def refuse_if_plugged(ctx: RunContext, lane: Lane) -> None:
     """Nothing is taken away under a guest that has it.
 
     In a swap the guest has a disk of this serial, rightly, if it is on the other volume.

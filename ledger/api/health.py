@@ -9,11 +9,11 @@ from http import HTTPStatus
 import structlog
 from aiohttp import web
 
+from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
-from ledger.api.desk import DESK
+from ledger.api.components import Check, Components
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS
 from ledger.api.schemas import Health
-from ledger.api.services import Check, Services
 
 #: Projections that are behind for longer make a process not ready.
 LAG_S_MAX = 30.0
@@ -30,11 +30,11 @@ async def health(call: Call) -> web.StreamResponse:
 
 async def ready(call: Call) -> web.StreamResponse:
     """GET /readyz: what the process needs is there; 503 names what is not."""
-    services = call.services
+    components = call.components
     checks: Mapping[str, Check] = {
-        "database": lambda: _database(services),
-        "projections": lambda: _projections(services),
-        **services.checks,
+        "database": lambda: _database(components),
+        "projections": lambda: _projections(components),
+        **components.checks,
     }
     found = dict(
         zip(
@@ -48,19 +48,19 @@ async def ready(call: Call) -> web.StreamResponse:
 
 async def metrics(call: Call) -> web.StreamResponse:
     """GET /metrics."""
-    services = call.services
+    components = call.components
     head, tracking, counts, hosts = await asyncio.gather(
-        services.queries.head(),
-        services.queries.tracking(),
-        services.queries.counts(),
-        services.queries.hosts_by_state(services.settings.host_down_after_s),
+        components.queries.head(),
+        components.queries.tracking(),
+        components.queries.counts(),
+        components.queries.hosts_by_state(components.settings.host_down_after_s),
     )
     page = call.request.app[METRICS].show(
         head=head["position"],
         tracking=tracking,
         counts=counts,
         hosts=hosts,
-        agents=call.request.app[DESK].connected,
+        agents=call.request.app[AGENT_BATCHER].connected,
         held=call.holds.count,
     )
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -77,12 +77,12 @@ async def _asked(check: Check) -> str | None:
         return f"the check failed: {type(error).__name__}"
 
 
-async def _database(services: Services) -> str | None:
-    await services.queries.head()
+async def _database(components: Components) -> str | None:
+    await components.queries.head()
     return None
 
 
-async def _projections(services: Services) -> str | None:
-    late = [row for row in await services.queries.tracking() if row["lag_s"] > LAG_S_MAX]
+async def _projections(components: Components) -> str | None:
+    late = [row for row in await components.queries.tracking() if row["lag_s"] > LAG_S_MAX]
     names = ", ".join(f"{row['projection']} ({row['lag_s']:.0f} s)" for row in late)
     return f"behind for more than {LAG_S_MAX:g} s: {names}" if late else None

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from handlers.guards import Contact
 from ledger.api.call import Call, answer
+from ledger.api.components import Components
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import Fence, Hosts, HostShown, NoQuery, Why
-from ledger.api.services import Services
 
 #: A run that began between looking and fencing is seen in the second round; in a third
 #: there can be none, for a fenced host is given nothing.
@@ -24,25 +24,25 @@ Row = dict[str, Any]
 async def hosts(call: Call) -> web.StreamResponse:
     """GET /v1/hosts."""
     call.query(NoQuery)
-    rows = await call.services.queries.hosts()
-    return answer(Hosts(hosts=[_shown(call.services, row) for row in rows]))
+    rows = await call.components.queries.hosts()
+    return answer(Hosts(hosts=[_shown(call.components, row) for row in rows]))
 
 
 async def host(call: Call) -> web.StreamResponse:
     """GET /v1/hosts/{host}."""
     call.query(NoQuery)
-    return answer(_shown(call.services, await host_row(call)))
+    return answer(_shown(call.components, await host_row(call)))
 
 
 async def fence(call: Call) -> web.StreamResponse:
     """POST fence: what the host was asked to do and has not answered fails at once."""
     name = (await host_row(call))["host"]
     body = await call.json(Fence)
-    queries = call.services.queries
+    queries = call.components.queries
     waiting = [*await queries.open_on_host(name), *await queries.bound_for_host(name)]
     for _ in range(FENCE_ROUNDS):
         position = await asyncio.to_thread(
-            call.services.service.fence,
+            call.components.service.fence,
             name,
             body.reason,
             body.evidence,
@@ -61,7 +61,7 @@ async def unfence(call: Call) -> web.StreamResponse:
     name = (await host_row(call))["host"]
     body = await call.json(Why)
     position = await asyncio.to_thread(
-        call.services.service.unfence, name, body.reason, call.context("operator")
+        call.components.service.unfence, name, body.reason, call.context("operator")
     )
     await call.written(position)
     return await _answer_again(call)
@@ -70,7 +70,7 @@ async def unfence(call: Call) -> web.StreamResponse:
 async def host_row(call: Call) -> Row:
     """The host of the path.  ApiError 404."""
     name = call.host()
-    row = await call.services.queries.host(name)
+    row = await call.components.queries.host(name)
     if row is None:
         raise unknown_host(name)
     return row
@@ -81,26 +81,26 @@ def unknown_host(name: str) -> ApiError:
     return not_found("host_not_found", f"No agent has registered for host {name}.")
 
 
-async def contact_of(services: Services, name: str) -> Contact:
+async def contact_of(components: Components, name: str) -> Contact:
     """Whether the host's agent was heard of lately."""
-    return contact_at(services, await services.queries.seen_at(name))
+    return contact_at(components, await components.queries.seen_at(name))
 
 
-def contact_at(services: Services, seen_at: datetime | None) -> Contact:
+def contact_at(components: Components, seen_at: datetime | None) -> Contact:
     """What it means that a host's agent was last heard of then."""
     since = seen_at.isoformat(timespec="seconds") if seen_at else "ever"
-    return Contact(alive=is_alive(services, seen_at), since=since)
+    return Contact(alive=is_alive(components, seen_at), since=since)
 
 
 async def _answer_again(call: Call) -> web.StreamResponse:
-    return answer(_shown(call.services, await host_row(call)))
+    return answer(_shown(call.components, await host_row(call)))
 
 
-def is_alive(services: Services, seen_at: datetime | None) -> bool:
+def is_alive(components: Components, seen_at: datetime | None) -> bool:
     """Whether an agent last heard of then counts as being in contact."""
-    silence = timedelta(seconds=services.settings.host_down_after_s)
+    silence = timedelta(seconds=components.settings.host_down_after_s)
     return seen_at is not None and datetime.now(UTC) - seen_at < silence
 
 
-def _shown(services: Services, row: Row) -> HostShown:
-    return HostShown.model_validate({**row, "alive": is_alive(services, row["seen_at"])})
+def _shown(components: Components, row: Row) -> HostShown:
+    return HostShown.model_validate({**row, "alive": is_alive(components, row["seen_at"])})

@@ -47,11 +47,11 @@ async def instance_actions(call: Call) -> web.StreamResponse:
     query = dict(call.request.query)
     paged = call.version >= microversions.ACTION_PAGES
     if not paged:
-        rows = await call.services.queries.operations_of_server(server_id)
+        rows = await call.components.queries.operations_of_server(server_id)
         return answer({"instanceActions": [_shown(call, row) for row in rows]})
     _refuse_unknown(call, query)
     limit = _limit(call, query)
-    rows = await call.services.queries.operations_of_server(
+    rows = await call.components.queries.operations_of_server(
         server_id,
         since=moment(query, "changes-since"),
         until=moment(query, "changes-before"),
@@ -70,7 +70,7 @@ async def instance_action(call: Call) -> web.StreamResponse:
     """GET /servers/{id}/os-instance-actions/{request_id}."""
     server = await _server(call)
     request_id = call.request.match_info["request_id"]
-    rows = await call.services.queries.operations_of_server(
+    rows = await call.components.queries.operations_of_server(
         str(server["server_id"]), request_id=request_id, limit=1
     )
     if not rows:
@@ -78,7 +78,7 @@ async def instance_action(call: Call) -> web.StreamResponse:
     shown = _shown(call, rows[0])
     if call.identity.everywhere or call.version >= microversions.EVENTS_FOR_ALL:
         operation_id = str(rows[0]["operation_id"])
-        log = await call.services.queries.events(("operation_id", operation_id), limit=EVENTS_MAX)
+        log = await call.components.queries.events(("operation_id", operation_id), limit=EVENTS_MAX)
         shown["events"] = _events(call, server, log, rows[0])
     return answer({"instanceAction": shown})
 
@@ -97,7 +97,7 @@ def _refuse_unknown(call: Call, query: Row) -> None:
 
 
 def _limit(call: Call, query: Row) -> int:
-    text, most = query.get("limit", "0"), call.services.settings.limits.page_items_max
+    text, most = query.get("limit", "0"), call.components.settings.limits.page_items_max
     if not (text.isascii() and text.isdigit() and len(text) < 10):  # noqa: PLR2004
         raise ApiError(400, "invalid", f"Invalid input for query parameters limit: {text[:100]}.")
     return min(int(text) or most, most - 1)
@@ -107,7 +107,7 @@ async def _position_of(call: Call, server_id: str, query: Row) -> int | None:
     if "marker" not in query:
         return None
     marker = query["marker"]
-    rows = await call.services.queries.operations_of_server(server_id, request_id=marker, limit=1)
+    rows = await call.components.queries.operations_of_server(server_id, request_id=marker, limit=1)
     if not rows:
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return int(rows[0]["started_position"])

@@ -49,7 +49,7 @@ async def migrations(call: Call) -> web.StreamResponse:
     server_id = query.get("instance_uuid")
     rows: list[Row] = []
     if server_id is None or canonical(server_id):
-        rows = await call.services.queries.moves(
+        rows = await call.components.queries.moves(
             list(TYPES), server_id=server_id, after=before, limit=ROWS_READ_MAX
         )
     found = [row for row in rows if wanted(row)]
@@ -65,7 +65,7 @@ async def server_migrations(call: Call) -> web.StreamResponse:
     """GET /servers/{id}/migrations: live ones in progress (2.23)."""
     _refuse_before(call, microversions.SERVER_MIGRATIONS)
     server_id = str((await server_row(call))["server_id"])
-    rows = await call.services.queries.moves(["live_migrate"], server_id=server_id)
+    rows = await call.components.queries.moves(["live_migrate"], server_id=server_id)
     shown = [_shown(call, row) for row in rows if status_of(row) in IN_PROGRESS]
     return answer({"migrations": shown})
 
@@ -91,7 +91,7 @@ async def server_migration_abort(call: Call) -> web.StreamResponse:
         raise _not_abortable(row, status_of(row))
     try:
         position = await asyncio.to_thread(
-            call.services.service.act,
+            call.components.service.act,
             str(row["operation_id"]),
             "unwind",
             "the live migration was aborted",
@@ -225,7 +225,7 @@ def moment(query: Row, name: str) -> datetime | None:
 
 
 def _limit(call: Call, query: Row) -> int:
-    text, most = query.get("limit", "0"), call.services.settings.limits.page_items_max
+    text, most = query.get("limit", "0"), call.components.settings.limits.page_items_max
     if not (text.isascii() and text.isdigit() and len(text) < 10):  # noqa: PLR2004
         raise ApiError(400, "invalid", f"Invalid input for query parameters limit: {text[:100]}.")
     return min(int(text) or most, most)
@@ -233,7 +233,7 @@ def _limit(call: Call, query: Row) -> int:
 
 async def _position_of(call: Call, marker: str) -> int:
     known = canonical(marker)
-    row = await call.services.queries.operation(known) if known else None
+    row = await call.components.queries.operation(known) if known else None
     if row is None or row["flow"] not in TYPES:
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return int(row["started_position"])
@@ -243,7 +243,7 @@ async def _live(call: Call) -> Row:
     """The live migration of the path.  ApiError 404."""
     server_id = str((await server_row(call))["server_id"])
     number = call.request.match_info["migration_id"]
-    rows = await call.services.queries.moves(["live_migrate"], server_id=server_id)
+    rows = await call.components.queries.moves(["live_migrate"], server_id=server_id)
     row = next((each for each in rows if str(each["started_position"]) == number), None)
     if row is None:
         message = f"Migration {number[:100]} not found for instance {server_id}"

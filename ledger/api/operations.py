@@ -35,7 +35,7 @@ async def operations(call: Call) -> web.StreamResponse:
     query = call.query(OperationsQuery)
     await refuse_foreign_server(call, query.server)
     limit = page_limit(call, query.limit)
-    rows = await call.services.queries.operations(
+    rows = await call.components.queries.operations(
         state=query.state,
         flow=query.flow,
         server_id=query.server,
@@ -60,7 +60,7 @@ async def operation(call: Call) -> web.StreamResponse:
 
     async def look() -> Row | None:
         nonlocal last
-        row = await call.services.queries.operation(operation_id)
+        row = await call.components.queries.operation(operation_id)
         last = _seen(call, operation_id, row)
         return last if last["state"] != OperationState.RUNNING else None
 
@@ -80,7 +80,7 @@ async def act(call: Call) -> web.StreamResponse:
         raise ApiError(400, "invalid", f"'{name}' needs an object with a reason.")
     skip = how if isinstance(how, SkipStep) else None
     position = await asyncio.to_thread(
-        call.services.service.act,
+        call.components.service.act,
         operation_id,
         name,
         how.reason,
@@ -95,7 +95,7 @@ async def act(call: Call) -> web.StreamResponse:
 async def operation_row(call: Call) -> Row:
     """The operation of the path, if it exists for the caller.  ApiError 404."""
     operation_id = call.id("operation_id", _NO_OPERATION)
-    return _seen(call, operation_id, await call.services.queries.operation(operation_id))
+    return _seen(call, operation_id, await call.components.queries.operation(operation_id))
 
 
 def _seen(call: Call, operation_id: str, row: Row | None) -> Row:

@@ -52,7 +52,7 @@ async def server(call: Call) -> web.StreamResponse:
 async def server_row(call: Call, *, deleted: bool = False) -> Row:
     """The server of the path, if it exists for the caller; a `deleted` one too.  ApiError 404."""
     server_id = named_server(call)
-    row = await call.services.queries.instance(server_id)
+    row = await call.components.queries.instance(server_id)
     if row is not None and row["deleted"] and not deleted:
         row = None
     return seen(call, server_id, row)
@@ -89,7 +89,7 @@ async def _matching(call: Call, limit: int) -> AsyncIterator[Row]:
     status, host = query.get("status"), query.get("host")
     marker, project = await _marker(call), _project(call)
     for _ in range(0, ROWS_READ_MAX, limit + 1):
-        rows = await call.services.queries.instances(
+        rows = await call.components.queries.instances(
             project_id=project, name=query.get("name"), limit=limit + 1, marker=marker
         )
         for row in rows:
@@ -102,7 +102,7 @@ async def _matching(call: Call, limit: int) -> AsyncIterator[Row]:
 
 
 def _limit(call: Call) -> int:
-    limits = call.services.settings.limits
+    limits = call.components.settings.limits
     given = call.request.query.get("limit")
     if given is None:
         return limits.page_items_max
@@ -121,7 +121,7 @@ async def _marker(call: Call) -> str | None:
     if marker is None:
         return None
     server_id = canonical(marker)
-    row = await call.services.queries.instance(server_id) if server_id else None
+    row = await call.components.queries.instance(server_id) if server_id else None
     if row is None or not call.identity.sees(row["project_id"]):
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return str(row["server_id"])
@@ -237,7 +237,7 @@ def _fault(row: Row) -> Row:
 
 
 async def _volumes(call: Call, row: Row) -> list[Row]:
-    mappings = await call.services.queries.mappings(str(row["server_id"]))
+    mappings = await call.components.queries.mappings(str(row["server_id"]))
     if call.version < microversions.VOLUMES_ATTACHED_DELETE:
         return [{"id": str(each["volume_id"])} for each in mappings]
     return [

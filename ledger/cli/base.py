@@ -11,9 +11,11 @@ import os
 import sys
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from cliff import command, lister, show
+
+from host_agent.shared.text import visible
 
 if TYPE_CHECKING:
     from ledger.cli.client import ApiError, Client, ClientError
@@ -155,16 +157,29 @@ def _with_known_columns(produce: Any) -> int:
         raise usage(str(error)) from None
 
 
+class Visible:
+    """A stream on which no text can give a terminal an order: names are tenants' and agents'."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def complain(message: str, hint: str | None = None) -> None:
     """The one form of an error: what and why, then what next."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {visible(message)}", file=sys.stderr)
     if hint:
-        print(f"  {hint}", file=sys.stderr)
+        print(f"  {visible(hint)}", file=sys.stderr)
 
 
 def note(message: str) -> None:
     """Something to know that is no result: kept out of what scripts read."""
-    print(message, file=sys.stderr)
+    print(visible(message), file=sys.stderr)
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str, default: int = LIMIT_DEFAULT) -> None:

@@ -13,11 +13,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib.metadata import EntryPoint
+from typing import TextIO, cast
 
 from cliff import _argparse, app, commandmanager
 
-from ledger.cli.base import ExitCode, complain
+from ledger.cli.base import ExitCode, Visible, complain
 
 NAME = "attachment-ledger"
 DESCRIPTION = "The ledger of block-volume attachments: the service, its history, its operations."
@@ -199,7 +201,8 @@ class _Version(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        return Shell().run(list(sys.argv[1:] if argv is None else argv))
+        with redirect_stdout(cast("TextIO", Visible(sys.stdout))):
+            return Shell().run(list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:  # cliff sees to its own part
         return EXIT_BROKEN_PIPE
     finally:

@@ -20,7 +20,7 @@ from eventsourcing.application import Application
 from eventsourcing.persistence import IntegrityError
 from eventsourcing.utils import Environment, EnvType, get_topic
 
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from aggregates.errors import DomainError
 from ledger.log import persistence
 from ledger.log.cache import AggregateCache
@@ -97,7 +97,7 @@ class Ledger(Application[UUID]):
         return {id_: map(self.mapper.to_domain_event, new) for id_, new in streams.items()}
 
     def save(  # type: ignore[override]  # a position says all that callers need
-        self, *aggregates: Aggregate, context: Context | None = None
+        self, *aggregates: Aggregate, context: EventContext | None = None
     ) -> int:
         """Store the new events of all aggregates, or none; 0 if there are none.
 

@@ -52,17 +52,17 @@ class AggregateCache:
     def cached(self, key: Key) -> Aggregate:
         """As it was when it was last loaded or kept; at version 0 if it is not here."""
         [found] = self._known([key])
-        return key[0](key[1]) if found is None else found.copy()
+        return key[0](key[1]) if found is None else found.fork()
 
     def keep(self, stored: Iterable[Aggregate]) -> None:
         """Take aggregates that are as they are in the log."""
         with self._lock:
             for aggregate in stored:
-                self._keep((type(aggregate), aggregate.id), aggregate.copy())
+                self._keep((type(aggregate), aggregate.id), aggregate.fork())
 
     def _caught_up(self, key: Key, found: Aggregate | None, news: list[Any]) -> Aggregate:
         kind, id_ = key
-        aggregate = kind(id_) if found is None else found.copy()
+        aggregate = kind(id_) if found is None else found.fork()
         if news:
             aggregate.follow(news)
             self.keep([aggregate])

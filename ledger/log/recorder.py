@@ -32,7 +32,7 @@ from eventsourcing.persistence import (
 from psycopg_pool import ConnectionPool
 
 import sql
-from aggregates.base import Context
+from aggregates.base import EventContext
 from ledger.log.writer import Writer
 
 READ_CONNECTIONS_MAX = 8
@@ -75,7 +75,7 @@ class LedgerRecorder(ApplicationRecorder):
         self,
         stored_events: Sequence[StoredEvent],
         *,
-        context: Context | None = None,
+        context: EventContext | None = None,
         relied_on: Mapping[UUID, int] | None = None,
         tracking: Tracking | None = None,
         **kwargs: Any,  # noqa: ARG002 - the library lets applications pass what they like

@@ -1,12 +1,11 @@
 """A unit of work over the log: aggregates looked at once each, saved together.
 
 Theory of operation.  A decision is stored only if every aggregate that it looked at, changed
-or not, is still at the version that it saw (`Store.save`).  So it may be taken on what this
-process remembers, without a read (`run_optimistically`); an aggregate that is not remembered
-counts as new.  If such a decision is stored, it was right.  Any other outcome - a refusal,
-nothing to store, a stream that has moved - may come of an old cache.  Then the decision is
-taken again on a read of the log, which begins with all that the first attempt looked at, in
-one query.
+or not, is still at the version that it saw (`AggregateStore.save`).  So it may be taken on
+the cache, without a read (`run_optimistically`); an aggregate that is not cached counts as
+new.  If such a decision is stored, it was right.  Any other outcome - a refusal, nothing to
+store, a stream that has moved - may come of an old cache.  Then the decision is taken again
+on a read of the log, which begins with all that the first attempt looked at, in one query.
 
 Also here: the metadata of what is saved for an operation.  The request id stays the one that
 the operation began with, whoever writes the next event.
@@ -22,7 +21,7 @@ from uuid import UUID
 
 from eventsourcing.persistence import PersistenceError
 
-from aggregates.base import Actor, Aggregate, Context
+from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation
 from host_agent.shared.ports import PortError
 
@@ -33,7 +32,7 @@ T = TypeVar("T")
 IDS_MAX = 4_096
 
 
-class Store(Protocol):
+class AggregateStore(Protocol):
     """The log, as aggregates see it (ledger.log.application)."""
 
     def load(self, kind: type[A], id: UUID) -> A: ...  # noqa: A002
@@ -42,7 +41,7 @@ class Store(Protocol):
 
     def cached(self, kind: type[A], id: UUID) -> A: ...  # noqa: A002
 
-    def save(self, *aggregates: Aggregate, context: Context) -> int: ...
+    def save(self, *aggregates: Aggregate, context: EventContext) -> int: ...
 
     def retrying(self, change: Callable[[], T]) -> T: ...
 
@@ -53,7 +52,7 @@ class Unit:
     `cached`: they are taken from this process's memory, possibly old or empty; else from the log.
     """
 
-    def __init__(self, store: Store, *, cached: bool = False) -> None:
+    def __init__(self, store: AggregateStore, *, cached: bool = False) -> None:
         self._store = store
         self._find = store.cached if cached else store.load
         self._read: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
@@ -79,7 +78,7 @@ class Unit:
     def add(self, aggregate: Aggregate) -> None:
         self._used[type(aggregate), aggregate.id] = aggregate
 
-    def save(self, context: Context) -> int:
+    def save(self, context: EventContext) -> int:
         """The last position, 0 if nothing is new.  Raises ConflictError if anything that was
         looked at has changed since.
         """
@@ -88,7 +87,7 @@ class Unit:
         return position
 
 
-def run_optimistically(store: Store, change: Callable[[Unit], T]) -> T:
+def run_optimistically(store: AggregateStore, change: Callable[[Unit], T]) -> T:
     """Run a load-decide-save function on the cache, and if it stores nothing, on the log.
 
     The function may run several times: its effects are what it saves.
@@ -119,12 +118,12 @@ def _parsed(text: str) -> UUID:
     return UUID(text)
 
 
-def own_context(operation: Operation) -> Context:
+def own_context(operation: Operation) -> EventContext:
     """Metadata of what the ledger does by itself for an operation: its requester's."""
     started = operation.started
     assert started is not None
     actor = Actor(**{**started.actor, "roles": tuple(started.actor["roles"])})
-    return Context(
+    return EventContext(
         actor=actor,
         request_id=started.request_id,
         cause="dispatcher",
@@ -132,7 +131,7 @@ def own_context(operation: Operation) -> Context:
     )
 
 
-def within(context: Context, operation: Operation) -> Context:
+def within(context: EventContext, operation: Operation) -> EventContext:
     """The caller's metadata, tied to the operation; the request id stays the operation's."""
     assert operation.started is not None
     return replace(context, operation_id=str(operation.id), request_id=operation.started.request_id)

@@ -48,7 +48,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 import sql
-from aggregates.base import NOBODY, Context
+from aggregates.base import NOBODY, EventContext
 from ledger.log import binary
 from ledger.telemetry import Tally
 
@@ -120,7 +120,7 @@ class Append:
 
 def encode(
     events: Sequence[StoredEvent],
-    context: Context | None,
+    context: EventContext | None,
     relied_on: Mapping[uuid.UUID, int] = _NOTHING,
 ) -> Append:
     """The append in the form the database takes.
@@ -161,7 +161,7 @@ def encode(
     return Append(streams, rows, writes)
 
 
-def _why(context: Context | None) -> bytes:
+def _why(context: EventContext | None) -> bytes:
     if context is None:
         return _NO_CONTEXT
     actor = context.actor
@@ -210,7 +210,7 @@ class Writer:
     def append(
         self,
         events: Sequence[StoredEvent],
-        context: Context | None = None,
+        context: EventContext | None = None,
         relied_on: Mapping[uuid.UUID, int] = _NOTHING,
     ) -> list[int]:
         """Store the events, all or none, and return their positions, when they are durable.

@@ -33,7 +33,7 @@ from psycopg import sql as compose
 import aggregates
 import projections
 import sql
-from ledger.upkeep.long_work import Step, Work
+from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Projection
 from projections.projector import Projector
 from projections.reader import Reader, reading_ahead
@@ -55,7 +55,7 @@ def rebuild(dsn: str, chosen: Sequence[Projection]) -> Work:
     RebuildError where something stands on the tables or has changed them.
     """
 
-    def work(begun: Step) -> Generator[Step]:
+    def work(begun: Checkmark) -> Generator[Checkmark]:
         with (
             connect(dsn) as connection,
             connect(dsn) as second,
@@ -81,23 +81,23 @@ class _Rebuild:
         [(self._live,)] = self._run("live")
         self._run("search")
 
-    def steps(self, begun: Step) -> Generator[Step]:
+    def steps(self, begun: Checkmark) -> Generator[Checkmark]:
         kept = {"projections": self._names, "code": _code()}
         if begun.kept != kept or self._different():
             self._begin()
         projector = Projector(self._connection, self._projections, self._reader)
         for _ in self._follow(projector):
-            yield Step(projector.projected, projector.head, kept)
+            yield Checkmark(projector.projected, projector.head, kept)
         self._do("indexes")
         self._do("statistics")
         while True:
             for _ in self._follow(projector):
-                yield Step(projector.projected, projector.head, kept)
+                yield Checkmark(projector.projected, projector.head, kept)
             if self._swap(projector):
                 break
             log.warning("somebody reads the old tables; they are swapped when that is over")
             time.sleep(SWAP_PAUSE_S)
-        yield Step(projector.head, projector.head, kept)
+        yield Checkmark(projector.head, projector.head, kept)
 
     def _begin(self) -> None:
         with self._connection.transaction():

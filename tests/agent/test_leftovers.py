@@ -1,4 +1,4 @@
-"""A host that comes back clears what is not its any more, before it works again (D7)."""
+"""A host that comes back clears what is not its any more, before it works again (decision 0027)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from host_agent.shared.contract import Command, Lane, PowerState
-from host_agent.simulated.host_state import Store, connected_paths
+from host_agent.simulated.host_state import HostState, connected_paths
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.doubles.direct_cinder import DirectCinder
@@ -132,7 +132,7 @@ def test_killed_agent_takes_up_where_it_was(host: Host, flow: str, call: str, de
     steps = ATTACH if flow == "attach" else DETACH
     assert host.ledger.steps_of(given) == [verb.value for verb in steps]
     assert all(report.error is None for report in host.ledger.reports)
-    store = Store(host.state)
+    store = HostState(host.state)
     assert broken_invariants(store) == []
     assert plugged(store)[SERVER] == ({lane.volume_id: ("vdb", "vdb")} if flow == "attach" else {})
     row = host.cinder.model.attachments.get(lane.attachment_id or "")
@@ -191,7 +191,7 @@ def test_sigterm_leaves_no_run_half_reported(host: Host) -> None:
     # it is reported is not.
     reported = host.ledger.steps_of(given)
     assert reported in ([verb.value for verb in ATTACH[:n]] for n in (2, 3))
-    assert len(connected_paths(Store(host.state))) == len(reported) - 2
+    assert len(connected_paths(HostState(host.state))) == len(reported) - 2
     with host.agent(faults=[]):
         host.finish(given)
 

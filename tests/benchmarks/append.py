@@ -27,7 +27,7 @@ import psycopg
 from eventsourcing.persistence import ApplicationRecorder
 from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
 
-from aggregates.base import About, Actor, Context
+from aggregates.base import About, Actor, EventContext
 from aggregates.volume import Volume
 from ledger.log import schema
 from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
@@ -44,7 +44,7 @@ COPIED_EVENTS = 20_000
 AGGREGATE_EVENTS = 2_000
 
 BODY = b'{"detail": "' + b"x" * 350 + b'"}'
-CONTEXT = Context(
+CONTEXT = EventContext(
     actor=Actor(name="ada", user_id="u1", project_id="p1", roles=("member", "reader")),
     request_id=f"req-{uuid4()}",
     cause="api",

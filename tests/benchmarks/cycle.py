@@ -34,7 +34,7 @@ from uuid import uuid4
 
 import psycopg
 
-from host_agent.simulated.host_state import Store
+from host_agent.simulated.host_state import HostState
 from tests.benchmarks.figures import Figure, Size
 from tests.benchmarks.servers import server
 from tests.stack import PROJECT, eventually, free_port
@@ -245,7 +245,7 @@ def running(home: Path, dsn: str, *, metered: bool = False) -> Iterator[World]:
     server_id, port = str(uuid4()), free_port()
     state = home / f"{server_id}.json"
     guest = {"server_id": server_id, "power_state": "running", "project_id": PROJECT}
-    Store(state, {"define": [guest]})
+    HostState(state, {"define": [guest]})
     with ExitStack() as stack:
         endpoint = stack.enter_context(_cinder(home))
         (home / "ledger.toml").write_text(_service_settings(dsn, port, endpoint))

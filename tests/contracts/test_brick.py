@@ -19,7 +19,7 @@ from host_agent.shared.contract import ErrorKind
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import Brick, ConnectionInfo, Encryption, PortError
 from host_agent.simulated.adapters import SimulatedBrick
-from host_agent.simulated.host_state import Store
+from host_agent.simulated.host_state import HostState
 from host_agent.storage.brick import OsBrick
 
 # oslo.privsep imports eventlet, which warns at every fork from then on.
@@ -52,7 +52,7 @@ def real(tmp_path: Path, **settings: Any) -> OsBrick:
 @pytest.fixture(params=["simulated", "os-brick"])
 def brick(request: pytest.FixtureRequest, tmp_path: Path) -> Brick:
     if request.param == "simulated":
-        return SimulatedBrick(Store(), Faults(), "compute-1")
+        return SimulatedBrick(HostState(), Faults(), "compute-1")
     return real(tmp_path)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from tests.memory import Crash, MemoryStore, Trouble
 
 #: Where the code under test takes an id from nowhere.
@@ -86,7 +86,7 @@ class Log(MemoryStore):
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
         return self._cache.load(wanted)
 
-    def save(self, *aggregates: Aggregate, context: Context) -> int:
+    def save(self, *aggregates: Aggregate, context: EventContext) -> int:
         try:
             return super().save(*aggregates, context=context)
         finally:

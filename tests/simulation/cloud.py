@@ -20,8 +20,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
 from host_agent.shared.contract import Command
-from host_agent.simulated.host_state import HOSTS
-from host_agent.simulated.host_state import Store as HostState
+from host_agent.simulated.host_state import HOSTS, HostState
 from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
 from ledger.service import Service

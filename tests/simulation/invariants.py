@@ -1,4 +1,4 @@
-"""What must be so (DESIGN D6): after every save, after every step, and when all is at rest."""
+"""What must be so (decision 0026): after every save, after every step, and when all is at rest."""
 
 from __future__ import annotations
 

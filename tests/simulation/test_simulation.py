@@ -1,4 +1,4 @@
-"""Seeded storms over a whole cloud, with the invariants of DESIGN D6 after each.
+"""Seeded storms over a whole cloud, with the invariants of decision 0026 after each.
 
 SIMULATE_SEEDS: how many seeds (`make simulate`, `make nightly`); SIMULATE_FROM: the first.
 """

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from aggregates.base import Context, Event
+from aggregates.base import Event, EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
 from handlers import operator
@@ -29,7 +29,7 @@ from tests.world import CONTEXT, HOST, OTHER, World
 MAPPER = LedgerMapper(JSONBody())
 
 
-def logged(position: int, event: Event, context: Context, at: datetime) -> LoggedEvent:
+def logged(position: int, event: Event, context: EventContext, at: datetime) -> LoggedEvent:
     """The event as a projection reads it from the log."""
     stored = MAPPER.to_stored_event(event)
     return LoggedEvent(
@@ -90,7 +90,7 @@ class Watched:
         self._catch_up()
         world.store.save = self._saved  # type: ignore[method-assign]
 
-    def _saved(self, *aggregates: Any, context: Context) -> int:
+    def _saved(self, *aggregates: Any, context: EventContext) -> int:
         try:
             return self._save(*aggregates, context=context)
         finally:
@@ -164,6 +164,6 @@ def _change_mind(world: World, operation_id: str, chance: random.Random) -> None
         pass  # too late, or nothing to unwind
 
 
-def stored_events(world: World) -> list[tuple[IndexedEvent, Context]]:
+def stored_events(world: World) -> list[tuple[IndexedEvent, EventContext]]:
     """The world's log in the form the recorder takes."""
     return [(MAPPER.to_stored_event(event), context) for event, context in world.store.log]

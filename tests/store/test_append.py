@@ -18,7 +18,7 @@ from eventsourcing.persistence import (
 )
 
 from aggregates.attachment import Attachment
-from aggregates.base import Context
+from aggregates.base import EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.volume import Volume
 from ledger.log import writer as writer_module
@@ -43,7 +43,7 @@ def log_of(db: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
 
 
 def test_several_aggregates_are_stored_in_one_append(
-    ledger: Ledger, db: psycopg.Connection[Any], context: Context
+    ledger: Ledger, db: psycopg.Connection[Any], context: EventContext
 ) -> None:
     attachment, volume = ledger.load_many((Attachment, uuid4()), (Volume, uuid4()))
     attachment.record(
@@ -332,7 +332,7 @@ def test_closing_stores_what_is_queued(database_url: str, db: psycopg.Connection
 
 
 def test_metadata_stands_beside_each_event(
-    ledger: Ledger, db: psycopg.Connection[Any], context: Context
+    ledger: Ledger, db: psycopg.Connection[Any], context: EventContext
 ) -> None:
     attachment, volume_id, server_id = Attachment(uuid4()), str(uuid4()), str(uuid4())
     attachment.record(Attachment.AttachmentCreated, volume_id=volume_id, server_id=server_id)

@@ -10,14 +10,14 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from aggregates.base import Actor, Aggregate, Context
+from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation, StepStatus
 from aggregates.volume import Volume
 from ledger.log import cache
 from ledger.log.application import ConflictError, Ledger
 from ledger.log.cache import AggregateCache
 
-CONTEXT = Context(actor=Actor(name="test"), request_id="req-1", cause="test")
+CONTEXT = EventContext(actor=Actor(name="test"), request_id="req-1", cause="test")
 
 
 def hold(ledger: Ledger, volume_id: UUID, attachment_id: str) -> None:
@@ -147,7 +147,7 @@ def _held(id_: UUID) -> Any:
     return Volume.Held(originator_id=id_, originator_version=1, server_id="s", attachment_id="a")
 
 
-def test_what_is_recorded_on_a_copy_is_not_seen_on_the_original() -> None:
+def test_what_is_recorded_on_a_fork_is_not_seen_on_the_original() -> None:
     """In every container that an operation changes."""
     operation = Operation(uuid4())
     lane = {"volume_id": "v", "bdm_id": "b", "new": {"volume_id": "w"}}
@@ -159,16 +159,16 @@ def test_what_is_recorded_on_a_copy_is_not_seen_on_the_original() -> None:
     operation.record(
         Operation.RunStarted, run=1, lane=0, steps=["connect"], undo=False, host="h", epoch=0
     )
-    before, copy = _state(operation), operation.copy()
-    assert _state(copy) == before
+    before, fork = _state(operation), operation.fork()
+    assert _state(fork) == before
     outputs = {"disk": {"path": "/dev/x"}, "device_name": "vdb"}
     result = {"run": 1, "lane": 0, "step": "connect", "undo": False}
-    copy.record(Operation.StepSucceeded, **result, outputs=outputs, took_ms=1)
-    copy.record(Operation.UnwindRequested, reason="why")
-    copy.record(
+    fork.record(Operation.StepSucceeded, **result, outputs=outputs, took_ms=1)
+    fork.record(Operation.UnwindRequested, reason="why")
+    fork.record(
         Operation.RunStarted, run=2, lane=0, steps=["connect"], undo=True, host="i", epoch=1
     )
-    assert copy.history.record(0, "connect", undo=False).status is StepStatus.DONE
+    assert fork.history.record(0, "connect", undo=False).status is StepStatus.DONE
     assert _state(operation) == before
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from psycopg import sql as sql_
 
 import sql
-from aggregates.base import Context
+from aggregates.base import EventContext
 from aggregates.volume import Volume
 from ledger.log import schema
 from ledger.log.application import Ledger
@@ -185,7 +185,7 @@ def head_of(db: psycopg.Connection[Any]) -> Checkpoint:
 
 
 def test_the_database_has_the_same_canonical_form(
-    ledger: Ledger, db: psycopg.Connection[Any], context: Context
+    ledger: Ledger, db: psycopg.Connection[Any], context: EventContext
 ) -> None:
     """Checked by decoding it: what comes out is what the columns say."""
     volume = Volume(uuid4())

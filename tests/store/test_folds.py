@@ -91,7 +91,7 @@ def check_mailbox(watched: Watched) -> None:
         steps = [
             (step, plan_of(operation).verb(step, undo=run.undo, host=run.host))
             for step in run.steps
-            if not operation.history.record(run.lane, step, undo=run.undo).settled
+            if not operation.history.record(run.lane, step, undo=run.undo).resolved
         ]
         assert [(step.name, step.verb) for step in commands[key].steps] == steps
         if run.lane == SERVER:

@@ -11,7 +11,7 @@ import pytest
 from eventsourcing.persistence import OperationalError
 
 from aggregates import errors
-from aggregates.base import Actor, Context
+from aggregates.base import Actor, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.volume import Volume
 from host_agent.shared.contract import ErrorKind
@@ -19,7 +19,7 @@ from host_agent.shared.ports import PortError
 from ledger.log.application import Ledger
 from ledger.log.unit import Unit, run_optimistically
 
-CONTEXT = Context(actor=Actor(name="test"), request_id="req-1", cause="test")
+CONTEXT = EventContext(actor=Actor(name="test"), request_id="req-1", cause="test")
 
 
 @pytest.fixture

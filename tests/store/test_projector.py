@@ -27,7 +27,7 @@ from projections.base import LoggedEvent, Projection, Row, upcast
 from projections.catalog import ALL
 from projections.hosts import HOSTS
 from projections.projector import Projector
-from projections.runner import NotProjectingError, Runner, catch_up, connect
+from projections.runner import NotProjectingError, ProjectionRunner, catch_up, connect
 from projections.tables import Tables, prepare
 from tests.store.histories import Folded, scenario, stored_events
 
@@ -344,15 +344,15 @@ def test_projections_see_bodies_in_their_newest_form() -> None:
 
 
 @pytest.fixture
-def runner(database_url: str) -> Iterator[Runner]:
-    runner = Runner(database_url, ALL)
+def runner(database_url: str) -> Iterator[ProjectionRunner]:
+    runner = ProjectionRunner(database_url, ALL)
     runner.start()
     yield runner
     runner.stop()
 
 
 def test_who_waits_for_a_position_then_reads_it(
-    ledger: Ledger, runner: Runner, db: psycopg.Connection[Any]
+    ledger: Ledger, runner: ProjectionRunner, db: psycopg.Connection[Any]
 ) -> None:
     for number in range(20):
         position = register(ledger, "h", number)
@@ -361,9 +361,9 @@ def test_who_waits_for_a_position_then_reads_it(
 
 
 def test_a_process_may_wait_for_what_another_one_projects(
-    ledger: Ledger, database_url: str, runner: Runner, db: psycopg.Connection[Any]
+    ledger: Ledger, database_url: str, runner: ProjectionRunner, db: psycopg.Connection[Any]
 ) -> None:
-    other = Runner(database_url, ALL)
+    other = ProjectionRunner(database_url, ALL)
     other.start()
     try:
         for number in range(20):
@@ -375,11 +375,11 @@ def test_a_process_may_wait_for_what_another_one_projects(
         other.stop()
 
 
-def test_waiting_for_what_never_comes_ends(runner: Runner) -> None:
+def test_waiting_for_what_never_comes_ends(runner: ProjectionRunner) -> None:
     assert not runner.wait_for(10**9, 0.05)
 
 
-def test_stopping_tells_who_waits(runner: Runner) -> None:
+def test_stopping_tells_who_waits(runner: ProjectionRunner) -> None:
     waiting = runner.projected(10**9)
     runner.stop()
     with pytest.raises(NotProjectingError):
@@ -388,7 +388,7 @@ def test_stopping_tells_who_waits(runner: Runner) -> None:
 
 
 def test_a_lost_connection_is_made_anew(
-    ledger: Ledger, runner: Runner, db: psycopg.Connection[Any]
+    ledger: Ledger, runner: ProjectionRunner, db: psycopg.Connection[Any]
 ) -> None:
     assert runner.wait_for(register(ledger, "h"), 10)
     db.execute(
@@ -401,7 +401,7 @@ def test_a_lost_connection_is_made_anew(
 
 def test_a_held_projection_is_not_waited_for(ledger: Ledger, database_url: str) -> None:
     others = [projection for projection in ALL if projection is not HOSTS]
-    runner = Runner(database_url, [*others, poisoned(1)])
+    runner = ProjectionRunner(database_url, [*others, poisoned(1)])
     runner.start()
     try:
         assert runner.wait_for(register(ledger, "h"), 10)
@@ -413,7 +413,8 @@ def test_what_one_process_cannot_fold_another_one_does(
     ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
 ) -> None:
     others = [projection for projection in ALL if projection is not HOSTS]
-    runners = [Runner(database_url, [*others, poisoned(1)]), Runner(database_url, ALL)]
+    kinds = ([*others, poisoned(1)], ALL)
+    runners = [ProjectionRunner(database_url, kind) for kind in kinds]
     for each in runners:
         each.start()
     try:
@@ -433,7 +434,7 @@ def test_who_was_beaten_takes_up_at_once_what_the_other_process_leaves_behind(
 ) -> None:
     monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 30.0)
     others = [projection for projection in ALL if projection is not HOSTS]
-    runner, projector = Runner(database_url, ALL), Projector(projecting, ALL)
+    runner, projector = ProjectionRunner(database_url, ALL), Projector(projecting, ALL)
     runner_module._listen(projecting)
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(runner._watch, projecting, projector)

@@ -20,7 +20,7 @@ from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep import long_work
 from ledger.upkeep import rebuild as module
-from ledger.upkeep.long_work import BusyError, Progress, Step
+from ledger.upkeep.long_work import BusyError, Checkmark, Progress
 from ledger.upkeep.rebuild import RebuildError, rebuild
 from projections import catalog
 from projections import projector as projector_module
@@ -46,7 +46,7 @@ def anew(
     dsn: str,
     *projections: Projection,
     watch: Callable[[Progress], None] = lambda _: None,
-) -> Step:
+) -> Checkmark:
     return long_work.run(dsn, "rebuild", rebuild(dsn, projections or ALL), watch)
 
 
