@@ -25,11 +25,11 @@ from host_agent.config import BrickSection
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import ConnectionInfo, Encryption, PortError
 from host_agent.storage import connection
+from host_agent.storage.luks import format_once
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import
     import os_brick
-    import os_brick.encryptors.luks
     import os_brick.exception
     import os_brick.initiator.connector
     import os_brick.privileged
@@ -117,13 +117,9 @@ class OsBrick:
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
         if source["type"] != "block":
             return
-        luks, helper, path = os_brick.encryptors.luks, self._settings.root_helper, source["path"]
+        path = source["path"]
         try:
-            if not luks.is_luks(helper, path):
-                how = {"cipher": encryption.cipher, "key_size": encryption.key_size}
-                info = {"data": {"device_path": path}}
-                # Of LUKS 1, which QEMU knows; os-brick shows no other way to do just this.
-                luks.LuksEncryptor(helper, info, None)._format_volume(passphrase, **how)  # noqa: SLF001
+            format_once(self._settings.root_helper, path, passphrase, encryption)
         except Exception as error:
             text = f"The volume could not be made a LUKS one at {path}: {_text(error)}"
             raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error
