@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import signal
 import sys
 import threading
@@ -14,31 +13,35 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from host_agent import config, log
-from host_agent.config import ConfigError, Settings
+import structlog
+
+from host_agent import config
+from host_agent.config import Settings
 from host_agent.executor import Executor, Hooks, Ports, StopClock
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import AgentRunningError, Locks
+from host_agent.shared import logs
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import SERVICE_VERSION, Registration
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.ports import Brick, PortError
+from host_agent.shared.settings import ConfigError
 from host_agent.storage.records import FileRecords
 
 EXIT_CONFIG = 2
 EXIT_RUNNING = 3
 
-_LOG = logging.getLogger("host_agent")
+_LOG = structlog.get_logger("host_agent")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         settings = config.load(arguments.config, flags=_flags(arguments))
-        log.set_up(settings.agent.log_level, settings.agent.log_format)
+        logs.set_up(settings.agent.log_level, settings.agent.log_format)
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
             return _serve(settings, locks, _host(settings, arguments))
@@ -117,8 +120,14 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         here = {"uri": f"{SCHEME}{arguments.simulated.absolute()}", "address": "127.0.0.1"}
         guests = SimulatedGuests(store, faults, host)
         return _Host(brick, guests, ["simulated"], settings.migration() or here)
-    from host_agent.libvirt.driver import Libvirt
-    from host_agent.storage.brick import OsBrick
+    try:
+        from host_agent.libvirt.driver import Libvirt
+        from host_agent.storage.brick import OsBrick
+    except ImportError as error:
+        raise ConfigError(
+            f"{error}: a real host needs the extra 'agent' "
+            "(pip install 'attachment-ledger[agent]'); or try --simulated"
+        ) from error
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
     virt_type = settings.libvirt.virt_type

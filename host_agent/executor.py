@@ -24,7 +24,6 @@ know any more (`STALE`) is forgotten at once, so that it may be handed out anew.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import traceback
@@ -33,6 +32,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
+
+import structlog
 
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
@@ -67,7 +68,7 @@ from host_agent.watch import RunWatch
 #: Finished commands remembered, so that a late duplicate of one is not run again.
 FINISHED_MAX = 10_000
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 _ATTACHING = frozenset(
     {
         Verb.ATTACHMENT_CREATE,

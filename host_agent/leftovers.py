@@ -8,9 +8,10 @@ has forgotten them or knows the other host's only.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Self
+
+import structlog
 
 from host_agent.executor import Ports
 from host_agent.locks import Locks, volume_names
@@ -19,7 +20,7 @@ from host_agent.storage.records import Record
 from host_agent.verbs.context import Clock, is_missing
 from host_agent.verbs.encryption import is_encrypted
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Leftovers:
         """Blocks; PortError if something could not be done yet."""
         for server_id in release.guests:
             with self._locks.hold([f"server-{server_id}"], self._clock):
-                _LOG.warning("removing guest %s: it is not this host's any more", server_id)
+                _LOG.warning("removing a guest that is not this host's any more", server=server_id)
                 self._ports.guests.remove(server_id)
         for attachment_id in release.attachments:
             record = self._ports.records.get(attachment_id)
@@ -66,7 +67,9 @@ class Leftovers:
             if not any(other.volume_id == volume_id for other in staying):
                 # The guest itself may stay, and loses only this disk.
                 self._ports.guests.unplug(record.server_id, record.serial)
-                _LOG.warning("disconnecting volume %s: it is not this host's any more", volume_id)
+                _LOG.warning(
+                    "disconnecting a volume that is not this host's any more", volume=volume_id
+                )
                 for info in record.infos:
                     self._ports.brick.disconnect(info)
                 if is_encrypted(record.infos):

@@ -19,18 +19,18 @@ happens to everybody.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Self
 
 import psycopg
+import structlog
 
 import sql
 from projections.news import Moved, News
 from projections.tables import prepare
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 POLL_INTERVAL_S = 1.0
 RECONNECT_FIRST_S = 0.1
@@ -132,9 +132,9 @@ class Wakeups:
                     pause_s = RECONNECT_FIRST_S
                     await self._follow(connection)
             except psycopg.Error as error:
-                log.warning("wake-ups pause for %.1f s: %s", pause_s, error)
+                log.warning("wake-ups pause", wait_s=pause_s, why=str(error))
             except Exception:
-                log.exception("wake-ups pause for %.1f s", pause_s)
+                log.exception("wake-ups pause", wait_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 

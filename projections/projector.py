@@ -18,13 +18,13 @@ deployment; an event that was skipped would be wrong for ever).  Appends are nev
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+import structlog
 
 import sql
 from projections import news
@@ -34,7 +34,7 @@ from projections.reader import Reader
 from projections.tables import Change, ProjectionError, Tables, prepare
 from projections.writes import Mark, advance
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 READ_POSITIONS = 5_000  # at a time
 STEP_POSITIONS = 200_000  # written at a time, at most
@@ -140,7 +140,7 @@ class Projector:
             return True
         for name in names:
             if name in self.holds and self._marks[name].position >= self.holds[name].error.position:
-                log.warning("projection %s goes on", name)
+                log.warning("projection goes on", projection=name)
                 del self.holds[name]
         return moved
 
@@ -148,7 +148,7 @@ class Projector:
         last = self.holds.get(error.projection)
         pause_s = min(last.pause_s * 2, HOLD_MAX_S) if last else HOLD_FIRST_S
         self.holds[error.projection] = Hold(error, time.monotonic() + pause_s, pause_s)
-        log.error("%s; it stays there, next try in %.0f s", error, pause_s, exc_info=error)
+        log.error("projection stays there", why=str(error), wait_s=pause_s, exc_info=error)
 
     def _advance(self, names: list[str], after: int, until: int) -> bool:
         """Read, fold and write one batch; False if none moved."""

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import psycopg
+import structlog
 
 import sql
 from projections.base import Projection
 from projections.projector import Projector
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 POLL_INTERVAL_S = 0.5
 RECONNECT_FIRST_S = 0.1
@@ -102,9 +102,9 @@ class ProjectionRunner:
                     pause_s = RECONNECT_FIRST_S
                     self._follow(connection, projector)
             except psycopg.Error as error:
-                log.warning("projections pause for %.1f s: %s", pause_s, error)
+                log.warning("projections pause", wait_s=pause_s, why=str(error))
             except Exception:
-                log.exception("projections pause for %.1f s", pause_s)
+                log.exception("projections pause", wait_s=pause_s)
             else:
                 continue
             self._stopping.wait(pause_s)

@@ -17,8 +17,9 @@ that stays in copies.py.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
+
+import structlog
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.copies import GuestCopies
@@ -42,7 +43,7 @@ from host_agent.shared.ports import Disk, DiskState, PortError
 
 __all__ = ["HypervisorGuests", "Patience"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
@@ -127,13 +128,8 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 if error.trouble is not Trouble.UNPLUGGING:
                     raise port_error(error, asked_before=attempt > 1) from error
             removed = removal.wait(self._patience.detach_timeout_s)
-        _LOG.info(
-            "unplug of %s: attempt %d of %d, %s",
-            disk.target,
-            attempt,
-            self._patience.detach_attempts,
-            {True: "removed", False: "refused by the guest", None: "no answer"}[removed],
-        )
+        outcome = {True: "removed", False: "refused by the guest", None: "no answer"}[removed]
+        _LOG.info("unplug", disk=disk.target, attempt=attempt, outcome=outcome)
 
     def _refused(self, copies: Copies, live: DiskSeen, persistent: DiskSeen | None) -> PortError:
         """Both copies have the disk (again); the error to raise for it."""

@@ -28,7 +28,6 @@ while the executor's queue is full, and each worker holds one report.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +36,8 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
+
+import structlog
 
 from host_agent.executor import Verdict
 from host_agent.leftovers import Release
@@ -68,7 +69,7 @@ REGISTER_AGAIN_S = 300.0
 #: Progress that takes longer is not told: the step that tells it has better to do.
 PROGRESS_S = 2.0
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class StaleEpochError(Exception):

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import os
 import signal
 import threading
@@ -29,6 +28,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+import structlog
 
 MAX_RULES = 1000
 MAX_DELAY_S = 3600.0
@@ -43,7 +44,7 @@ KINDS = ("retryable", "final", "unknown")
 _STATUS_OF_KIND = {"retryable": 503, "final": 400, "unknown": 500}
 _RETRYABLE_STATUSES = frozenset({401, 429, 503})
 _SERVER_ERROR = 500
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class FaultError(ValueError):
@@ -278,7 +279,7 @@ class Faults:
         try:
             self._set(_read(self._path))
         except FaultError as error:
-            _LOG.error("%s: changed rules are not used: %s", self._path, error)
+            _LOG.error("changed fault rules are not used", path=str(self._path), why=str(error))
 
     def rules(self) -> list[dict[str, Any]]:
         """The rules in force as JSON, each with `seen`: matching calls that reached it."""

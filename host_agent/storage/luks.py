@@ -3,7 +3,8 @@
 QEMU decrypts (decision 0021), so a new encrypted volume is to be formatted and not opened.
 os-brick's public `LuksEncryptor.attach_volume` does more: it opens the device, formats it if
 that fails, opens it again, and puts a link to the opened device in the place of the volume's
-path.  We call the part that formats, `_format_volume`; tests/agent/test_luks.py holds its form.
+path.  We call the part that formats, `_format_volume`; tests/contracts/test_brick.py holds
+its form.
 
 What it gives: no cryptsetup command line, key slots or key file handling of ours.  Delete
 this file when os-brick has a public way to format without opening.
@@ -20,14 +21,13 @@ with warnings.catch_warnings():
     from os_brick.encryptors import luks
 
 
-def format_once(root_helper: str, path: str, passphrase: str, encryption: Encryption) -> None:
-    """Format the device at `path`, unless it is a LUKS one: its data would be lost.
+def format_device(root_helper: str, path: str, passphrase: str, encryption: Encryption) -> None:
+    """Format the device, whatever is on it, as LUKS 1, which every QEMU knows.
 
-    LUKS 1, which every QEMU knows.  Raises what os-brick raises.
+    Raises what os-brick raises.
     """
-    if luks.is_luks(root_helper, path):
-        return
+    bits = encryption.key_size
+    # The size becomes a word of the command; of a number os-brick cannot tell an error.
+    how = {"cipher": encryption.cipher, "key_size": None if bits is None else str(bits)}
     encryptor = luks.LuksEncryptor(root_helper, {"data": {"device_path": path}}, None)
-    encryptor._format_volume(  # noqa: SLF001 - see above
-        passphrase, cipher=encryption.cipher, key_size=encryption.key_size
-    )
+    encryptor._format_volume(passphrase, **how)  # noqa: SLF001 - see above

@@ -20,9 +20,9 @@ from host_agent.shared.contract import (
     WireError,
 )
 from host_agent.shared.definition import is_readable
+from host_agent.shared.masking import mask
 from host_agent.shared.text import one_line
 from ledger.api.call import canonical
-from ledger.telemetry import masked
 
 GUESTS_MAX = 10_000
 CONNECTIONS_MAX = 100_000
@@ -184,7 +184,7 @@ def _is_disk_text(text: Any) -> bool:
 def _checked_error(error: StepError) -> StepError:
     """Agents mask secrets; this is the second net.  A long text is cut, not refused."""
     _require(bool(_WORD.match(error.code)), "code")
-    message = one_line(" ".join(str(masked(error.message)).split()))
+    message = one_line(" ".join(mask(error.message).split()))
     return replace(error, message=message[:MESSAGE_CHARS_MAX])
 
 

@@ -17,6 +17,7 @@ import aiohttp
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import PayloadEncodingError
+from structlog.contextvars import bind_contextvars as bind
 
 from host_agent.shared.text import one_line
 from ledger.api import microversions
@@ -28,7 +29,6 @@ from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
 from ledger.auth.tokens import NOBODY, POLICY, Identity
-from ledger.telemetry import bind
 
 #: What reading a body raises if the client breaks off.
 _BROKEN_OFF = (ConnectionError, aiohttp.ClientPayloadError, PayloadEncodingError)

@@ -10,7 +10,7 @@ The schema must be there (`attachment-ledger db upgrade`); the library's CREATE_
 heard.  Ids of aggregates are UUIDs.  What this log does not do is refused, never ignored:
 ciphers and compressors (each body is JSON that `event_log` shows), snapshots, and tracking in
 the same transaction (ledger projections have their own: projections.runner).
-Decision 0029 says what the ledger itself uses of the library.
+Decision 0030 says what the ledger itself uses of the library.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ behind them; so the next batch is made and stored while this one's callers come 
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 import uuid
@@ -36,6 +35,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+import structlog
 from eventsourcing.persistence import (
     DatabaseError,
     IntegrityError,
@@ -52,7 +52,7 @@ from aggregates.base import NOBODY, EventContext
 from ledger.log import binary
 from ledger.telemetry import Tally
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 BATCH_APPENDS_MAX = 1_000
 BATCH_EVENTS_MAX = 5_000  # a single larger append still goes, alone
@@ -330,7 +330,7 @@ class Writer:
                 if not self._may_try_again(error):
                     self._store_apart(batch, error)
                     return
-                log.warning("append not answered, trying again: %s", error)
+                log.warning("append not answered, trying again", why=str(error))
                 self._disconnect()
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import structlog
 from psycopg import sql as compose
 
 import aggregates
@@ -39,7 +39,7 @@ from projections.projector import Projector
 from projections.reader import Reader, reading_ahead
 from projections.runner import connect
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 SWAP_PAUSE_S = 1.0
 

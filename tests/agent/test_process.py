@@ -166,7 +166,7 @@ def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: H
     with host.agent(faults=[]):
         host.finish(given)
     lines = [json.loads(line) for line in host.log.read_text().splitlines()]
-    step = next(line for line in lines if line["message"].startswith("step disk_plug done"))
+    step = next(line for line in lines if line["event"].startswith("step disk_plug done"))
     assert step["operation"] == given.operation_id
     assert (step["server"], step["volume"]) == (SERVER, lane.volume_id)
     assert step["request_id"] == given.request_id
@@ -209,7 +209,7 @@ def test_guests_of_the_state_file_are_registered(host: Host) -> None:
     ("text", "says"),
     [
         ("[agent]\nworkers = 'many'", "expected a whole number"),
-        ("[agnet]\n", "unknown section"),
+        ("[agnet]\n", "unknown key 'agnet'"),
         ("[ledger]\ntokn = 'x'", "unknown key"),
         ("[agent", "no TOML"),
         ("[libvirt]\ndetach_attempts = 0", "above 0"),

@@ -21,8 +21,9 @@ from cinderclient import exceptions
 from cinderclient.contrib import noauth
 from keystoneauth1 import session
 
-from host_agent.shared.cinder.client import Backoff, CinderClient, CinderSettings, Retry
+from host_agent.shared.cinder.client import CinderClient, Retry
 from host_agent.shared.cinder.old import OldCinderClient
+from host_agent.shared.cinder.settings import Backoff, CinderSettings
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
 from ledger.simulation.cinder_model import CinderModel

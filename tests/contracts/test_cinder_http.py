@@ -15,13 +15,12 @@ import pytest
 from host_agent.shared.cinder.client import (
     PAGE_ROWS,
     PAGES_MAX,
-    Backoff,
     CinderClient,
-    CinderSettings,
     Retry,
     agree,
 )
 from host_agent.shared.cinder.session import VERSION_AGE_MAX_S, Dialogue
+from host_agent.shared.cinder.settings import Backoff, CinderSettings
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.simulation.cinder_model import CinderModel

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from host_agent.shared.cinder.client import (
     MADE_FOR,
-    Backoff,
     Retry,
     attachment_view,
     connection_view,
@@ -28,6 +27,7 @@ from host_agent.shared.cinder.client import (
     too_old,
     volume_view,
 )
+from host_agent.shared.cinder.settings import Backoff
 from host_agent.shared.faults import Fault, Faults
 from host_agent.shared.ports import (
     AttachmentView,

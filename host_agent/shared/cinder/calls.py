@@ -6,19 +6,19 @@ the same for the HTTP adapter and for the in-process simulation.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
 
 import requests
+import structlog
 from cinderclient import exceptions
 from keystoneauth1 import exceptions as keystone_exceptions
 
 from host_agent.shared import masking
+from host_agent.shared.cinder.settings import Backoff
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 MESSAGE_CHARS_MAX = 1000
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 _KIND_AND_CODE = {
     400: (ErrorKind.FINAL, "refused"),
@@ -118,16 +118,6 @@ def _keystone_error(status: int) -> PortError:
     return PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backoff:
-    """How a call is tried again: delays double from first to max, each +-50 %."""
-
-    attempts_max: int = 5
-    delay_first_s: float = 0.5
-    delay_max_s: float = 8.0
-    deadline_s: float = 90.0  # no attempt begins later than this after the first
-
-
 class Retry:
     """Runs a call under a `Backoff`.  Clock, sleep and randomness are passed in."""
 
@@ -161,7 +151,9 @@ class Retry:
                 late = self._clock() - began + delay > self._backoff.deadline_s
                 if not (unknown or again) or late or attempt == self._backoff.attempts_max:
                     raise
-                _LOG.warning("%s; attempt %d, again in %.1f s", error.code, attempt, delay)
+                _LOG.warning(
+                    "trying again", why=error.code, attempt=attempt, wait_s=round(delay, 1)
+                )
             self._sleep(delay)
         raise AssertionError("attempts_max is at least 1")
 
