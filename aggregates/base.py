@@ -74,9 +74,7 @@ class Event:
     originator_id: UUID
     originator_version: int
     about: About = NOBODY
-    recording_order: int = field(
-        default=0, compare=False
-    )  # of all events of this process, not stored
+    recording_order: int = field(default=0, compare=False)  # in this process; not stored
 
     TOPIC: ClassVar[str]
     class_version: ClassVar[int] = 1
@@ -94,10 +92,6 @@ class Aggregate(ABC):
     #: For each event that has a place in a state machine: the states it may happen
     #: in, and the state after it.  Events that are not listed may happen in any.
     TRANSITIONS: ClassVar[dict[type[Event], tuple[frozenset[Any], Any]]] = {}
-
-    #: Whether what is decided with it holds only as long as it stays as it was read: then
-    #: a save is refused if it has moved since, though none of the new events is its own.
-    RELIED_ON: ClassVar[bool] = False
 
     def __init__(self, id: UUID) -> None:  # noqa: A002 - the library's name for it
         self.id = id
@@ -155,10 +149,10 @@ class Aggregate(ABC):
         return self
 
     def fork(self) -> Self:
-        """An equal one that goes its own way from here.
+        """An equal aggregate; what is recorded on one is not seen on the other.
 
-        Containers are copied, what is in them is shared: who keeps something there that
-        `apply` changes, and does not replace, copies it here as well.
+        Containers are copied, their elements are shared: a subclass whose `apply` changes an
+        element in place, instead of replacing it, copies it here as well.
         """
         fork = object.__new__(type(self))
         state = fork.__dict__

@@ -28,9 +28,6 @@ def host_uuid(name: str) -> UUID:
 class Host(Aggregate):
     """The aggregate's id is derived from the host's name."""
 
-    #: No intent for a host is stored after a fence that its decision did not know of.
-    RELIED_ON = True
-
     @dataclass(frozen=True, kw_only=True)
     class HostRegistered(Event):
         """An agent came, or came back with other abilities."""

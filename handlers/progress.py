@@ -7,12 +7,9 @@ never says that a step succeeded without saying what that made true.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from aggregates.attachment import Attachment
-from aggregates.base import Aggregate
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -61,22 +58,6 @@ def plan_of(operation: Operation) -> Plan:
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:
     """The lane as this step sees it, with what steps have found out so far."""
     return lane_on(operation.lanes[lane], plan_of(operation).stage_of(step).side)
-
-
-def concerned(operation: Operation, run: int) -> Iterator[tuple[type[Aggregate], str]]:
-    """What the next result of an active run will be about, and the operation's end after it."""
-    active = operation.history.active.values()
-    lane = next((each.lane for each in active if each.number == run), None)
-    if operation.started is None or lane is None:
-        return
-    yield Instance, operation.started.server_id
-    for host in filter(None, plan_of(operation).hosts.values()):
-        yield Host, str(host_uuid(host))
-    for facts in operation.lanes if lane == SERVER else [operation.lanes[lane]]:
-        yield BlockDeviceMapping, facts["bdm_id"]
-        for side in (facts, facts.get("new") or {}):
-            known = ((Volume, side.get("volume_id")), (Attachment, side.get("attachment_id")))
-            yield from ((kind, id_) for kind, id_ in known if id_)
 
 
 def order_of(operation: Operation, step: str) -> GuestOrder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ import orjson
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Aggregate, EventContext
+from aggregates.base import EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -29,7 +29,7 @@ from handlers import accept, actions, build, operator, progress
 from handlers.guards import Contact, Origin, Server
 from host_agent.shared.contract import Lane
 from host_agent.shared.ports import Cinder, VolumeView
-from ledger.log.unit import AggregateStore, Unit, decided
+from ledger.log.unit import AggregateStore, Unit, run_optimistically
 
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"
@@ -91,7 +91,6 @@ class Requests:
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             shown = view()  # before anything is read that it would make old
-            unit.expect(_concerned_by(request, unit))
             instance = unit.get(Instance, request.server_id)
             mappings = _mappings(unit, instance) if request.is_root else []
             return accept.attach(
@@ -116,7 +115,6 @@ class Requests:
         """Detach a volume from a server."""
 
         def decide(unit: Unit, origin: Origin) -> Operation:
-            unit.expect(_concerned_by(request, unit))
             instance = unit.get(Instance, request.server_id)
             return accept.detach(
                 request,
@@ -248,7 +246,7 @@ class Requests:
             mapping.set_delete_on_termination(value)
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def _accept(
         self,
@@ -280,7 +278,7 @@ class Requests:
             progress.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
 
 def operation_id_of(context: EventContext, key: str) -> UUID:
@@ -296,22 +294,7 @@ def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:
     return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy())
 
 
-def _concerned_by(
-    request: accept.AttachVolume | accept.DetachVolume, unit: Unit
-) -> Iterator[tuple[type[Aggregate], str | UUID]]:
-    """What a request about a volume of a server will ask for, by what is known of the server."""
-    server_id, volume_id = request.server_id, request.volume_id
-    yield Instance, server_id
-    yield Volume, volume_id
-    guess = unit.suppose(Instance, server_id)
-    if guess.host:
-        yield Host, host_uuid(guess.host)
-    if device := guess.device_of(volume_id):
-        yield BlockDeviceMapping, device.bdm_id
-
-
 def _mappings(unit: Unit, instance: Instance) -> list[BlockDeviceMapping]:
-    unit.fetch(BlockDeviceMapping, instance.devices)
     return [unit.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
 
 
@@ -324,6 +307,5 @@ def _server(unit: Unit, server_id: str) -> Server:
     instance = unit.get(Instance, server_id)
     mappings = _mappings(unit, instance)
     ids = sorted({m.volume_id for m in mappings if m.live and m.volume_id is not None})
-    unit.fetch(Volume, ids)
     volumes = {volume_id: unit.get(Volume, volume_id) for volume_id in ids}
     return Server(instance=instance, mappings=mappings, volumes=volumes)

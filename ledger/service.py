@@ -1,7 +1,7 @@
 """What moves operations on: reports of hosts, acts of operators, the ledger's own steps.
 
 As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
-one transaction: load, decide, save (ledger.unit.decided).
+one transaction: load, decide, save (ledger.log.unit.run_optimistically).
 
 `perform` is the only place where the service itself acts on the world, and it
 records the result of the effect, never the effect's absence: what a crash leaves
@@ -11,7 +11,7 @@ is an intent without result, which the next dispatcher does again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -32,7 +32,7 @@ from host_agent.shared.contract import ErrorKind, Registration, Report, StepErro
 from host_agent.shared.ports import Cinder, OldCinder, PortError
 from ledger.effects import EFFECTS, EffectContext
 from ledger.log.application import ConflictError
-from ledger.log.unit import AggregateStore, Unit, decided, own_context, within
+from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
 
 _log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ class Service:
         def change(unit: Unit) -> tuple[RegistrationResult, int]:
             return _apply_registration(name, registration, unit), unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def unchanged(
         self, asked: Sequence[tuple[str, Registration]]
@@ -90,11 +90,11 @@ class Service:
         None: that one is to be registered by itself.
         """
         unit = Unit(self._store)
-        unit.fetch(Host, (str(host_uuid(name)) for name, _ in asked))
-        unit.fetch(
-            Instance,
-            (guest.server_id for _, registration in asked for guest in registration.guests),
-        )
+        wanted: list[tuple[type[Aggregate], str | UUID]] = []
+        for name, registration in asked:
+            wanted.append((Host, host_uuid(name)))
+            wanted += [(Instance, guest.server_id) for guest in registration.guests]
+        unit.read(wanted)
         known: list[RegistrationResult | None] = []
         for name, registration in asked:
             shown = _apply_registration(name, registration, unit)
@@ -118,7 +118,7 @@ class Service:
                 )
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, int]:
         """Take the result of one step; whether the run goes on, and the last position.
@@ -128,23 +128,25 @@ class Service:
         host would report it for ever.  Raises StaleEpochError, StaleReportError.
         """
         try:
-            return decided(self._store, lambda unit: self._report(unit, name, report, context))
+            return run_optimistically(
+                self._store, lambda unit: self._report(unit, name, report, context)
+            )
         except errors.IllegalTransitionError as refusal:
             _log.warning("report_contradicts", step=report.step, operation=report.operation_id)
             why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
             failed = replace(report, outputs={}, error=why)
-            return decided(self._store, lambda unit: self._report(unit, name, failed, context))
+            return run_optimistically(
+                self._store, lambda unit: self._report(unit, name, failed, context)
+            )
 
     def _report(
         self, unit: Unit, name: str, report: Report, context: EventContext
     ) -> tuple[bool, int]:
-        unit.expect(_concerned_by(name, report, unit))
         unit.get(Host, host_uuid(name)).check_epoch(report.epoch)
         operation = unit.get(Operation, report.operation_id)
         if operation.is_known(report.run, name, report.step):
             return operation.is_active(report.run), 0
         run = operation.active_run(report.run, name, report.step)
-        unit.expect(progress.concerned(operation, report.run))
         if report.error is None:
             progress.succeeded(operation, run, report.outputs, report.took_ms, unit)
         else:
@@ -167,7 +169,7 @@ class Service:
             unit.get(Host, host_uuid(name)).fence(reason, evidence)
             return unit.save(context)
 
-        position = decided(self._store, fence)
+        position = run_optimistically(self._store, fence)
         for operation_id in open_operations:
             position = max(position, self._fail_runs(operation_id, name, context))
         return position
@@ -179,7 +181,7 @@ class Service:
             unit.get(Host, host_uuid(name)).unfence(reason)
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def _fail_runs(self, operation_id: str, host: str, context: EventContext) -> int:
         def change(unit: Unit) -> int:
@@ -188,7 +190,7 @@ class Service:
                 progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def others(self, host: str, volume_id: str, attachment_id: str) -> list[str]:
         """Servers that have a volume connected on a host by other attachments (S3).
@@ -247,7 +249,7 @@ class Service:
             progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     # ----------------------------------------------------------- dispatcher
 
@@ -271,7 +273,6 @@ class Service:
     def _advance(self, operation_id: str) -> tuple[Work | Wait | None, int]:
         """Do the next thing.  What is to be done after it, if that is known, and the position."""
         unit = Unit(self._store)
-        unit.expect(_concerned_by_runs(operation_id, unit))
         operation = unit.get(Operation, operation_id)
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
@@ -291,7 +292,6 @@ class Service:
         step = operation.history.next_step(run)
         verb = progress.verb_of(operation, run)
         lane = progress.lane_of(operation, run.lane, step)
-        unit.expect(progress.concerned(operation, run.number))
         earlier = operation.history.record(run.lane, step, undo=run.undo).error
         effect = EffectContext(
             cinder=self._cinder,
@@ -313,9 +313,6 @@ class Service:
         took_ms = int((time.monotonic() - began) * 1000)
 
         def record(fresh: Unit) -> tuple[Work | Wait | None, int]:
-            made = [(Attachment, outputs["attachment_id"])] if "attachment_id" in outputs else []
-            concerned = progress.concerned(operation, run.number)
-            fresh.expect([(Operation, operation.id), *made, *concerned])
             again = fresh.get(Operation, operation.id)
             try:
                 active = again.active_run(run.number, None, step)
@@ -328,7 +325,7 @@ class Service:
             decision = progress.advance(again, fresh, self._clock())
             return decision, fresh.save(own_context(again))
 
-        return decided(self._store, record)
+        return run_optimistically(self._store, record)
 
     def _save_or_leave(
         self, unit: Unit, operation: Operation, decision: Work | Wait
@@ -339,30 +336,10 @@ class Service:
             return None, 0  # somebody decided the same, or better; the next call sees it
 
 
-def _concerned_by_runs(
-    operation_id: str, unit: Unit
-) -> Iterator[tuple[type[Aggregate], str | UUID]]:
-    """What an operation will ask for, by what is known of it."""
-    yield Operation, operation_id
-    guess = unit.suppose(Operation, operation_id)
-    for run in guess.history.active.values():
-        yield from progress.concerned(guess, run.number)
-
-
-def _concerned_by(
-    name: str, report: Report, unit: Unit
-) -> Iterator[tuple[type[Aggregate], str | UUID]]:
-    """What a report will ask for, by what is known of its operation."""
-    yield Host, host_uuid(name)
-    yield Operation, report.operation_id
-    yield from progress.concerned(unit.suppose(Operation, report.operation_id), report.run)
-
-
 def _apply_registration(name: str, registration: Registration, unit: Unit) -> RegistrationResult:
     """Take what an agent says of itself and of its guests."""
     host = unit.get(Host, host_uuid(name))
     host.register(name, registration.service_version, registration.capabilities)
-    unit.fetch(Instance, (guest.server_id for guest in registration.guests))
     again = False
     for guest in registration.guests:
         looked = unit.get(Instance, guest.server_id).observe(

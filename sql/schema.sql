@@ -10,7 +10,8 @@ CREATE TABLE schema_migrations (
 );
 
 -- ---------------------------------------------------------------------------------------
--- The log.  Rows are only ever added, and only by append_events().
+-- The log.  New rows come by append_events() alone, and no row is ever updated.  `event archive
+-- --detach` deletes rows that are in a file, `event restore` puts them back as they were.
 
 CREATE TABLE events (
     position bigint PRIMARY KEY,         -- gap-free, in commit order

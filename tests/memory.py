@@ -17,8 +17,8 @@ from aggregates.base import Aggregate, EventContext
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
-from ledger.log.cache import Folded
-from ledger.log.mapper import LedgerMapper
+from ledger.log.cache import AggregateCache
+from ledger.log.mapper import JSONBody, LedgerMapper
 
 A = TypeVar("A", bound=Aggregate)
 T = TypeVar("T")
@@ -89,10 +89,10 @@ class MemoryStore:
     def __init__(self, trouble: Callable[[], Trouble]) -> None:
         self.streams: dict[UUID, list[Any]] = {}
         self.log: list[tuple[Any, EventContext]] = []
-        self._mapper = LedgerMapper()
+        self._mapper = LedgerMapper(JSONBody())
         self._read: dict[UUID, list[Any]] = {}
         self._folds: dict[tuple[type[Aggregate], UUID, int], Aggregate] = {}
-        self._folded = Folded(self._events_after)
+        self._cache = AggregateCache(self._events_after)
         self._trouble = trouble
         #: Called once, between a decision and its save: somebody else was faster.
         self.before_save: Callable[[], object] | None = None
@@ -103,7 +103,7 @@ class MemoryStore:
         other.streams, other.log = dict(self.streams), list(self.log)
         other._read = {id_: list(events) for id_, events in self._read.items()}
         other._folds = dict(self._folds)
-        other._folded.keep(self._folded._kept.values())
+        other._cache.keep(self._cache._kept.values())
         return other
 
     def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002
@@ -111,14 +111,14 @@ class MemoryStore:
         return aggregate  # type: ignore[no-any-return]
 
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
-        loaded = self._folded.load(wanted)
+        loaded = self._cache.load(wanted)
         for (kind, id_), aggregate in zip(wanted, loaded, strict=True):
             anew = self._fold(kind, id_, len(self.streams.get(id_, ())))
             assert vars(aggregate) == vars(anew), "what is kept is what the log says"
         return loaded
 
     def cached(self, kind: type[A], id: UUID) -> A:  # noqa: A002
-        aggregate = self._folded.cached((kind, id))
+        aggregate = self._cache.cached((kind, id))
         then = self._fold(kind, id, aggregate.version)
         assert vars(aggregate) == vars(then), "it was so in the log"
         return aggregate  # type: ignore[return-value]
@@ -139,11 +139,9 @@ class MemoryStore:
             self._folds[key] = kind.evolve(id_, self._events(id_)[:version])
         return self._folds[key]  # type: ignore[return-value]
 
-    def save(self, *aggregates: Aggregate, context: EventContext, supposed: bool = False) -> int:
+    def save(self, *aggregates: Aggregate, context: EventContext) -> int:
         changed = [each for each in aggregates if each.unsaved]
-        relied_on = [
-            each for each in aggregates if (supposed or each.RELIED_ON) and not each.unsaved
-        ]
+        relied_on = [each for each in aggregates if not each.unsaved]
         events = [event for aggregate in changed for event in aggregate.collect_events()]
         events.sort(key=lambda event: event.recording_order)
         if not events:
@@ -173,7 +171,7 @@ class MemoryStore:
 
     def keep(self, stored: list[Aggregate]) -> None:
         """Remember them (a process that has stored nothing of late knows less)."""
-        self._folded.keep(stored)
+        self._cache.keep(stored)
 
     def retrying(self, change: Callable[[], T]) -> T:
         for _ in range(5):

@@ -25,11 +25,11 @@ from host_agent.config import BrickSection
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import ConnectionInfo, Encryption, PortError
 from host_agent.storage import connection
+from host_agent.storage.luks import format_device
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import
     import os_brick
-    import os_brick.encryptors.luks
     import os_brick.exception
     import os_brick.initiator.connector
     import os_brick.privileged
@@ -122,14 +122,8 @@ class OsBrick:
         helper, path = self._settings.root_helper, source["path"]
         if source["type"] != "block" or _is_luks(helper, path):
             return
-        bits = encryption.key_size
-        # The size becomes a word of the command; of a number os-brick cannot tell an error.
-        how = {"cipher": encryption.cipher, "key_size": None if bits is None else str(bits)}
-        info = {"data": {"device_path": path}}
         try:
-            # Of LUKS 1, which QEMU knows; os-brick shows no other way to do just this.
-            encryptor = os_brick.encryptors.luks.LuksEncryptor(helper, info, None)
-            encryptor._format_volume(passphrase, **how)  # noqa: SLF001
+            format_device(helper, path, passphrase, encryption)
         except Exception as error:
             text = f"The volume could not be made a LUKS one at {path}: {_text(error)}"
             raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error

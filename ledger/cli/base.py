@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, errors, the client, cliff's classes made ours.
+"""What all commands share: exit codes, errors, the client, cliff's classes with our errors.
 
 Nothing here, and nothing at the top of a command's module, may import slowly: help
 must come at once.  The client, the database and the service are imported in actions.
@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TextIO
 
-from cliff import command, lister, show
+from cliff import lister, show
 
 from host_agent.shared.text import visible
+from ledger.cli.cliff_parts import WithoutPlugins
 
 if TYPE_CHECKING:
     from ledger.cli.client import ApiError, Client, ClientError
@@ -79,18 +80,10 @@ def from_client(error: ClientError) -> CliError:
     return CliError(str(error), ExitCode.UNEXPECTED, hint)
 
 
-class Reporting(command.Command):
+class Reporting(WithoutPlugins):
     """Errors go to stderr in one form and become exit codes; `exit_code` may be set too."""
 
     exit_code = ExitCode.OK
-
-    def _load_hooks(self) -> None:
-        # No plug-ins: looking for them costs more than most commands.
-        self._hooks = []
-
-    def get_epilog(self) -> str:
-        # cliff would name the distribution, for which it reads those of all packages.
-        return ""
 
     @property
     def client(self) -> Client:

@@ -122,7 +122,7 @@ class Append:
 def encode(
     events: Sequence[StoredEvent],
     context: EventContext | None,
-    unmoved: Mapping[uuid.UUID, int] = _NOTHING,
+    relied_on: Mapping[uuid.UUID, int] = _NOTHING,
 ) -> Append:
     """The append in the form the database takes.
 
@@ -156,7 +156,7 @@ def encode(
         )
         rows.append(b"".join(fields))
     writes = frozenset(streams)
-    for stream, version in unmoved.items():
+    for stream, version in relied_on.items():
         if stream not in writes:
             streams[stream] = binary.uuid(stream) + binary.int8(version)
     return Append(streams, rows, writes)
@@ -205,7 +205,6 @@ class Writer:
         self._connection: psycopg.Connection[Any] | None = None
         self.trouble = Trouble()  # why events could not be stored a moment ago
         self.lost = 0  # connections
-        self.appended = threading.Condition()  # notified after each batch
         self.append_seconds = Tally(SECONDS)  # from the call to the answer
         self.batch_appends = Tally(SIZES)
         self.batch_events = Tally(SIZES)
@@ -214,11 +213,11 @@ class Writer:
         self,
         events: Sequence[StoredEvent],
         context: EventContext | None = None,
-        unmoved: Mapping[uuid.UUID, int] = _NOTHING,
+        relied_on: Mapping[uuid.UUID, int] = _NOTHING,
     ) -> list[int]:
         """Store the events, all or none, and return their positions, when they are durable.
 
-        `unmoved` are streams that only have to stay as they are, by the version of each.
+        `relied_on` are streams that only have to stay as they are, by the version of each.
         Raises the library's IntegrityError if one of them is not at it, or a stream not at
         the version before the first given; DatabaseError if the database refuses something
         in the events, UnknownOutcomeError or OperationalError after APPEND_DEADLINE_S; for
@@ -226,7 +225,7 @@ class Writer:
         """
         if not 1 <= len(events) <= APPEND_EVENTS_MAX:
             raise ProgrammingError(f"an append has 1 to {APPEND_EVENTS_MAX} events")
-        mine = encode(events, context, unmoved)
+        mine = encode(events, context, relied_on)
         self._answer(mine)
         return mine.positions()
 
@@ -300,8 +299,6 @@ class Writer:
                     append.refused(UnknownOutcomeError(str(UnknownOutcomeError.__doc__)))
             self._wake([append for append in batch if append is not mine])
         self._count([append for append in batch if append.events])
-        with self.appended:
-            self.appended.notify_all()
 
     def _wake(self, answered: list[Append]) -> None:
         """Wake the first; each wakes the next."""

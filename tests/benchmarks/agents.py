@@ -231,9 +231,9 @@ class Timed(Ledger):
     committed_at: float = 0.0
 
     def save(  # type: ignore[override]
-        self, *aggregates: Aggregate, context: EventContext | None = None, supposed: bool = False
+        self, *aggregates: Aggregate, context: EventContext | None = None
     ) -> int:
-        position = super().save(*aggregates, context=context, supposed=supposed)
+        position = super().save(*aggregates, context=context)
         self.committed_at = time.perf_counter()
         return position
 

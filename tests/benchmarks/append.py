@@ -30,7 +30,7 @@ from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastor
 from aggregates.base import About, Actor, EventContext
 from aggregates.volume import Volume
 from ledger.log import schema
-from ledger.log.mapper import IndexedEvent, LedgerMapper
+from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 from ledger.log.recorder import LedgerRecorder
 from ledger.log.writer import encode
 from tests.benchmarks.figures import Figure, Size, interleaved, percentile
@@ -176,7 +176,7 @@ def _run_apart(dsn: str, seconds: float) -> float:
 
 def _aggregates() -> Iterator[Figure]:
     """CPU of what happens to one event besides SQL, on aggregates of ours."""
-    mapper = LedgerMapper()
+    mapper = LedgerMapper(JSONBody())
     server_id, attachment_id = str(uuid4()), str(uuid4())
 
     def decide() -> list[IndexedEvent]:

@@ -269,6 +269,17 @@ def test_a_device_that_cannot_be_looked_at_is_not_formatted(
     assert asked == [("cryptsetup", "isLuks")]
 
 
+def test_a_device_that_is_luks_is_not_formatted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its data would be lost."""
+    asked: list[tuple[str, ...]] = []
+    for name in ("privileged.rootwrap.execute", "executor.priv_rootwrap.execute"):
+        monkeypatch.setattr(f"os_brick.{name}", lambda *line, **_options: asked.append(line[:2]))
+    real(tmp_path).format_luks({"type": "block", "path": "/dev/x"}, "passphrase", AES)
+    assert asked == [("cryptsetup", "isLuks")]
+
+
 def test_a_host_without_cryptsetup_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     path = tmp_path / "device"

@@ -20,13 +20,13 @@ from aggregates.errors import DomainError
 from aggregates.operation import OperationState
 from handlers import operator
 from host_agent.shared.contract import PowerState
-from ledger.log.mapper import IndexedEvent, LedgerMapper
+from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
 from tests.world import CONTEXT, HOST, OTHER, World
 
-MAPPER = LedgerMapper()
+MAPPER = LedgerMapper(JSONBody())
 
 
 def logged(position: int, event: Event, context: EventContext, at: datetime) -> LoggedEvent:
@@ -90,9 +90,9 @@ class Watched:
         self._catch_up()
         world.store.save = self._saved  # type: ignore[method-assign]
 
-    def _saved(self, *aggregates: Any, context: EventContext, supposed: bool = False) -> int:
+    def _saved(self, *aggregates: Any, context: EventContext) -> int:
         try:
-            return self._save(*aggregates, context=context, supposed=supposed)
+            return self._save(*aggregates, context=context)
         finally:
             self._catch_up()
 

@@ -189,11 +189,11 @@ def test_an_append_is_refused_if_what_it_relies_on_has_moved(
     recorder.insert_events(stored(relied_on, 1))
     for version in (0, 2):
         with pytest.raises(IntegrityError):
-            recorder.insert_events(stored(uuid4(), 1), unmoved={relied_on: version})
+            recorder.insert_events(stored(uuid4(), 1), relied_on={relied_on: version})
 
-    assert recorder.insert_events(stored(uuid4(), 1), unmoved={relied_on: 1}) == [2]
-    assert recorder.insert_events(stored(uuid4(), 1), unmoved={uuid4(): 0}) == [3]
-    assert recorder.insert_events(stored(relied_on, 2), unmoved={relied_on: 1}) == [4]
+    assert recorder.insert_events(stored(uuid4(), 1), relied_on={relied_on: 1}) == [2]
+    assert recorder.insert_events(stored(uuid4(), 1), relied_on={uuid4(): 0}) == [3]
+    assert recorder.insert_events(stored(relied_on, 2), relied_on={relied_on: 1}) == [4]
 
 
 def test_appends_may_rely_on_the_same_in_one_batch_but_who_moves_it_waits(

@@ -212,6 +212,20 @@ def test_the_environment_does_not_choose_the_encoding(
     assert verify(rows_of(db)) == head_of(db)
 
 
+def test_whoever_appends_by_hand_need_not_think_of_the_encoding(
+    database_url: str, db: psycopg.Connection[Any]
+) -> None:
+    by_hand = (
+        "SELECT head FROM append_events(ARRAY[(0, %(id)s, 0)::appended_stream],"
+        " ARRAY[(0, gen_random_uuid(), %(id)s, 1, 'Ü', '{}'::bytea, NULL, NULL, NULL, NULL,"
+        " NULL, NULL, NULL, NULL, NULL, NULL, NULL)::appended_event])"
+    )
+    with psycopg.connect(database_url, client_encoding="LATIN1") as latin:
+        latin.execute(by_hand, {"id": uuid4()})
+    assert [decode(row.canonical).topic for row in rows_of(db)] == ["Ü"]
+    assert verify(rows_of(db)) == head_of(db)
+
+
 def test_the_log_verifies_whatever_was_refused_or_sent_again(
     recorder: LedgerRecorder, db: psycopg.Connection[Any]
 ) -> None:

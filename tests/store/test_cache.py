@@ -15,7 +15,7 @@ from aggregates.operation import Operation, StepStatus
 from aggregates.volume import Volume
 from ledger.log import cache
 from ledger.log.application import ConflictError, Ledger
-from ledger.log.cache import Folded
+from ledger.log.cache import AggregateCache
 
 CONTEXT = EventContext(actor=Actor(name="test"), request_id="req-1", cause="test")
 
@@ -93,7 +93,7 @@ def test_a_conflict_is_decided_again_on_what_is_stored(ledger: Ledger) -> None:
     assert list(ledger.load(Volume, id_).holders) == ["one", "faster", "mine"]
 
 
-def test_a_glimpse_asks_nobody_and_what_is_older_replaces_nothing(
+def test_the_cache_asks_nobody_and_what_is_older_replaces_nothing(
     ledger: Ledger, database_url: str
 ) -> None:
     id_ = uuid4()
@@ -105,7 +105,7 @@ def test_a_glimpse_asks_nobody_and_what_is_older_replaces_nothing(
         hold(other, id_, "three")
     assert list(ledger.cached(Volume, id_).holders) == ["one", "two"]
     ledger.load(Volume, id_)
-    ledger._folded.keep([older])
+    ledger._cache.keep([older])
     assert list(ledger.cached(Volume, id_).holders) == ["one", "two", "three"]
 
 
@@ -137,7 +137,7 @@ def test_no_more_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.extend(versions.values())
         return {id_: [] if version else [_held(id_)] for id_, version in versions.items()}
 
-    kept, ids = Folded(read), [uuid4() for _ in range(3)]
+    kept, ids = AggregateCache(read), [uuid4() for _ in range(3)]
     for id_ in (ids[0], ids[1], ids[0], ids[2], ids[0], ids[1]):
         assert kept.load([(Volume, id_)])[0].version == 1
     assert asked == [None, None, 1, None, 1, None], "the one that was not used is gone"
@@ -147,7 +147,7 @@ def _held(id_: UUID) -> Any:
     return Volume.Held(originator_id=id_, originator_version=1, server_id="s", attachment_id="a")
 
 
-def test_a_twin_goes_its_own_way() -> None:
+def test_what_is_recorded_on_a_fork_is_not_seen_on_the_original() -> None:
     """In every container that an operation changes."""
     operation = Operation(uuid4())
     lane = {"volume_id": "v", "bdm_id": "b", "new": {"volume_id": "w"}}
