@@ -16,7 +16,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -28,6 +28,7 @@ from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.api.app import make_app
 from ledger.api.components import Components
+from ledger.api.health import InThread
 from ledger.api.metrics import registry_of
 from ledger.auth.tokens import authenticator
 from ledger.config import Settings
@@ -53,6 +54,8 @@ BACKLOG = 1024
 #: nobody is answered, and finds next to nothing: what is garbage dies young.  Python's own
 #: measure, 10, has one every few seconds under load; this has one in some ten minutes.
 COLLECTIONS_UNTIL_FULL = 1_000
+#: How long Cinder may take to say that it is there.
+CINDER_S_MAX = 3.0
 #: How long open requests may go on after the service was told to stop.
 SHUTDOWN_S = 10.0
 
@@ -147,13 +150,14 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         components = Components(
             requests=Requests(ledger, cinder),
             service=service,
+            writer=ledger.log_recorder.writer,
             queries=queries,
             wakeups=wakeups,
             runner=runner,
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings),
-            checks={"dispatcher": _alive(working)},
+            checks={"dispatcher": _alive(working), "cinder": _reachable(settings, stack)},
             registry=registry_of(ledger.log_recorder.writer),
         )
         yield Running(await _serve(make_app(components), listener, stack), components)
@@ -180,6 +184,22 @@ def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:
         return "the dispatcher has stopped; restart the service" if task.done() else None
 
     return check
+
+
+def _reachable(settings: Settings, stack: AsyncExitStack) -> InThread:
+    """With connections of its own: what the others wait for is not waited for here."""
+    asking = replace(settings.cinder, connect_timeout_s=CINDER_S_MAX, read_timeout_s=CINDER_S_MAX)
+    cinder = CinderClient(asking)
+    stack.callback(cinder.close)
+
+    def check() -> str | None:
+        try:
+            cinder.reach()
+        except PortError as error:
+            return error.message
+        return None
+
+    return InThread(check)
 
 
 def _check_service_token(cinder: CinderClient) -> None:

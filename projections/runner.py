@@ -25,6 +25,7 @@ import structlog
 
 import sql
 from projections.base import Projection
+from projections.database_trouble import in_words
 from projections.projector import Projector
 
 log = structlog.get_logger(__name__)
@@ -50,6 +51,7 @@ class ProjectionRunner:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._projected = 0
+        self.trouble: str | None = None  #: why nothing is projected just now
         self._waiters: list[tuple[int, int, Future[int]]] = []
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._run, name="projections", daemon=True)
@@ -95,6 +97,7 @@ class ProjectionRunner:
     def _run(self) -> None:
         pause_s = RECONNECT_FIRST_S
         while not self._stopping.is_set():
+            self._projected = 0  # a crash of the database may take the last steps back
             try:
                 with connect(self._dsn) as connection:
                     projector = Projector(connection, self._projections)
@@ -102,8 +105,10 @@ class ProjectionRunner:
                     pause_s = RECONNECT_FIRST_S
                     self._follow(connection, projector)
             except psycopg.Error as error:
+                self.trouble = in_words(error)
                 log.warning("projections pause", wait_s=pause_s, why=str(error))
-            except Exception:
+            except Exception as error:
+                self.trouble = type(error).__name__
                 log.exception("projections pause", wait_s=pause_s)
             else:
                 continue
@@ -113,6 +118,7 @@ class ProjectionRunner:
     def _follow(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
         while not self._stopping.is_set():
             moved = projector.step()
+            self.trouble = None
             self._announce(projector.projected)
             if projector.beaten:
                 self._watch(connection, projector)

@@ -31,10 +31,19 @@ class ProjectionError(Exception):
     """An event could not be folded, or its row not be written."""
 
     def __init__(self, projection: str, position: int, topic: str | None) -> None:
-        what = topic or "the batch that begins there"
-        super().__init__(f"projection {projection} fails at position {position} ({what})")
+        self._what = f"position {position} ({topic or 'the batch that begins there'})"
+        super().__init__(f"projection {projection} fails at {self._what}")
         self.projection = projection
         self.position = position
+
+    @property
+    def why(self) -> str:
+        """Where and by which error, for anybody: without its text, which may tell of data."""
+        return f"{self._what}: {type(self.__cause__).__name__}"
+
+
+class RowBeyondMarkError(Exception):
+    """A row (by its key) has events in it that its projection has not come to (by its mark)."""
 
 
 class Change(NamedTuple):
@@ -86,10 +95,13 @@ class Tables:
                     if key not in kept and not (new_aggregates and event.originator_version == 1):
                         unknown.add(key)
             stored = self._stored(unknown)
+            beyond = {key for key, row in stored.items() if row and row["position"] > mark.position}
             old.update(stored)
             new.update(stored)
             fold = projection.fold
             for key, event in zip(keys, events, strict=True):
+                if key in beyond:  # it may have the event in it already
+                    raise RowBeyondMarkError(key, mark.position)  # noqa: TRY301 - as a fold does
                 new[key] = fold(new[key], event)
         except psycopg.Error:
             raise

@@ -124,8 +124,9 @@ CREATE TABLE long_work (
 -- How far each projection has come; the row's lock is the right to advance it.
 CREATE TABLE tracking (
     projection text PRIMARY KEY,
-    position bigint NOT NULL,
-    rebuilds int NOT NULL DEFAULT 0      -- how often it was made anew
+    position bigint NOT NULL,            -- only grows, and no row of the table is beyond it
+    rebuilds int NOT NULL DEFAULT 0,     -- how often it was made anew
+    held text                            -- the event it cannot take, and why; NULL: none
 );
 
 -- Where projections are made anew: tables of the same names, which then take the place of
@@ -134,7 +135,8 @@ CREATE SCHEMA rebuild;
 CREATE TABLE rebuild.tracking (
     projection text PRIMARY KEY,
     position bigint NOT NULL,
-    rebuilds int NOT NULL DEFAULT 0      -- always 0 here
+    rebuilds int NOT NULL DEFAULT 0,     -- always 0 here
+    held text                            -- always NULL
 );
 
 CREATE TABLE instances (

@@ -9,6 +9,9 @@ simulations that the contract tests hold to the real ones.
 
 from __future__ import annotations
 
+import copy
+import copyreg
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
@@ -55,6 +58,10 @@ CONTEXT = EventContext(
 )
 #: More rounds than any operation needs; an operation that needs more goes in circles.
 ROUNDS_MAX = 400
+#: What a world keeps when all its processes end, beside the store.
+DURABLE = ("clock", "cinder", "hosts", "records", "dead", "volumes")
+
+copyreg.pickle(type(threading.RLock()), lambda _lock: (threading.RLock, ()))
 
 
 class World:
@@ -105,6 +112,16 @@ class World:
         self.requests = Requests(self.store, cinder, self.clock)
         self.agents = {name: self._agent(name, cinder) for name in self.hosts}
         self.ports = self.agents[HOST]
+
+    def copy(self) -> World:
+        """Another world in this state, whose processes have just been started."""
+        other = copy.copy(self)
+        vars(other).update(copy.deepcopy({name: getattr(self, name) for name in DURABLE}))
+        other.trouble = Trouble()
+        other.host = other.hosts[HOST]
+        other.store = self.store.copy(lambda: other.trouble)
+        other.boot()
+        return other
 
     def _tripwire(self, name: str, port: Any) -> Any:
         return Tripwire(name, port, lambda: self.trouble)

@@ -24,6 +24,7 @@ from ledger.api import microversions
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
+from ledger.api.health import READINESS, Readiness
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.route import Route
@@ -60,6 +61,7 @@ def make_app(components: Components) -> web.Application:
     app[COMPONENTS] = components
     app[HOLDS] = Holds(components.settings.limits.streams_max)
     app[AGENT_BATCHER] = AgentBatcher(components)
+    app[READINESS] = Readiness(components)
     app[METRICS] = Metrics(components.registry)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))

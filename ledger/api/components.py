@@ -14,6 +14,7 @@ from host_agent.shared.ports import Cinder
 from ledger.api.problem import RETRY_AFTER_S, ApiError
 from ledger.auth.tokens import Authenticator
 from ledger.config import Settings
+from ledger.log.writer import Writer
 from ledger.requests import Requests
 from ledger.service import Service
 from ledger.wakeups import Subscription, Wakeups
@@ -33,12 +34,13 @@ class Components:
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
-    and projections, by name.  `registry` is what /metrics shows beside
+    and projections, by name (dispatcher, Cinder).  `registry` is what /metrics shows beside
     its own numbers.
     """
 
     requests: Requests
     service: Service
+    writer: Writer
     queries: Queries
     wakeups: Wakeups
     runner: ProjectionRunner

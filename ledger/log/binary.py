@@ -74,7 +74,7 @@ def row(count: int, fields: bytes) -> bytes:
 
 
 def array(kind: int, elements: Sequence[bytes]) -> bytes:
-    """An array of one dimension, not empty."""
+    """An array of one dimension."""
     parts = [_ARRAY.pack(1, 0, kind, len(elements), 1)]
     for element in elements:
         parts += (_COUNT.pack(len(element)), element)

@@ -51,6 +51,7 @@ import sql
 from aggregates.base import NOBODY, EventContext
 from ledger.log import binary
 from ledger.telemetry import Tally
+from projections.database_trouble import Trouble
 
 log = structlog.get_logger(__name__)
 
@@ -202,6 +203,7 @@ class Writer:
         self._hurry = threading.Event()  # set on close: pauses end, deadlines shrink
         self._close_deadline = float("inf")
         self._connection: psycopg.Connection[Any] | None = None
+        self.trouble = Trouble()  # why events could not be stored a moment ago
         self.lost = 0  # connections
         self.appended = threading.Condition()  # notified after each batch
         self.append_seconds = Tally(SECONDS)  # from the call to the answer
@@ -225,6 +227,17 @@ class Writer:
         if not 1 <= len(events) <= APPEND_EVENTS_MAX:
             raise ProgrammingError(f"an append has 1 to {APPEND_EVENTS_MAX} events")
         mine = encode(events, context, unmoved)
+        self._answer(mine)
+        return mine.positions()
+
+    def probe(self) -> None:
+        """Append nothing, with the lock and the commit of any append.  Raises as `append`."""
+        nothing = Append({}, [], frozenset())
+        self._answer(nothing)
+        nothing.positions()
+
+    def _answer(self, mine: Append) -> None:
+        """Return when the append is answered."""
         leads = self._join(mine)
         try:
             if not leads:
@@ -236,7 +249,6 @@ class Writer:
             raise
         finally:
             self._pass_on(mine)
-        return mine.positions()
 
     def close(self) -> None:
         """Store what is queued, for CLOSE_DEADLINE_S at most, and end."""
@@ -287,7 +299,7 @@ class Writer:
                 if not append.answered:
                     append.refused(UnknownOutcomeError(str(UnknownOutcomeError.__doc__)))
             self._wake([append for append in batch if append is not mine])
-        self._count(batch)
+        self._count([append for append in batch if append.events])
         with self.appended:
             self.appended.notify_all()
 
@@ -330,6 +342,7 @@ class Writer:
             try:
                 self._send(batch)
             except psycopg.Error as error:
+                self.trouble.met(error)
                 if not self._may_try_again(error):
                     self._store_apart(batch, error)
                     return
@@ -338,9 +351,12 @@ class Writer:
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
             else:
+                self.trouble.end()
                 return
 
     def _count(self, batch: list[Append]) -> None:
+        if not batch:
+            return
         now = time.monotonic()
         self.batch_appends.add(len(batch))
         self.batch_events.add(sum(len(append.events) for append in batch))

@@ -113,8 +113,6 @@ class _Rebuild:
             if projector.projected >= projector.head:
                 return
             projector.step()
-            for hold in projector.holds.values():
-                raise hold.error
 
     def _swap(self, projector: Projector) -> bool:
         """Put the new tables in the place of the old ones; False if readers were in the way."""

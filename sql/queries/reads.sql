@@ -277,13 +277,29 @@ SELECT h.position, h.chain, h.recorded_at, e.append_id AS log
 SELECT position, recorded_at FROM log_head;
 
 -- name: tracking
--- How far each projection is, how many events behind, and the age in seconds of the first
--- event it lacks (0 if it lacks none).
+-- How far each projection is, how many events behind, the age in seconds of the first event it
+-- lacks (0 if it lacks none), and what holds it back (NULL if nothing does).
 SELECT t.projection, t.position, h.position - t.position AS lag_events,
-       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s
+       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s,
+       t.held
   FROM tracking AS t CROSS JOIN log_head AS h
   LEFT JOIN events AS e ON e.position = t.position + 1
  ORDER BY t.projection;
+
+-- name: missing_rights
+-- Rights that the service needs and this role does not have: on the tables of projections, and
+-- on the others that it writes.  Of the catalogue; nothing is read or written.
+SELECT DISTINCT privilege || ' on ' || name AS missing
+  FROM (
+      VALUES ('events', 'SELECT, INSERT'), ('log_head', 'SELECT, UPDATE'),
+             ('tracking', 'SELECT, INSERT, UPDATE'), ('leases', 'SELECT, INSERT, UPDATE, DELETE'),
+             ('host_contact', 'SELECT, INSERT, UPDATE'), ('progress', 'SELECT, INSERT, UPDATE')
+      UNION ALL
+      SELECT unnest(%(projections)s::text[]), 'SELECT, INSERT, DELETE'
+  ) AS needed (name, privileges)
+ CROSS JOIN string_to_table(privileges, ', ') AS privilege
+ WHERE has_table_privilege(to_regclass(name), privilege) IS NOT TRUE
+ ORDER BY missing;
 
 -- name: touch_hosts
 -- Notes when hosts' agents were last in contact, in seconds before now.  The insert goes in

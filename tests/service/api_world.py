@@ -288,6 +288,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         components = Components(
             requests=Requests(log, cinder),
             service=Service(log, cinder, cinder),
+            writer=log.log_recorder.writer,
             queries=Queries(pool),
             wakeups=wakeups,
             runner=runner,

@@ -164,6 +164,10 @@ class Dialogue:
                 break
         raise error_of_status(answer.status_code, f"No version document at {root}.")
 
+    def reach(self) -> None:
+        """Ask the server for its versions now, whatever is remembered."""
+        self._agreement()
+
     def close(self) -> None:
         self._session.session.close()
 
@@ -242,6 +246,13 @@ class Caller:
         try:
             self._dialogue.check_service_token()
         except keystone_exceptions.ClientException as error:
+            raise port_error(error) from None
+
+    def reach(self) -> None:
+        """Whether Cinder (and Keystone, for where it is) answers now; one attempt."""
+        try:
+            self._dialogue.reach()
+        except Exception as error:  # noqa: BLE001 - as in `_once`
             raise port_error(error) from None
 
     def close(self) -> None:
