@@ -10,8 +10,8 @@ dispatcher of the ledger, or as one command by a host's agent.  A lane has at
 most one active run; a failed, or to be retried, step ends its run.  Steps for the
 whole server are done in a lane of their own, `SERVER`.
 
-A lane that moves, or is swapped, has two *sides*: what the server has now, and, under
-"new", what it is to have.  Each stage works on one of them.
+A lane that moves, or is swapped, has two *sides*: what the server has now, and what it is
+to have (host_agent.shared.lane).  Each stage works on one of them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from uuid import UUID
 
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
-
-#: Outputs of steps that later steps of the same lane need to know.
-LANE_FACTS = ("attachment_id", "device_name", "disk", "volume_id")
-#: Those that do not belong to one side of a lane.
-SHARED_FACTS = frozenset({"device_name"})
+from host_agent.shared.lane import Lane
 
 #: The number of the lane for steps that concern the whole server.
 SERVER = -1
@@ -66,12 +62,14 @@ class StepRecord:
     status: StepStatus = StepStatus.PENDING
     attempts: int = 0
     error: dict[str, Any] | None = None
-    retry_at: float = 0.0  # seconds since the epoch
-    run: int = 0  # the run that brought this status
+    retry_at: float | None = None  # seconds since the epoch, while it is RETRYING
+    took_ms: int | None = None
+    run: int = 0  # the run that brought the last result,
+    host: str | None = None  # and where that was; None: the ledger itself
 
     @property
     def resolved(self) -> bool:
-        return self.status in {StepStatus.DONE, StepStatus.SKIPPED}
+        return self.status is StepStatus.DONE or self.status is StepStatus.SKIPPED
 
 
 _NOT_BEGUN = StepRecord()
@@ -87,6 +85,7 @@ class ActiveRun:
     undo: bool
     host: str | None  # None: the ledger itself
     epoch: int
+    cancelled: bool = False  # to end where it is: somebody wants the operation undone
 
 
 @dataclass
@@ -137,29 +136,6 @@ def new_side_steps(plan: dict[str, Any]) -> frozenset[str]:
     """The names of a plan's steps that work on the new side of its lanes."""
     stages = [stage for stage in plan["stages"] if stage.get("side") == "new"]
     return frozenset(step["name"] for stage in stages for step in stage["steps"])
-
-
-def learn(lane: dict[str, Any], outputs: dict[str, Any], *, new: bool) -> None:
-    """Add to a lane what a step found out, on the side that it worked on."""
-    for name in LANE_FACTS:
-        if name not in outputs:
-            continue
-        if new and name not in SHARED_FACTS:
-            lane["new"] = {**(lane.get("new") or {}), name: outputs[name]}
-        else:
-            lane[name] = outputs[name]
-
-
-def side_of(lane: dict[str, Any], *, new: bool) -> dict[str, Any]:
-    """One side of a lane, in the wire form of contract.Lane, with what is known so far."""
-    if lane.get("new") is None:
-        return lane
-    own = ("volume_id", "attachment_id", "host", "disk")
-    current = {name: lane.get(name) for name in own}
-    other = {"volume_id": lane["volume_id"], "attachment_id": None, "host": None, "disk": None}
-    other.update(lane["new"])
-    mine, others = (other, current) if new else (current, other)
-    return {**lane, **mine, "new": None, "other": others}
 
 
 class Operation(Aggregate):
@@ -273,18 +249,17 @@ class Operation(Aggregate):
         super().__init__(id)
         self.started: Operation.OperationStarted | None = None
         self.plan = ReadPlan()
-        self.lanes: list[dict[str, Any]] = []
+        self.lanes: list[Lane] = []  # the plan's, with what steps have found out
         self.history = History()
         self.first_error: dict[str, Any] | None = None
+        self.left: list[dict[str, Any]] = []  # when it was parked last
         self.outcome: Outcome | None = None
         self._subject: tuple[int | None, str | None] = (None, None)  # lane, host
         self._step: str | None = None
         self._new_steps: frozenset[str] = frozenset()  # that work on the lanes' new side
-        self._run_hosts: list[str | None] = [None]  # by run number; there is no run 0
 
     def fork(self) -> Self:
         fork = super().fork()
-        fork.lanes = [lane.copy() for lane in self.lanes]
         fork.history = self.history.fork()
         return fork
 
@@ -293,12 +268,13 @@ class Operation(Aggregate):
         server_id = self.started.server_id if self.started else None
         if lane is None and len(self.lanes) == 1:
             lane = 0
-        facts = self.lanes[lane] if lane not in {None, SERVER} else {}
-        if lane is not None and self._step in self._new_steps:
-            facts = {**facts, **(facts.get("new") or {})}
+        if lane is None or lane == SERVER:
+            return About(server_id=server_id, host=host)
+        about = self.lanes[lane]
+        side = about.new if about.new is not None and self._step in self._new_steps else about
         return About(
-            attachment_id=facts.get("attachment_id"),
-            volume_id=facts.get("volume_id") or None,
+            attachment_id=side.attachment_id or about.attachment_id,
+            volume_id=side.volume_id or about.volume_id or None,
             server_id=server_id,
             host=host,
         )
@@ -309,29 +285,28 @@ class Operation(Aggregate):
         match event:
             case self.OperationStarted():
                 self.started = event
-                self.lanes = [dict(lane) for lane in event.plan["lanes"]]
+                self.lanes = [Lane.from_wire(lane) for lane in event.plan["lanes"]]
                 self._new_steps = new_side_steps(event.plan)
             case self.RunStarted():
                 self.history.runs = event.run
-                self._run_hosts.append(event.host)
                 self.history.active[event.lane] = ActiveRun(
                     event.run, event.lane, tuple(event.steps), event.undo, event.host, event.epoch
                 )
             case self.StepSucceeded():
                 self._succeeded(event)
-            case self.StepRetried():
-                self._not_done(event, status=StepStatus.RETRYING, retry_at=event.retry_at)
-            case self.StepFailed():
-                self._not_done(event, status=StepStatus.FAILED)
-                self.first_error = self.first_error or event.error
+            case self.StepRetried() | self.StepFailed():
+                self._not_done(event)
+            case self.Parked():
+                self.left = event.left
             case self.RetryRequested():
                 self._give_failed_steps_another_chance()
             case self.StepSkipped():
-                skipped = StepStatus.SKIPPED
-                self.history.note(event.lane, event.step, undo=event.undo, status=skipped)
+                self.history.note(
+                    event.lane, event.step, undo=event.undo, status=StepStatus.SKIPPED, error=None
+                )
                 self._give_failed_steps_another_chance()
             case self.UnwindRequested():
-                self.history.unwinding = True
+                self._unwind()
             case self.OperationFinished():
                 self.outcome = Outcome(event.outcome)
 
@@ -339,22 +314,37 @@ class Operation(Aggregate):
         # Undoing a pivot may find that it is too late: it has happened, and counts as done.
         passed = event.undo and bool(event.outputs.get("passed"))
         self.history.passed = self.history.passed or passed
-        self._result(event, undo=event.undo and not passed, status=StepStatus.DONE)
+        self._result(
+            event, undo=event.undo and not passed, status=StepStatus.DONE, took_ms=event.took_ms
+        )
         if event.lane != SERVER:
-            learn(self.lanes[event.lane], event.outputs, new=event.step in self._new_steps)
+            lane = self.lanes[event.lane]
+            self.lanes[event.lane] = lane.learn(event.outputs, new=event.step in self._new_steps)
         if passed or event.step == self.history.active[event.lane].steps[-1]:
             del self.history.active[event.lane]
 
-    def _not_done(self, event: StepRetried | StepFailed, **news: Any) -> None:
-        self._result(event, undo=event.undo, error=event.error, **news)
-        self.history.active.pop(event.lane, None)
+    def _not_done(self, event: StepRetried | StepFailed) -> None:
+        status, retry_at = StepStatus.FAILED, None
+        if isinstance(event, self.StepRetried):
+            status, retry_at = StepStatus.RETRYING, event.retry_at
+        else:
+            self.first_error = self.first_error or event.error
+        self._result(event, undo=event.undo, status=status, error=event.error, retry_at=retry_at)
+        del self.history.active[event.lane]
+
+    def _unwind(self) -> None:
+        self.history.unwinding = True
+        for lane, run in self.history.active.items():
+            self.history.active[lane] = replace(run, cancelled=not run.undo)
 
     def _result(
-        self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **news: Any
+        self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **facts: Any
     ) -> None:
+        """What is known of a step is its last result, and how many there were."""
         attempts = self.history.record(event.lane, event.step, undo=undo).attempts + 1
-        self.history.note(
-            event.lane, event.step, undo=undo, attempts=attempts, run=event.run, **news
+        host = self.history.active[event.lane].host
+        self.history.records[event.lane, event.step, undo] = StepRecord(
+            attempts=attempts, run=event.run, host=host, **facts
         )
 
     def _give_failed_steps_another_chance(self) -> None:
@@ -368,7 +358,7 @@ class Operation(Aggregate):
     def is_known(self, number: int, host: str | None, step: str) -> bool:
         """Whether this run's result for this step was recorded already (a repeated report)."""
         return any(
-            name == step and record.run == number and host in self._run_hosts[number : number + 1]
+            (name, record.run, record.host) == (step, number, host)
             for (_, name, _), record in self.history.records.items()
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from aggregates import errors
 from aggregates.attachment import Attachment
@@ -28,8 +27,9 @@ from handlers.guards import (
     start,
 )
 from handlers.plan import Place
-from host_agent.shared.contract import GuestOrder, Lane
+from host_agent.shared.contract import GuestOrder
 from host_agent.shared.definition import resized
+from host_agent.shared.lane import Lane, LaneSide
 
 S = VmState
 _RUNNING = frozenset({"running", "paused"})
@@ -266,11 +266,11 @@ def _order(
 
 # --- lanes -----------------------------------------------------------------------------
 
-Lanes = list[dict[str, Any]]
+Lanes = list[Lane]
 Places = dict[Place, str | None]
 
 
-def _lane(server: Server, mapping: BlockDeviceMapping, host: str | None) -> dict[str, Any]:
+def _lane(server: Server, mapping: BlockDeviceMapping, host: str | None) -> Lane:
     assert mapping.volume_id is not None, "only mappings with a volume are lanes"
     return lane_of_mapping(mapping, server.volumes[mapping.volume_id], host)
 
@@ -281,8 +281,8 @@ def _one_sided(server: Server, places: Places) -> Lanes:
 
 def _moving(server: Server, places: Places) -> Lanes:
     """Each volume gets an attachment of the destination's own, or a bare reservation."""
-    new = {"host": places.get(Place.DESTINATION)}
-    return [{**lane, "new": new} for lane in _one_sided(server, places)]
+    new = LaneSide(host=places.get(Place.DESTINATION))
+    return [replace(lane, new=new) for lane in _one_sided(server, places)]
 
 
 def _confirming(server: Server, places: Places) -> Lanes:
@@ -290,8 +290,8 @@ def _confirming(server: Server, places: Places) -> Lanes:
     lanes = []
     for mapping in server.attached:
         lane = _lane(server, mapping, places[Place.SOURCE])
-        new = {"attachment_id": mapping.attachment_id, "host": places[Place.DESTINATION]}
-        lanes.append({**lane, "attachment_id": mapping.kept, "new": new})
+        new = LaneSide(attachment_id=mapping.attachment_id, host=places[Place.DESTINATION])
+        lanes.append(replace(lane, attachment_id=mapping.kept, new=new))
     return lanes
 
 
@@ -300,46 +300,45 @@ def _reverting(server: Server, places: Places) -> Lanes:
     lanes = []
     for mapping in server.attached:
         lane = _lane(server, mapping, places[Place.DESTINATION])
-        new = {"attachment_id": mapping.kept, "host": places[Place.SOURCE]}
-        lanes.append({**lane, "new": new})
+        new = LaneSide(attachment_id=mapping.kept, host=places[Place.SOURCE])
+        lanes.append(replace(lane, new=new))
     return lanes
 
 
 def _converting(server: Server, places: Places) -> Lanes:
-    old = [lane for lane in _one_sided(server, places) if lane["legacy"]]
+    old = [lane for lane in _one_sided(server, places) if lane.legacy]
     if not old:
         raise errors.NotLegacyError(server_id=str(server.instance.id))
-    return [{**lane, "new": {"host": places[Place.HOST]}} for lane in old]
+    return [replace(lane, new=LaneSide(host=places[Place.HOST])) for lane in old]
 
 
 def _lane_of_attachment(
     attachment: Attachment, mapping: BlockDeviceMapping | None, host: str | None, no_mapping: str
-) -> dict[str, Any]:
+) -> Lane:
     """An attachment of a server that is deleted, with the mapping it belongs to, if any."""
-    return {
-        "server_id": attachment.server_id,
-        "volume_id": attachment.volume_id,
-        "bdm_id": str(mapping.id) if mapping else no_mapping,
-        "attachment_id": str(attachment.id),
-        "device_name": mapping.device_name if mapping else None,
-        "multiattach": mapping.multiattach if mapping else False,
-        "tag": None,
-        "boot_index": mapping.boot_index if mapping else None,
-        "delete_on_termination": mapping.delete_on_termination if mapping else False,
-        "serial": mapping.serial if mapping else None,
-        "host": host,
-        "legacy": attachment.legacy,
-    }
+    assert attachment.server_id is not None, "a recorded attachment has a server"
+    assert attachment.volume_id is not None, "and a volume"
+    return Lane(
+        server_id=attachment.server_id,
+        volume_id=attachment.volume_id,
+        bdm_id=str(mapping.id) if mapping else no_mapping,
+        attachment_id=str(attachment.id),
+        device_name=mapping.device_name if mapping else None,
+        multiattach=mapping.multiattach if mapping else False,
+        boot_index=mapping.boot_index if mapping else None,
+        delete_on_termination=mapping.delete_on_termination if mapping else False,
+        serial=mapping.serial if mapping else None,
+        host=host,
+        legacy=attachment.legacy,
+    )
 
 
-def _lane_of_unlearnt(
-    lane: Lane, mapping: BlockDeviceMapping | None, no_mapping: str
-) -> dict[str, Any]:
+def _lane_of_unlearnt(lane: Lane, mapping: BlockDeviceMapping | None, no_mapping: str) -> Lane:
     """An attachment that may be there, to be looked for.  If it is the last one to go, a volume
     that goes with its server goes then.
     """
     together = mapping.delete_on_termination if mapping else False
-    return replace(lane, bdm_id=no_mapping, host=None, delete_on_termination=together).to_wire()
+    return replace(lane, bdm_id=no_mapping, host=None, delete_on_termination=together)
 
 
 LANES: dict[str, Callable[[Server, Places], Lanes]] = {

@@ -143,7 +143,7 @@ def _segment(
         record = history.record(lane, todo[0], undo=undo)
         if record.status is StepStatus.FAILED:
             failed.extend(Left(lane, step, undo) for step in todo)
-        elif record.status is StepStatus.RETRYING and record.retry_at > now:
+        elif record.retry_at is not None and record.retry_at > now:
             retry_at.append(record.retry_at)
         else:
             start.append(Run(lane, todo, undo, place))

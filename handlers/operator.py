@@ -16,7 +16,7 @@ from handlers.engine import Left, pivot_passed
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from handlers.progress import finish, lane_of, plan_of, skip
-from host_agent.shared.contract import Lane
+from host_agent.shared.lane import Lane
 
 #: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.
 _DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})
@@ -74,11 +74,10 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
 def _strays(operation: Operation, book: Book) -> list[Attachment]:
     """Attachments of the operation that are there, and that no mapping has."""
     strays = []
-    for facts in operation.lanes:
-        mapping = book.get(BlockDeviceMapping, facts["bdm_id"])
-        ids = {facts.get("attachment_id"), (facts.get("new") or {}).get("attachment_id")}
-        for attachment_id in ids - {None, mapping.attachment_id, mapping.kept}:
-            attachment = book.get(Attachment, str(attachment_id))
+    for lane in operation.lanes:
+        mapping = book.get(BlockDeviceMapping, lane.bdm_id)
+        for attachment_id in lane.attachment_ids - {mapping.attachment_id, mapping.kept}:
+            attachment = book.get(Attachment, attachment_id)
             if attachment.version and attachment.state is not AttachmentState.DELETED:
                 strays.append(attachment)
     return strays

@@ -23,8 +23,9 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Self
 
-from aggregates.operation import SERVER, side_of
-from host_agent.shared.contract import GuestOrder, Lane, Verb
+from aggregates.operation import SERVER
+from host_agent.shared.contract import GuestOrder, Verb
+from host_agent.shared.lane import Lane
 
 #: A deletion may have three of each volume: one for each host of a resize, and one that a
 #: parked operation may have left.
@@ -124,13 +125,11 @@ class Flow:
 
     def expand(
         self,
-        lanes: tuple[dict[str, Any], ...],
+        lanes: tuple[Lane, ...],
         hosts: dict[Place, str | None],
         guest: GuestOrder | None = None,
     ) -> Plan:
-        """The plan for these volumes on these hosts; a lane is a contract.Lane's wire form
-        and, under "new", what its other side differs in.
-        """
+        """The plan for these volumes on these hosts."""
         return Plan(
             flow=self.name,
             stages=self.stages,
@@ -149,7 +148,7 @@ class Plan:
     flow: str
     stages: tuple[Stage, ...]
     pivot: str | None
-    lanes: tuple[dict[str, Any], ...]
+    lanes: tuple[Lane, ...]
     hosts: dict[Place, str | None]
     guest: GuestOrder | None = None
     patient: bool = False
@@ -214,8 +213,7 @@ class Plan:
     def host_of(self, lane: int, place: Place) -> str | None:
         """The host that a lane's stage runs on; None: the ledger, or no host at all."""
         if place is Place.HOLDER:
-            holder: str | None = self.lanes[lane].get("host")
-            return holder
+            return self.lanes[lane].host
         return self.hosts.get(place)
 
     def after_pivot(self, name: str) -> bool:
@@ -229,7 +227,7 @@ class Plan:
             "pivot": self.pivot,
             "patient": self.patient,
             "hosts": {place.value: host for place, host in self.hosts.items()},
-            "lanes": list(self.lanes),
+            "lanes": [lane.to_wire() for lane in self.lanes],
             "guest": self.guest and self.guest.to_wire(),
             "stages": [
                 {
@@ -254,15 +252,10 @@ class Plan:
             pivot=data["pivot"],
             patient=data.get("patient", False),
             hosts={Place(place): host for place, host in data["hosts"].items()},
-            lanes=tuple(data["lanes"]),
+            lanes=tuple(Lane.from_wire(lane) for lane in data["lanes"]),
             guest=GuestOrder.from_wire(guest) if guest else None,
             stages=tuple(_stage(stage) for stage in data["stages"]),
         )
-
-
-def lane_on(facts: dict[str, Any], side: Side) -> Lane:
-    """One side of a lane, from its facts as far as they are known; `other` is the other."""
-    return Lane.from_wire(side_of(facts, new=side is Side.NEW))
 
 
 def _stage(data: dict[str, Any]) -> Stage:

@@ -28,9 +28,10 @@ from handlers.engine import (
     unwinds,
 )
 from handlers.meaning import Book, Done, Outputs, apply_meaning
-from handlers.plan import INSTEAD, AnyVerb, LedgerVerb, Place, Plan, lane_on
+from handlers.plan import INSTEAD, AnyVerb, LedgerVerb, Place, Plan, Side
 from handlers.retries import retry_delay_s
-from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, StepError
+from host_agent.shared.contract import ErrorKind, GuestOrder, StepError
+from host_agent.shared.lane import Lane
 
 #: What the ledger does outside of itself; all its other verbs only record what is true.
 EFFECTS = frozenset(
@@ -57,15 +58,16 @@ def plan_of(operation: Operation) -> Plan:
 
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:
     """The lane as this step sees it, with what steps have found out so far."""
-    return lane_on(operation.lanes[lane], plan_of(operation).stage_of(step).side)
+    new = plan_of(operation).stage_of(step).side is Side.NEW
+    return operation.lanes[lane].side(new=new)
 
 
 def order_of(operation: Operation, step: str) -> GuestOrder:
     """What a step for the whole server is to do, and with which lanes."""
     plan = plan_of(operation)
     assert plan.guest is not None, "a plan with such a step has an order"
-    side = plan.stage_of(step).side
-    return replace(plan.guest, lanes=tuple(lane_on(lane, side) for lane in operation.lanes))
+    new = plan.stage_of(step).side is Side.NEW
+    return replace(plan.guest, lanes=tuple(lane.side(new=new) for lane in operation.lanes))
 
 
 def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
@@ -288,21 +290,17 @@ def finish(
     instance = book.get(Instance, operation.started.server_id)
     for volume_id in sorted(volumes_of(operation)):
         book.get(Volume, volume_id).release(str(operation.id))
-    for facts in operation.lanes:
-        mapping = book.get(BlockDeviceMapping, facts["bdm_id"])
+    for lane in operation.lanes:
+        mapping = book.get(BlockDeviceMapping, lane.bdm_id)
         # A device name is given before the mapping exists; without one it is free again.
         if not mapping.live:
-            instance.release_device(facts["bdm_id"])
+            instance.release_device(lane.bdm_id)
         else:  # a root's place is kept, with or without a volume
-            instance.set_device_volume(facts["bdm_id"], mapping.volume_id)
+            instance.set_device_volume(lane.bdm_id, mapping.volume_id)
     instance.release(str(operation.id))
 
 
 def volumes_of(operation: Operation) -> set[str]:
     """Every volume that the operation works on, or has worked on."""
-    sides = [
-        side
-        for lane in [*plan_of(operation).lanes, *operation.lanes]
-        for side in (lane, lane.get("new") or {})
-    ]
-    return {side["volume_id"] for side in sides if side.get("volume_id")}
+    lanes = [*plan_of(operation).lanes, *operation.lanes]
+    return set().union(*(lane.volume_ids for lane in lanes))

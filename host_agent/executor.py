@@ -44,11 +44,11 @@ from host_agent.shared.contract import (
     CommandStep,
     ErrorKind,
     GuestOrder,
-    Lane,
     Report,
     StepError,
     Verb,
 )
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import (
     Brick,
     Cinder,
@@ -405,10 +405,7 @@ def _exclude(one: Command, other: Command) -> bool:
 
 def _learn(command: Command, outputs: dict[str, Any]) -> Command:
     """The command as the ledger would hand it out now."""
-    told = {name: outputs[name] for name in ("attachment_id", "disk") if name in outputs}
-    if command.lane is None or not told:
-        return command
-    return replace(command, lane=replace(command.lane, **told))
+    return replace(command, lane=command.lane.learn(outputs)) if command.lane else command
 
 
 def _to_connect(order: GuestOrder, verbs: set[Verb]) -> list[Lane]:

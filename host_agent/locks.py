@@ -35,7 +35,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from host_agent.clock import Clock
-from host_agent.shared.contract import ErrorKind, GuestOrder, Lane
+from host_agent.shared.contract import ErrorKind, GuestOrder
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError, VolumeView
 
 #: How often a lock that another process holds is tried: there is nothing to wait on.

@@ -24,7 +24,8 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
-from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
 
 #: How long a reservation may take to appear whose request was sent by somebody who is

@@ -27,7 +27,7 @@ from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers import accept, actions, build, operator, progress
 from handlers.guards import Contact, Origin, Server
-from host_agent.shared.contract import Lane
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Cinder, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 

@@ -244,12 +244,9 @@ CREATE TABLE operations (
     outcome text,                        -- aggregates.operation.Outcome, once finished
     error jsonb,                         -- the first one
     left_steps jsonb,                    -- while parked: what is not done
-    plan jsonb NOT NULL,
-    lanes jsonb NOT NULL,                -- the plan's lanes with what was learnt since
-    steps jsonb NOT NULL,                -- {"<lane>.<step>[.undo]": {status, attempts, ...}}
-    active jsonb NOT NULL,               -- {lane: run whose result is not all known}
-    retries jsonb NOT NULL,              -- {lane: {at, undo}}
-    unwinding boolean NOT NULL,
+    lanes jsonb NOT NULL,                -- [host_agent.shared.lane.Lane], with what was learnt
+    steps jsonb NOT NULL,                -- [ledger.api.schemas.StepShown]
+    unwinding boolean NOT NULL,          -- it goes, or went, backward
     bound boolean NOT NULL,              -- every mapping it makes exists (or it is finished)
     actor text,
     user_id text,
@@ -261,7 +258,8 @@ CREATE TABLE operations (
     due_at timestamptz,                  -- when a dispatcher must look; NULL: a host's turn
     updated_at timestamptz NOT NULL,
     position bigint NOT NULL,
-    destination text                     -- where it takes the server
+    destination text,                    -- where it takes the server
+    pivot_passed boolean NOT NULL        -- there is only forward
 );
 CREATE INDEX operations_due ON operations (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX operations_open ON operations (state, started_position) WHERE state <> 'finished';
@@ -276,8 +274,7 @@ CREATE TABLE mailbox (
     run int NOT NULL,
     host text NOT NULL,
     position bigint NOT NULL,            -- of the intent, or of its cancellation: the cursor
-    command jsonb NOT NULL,              -- host_agent.shared.contract.Command without `position`
-    done_steps int NOT NULL,
+    command jsonb NOT NULL,              -- host_agent.shared.contract.Command
     PRIMARY KEY (operation_id, run)
 );
 CREATE INDEX mailbox_by_host ON mailbox (host, position);

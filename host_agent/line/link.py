@@ -56,9 +56,9 @@ from host_agent.shared.contract import (
     Registration,
     Report,
     StepError,
-    WireError,
 )
 from host_agent.shared.ports import PortError
+from host_agent.shared.wire import WireError
 
 #: A changed inventory is sent at most this often.
 INVENTORY_PAUSE_S = 0.2

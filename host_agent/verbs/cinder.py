@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.shared.contract import Lane
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
 from host_agent.storage import connection
 from host_agent.verbs.cinder_flow import NewFlow, flow_of

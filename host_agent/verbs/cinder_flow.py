@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError
 from host_agent.storage import connection
 from host_agent.storage.records import Record

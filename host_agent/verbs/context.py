@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from host_agent.clock import Clock
-from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import (
     AttachmentView,
     Brick,

@@ -6,7 +6,8 @@ import string
 from dataclasses import replace
 from typing import Any
 
-from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, PortError
 from host_agent.storage import connection
 from host_agent.storage.records import Record, remember

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from host_agent.shared.contract import GuestOrder, Lane, PowerState
+from host_agent.shared.contract import GuestOrder, PowerState
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Disk, PortError
 from host_agent.verbs.cinder_flow import flow_of
 from host_agent.verbs.context import RunContext, final

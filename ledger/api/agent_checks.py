@@ -17,11 +17,11 @@ from host_agent.shared.contract import (
     Registration,
     Report,
     StepError,
-    WireError,
 )
 from host_agent.shared.definition import is_readable
 from host_agent.shared.masking import mask
 from host_agent.shared.text import one_line
+from host_agent.shared.wire import WireError
 from ledger.api.call import canonical
 
 GUESTS_MAX = 10_000

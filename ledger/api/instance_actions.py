@@ -76,7 +76,7 @@ async def instance_action(call: Call) -> web.StreamResponse:
     if call.identity.everywhere or call.version >= microversions.EVENTS_FOR_ALL:
         operation_id = str(rows[0]["operation_id"])
         log = await call.components.queries.events(("operation_id", operation_id), limit=EVENTS_MAX)
-        shown["events"] = _events(call, server, log, rows[0])
+        shown["events"] = _events(call, server, log)
     return answer({"instanceAction": shown})
 
 
@@ -132,26 +132,25 @@ _RESULTS = {
 }
 
 
-def _events(call: Call, server: Row, log: list[Row], row: Row) -> list[Row]:
+def _events(call: Call, server: Row, log: list[Row]) -> list[Row]:
     """Newest first, as Nova lists them."""
     begun: dict[int, Row] = {}  # by run
+    steps: dict[str, Row] = {}  # of the plan, by name
     shown: list[Row] = []
     for event in log:
         body = event["body"]
-        if event["topic"] == Operation.RunStarted.TOPIC:
+        if event["topic"] == Operation.OperationStarted.TOPIC:
+            stages = body["plan"]["stages"]
+            steps = {step["name"]: step for stage in stages for step in stage["steps"]}
+        elif event["topic"] == Operation.RunStarted.TOPIC:
             begun[body["run"]] = event
         elif event["topic"] in _RESULTS:
-            run = begun[body["run"]]
-            verbs = {
-                step["name"]: step["undo"] if body["undo"] else step["do"]
-                for stage in row["plan"]["stages"]
-                for step in stage["steps"]
-            }
+            run, step = begun[body["run"]], steps[body["step"]]
             place = "compute" if run["body"]["host"] else "ledger"
             took = timedelta(milliseconds=body.get("took_ms", 0))
             shown.append(
                 {
-                    "event": f"{place}_{verbs[body['step']]}",
+                    "event": f"{place}_{step['undo'] if body['undo'] else step['do']}",
                     "start_time": instant(max(run["recorded_at"], event["recorded_at"] - took)),
                     "finish_time": instant(event["recorded_at"]),
                     "result": _RESULTS[event["topic"]],

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from aggregates.errors import OperatorActError
-from aggregates.operation import OperationState, Outcome
+from aggregates.operation import SERVER, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer, canonical
 from ledger.api.paging import next_page, nova_limit
@@ -127,7 +127,7 @@ def status_of(row: Row) -> str:
 def _ended(row: Row) -> str:
     flow, outcome = row["flow"], row["outcome"]
     if outcome != Outcome.COMPLETED:
-        if outcome == Outcome.CANCELLED and not _pivot_passed(row):
+        if outcome == Outcome.CANCELLED and not row["pivot_passed"]:
             return "cancelled"
         return "failed" if outcome == Outcome.FAILED and flow != "resize" else "error"
     if flow == "resize":
@@ -148,16 +148,12 @@ def _settled(row: Row) -> str:
 
 
 def _under_way(row: Row) -> str:
-    if _pivot_passed(row):
+    if row["pivot_passed"]:
         return "post-migrating"
     if row["flow"] != "live_migrate":
         return "migrating" if row["flow"] == "resize" else "pre-migrating"
-    return "running" if "-1" in row["active"] or row["unwinding"] else "preparing"
-
-
-def _pivot_passed(row: Row) -> bool:
-    step = row["steps"].get(f"-1.{row['plan']['pivot']}", {})
-    return step.get("status") in {"done", "skipped"}
+    moving = any(step["lane"] == SERVER and step["status"] == "running" for step in row["steps"])
+    return "running" if moving or row["unwinding"] else "preparing"
 
 
 # ------------------------------------------------------------------------------ requests

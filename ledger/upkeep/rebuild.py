@@ -31,8 +31,10 @@ import structlog
 from psycopg import sql as compose
 
 import aggregates
+import handlers
 import projections
 import sql
+from host_agent import shared
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Projection
 from projections.projector import Projector
@@ -155,9 +157,11 @@ class _Rebuild:
 
 
 def _code() -> str:
-    """What rows depend on besides the log, as a hash: the text of folds and events."""
+    """What rows depend on besides the log, as a hash: the text of folds, events and flows'
+    engine, and of what they share with agents.
+    """
     digest = hashlib.sha256()
-    for package in (projections, aggregates):
+    for package in (projections, aggregates, handlers, shared):
         for path in sorted(Path(package.__path__[0]).glob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()

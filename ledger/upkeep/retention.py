@@ -94,8 +94,8 @@ def detach(
     if not months:
         return
     total = months[-1].last
+    _refuse_unprojected(connection, months[-1])  # a stream may end in the last one
     for month in months:
-        _refuse_unprojected(connection, month)
         _refuse_rebuilds(connection)
         archive.check(month)
         told = {"month": f"{month.month}-01", "first": month.first, "last": month.last}

@@ -55,6 +55,14 @@ UNION ALL
 -- The present rows of some keys.
 SELECT * FROM {table} WHERE {key} = ANY(%(keys)s::{type}[]);
 
+-- name: streams
+-- The events of some streams up to a position, in order.  The key of streams.
+SELECT position, recorded_at, topic, originator_id::text, originator_version, host,
+       operation_id::text, body
+  FROM events
+ WHERE originator_id = ANY(%(keys)s::uuid[]) AND position <= %(position)s
+ ORDER BY position;
+
 -- name: advance
 -- Records how far projections have come, with their rows ({changes} are `replace`, once for
 -- each table), and tells everybody: of those that are still where these rows were folded

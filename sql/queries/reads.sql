@@ -171,7 +171,7 @@ SELECT i.server_id FROM instances AS i
 -- whether it may have it (epoch NULL: no such host).  Primary key, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
 SELECT h.epoch, h.fenced OR h.suspect AS shut,
-       ARRAY(SELECT m.command || jsonb_build_object('position', m.position) FROM mailbox AS m
+       ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
               FETCH FIRST %(limit)s ROWS WITH TIES) AS commands

@@ -20,12 +20,12 @@ from host_agent.shared.contract import (
     Command,
     CommandStep,
     GuestOrder,
-    Lane,
     PowerState,
     Report,
     Verb,
 )
 from host_agent.shared.faults import Faults
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Brick, Cinder, Guests, Keys, OldCinder
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import HostState, guest_state

@@ -12,7 +12,8 @@ import pytest
 from host_agent.clock import StopClock
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks
-from host_agent.shared.contract import Lane, Registration
+from host_agent.shared.contract import Registration
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError
 from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import Bench, command, eventually

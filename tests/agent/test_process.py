@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import Command, Lane, PowerState
+from host_agent.shared.contract import Command, PowerState
+from host_agent.shared.lane import Lane
 from host_agent.simulated.host_state import HostState, connected_paths
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger

@@ -185,7 +185,7 @@ class Agent:
 
     def poll(self) -> None:
         """Take what is new in the mailbox."""
-        row = self.cloud.folded.rows["hosts"].get(self.name)
+        row = self.cloud.folded.row("hosts", self.name)
         if self.epoch is None or row is None:
             return
         if row["epoch"] != self.epoch:

@@ -88,7 +88,7 @@ class Clients:
         self.ask_for(self._choice(instance), instance)
 
     def _choice(self, instance: Instance) -> str:
-        host = instance.host and self.cloud.folded.rows["hosts"][instance.host]
+        host = instance.host and self.cloud.folded.row("hosts", instance.host)
         if host and host["fenced"] and self.random.random() < 0.7:
             return "evacuate"
         sensible = SENSIBLE.get(instance.vm_state)

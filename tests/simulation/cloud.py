@@ -137,11 +137,9 @@ class Cloud:
     def _commands_of(self, row: Row) -> list[tuple[str, Command]]:
         known = self._commands.get(row["operation_id"])
         if known is None or known[0] != row["position"]:
-            derived = OPERATIONS.derived[0].rows(row)
-            commands = [
-                (r["host"], Command.from_wire({**r["command"], "position": r["position"]}))
-                for r in derived
-            ]
+            state = self.folded.state("operations", row["operation_id"])
+            derived = OPERATIONS.derived[0].rows(state)
+            commands = [(r["host"], Command.from_wire(r["command"])) for r in derived]
             known = self._commands[row["operation_id"]] = (row["position"], commands)
         return known[1]
 

@@ -48,7 +48,8 @@ class Folded:
     """Every projection's rows, in memory."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Row | None]] = {p.name: {} for p in ALL}
+        self._states: dict[str, dict[str, Any]] = {p.name: {} for p in ALL}
+        self._shown: dict[str, Row] = {}  # the rows of states, by key
         self.position = 0
 
     def fold(self, event: LoggedEvent) -> None:
@@ -58,14 +59,31 @@ class Folded:
                 self._fold(projection, event)
 
     def _fold(self, projection: Projection, event: LoggedEvent) -> None:
-        rows, key = self.rows[projection.name], projection.key_of(event)
-        before = orjson.dumps(rows.get(key))
-        row = projection.fold(rows.get(key), event)
-        assert orjson.dumps(rows.get(key)) == before, "a fold never changes the row it is given"
-        rows[key] = row
+        states, key = self._states[projection.name], projection.key_of(event)
+        if projection.stateful:
+            self._shown.pop(key, None)
+            states[key] = projection.fold(states.get(key), event)
+            return
+        before = orjson.dumps(states.get(key))
+        row = projection.fold(states.get(key), event)
+        assert orjson.dumps(states.get(key)) == before, "a fold never changes the row it is given"
+        states[key] = row
+
+    def row(self, name: str, key: str) -> Row | None:
+        state = self._states[name].get(key)
+        if state is None or isinstance(state, dict):
+            return state
+        if key not in self._shown:
+            self._shown[key] = state.row()
+        return self._shown[key]
 
     def table(self, name: str) -> list[Row]:
-        return [row for row in self.rows[name].values() if row is not None]
+        rows = (self.row(name, key) for key in self._states[name])
+        return [row for row in rows if row is not None]
+
+    def state(self, name: str, key: str) -> Any:
+        """What a fold goes on from."""
+        return self._states[name][key]
 
     def derived(self, name: str) -> list[Row]:
         return [
@@ -73,7 +91,8 @@ class Folded:
             for projection in ALL
             for derived in projection.derived
             if derived.table == name
-            for parent in self.table(projection.name)
+            for parent in self._states[projection.name].values()
+            if parent is not None
             for row in derived.rows(parent)
         ]
 

@@ -13,6 +13,7 @@ import pytest
 from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation, StepStatus
 from aggregates.volume import Volume
+from host_agent.shared.lane import Lane, LaneSide
 from ledger.log import cache
 from ledger.log.application import ConflictError, Ledger
 from ledger.log.cache import AggregateCache
@@ -150,7 +151,14 @@ def _held(id_: UUID) -> Any:
 def test_what_is_recorded_on_a_fork_is_not_seen_on_the_original() -> None:
     """In every container that an operation changes."""
     operation = Operation(uuid4())
-    lane = {"volume_id": "v", "bdm_id": "b", "new": {"volume_id": "w"}}
+    lane = Lane(
+        server_id="s",
+        volume_id="v",
+        bdm_id="b",
+        attachment_id=None,
+        device_name=None,
+        new=LaneSide(volume_id="w"),
+    ).to_wire()
     steps = [{"name": "connect", "do": "x", "undo": None}]
     plan = {"lanes": [lane], "stages": [{"place": "host", "side": "new", "steps": steps}]}
     operation.record(

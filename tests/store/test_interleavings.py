@@ -236,7 +236,7 @@ def test_a_group_that_falls_apart_is_not_folded_from_where_it_was_before(
     assert db.execute("SELECT epoch FROM hosts").fetchall() == [(6,)]
 
 
-def ordered(row: Row | None, event: LoggedEvent) -> Row | None:
+def ordered(row: Row | None, event: LoggedEvent) -> Any:
     """A fold that cannot take an event twice, or without the one before."""
     expected = (row or {"service_version": -1})["service_version"] + 1
     if event.body["service_version"] != expected:
@@ -296,7 +296,7 @@ def test_what_a_crash_of_the_database_took_back_counts_as_projected_only_when_it
     may_fold = threading.Event()
     may_fold.set()
 
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
         may_fold.wait()
         return HOSTS.fold(row, event)
 
@@ -425,7 +425,7 @@ def test_whatever_fails_on_the_way_to_the_tables_holds_back_its_projection_alone
 def test_what_holds_a_projection_back_is_noted_until_it_goes_on(
     ledger: Ledger, database_url: str, db: psycopg.Connection[Any], one: psycopg.Connection[Any]
 ) -> None:
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
         raise ValueError("with a secret in it")
 
     register(ledger, "h", 0)

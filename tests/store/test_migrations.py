@@ -14,12 +14,14 @@ from ledger.log.schema import SchemaError
 
 CATALOG = {
     "columns": """
-        SELECT c.relname, c.relkind::text, c.reloptions, a.attnum, a.attname,
+        SELECT c.relname, c.relkind::text, c.reloptions,
+               row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), a.attname,
                format_type(a.atttypid, a.atttypmod), a.attnotnull,
                pg_get_expr(d.adbin, d.adrelid)
           FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
           LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
          WHERE c.relnamespace = 'public'::regnamespace AND a.attnum > 0 AND c.relkind <> 'i'
+           AND NOT a.attisdropped
          ORDER BY 1, 4""",
     "indexes": "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
     "views": "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' ORDER BY 1",

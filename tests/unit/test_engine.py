@@ -12,7 +12,8 @@ from handlers import progress
 from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
 from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Side, Stage, Step
-from host_agent.shared.contract import GuestOrder, Lane, Verb
+from host_agent.shared.contract import GuestOrder, Verb
+from host_agent.shared.lane import Lane, LaneSide
 from ledger import effects
 
 NOW = 1000.0
@@ -22,11 +23,16 @@ HOSTS: dict[Place, str | None] = {place: place.value for place in Place}
 ORDER = GuestOrder(server_id="s", definition="<domain/>")
 
 
-def lane(n: int = 0) -> dict[str, Any]:
-    found = Lane(
-        server_id="s", volume_id=f"v{n}", bdm_id=f"b{n}", attachment_id=None, device_name="vdb"
+def lane(n: int = 0) -> Lane:
+    return Lane(
+        server_id="s",
+        volume_id=f"v{n}",
+        bdm_id=f"b{n}",
+        attachment_id=None,
+        device_name="vdb",
+        host="h",
+        new=LaneSide(),
     )
-    return {**found.to_wire(), "host": "h", "new": {}}
 
 
 def operation(flow: str = "attach", lanes: int = 1) -> tuple[Operation, Plan]:

@@ -1,0 +1,26 @@
+"""Reads JSON objects that another program sent: what is missing or of another type is named.
+
+Unknown keys are ignored; the other side may be newer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class WireError(ValueError):
+    """The message does not have the form of the contract."""
+
+
+def take(data: Any, name: str, kind: type | tuple[type, ...]) -> Any:
+    """A value that has to be there.  Raises WireError."""
+    if not isinstance(data, dict) or name not in data:
+        raise WireError(f"{name!r} is missing")
+    if not isinstance(data[name], kind) or (isinstance(data[name], bool) and kind is int):
+        raise WireError(f"{name!r} is a {type(data[name]).__name__}")
+    return data[name]
+
+
+def may(data: Any, name: str, kind: type) -> Any:
+    """A value that may be absent or null: then None.  Raises WireError."""
+    return None if data.get(name) is None else take(data, name, kind)
