@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 from uuid import UUID
 
 from aggregates import errors
@@ -55,8 +55,7 @@ class StepStatus(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """The history of one step of one lane in one direction."""
 
     status: StepStatus = StepStatus.PENDING
@@ -75,8 +74,7 @@ class StepRecord:
 _NOT_BEGUN = StepRecord()
 
 
-@dataclass(frozen=True)
-class ActiveRun:
+class ActiveRun(NamedTuple):
     """A run whose result is not all known."""
 
     number: int
@@ -104,7 +102,7 @@ class History:
     def note(self, lane: int, step: str, *, undo: bool, **news: Any) -> None:
         """Let something be known of a step."""
         known = self.record(lane, step, undo=undo)
-        self.records[lane, step, undo] = replace(known, **news)
+        self.records[lane, step, undo] = known._replace(**news)
 
     def fork(self) -> History:
         """A copy to decide on; see Aggregate.fork."""
@@ -270,11 +268,11 @@ class Operation(Aggregate):
             lane = 0
         if lane is None or lane == SERVER:
             return About(server_id=server_id, host=host)
-        about = self.lanes[lane]
-        side = about.new if about.new is not None and self._step in self._new_steps else about
+        about, new = self.lanes[lane], self._step in self._new_steps
+        side = about.new if new and about.new is not None else about
         return About(
             attachment_id=side.attachment_id or about.attachment_id,
-            volume_id=side.volume_id or about.volume_id or None,
+            volume_id=about.volume_of(new=new) or None,
             server_id=server_id,
             host=host,
         )
@@ -335,7 +333,7 @@ class Operation(Aggregate):
     def _unwind(self) -> None:
         self.history.unwinding = True
         for lane, run in self.history.active.items():
-            self.history.active[lane] = replace(run, cancelled=not run.undo)
+            self.history.active[lane] = run._replace(cancelled=not run.undo)
 
     def _result(
         self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **facts: Any

@@ -19,14 +19,16 @@ from aggregates.operation import (
     ActiveRun,
     Operation,
     OperationState,
+    StepRecord,
 )
 from handlers.engine import Wait, decide, pivot_passed, unwinds
-from handlers.plan import LedgerVerb, Place, Plan, Stage, Step
+from handlers.plan import LedgerVerb, Place, Plan, Side, Stage, Step
 from handlers.progress import lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract import Command, CommandStep, Verb
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _KINDS = {kind.TOPIC: kind for kind in Operation.TRANSITIONS}
+_GIVE_COMMANDS = {Operation.RunStarted, Operation.UnwindRequested}
 
 
 class Followed:
@@ -36,7 +38,7 @@ class Followed:
         self.operation = Operation(UUID(started.originator_id))
         self.started_at, self.started_position = started.recorded_at, started.position
         self.updated_at, self.position = started.recorded_at, started.position
-        #: The runs whose results are not all known, and where they were begun or called off.
+        #: Where the active runs were begun or called off; others may be in it as well.
         self.runs: dict[ActiveRun, int] = {}
 
     def fork(self) -> Self:
@@ -54,15 +56,16 @@ class Followed:
             originator_version=event.originator_version,
         )
         self.operation.follow([stored])
-        active = self.operation.history.active.values()
-        self.runs = {run: self.runs.get(run, event.position) for run in active}
+        if kind in _GIVE_COMMANDS:
+            active = self.operation.history.active.values()
+            self.runs = {run: self.runs.get(run, event.position) for run in active}
 
     def row(self) -> Row:
         """The operation as everybody sees it."""
         operation, plan = self.operation, plan_of(self.operation)
         started, history, state = operation.started, operation.history, operation.state
         assert started is not None, "a stream begins with it"
-        finished = state is OperationState.FINISHED
+        finished, unwinding = state is OperationState.FINISHED, unwinds(plan, history)
         return {
             "operation_id": str(operation.id),
             "flow": started.flow,
@@ -75,8 +78,8 @@ class Followed:
             "error": operation.first_error,
             "left_steps": operation.left if state is OperationState.PARKED else None,
             "lanes": [lane.to_wire() for lane in operation.lanes],
-            "steps": list(_steps(operation, plan)),
-            "unwinding": unwinds(plan, history),
+            "steps": list(_steps(operation, plan, unwinding=unwinding)),
+            "unwinding": unwinding,
             "pivot_passed": pivot_passed(plan, history),
             "bound": finished or _bound(operation, plan),
             "actor": started.actor["name"],
@@ -96,8 +99,8 @@ class Followed:
         if self.operation.state is not OperationState.RUNNING:
             return []
         commands = (
-            (run, _command(self.operation, run, position))
-            for run, position in self.runs.items()
+            (run, _command(self.operation, run, self.runs[run]))
+            for run in self.operation.history.active.values()
             if run.host is not None
         )
         return [
@@ -148,41 +151,45 @@ def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-def _steps(operation: Operation, plan: Plan) -> Iterator[Row]:
+def _steps(operation: Operation, plan: Plan, *, unwinding: bool) -> Iterator[Row]:
     """Every step of the plan in order; then, if it is unwound, what is undone of it."""
-    due = {
-        (run.lane, operation.history.next_step(run), run.undo)
-        for run in operation.history.active.values()
-    }
-    for undo in (False, True) if unwinds(plan, operation.history) else (False,):
+    history = operation.history
+    due = {(run.lane, history.next_step(run), run.undo) for run in history.active.values()}
+    for undo in (False, True) if unwinding else (False,):
         for stage in reversed(plan.stages) if undo else plan.stages:
             for lane in (SERVER,) if stage.once else range(len(plan.lanes)):
+                about = _about(operation, plan, stage, lane)
                 for step in reversed(stage.steps) if undo else stage.steps:
                     key = (lane, step.name, undo)
-                    if not undo or (step.undo and (key in due or key in operation.history.records)):
-                        yield _step(operation, stage, step, lane, undo=undo, active=key in due)
+                    if not undo or (step.undo and (key in due or key in history.records)):
+                        record = history.record(lane, step.name, undo=undo)
+                        yield {**about, **_step(step, record, undo=undo, active=key in due)}
 
 
-def _step(
-    operation: Operation, stage: Stage, step: Step, lane: int, *, undo: bool, active: bool
-) -> Row:
-    record = operation.history.record(lane, step.name, undo=undo)
-    volume_id = None if lane == SERVER else lane_of(operation, lane, step.name).volume_id or None
+def _about(operation: Operation, plan: Plan, stage: Stage, lane: int) -> Row:
+    """Where the steps of a stage are done, and on what."""
+    volume_id = None
+    if lane != SERVER:
+        volume_id = operation.lanes[lane].volume_of(new=stage.side is Side.NEW) or None
     return {
         "lane": lane,
         "side": stage.side,
         "volume_id": volume_id,
+        "place": plan.host_of(lane, stage.place) or stage.place,
+    }
+
+
+def _step(step: Step, record: StepRecord, *, undo: bool, active: bool) -> Row:
+    retry_at = None if active or record.retry_at is None else _moment(record.retry_at)
+    return {
         "step": step.name,
         "verb": step.undo if undo else step.do,
-        "place": plan_of(operation).host_of(lane, stage.place) or stage.place,
         "undo": undo,
         "status": "running" if active else record.status,
         "attempts": record.attempts,
         "took_ms": record.took_ms,
         "error": record.error,
-        "retry_at": None
-        if active or record.retry_at is None
-        else _moment(record.retry_at).isoformat(),
+        "retry_at": retry_at and retry_at.isoformat(),
     }
 
 

@@ -7,9 +7,10 @@ leaf that aggregates, handlers and agents share; its JSON is stored in the log a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any, Self
 
-from host_agent.shared.wire import may, take
+from host_agent.shared.wire import may, take_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +85,16 @@ class Lane:
         ids = {self.attachment_id, self.new.attachment_id if self.new else None}
         return {id_ for id_ in ids if id_ is not None}
 
+    def volume_of(self, *, new: bool) -> str:
+        """The volume of one side of a plan's lane; "": still to be made."""
+        return (self.new.volume_id if new and self.new else "") or self.volume_id
+
     def side(self, *, new: bool) -> Self:
         """One side of a plan's lane, as a command has it: the other one is `other`."""
         if self.new is None:
             return self
         current = LaneSide(**{name: getattr(self, name) for name in _OF_A_SIDE})
-        coming = replace(self.new, volume_id=self.new.volume_id or self.volume_id)
+        coming = replace(self.new, volume_id=self.volume_of(new=True))
         mine, others = (coming, current) if new else (current, coming)
         return replace(self, **vars(mine), new=None, other=others)
 
@@ -112,29 +117,38 @@ class Lane:
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
-        text, optional = str, (str, type(None))
-        return cls(
-            server_id=take(data, "server_id", text),
-            volume_id=take(data, "volume_id", text),
-            bdm_id=take(data, "bdm_id", text),
-            attachment_id=take(data, "attachment_id", optional),
-            device_name=take(data, "device_name", optional),
-            multiattach=take(data, "multiattach", bool),
-            tag=take(data, "tag", optional),
-            boot_index=take(data, "boot_index", (int, type(None))),
-            delete_on_termination=take(data, "delete_on_termination", bool),
-            # From here on: newer than plans that may still be stored.
-            serial=may(data, "serial", str),
-            host=may(data, "host", str),
-            disk=may(data, "disk", dict),
-            legacy=may(data, "legacy", bool) or False,
-            other=LaneSide.from_wire(data["other"]) if data.get("other") else None,
-            known=tuple(may(data, "known", list) or ()),
-            create=may(data, "create", dict),
-            new=None if data.get("new") is None else LaneSide.from_wire(data["new"]),
-        )
+        found = take_all(data, _REQUIRED, _NEWER)
+        if "known" in found:
+            found["known"] = tuple(found["known"])
+        for name in ("other", "new"):
+            if name in found:
+                found[name] = LaneSide.from_wire(found[name])
+        return cls(**found)
 
 
+_TEXT, _MAYBE, _FLAG, _NUMBER = (str,), (str, NoneType), (bool,), (int, NoneType)
+_REQUIRED: dict[str, tuple[type, ...]] = {
+    "server_id": _TEXT,
+    "volume_id": _TEXT,
+    "bdm_id": _TEXT,
+    "attachment_id": _MAYBE,
+    "device_name": _MAYBE,
+    "multiattach": _FLAG,
+    "tag": _MAYBE,
+    "boot_index": _NUMBER,
+    "delete_on_termination": _FLAG,
+}
+#: What plans that may still be stored do not have.
+_NEWER = {
+    "serial": str,
+    "host": str,
+    "disk": dict,
+    "legacy": bool,
+    "other": dict,
+    "known": list,
+    "create": dict,
+    "new": dict,
+}
 #: What each side of a lane has of its own; and what of it steps find out.
 _OF_A_SIDE = tuple(LaneSide.__dataclass_fields__)
 _LEARNT = ("volume_id", "attachment_id", "disk")
