@@ -252,8 +252,7 @@ class Operation(Aggregate):
         self.first_error: dict[str, Any] | None = None
         self.left: list[dict[str, Any]] = []  # when it was parked last
         self.outcome: Outcome | None = None
-        self._subject: tuple[int | None, str | None] = (None, None)  # lane, host
-        self._step: str | None = None
+        self._last: Any = None  # the event that was applied last
         self._new_steps: frozenset[str] = frozenset()  # that work on the lanes' new side
 
     def fork(self) -> Self:
@@ -262,13 +261,13 @@ class Operation(Aggregate):
         return fork
 
     def about(self) -> About:
-        lane, host = self._subject
+        lane, host = getattr(self._last, "lane", None), getattr(self._last, "host", None)
         server_id = self.started.server_id if self.started else None
         if lane is None and len(self.lanes) == 1:
             lane = 0
         if lane is None or lane == SERVER:
             return About(server_id=server_id, host=host)
-        about, new = self.lanes[lane], self._step in self._new_steps
+        about, new = self.lanes[lane], getattr(self._last, "step", None) in self._new_steps
         side = about.new if new and about.new is not None else about
         return About(
             attachment_id=side.attachment_id or about.attachment_id,
@@ -278,8 +277,7 @@ class Operation(Aggregate):
         )
 
     def apply(self, event: Any) -> None:
-        self._subject = (getattr(event, "lane", None), getattr(event, "host", None))
-        self._step = getattr(event, "step", None)
+        self._last = event
         match event:
             case self.OperationStarted():
                 self.started = event

@@ -35,7 +35,8 @@ class Followed:
     """An operation, and what only its events' places in the log tell."""
 
     def __init__(self, started: LoggedEvent) -> None:
-        self.operation = Operation(UUID(started.originator_id))
+        self.id = started.originator_id
+        self.operation = Operation(UUID(self.id))
         self.started_at, self.started_position = started.recorded_at, started.position
         self.updated_at, self.position = started.recorded_at, started.position
         #: Where the active runs were begun or called off; others may be in it as well.
@@ -67,7 +68,7 @@ class Followed:
         assert started is not None, "a stream begins with it"
         finished, unwinding = state is OperationState.FINISHED, unwinds(plan, history)
         return {
-            "operation_id": str(operation.id),
+            "operation_id": self.id,
             "flow": started.flow,
             "server_id": started.server_id,
             "volume_ids": sorted(volumes_of(operation)),
