@@ -16,7 +16,9 @@ def take(data: Any, name: str, kind: type | tuple[type, ...]) -> Any:
     """A value that has to be there.  Raises WireError."""
     if not isinstance(data, dict) or name not in data:
         raise WireError(f"{name!r} is missing")
-    if not isinstance(data[name], kind) or (isinstance(data[name], bool) and kind is int):
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    # To Python true is a number, to everybody else it is not.
+    if not isinstance(data[name], kinds) or (isinstance(data[name], bool) and bool not in kinds):
         raise WireError(f"{name!r} is a {type(data[name]).__name__}")
     return data[name]
 

@@ -1,12 +1,12 @@
--- The rows of operations are views of the aggregate: they are made anew from the log, which
--- the service does when it starts.
+-- The rows of operations are views of the aggregate, with other columns: they are made anew
+-- from the log, which the service does when it starts.
 
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM detached_months) THEN
-        RAISE EXCEPTION 'Operations are read anew from the whole log, and months are detached.'
-            USING HINT = 'Restore them first, with the version before this one: '
-                         'attachment-ledger event restore. They can be detached again afterwards.';
+        RAISE EXCEPTION 'Operations are made anew from the whole log, and months are detached.'
+            USING HINT = 'Restore them first, with the version before this one '
+                         '(attachment-ledger event restore), and detach them again afterwards.';
     END IF;
 END
 $$;

@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 
 from aggregates.base import Event
 from aggregates.host import Host, host_uuid
+from aggregates.operation import OperationState
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections import projector as projector_module
@@ -26,6 +27,7 @@ from projections import tables as tables_module
 from projections.base import LoggedEvent, Projection, Row, upcast
 from projections.catalog import ALL
 from projections.hosts import HOSTS
+from projections.operations import Followed
 from projections.projector import Projector
 from projections.runner import NotProjectingError, ProjectionRunner, catch_up, connect
 from projections.tables import Tables, prepare
@@ -83,7 +85,10 @@ def test_tables_equal_the_folds_of_the_log(
 
     Projector(projecting, ALL).catch_up()
 
-    stored, folded = tables(projecting), watched.folded
+    check_same(tables(projecting), watched.folded)
+
+
+def check_same(stored: dict[str, list[Row]], folded: Folded) -> None:
     for projection in ALL:
         rows = {row[projection.key]: row for row in stored[projection.table]}
         expected = {row[projection.key]: row for row in folded.table(projection.name)}
@@ -96,6 +101,44 @@ def test_tables_equal_the_folds_of_the_log(
     assert stored["mailbox"] == sorted(
         folded.derived("mailbox"), key=lambda row: (row["operation_id"], row["run"])
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_another_process_has_folded_meanwhile_is_read_from_the_stream(
+    recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any], seed: int
+) -> None:
+    """Two take turns, so that neither has anything in memory that it could use."""
+    watched = scenario(seed)
+    with connect(database_url) as one, connect(database_url) as two:
+        projectors = Projector(one, ALL), Projector(two, ALL)
+        for turn, (event, context) in enumerate(stored_events(watched.world)):
+            recorder.insert_events([event], context=context)
+            projectors[turn % 2].catch_up()
+    check_same(tables(db), watched.folded)
+
+
+def test_an_operation_that_cannot_be_shown_holds_back_its_projection_alone(
+    recorder: LedgerRecorder, projecting: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for event, context in stored_events(scenario(5).world):
+        last = recorder.insert_events([event], context=context)[-1]
+    row = Followed.row
+
+    def broken(followed: Followed) -> Row:
+        if followed.operation.state is OperationState.FINISHED:
+            raise ValueError("no such view")
+        return row(followed)
+
+    monkeypatch.setattr(Followed, "row", broken)
+    projector = Projector(projecting, ALL)
+    projector.catch_up()
+    assert set(projector.holds) == {"operations"}
+    positions = dict(projector.positions)
+    assert positions.pop("operations") < last
+    assert set(positions.values()) == {last}
+
+    monkeypatch.setattr(Followed, "row", row)
+    wait_until(lambda: (projector.step(), projector.positions["operations"] == last)[1])
 
 
 def test_a_projection_that_another_process_is_at_stops_no_other(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -334,6 +335,15 @@ def test_a_plan_needs_the_host_it_runs_on() -> None:
 def test_a_plan_survives_storage(flow: Flow) -> None:
     plan = flow.expand((lane(),), HOSTS, ORDER)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_plan_keeps_the_stages_it_was_stored_with_whatever_its_flow_has_now() -> None:
+    flow = FLOWS["detach"]
+    older = replace(flow, stages=flow.stages[:-1])
+    plans = [each.expand((lane(),), HOSTS, ORDER) for each in (flow, older, flow)]
+    assert [Plan.from_json(plan.to_json()).table for plan in plans] == [p.table for p in plans]
+    pivoted = replace(flow, pivot=None).expand((lane(),), HOSTS, ORDER)
+    assert Plan.from_json(pivoted.to_json()).pivot is None
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=lambda f: f.name)
