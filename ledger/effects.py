@@ -11,22 +11,30 @@ A lost request may even be carried out *after* that look: whoever sent it gave u
 waiting, or died, and Cinder does not know.  So an attempt that follows another one of
 unknown outcome gives the reservation LATE_S to appear before it makes one; and what a
 dead dispatcher has left behind is not touched for as long (ledger.dispatcher).
+
+A process may also stand still between its look and its request, for longer than its lease;
+then somebody else has done the step when its answer comes (ledger.take_back).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
+
+import structlog
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract import ErrorKind, StepError
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
+
+_log = structlog.get_logger(__name__)
 
 #: How long a reservation may take to appear whose request was sent by somebody who is
 #: gone.  Creating one without connector is a few rows in Cinder's database.
@@ -43,6 +51,40 @@ class EffectContext:
     book: Book
     wait: Callable[[float], None]
     uncertain: bool = False  # an earlier attempt of this step may still have an effect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of one effect."""
+
+    outputs: dict[str, Any] = field(default_factory=dict)
+    error: StepError | None = None
+    took_ms: int = 0
+
+
+def carry_out(verb: str, lane: Lane, context: EffectContext) -> Result:
+    """Do one effect; whatever it raises is its result."""
+    began = time.monotonic()
+    outputs: dict[str, Any] = {}
+    error: StepError | None = None
+    try:
+        outputs = EFFECTS[verb](lane, context)
+    except PortError as failure:
+        error = failure.as_step_error()
+    except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full
+        _log.exception("step_crashed", verb=verb, volume=lane.volume_id)
+        error = _unexpected(failure)
+    took_ms = int((time.monotonic() - began) * 1000)
+    return Result(outputs=outputs, error=error, took_ms=took_ms)
+
+
+def _unexpected(error: Exception) -> StepError:
+    """An error nobody foresaw; its text may hold anything, so only its type is kept."""
+    return StepError(
+        kind=ErrorKind.UNKNOWN,
+        code="internal",
+        message=f"Unexpected {type(error).__name__}; the service's log has the traceback.",
+    )
 
 
 def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:

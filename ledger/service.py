@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -23,16 +22,17 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from aggregates.operation import Operation, OperationState
+from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.volume import Volume
 from handlers import operator, progress
 from handlers.engine import Wait, Work
 from handlers.plan import Place
 from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
-from host_agent.shared.ports import Cinder, OldCinder, PortError
-from ledger.effects import EFFECTS, EffectContext
+from host_agent.shared.ports import Cinder, OldCinder
+from ledger.effects import EffectContext, Result, carry_out
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
+from ledger.take_back import take_back
 
 _log = structlog.get_logger(__name__)
 
@@ -290,7 +290,6 @@ class Service:
         """Do one effect of the ledger's own and record what came of it."""
         run = work.runs[0]
         step = operation.history.next_step(run)
-        verb = progress.verb_of(operation, run)
         lane = progress.lane_of(operation, run.lane, step)
         earlier = operation.history.record(run.lane, step, undo=run.undo).error
         effect = EffectContext(
@@ -300,32 +299,37 @@ class Service:
             wait=self._wait,
             uncertain=(earlier or {}).get("kind") == ErrorKind.UNKNOWN,
         )
-        began = time.monotonic()
-        outputs: dict[str, Any] = {}
-        error: StepError | None = None
+        verb = progress.verb_of(operation, run)
+        result = carry_out(verb, lane, effect)
+
+        def record(fresh: Unit) -> tuple[Work | Wait | None, int] | None:
+            return self._record(operation, run, step, result, fresh)
+
         try:
-            outputs = EFFECTS[verb](lane, effect)
-        except PortError as failure:
-            error = failure.as_step_error()
-        except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full
-            _log.exception("step_crashed", step=step, operation=str(operation.id))
-            error = unexpected(failure)
-        took_ms = int((time.monotonic() - began) * 1000)
+            recorded = run_optimistically(self._store, record)
+        except errors.IllegalTransitionError as refusal:  # what was found is somebody's by now
+            why = {"code": refusal.code, "message": str(refusal)}
+            result = Result(error=StepError(kind=ErrorKind.RETRYABLE, **why))
+            recorded = run_optimistically(self._store, record)
+        if recorded is None and result.error is None:
+            take_back(verb, lane, result.outputs, operation, effect, self._store)
+        return recorded or (None, 0)
 
-        def record(fresh: Unit) -> tuple[Work | Wait | None, int]:
-            again = fresh.get(Operation, operation.id)
-            try:
-                active = again.active_run(run.number, None, step)
-            except errors.StaleReportError:
-                return None, 0  # another dispatcher did it too, and was first
-            if error is None:
-                progress.succeeded(again, active, outputs, took_ms, fresh)
-            else:
-                progress.failed(again, active, error, self._clock())
-            decision = progress.advance(again, fresh, self._clock())
-            return decision, fresh.save(own_context(again))
-
-        return run_optimistically(self._store, record)
+    def _record(
+        self, operation: Operation, run: ActiveRun, step: str, result: Result, unit: Unit
+    ) -> tuple[Work | Wait | None, int] | None:
+        """What is next, and the position; None: another did the step too, and was first."""
+        again = unit.get(Operation, operation.id)
+        try:
+            active = again.active_run(run.number, None, step)
+        except errors.StaleReportError:
+            return None
+        if result.error is None:
+            progress.succeeded(again, active, result.outputs, result.took_ms, unit)
+        else:
+            progress.failed(again, active, result.error, self._clock())
+        decision = progress.advance(again, unit, self._clock())
+        return decision, unit.save(own_context(again))
 
     def _save_or_leave(
         self, unit: Unit, operation: Operation, decision: Work | Wait
@@ -404,12 +408,3 @@ def leftovers(host: str, registration: Registration, unit: Unit) -> tuple[list[s
         if attachment.version and (gone or attachment.host != host):
             attachments.append(attachment_id)
     return guests, attachments
-
-
-def unexpected(error: Exception) -> StepError:
-    """An error nobody foresaw; its text may hold anything, so only its type is kept."""
-    return StepError(
-        kind=ErrorKind.UNKNOWN,
-        code="internal",
-        message=f"Unexpected {type(error).__name__}; the service's log has the traceback.",
-    )

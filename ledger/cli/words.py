@@ -259,6 +259,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.Disconnected": _disconnected,
     "Attachment.VolumeRenamed": _text("Cinder calls the attachment's volume {volume_id} now"),
     "Attachment.Deleted": _waived("Attachment deleted in Cinder"),
+    "Attachment.Disowned": _text("Attachment in Cinder that no step has is given up: {why}"),
     "BlockDeviceMapping.MappingCreated": _text("Recorded as device {device_name} of the server"),
     "BlockDeviceMapping.DevicePlugged": _plugged,
     "BlockDeviceMapping.DeviceUnplugged": _waived("Guest let the disk go"),
