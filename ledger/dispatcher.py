@@ -30,7 +30,7 @@ from uuid import uuid4
 
 import structlog
 
-from ledger.effects import LATE_S
+from host_agent.shared.ports import LATE_S
 
 #: A lease not renewed for so long is free; renewed at a third of it.
 LEASE_S = 10.0

@@ -291,13 +291,12 @@ class Service:
         run = work.runs[0]
         step = operation.history.next_step(run)
         lane = progress.lane_of(operation, run.lane, step)
-        earlier = operation.history.record(run.lane, step, undo=run.undo).error
         effect = EffectContext(
             cinder=self._cinder,
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
-            uncertain=(earlier or {}).get("kind") == ErrorKind.UNKNOWN,
+            uncertain=_uncertain(operation, run, step),
         )
         verb = progress.verb_of(operation, run)
         result = carry_out(verb, lane, effect)
@@ -338,6 +337,12 @@ class Service:
             return decision, unit.save(own_context(operation))
         except ConflictError:
             return None, 0  # somebody decided the same, or better; the next call sees it
+
+
+def _uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
+    """Whether an attempt to do this step may have an effect that is not seen yet."""
+    error = operation.history.record(run.lane, step, undo=False).error or {}
+    return error.get("kind") == ErrorKind.UNKNOWN or error.get("code") == progress.FENCED
 
 
 def _apply_registration(name: str, registration: Registration, unit: Unit) -> RegistrationResult:

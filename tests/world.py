@@ -98,6 +98,7 @@ class World:
         self.hosts = {HOST: HostState(initial={"define": define}), OTHER: HostState()}
         self.host = self.hosts[HOST]
         self.records: dict[str, dict[str, Record]] = {name: {} for name in self.hosts}
+        self.sent: dict[str, set[str]] = {name: set() for name in self.hosts}
         self.store = MemoryStore(lambda: self.trouble)
         self.boot()
         for name in self.hosts:
@@ -136,6 +137,7 @@ class World:
             "users": Users(self, name),
             "keys": self._tripwire("keys", KeyManagers(FIXED_KEY)),
             "records": self.records[name],
+            "sent": self.sent[name],
         }
 
     def register(self, name: str = HOST, service_version: int = 2) -> dict[str, Any]:

@@ -36,6 +36,7 @@ BOOKKEEPING = frozenset(
 VERBS: dict[str, str] = {
     LedgerVerb.ATTACHMENT_RESERVE: "reserve the volume in Cinder (attachment without connector)",
     LedgerVerb.RESERVATION_TIDY: "keep the reservation; delete one that nobody knows of",
+    LedgerVerb.ATTACHMENTS_CLEAR: "delete attachments of the server that nobody knows of",
     LedgerVerb.MAPPING_BIND: "record the device of the server",
     LedgerVerb.MAPPING_UNBIND: "forget the device of the server",
     LedgerVerb.MAPPING_SWITCH: "let the server have the volume through this attachment",

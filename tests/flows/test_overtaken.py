@@ -12,8 +12,8 @@ from uuid import UUID
 
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
+from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
-from ledger.effects import LATE_S
 from tests.flows.test_every_flow import BY_NAME, Scenario, _undisturbed
 from tests.memory import Trouble
 from tests.world import CONTEXT, SERVER, World, events
