@@ -283,9 +283,10 @@ def test_each_error_answer_has_its_kind_and_code(
     simulated: SimulatedWorld, http_status: int, kind: ErrorKind, code: str
 ) -> None:
     volume = simulated.new_volume()
-    script(simulated, call="volume_show", do="fail", status=http_status, count=None, message="Hm.")
+    hm = f"Hm, {volume}."
+    script(simulated, call="volume_show", do="fail", status=http_status, count=None, message=hm)
     error = refusal(lambda: simulated.port.volume(volume))
-    assert (error.kind, error.code, error.message) == (kind, code, "Hm.")
+    assert (error.kind, error.code, error.message) == (kind, code, hm)
 
 
 def test_an_update_whose_fate_is_unknown_is_not_repeated_here(simulated: SimulatedWorld) -> None:
