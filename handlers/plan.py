@@ -63,6 +63,8 @@ class LedgerVerb(StrEnum):
     MAPPING_SWITCH = "mapping_switch"  # to the new side's attachment
     MAPPING_SWITCH_KEEPING = "mapping_switch_keeping"  # the former one, until confirmed
     VOLUME_CREATE = "volume_create"
+    VOLUME_AWAIT = "volume_await"  # until Cinder has made it
+    VOLUME_UNMAKE = "volume_unmake"  # delete it, unless the server has it
     VOLUME_DELETE = "volume_delete"  # if it goes with its server
     MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
     MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not

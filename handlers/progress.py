@@ -43,6 +43,8 @@ EFFECTS = frozenset(
         LedgerVerb.RESERVATION_TIDY,
         LedgerVerb.ATTACHMENTS_CLEAR,
         LedgerVerb.VOLUME_CREATE,
+        LedgerVerb.VOLUME_AWAIT,
+        LedgerVerb.VOLUME_UNMAKE,
         LedgerVerb.VOLUME_DELETE,
         LedgerVerb.MIGRATION_COMPLETE,
         LedgerVerb.MIGRATION_FAIL,

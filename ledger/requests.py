@@ -205,6 +205,7 @@ class Requests:
         def decide(unit: Unit, origin: Origin) -> Operation:
             server = _server(unit, server_id)
             volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
+            unmade: list[dict[str, Any]] = []
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
                 # Cinder's own migration has to hear its end from the operation itself.
@@ -214,6 +215,7 @@ class Requests:
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
                     hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
                     unlearnt += operator.unlearnt(operation)
+                    unmade += operator.unmade(operation, unit)
                     progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
             server = replace(server, volumes=volumes)
             held = [
@@ -229,6 +231,7 @@ class Requests:
                 server=server,
                 attachments=left,
                 unlearnt=unlearnt,
+                unmade=unmade,
                 other_host=others[0] if others else None,
             )
 

@@ -122,6 +122,9 @@ class Cinder(Protocol):
         project_id; all but size_gb may be None.  Never multi-attach (S3).
         """
 
+    def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
+        """All that `volume_create` has made with this key, but what is going."""
+
     def volume_delete(self, volume_id: str) -> None:
         """Ask for deletion; a volume that is gone, or going, is success."""
 

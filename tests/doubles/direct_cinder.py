@@ -130,16 +130,8 @@ class DirectCinder:
         return self._run(read)
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
-        def find() -> list[VolumeView]:
-            with self._around("volume_list"):
-                return [
-                    volume_view(views.volume_detail(self._model, row, self._version))
-                    for row in self._model.listed_volumes()
-                    if row.metadata.get(MADE_FOR) == key and row.project_id == project_id
-                ]
-
         def find_or_create() -> VolumeView:
-            found = [view for view in find() if not is_leaving(view)]
+            found = self._made_with(key, wanted.get("project_id"))
             return found[0] if found else self.volume(create())
 
         def create() -> str:
@@ -163,7 +155,20 @@ class DirectCinder:
                 return made.id
 
         project_id = wanted.get("project_id") or DEFAULT_PROJECT
-        return self._run(find_or_create)
+        return self._run(find_or_create, repeatable=False)
+
+    def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
+        return self._run(lambda: self._made_with(key, project_id))
+
+    def _made_with(self, key: str, project_id: str | None) -> list[VolumeView]:
+        with self._around("volume_list"):
+            made = [
+                volume_view(views.volume_detail(self._model, row, self._version))
+                for row in self._model.listed_volumes()
+                if row.metadata.get(MADE_FOR) == key
+                and row.project_id == (project_id or DEFAULT_PROJECT)
+            ]
+        return [view for view in made if not is_leaving(view)]
 
     def volume_delete(self, volume_id: str) -> None:
         def delete() -> None:
