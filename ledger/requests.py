@@ -205,7 +205,7 @@ class Requests:
         def decide(unit: Unit, origin: Origin) -> Operation:
             server = _server(unit, server_id)
             volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
-            unmade: list[dict[str, Any]] = []
+            unmade: list[Lane] = []
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
                 # Cinder's own migration has to hear its end from the operation itself.
