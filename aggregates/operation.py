@@ -95,6 +95,8 @@ class History:
     unwinding: bool = False  # asked for; a failure before the pivot needs no asking
     passed: bool = False  # undoing the pivot found that it has happened
     runs: int = 0
+    #: Steps of runs that ended before them, and that may have been begun all the same.
+    begun: frozenset[tuple[int, str]] = frozenset()
 
     def record(self, lane: int, step: str, *, undo: bool) -> StepRecord:
         return self.records.get((lane, step, undo), _NOT_BEGUN)
@@ -117,7 +119,8 @@ class History:
     def touched(self, lane: int, step: str) -> bool:
         """Whether the step may have had an effect."""
         record = self.records.get((lane, step, False))
-        if record is not None and record.status is not StepStatus.PENDING:
+        known = record is not None and record.status is not StepStatus.PENDING
+        if known or (lane, step) in self.begun:
             return True
         run = self.active.get(lane)
         return run is not None and not run.undo and step in run.steps
@@ -174,7 +177,10 @@ class Operation(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class StepRetried(Event):
-        """The step did not work, or nobody knows; it will be done again."""
+        """The step did not work, or nobody knows; it will be done again.
+
+        `further`: the steps of the run after it that may have been begun all the same.
+        """
 
         run: int
         lane: int
@@ -182,16 +188,18 @@ class Operation(Aggregate):
         undo: bool
         error: dict[str, Any]
         retry_at: float
+        further: list[str] = field(default_factory=list)
 
     @dataclass(frozen=True, kw_only=True)
     class StepFailed(Event):
-        """The step did not work and is not tried again by itself."""
+        """The step did not work and is not tried again by itself; `further`: see StepRetried."""
 
         run: int
         lane: int
         step: str
         undo: bool
         error: dict[str, Any]
+        further: list[str] = field(default_factory=list)
 
     @dataclass(frozen=True, kw_only=True)
     class Parked(Event):
@@ -327,6 +335,8 @@ class Operation(Aggregate):
             self.first_error = self.first_error or event.error
         self._result(event, undo=event.undo, status=status, error=event.error, retry_at=retry_at)
         del self.history.active[event.lane]
+        if not event.undo:
+            self.history.begun |= {(event.lane, step) for step in event.further}
 
     def _unwind(self) -> None:
         self.history.unwinding = True

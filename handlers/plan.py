@@ -90,6 +90,21 @@ INSTEAD: dict[AnyVerb, LedgerVerb] = {
 }
 
 
+#: The next step of a run begins only when the result of one of these is durable.  Everywhere
+#: else the run's intent is enough, for done again all of it is right; but after these
+#: the next step would take away what doing them again goes by:
+DURABLE: frozenset[AnyVerb] = frozenset(
+    {
+        # The new attachment's id.  One that nobody has learnt is deleted as an orphan, so
+        # nothing may have been connected by it.
+        Verb.ATTACHMENT_CREATE,
+        # That it is off the host.  Once Cinder has forgotten the attachment, a host without
+        # a record of it cannot tell whether there is something left.
+        Verb.VOLUME_DISCONNECT,
+    }
+)
+
+
 class PlanError(ValueError):
     """A plan that breaks the rules of plans; the flow's table is wrong."""
 
@@ -246,6 +261,20 @@ class Plan:
         """Whether failing there can no longer unwind the plan."""
         return name in self.table.after_pivot
 
+    def durable(self, name: str) -> list[str]:
+        """The directions ("do", "undo") in which the result of a step must be durable before
+        the next step of its run begins.
+
+        Around a pivot it is known where the plan stands: whether all before it is done when
+        it begins, and, before anything follows, whether it happened; undoing it, too, may
+        find that it has.
+        """
+        step, names = self.step(name), [step.name for step in self.stage_of(name).steps]
+        before_pivot = self.pivot in names[names.index(name) + 1 :][:1]
+        do = step.do in DURABLE or name == self.pivot or before_pivot
+        undo = step.undo in DURABLE or name == self.pivot
+        return [direction for direction, is_so in (("do", do), ("undo", undo)) if is_so]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "flow": self.flow,
@@ -260,7 +289,12 @@ class Plan:
                     "side": stage.side.value,
                     "once": stage.once,
                     "steps": [
-                        {"name": s.name, "do": s.do.value, "undo": s.undo and s.undo.value}
+                        {
+                            "name": s.name,
+                            "do": s.do.value,
+                            "undo": s.undo and s.undo.value,
+                            "durable": self.durable(s.name),
+                        }
                         for s in stage.steps
                     ],
                 }

@@ -208,7 +208,11 @@ def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
         request_id=operation.started.request_id,
         flow=operation.started.flow,
         steps=tuple(
-            CommandStep(name=name, verb=Verb(plan.verb(name, undo=run.undo, host=run.host)))
+            CommandStep(
+                name=name,
+                verb=Verb(plan.verb(name, undo=run.undo, host=run.host)),
+                durable=("undo" if run.undo else "do") in plan.durable(name),
+            )
             for name in todo
         ),
         lane=lane_of(operation, run.lane, step) if run.lane != SERVER else None,

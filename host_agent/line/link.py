@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -41,7 +42,6 @@ from urllib.parse import quote
 import structlog
 
 from host_agent.clock import Stopping
-from host_agent.executor import Verdict
 from host_agent.leftovers import Release
 from host_agent.line.client import (
     REQUEST_S,
@@ -49,6 +49,7 @@ from host_agent.line.client import (
     LinkError,
     LinkSettings,
 )
+from host_agent.reporting import Verdict
 from host_agent.shared.backoff import Backoff
 from host_agent.shared.contract import (
     Command,
@@ -80,7 +81,7 @@ class StaleEpochError(Exception):
 class CommandRunner(Protocol):
     """What takes commands: the executor."""
 
-    def submit(self, command: Command) -> bool: ...
+    def submit(self, command: Command, *, resumed: bool) -> bool: ...
     def forget_queued(self) -> None: ...
 
 
@@ -103,6 +104,7 @@ class Link:
         self._registered = False
         self._life = 0
         self._after = 0
+        self._known_at: int | None = None  # commands until there may have been begun before
         self._resync_backoff = self._backoff()
 
     # --- for runs -----------------------------------------------------------------------
@@ -126,6 +128,9 @@ class Link:
         status, answer = self._insist("POST", "/reports", report.to_wire())
         if status == HTTPStatus.OK and isinstance(answer.get("continue"), bool):
             self._resync_backoff.reset()
+            rest = report.results[answer.get("taken", 1) :]
+            if answer["continue"] and rest:  # a ledger that knows reports of one result only
+                return self.report(replace(report, results=rest))
             return Verdict.CONTINUE if answer["continue"] else Verdict.STOP
         if answer.get("code") == "stale_epoch":
             self._lost()
@@ -134,7 +139,7 @@ class Link:
                 "the ledger does not take report %s/%d %s (HTTP %d %s): run dropped",
                 report.operation_id,
                 report.run,
-                report.step,
+                report.results[0].step,
                 status,
                 answer.get("code"),
             )
@@ -243,7 +248,7 @@ class Link:
         with self._state:
             first, self._registered = not self._registered, True
             if first:
-                self._after = 0
+                self._after, self._known_at = 0, answer.get("position")
                 self._state.notify_all()
         if first:
             host, guests = self._settings.host, len(registration.guests)
@@ -306,7 +311,9 @@ class Link:
         if not self.is_current(command.epoch):
             _LOG.warning("command %s of epoch %d ignored", command.id, command.epoch)
             return
-        runner.submit(command)
+        known_at = self._known_at
+        new = known_at is not None and command.position > known_at and not command.cancel
+        runner.submit(command, resumed=not new)
 
     def _decline(self, data: Any, why: str) -> None:
         """Say so, if it can be made out whom to tell; else there is only the log."""

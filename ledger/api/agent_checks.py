@@ -17,6 +17,7 @@ from host_agent.shared.contract import (
     Registration,
     Report,
     StepError,
+    StepResult,
 )
 from host_agent.shared.definition import is_readable
 from host_agent.shared.masking import mask
@@ -110,14 +111,22 @@ def _is_definition(text: str) -> bool:
 
 def checked_report(report: Report) -> Report:
     """The report in canonical form, with known facts only.  Raises WireError."""
-    for name, number in (("run", report.run), ("epoch", report.epoch), ("took_ms", report.took_ms)):
+    for name, number in (("run", report.run), ("epoch", report.epoch)):
         _require((name == "run") <= number <= NUMBER_MAX, name)
-    _require(bool(_WORD.match(report.step)), "step")
     return replace(
         report,
         operation_id=_id(report.operation_id, "operation_id"),
-        outputs=_checked_outputs(report.outputs),
-        error=_checked_error(report.error) if report.error else None,
+        results=tuple(map(_checked_result, report.results)),
+    )
+
+
+def _checked_result(result: StepResult) -> StepResult:
+    _require(0 <= result.took_ms <= NUMBER_MAX, "took_ms")
+    _require(bool(_WORD.match(result.step)), "step")
+    return replace(
+        result,
+        outputs=_checked_outputs(result.outputs),
+        error=_checked_error(result.error) if result.error else None,
     )
 
 

@@ -103,7 +103,7 @@ async def commands(call: Call) -> web.StreamResponse:
 
 
 async def reports(call: Call) -> web.StreamResponse:
-    """POST reports: the result of one step; whether the run goes on."""
+    """POST reports: results of steps of a run; whether it goes on."""
     name = _own_host(call)
     report = checked_report(Report.from_wire(await call.json_object(REPORT_BYTES_MAX)))
     call.request.app[AGENT_BATCHER].heard(name)
@@ -112,7 +112,7 @@ async def reports(call: Call) -> web.StreamResponse:
     )
     # Not waited for: the agent reads nothing back, and its next step can begin.
     del position
-    return answer({"continue": goes_on})
+    return answer({"continue": goes_on, "taken": len(report.results)})
 
 
 def _own_host(call: Call) -> str:
@@ -132,5 +132,10 @@ def _registered(name: str, shown: RegistrationResult) -> Registered:
     guests, attachments = host.leftovers if host.suspect else ((), ())
     release: Any = {"guests": list(guests), "attachments": list(attachments)}
     return Registered(
-        host=name, epoch=host.epoch, fenced=host.fenced, release=release, again=shown.again
+        host=name,
+        epoch=host.epoch,
+        fenced=host.fenced,
+        release=release,
+        again=shown.again,
+        position=shown.position,
     )

@@ -44,6 +44,8 @@ class FakeLedger:
         self.drop_answers = 0  # so many reports are recorded and then answered by a closed line
         self.denied = False
         self.expects_nothing = False  # every report is stale
+        self.takes_one = False  # as ledgers did that knew reports of one result only
+        self.position = 0  # where the log ends when somebody registers
         self.port = 0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -64,7 +66,8 @@ class FakeLedger:
         return command.id not in self.commands
 
     def steps_of(self, command: Command) -> list[str]:
-        return [r.step for r in self.reports if r.operation_id == command.operation_id]
+        mine = [r for r in self.reports if r.operation_id == command.operation_id]
+        return [result.step for report in mine for result in report.results]
 
     # --- server -------------------------------------------------------------------------
 
@@ -121,8 +124,12 @@ class FakeLedger:
     async def _register(self, request: web.Request) -> web.Response:
         said = Registration.from_wire(await request.json())
         self.registrations.append(said)
-        told = {"host": request.match_info["host"], "epoch": self.epoch, "fenced": self.fenced}
-        told["again"] = self.again
+        told: dict[str, Any] = {
+            "host": request.match_info["host"],
+            "epoch": self.epoch,
+            "fenced": self.fenced,
+        }
+        told |= {"again": self.again, "position": self.position}
         if self.release is not None:
             told["release"] = self.release(said)
         return web.json_response(told)
@@ -162,8 +169,11 @@ class FakeLedger:
             return web.json_response({"code": "stale_epoch"}, status=409)
         command_id = f"{report.operation_id}/{report.run}"
         given = self.commands.get(command_id)
-        expected = given.steps[self.next_step[command_id]].name if given else None
-        if self.expects_nothing or given is None or report.step != expected:
+        if self.takes_one:
+            report = replace(report, results=report.results[:1])
+        steps = [result.step for result in report.results]
+        owed = [step.name for step in self._rest(given).steps] if given else []
+        if self.expects_nothing or given is None or steps != owed[: len(steps)]:
             self.refused.append(("stale_report", report))
             return web.json_response({"code": "stale_report"}, status=409)
         self._accept(given, report)
@@ -171,11 +181,12 @@ class FakeLedger:
             self.drop_answers -= 1
             assert request.transport is not None
             request.transport.abort()
-        return web.json_response({"continue": report.error is None})
+        said = {"continue": command_id in self.commands}
+        return web.json_response(said if self.takes_one else {**said, "taken": len(steps)})
 
     def _accept(self, given: Command, report: Report) -> None:
         """Record it; what is left of the command is what will be handed out again."""
         self.reports.append(report)
-        self.next_step[given.id] += 1
-        if report.error is not None or self.next_step[given.id] == len(given.steps):
+        self.next_step[given.id] += len(report.results)
+        if report.results[-1].error is not None or self.next_step[given.id] == len(given.steps):
             del self.commands[given.id]

@@ -296,7 +296,7 @@ def test_command_of_an_unknown_verb_is_declined(
     monkeypatch.setattr(type(given), "to_wire", lambda _self: wire)
     fake_ledger.give(given)
     finished(fake_ledger, given)
-    error = fake_ledger.reports[0].error
+    error = fake_ledger.reports[0].results[0].error
     assert error is not None
     assert (error.kind, error.code) == (ErrorKind.FINAL, "not_understood")
     assert "volume_teleport" in error.message

@@ -21,7 +21,7 @@ import pytest
 from aggregates import errors
 from aggregates.operation import ActiveRun, Operation, OperationState, Outcome
 from handlers.build import BootDisk
-from host_agent.shared.contract import PowerState, Report
+from host_agent.shared.contract import PowerState, Report, StepResult
 from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.effects import EFFECTS
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
@@ -305,6 +305,27 @@ def _pair(scenario: Scenario, calm: Undisturbed, chance: random.Random) -> dict[
 
 @pytest.mark.deep
 @BY_NAME
+def test_an_agent_that_dies_and_then_fails_further_back_leaves_nothing(scenario: Scenario) -> None:
+    """What it had done is not all told: its next life begins before it, and gets stuck there."""
+    calm = _undisturbed(scenario)
+    for first, point in enumerate(calm.points):
+        if "crash" in _modes(point):
+            _check(scenario, calm, {first: "crash_after", first + 1: "final"})
+
+
+@BY_NAME
+def test_an_agent_that_reports_each_result_by_itself_does_the_same(scenario: Scenario) -> None:
+    """As agents did before results travelled together, and as they do with such a ledger."""
+    calm = _undisturbed(scenario)
+    world = scenario.world()
+    world.alone = True
+    operation = world.run(scenario.ask(world))
+    assert operation.outcome is Outcome.COMPLETED
+    assert world.summary() == calm.after
+    assert world.wrong() == []
+
+
+@BY_NAME
 def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> None:
     """From each point on every call of a port fails; when all is healed, a retry ends it.
 
@@ -397,9 +418,8 @@ def test_every_report_of_another_epoch_is_refused(scenario: Scenario) -> None:
 
 
 def _report(operation_id: str, run: ActiveRun, epoch: int) -> Report:
-    return Report(
-        operation_id=operation_id, run=run.number, epoch=epoch, step=run.steps[0], took_ms=0
-    )
+    results = (StepResult(step=run.steps[0], took_ms=0),)
+    return Report(operation_id=operation_id, run=run.number, epoch=epoch, results=results)
 
 
 @BY_NAME

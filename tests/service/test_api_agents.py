@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import Command, Guest, Registration, Report, StepError
+from host_agent.shared.contract import Command, Guest, Registration, Report, StepError, StepResult
 from ledger.api import schemas_agent
 from tests.service.api_world import HOST, OTHER, Api, guest
 
@@ -17,7 +17,8 @@ SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
 async def test_registering_shows_guests_and_answers_the_epoch(api: Api) -> None:
     release: dict[str, Any] = {"guests": [], "attachments": []}
     known = {"host": HOST, "epoch": 0, "fenced": False, "release": release, "again": False}
-    assert await api.register(guest(name="vm-1")) == known
+    answer = await api.register(guest(name="vm-1"))
+    assert answer == {**known, "position": await api.head()}
     [server] = (await api.get("/v2.1/servers/detail"))["servers"]
     assert server["name"] == "vm-1"
 
@@ -96,15 +97,81 @@ async def test_reports_move_the_operation_and_a_repeated_one_is_answered_alike(a
     [command] = await api.commands()
     for step in ("update", "ready"):
         answer = await api.report(command, step)
-        assert (answer.status, await answer.json()) == (200, {"continue": True})
+        assert (answer.status, await answer.json()) == (200, {"continue": True, "taken": 1})
     head = await api.head()
     again = await api.report(command, "update")
-    assert (again.status, await again.json()) == (200, {"continue": True})
+    assert (again.status, await again.json()) == (200, {"continue": True, "taken": 1})
     assert await api.head() == head
     for step in ("connect", "plug"):
         await api.report(command, step)
     answer = await api.report(command, "complete")
-    assert await answer.json() == {"continue": False}
+    assert await answer.json() == {"continue": False, "taken": 1}
+
+
+def result(step: str, **fields: Any) -> dict[str, Any]:
+    return {"step": step, "took_ms": 1, "outputs": {}, "error": None, **fields}
+
+
+async def test_the_results_of_a_report_are_one_append(api: Api) -> None:
+    """And so are true together, or not at all."""
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    head = await api.head()
+    answer = await api.report(command, "update", more=[result("ready"), result("connect")])
+    assert (answer.status, await answer.json()) == (200, {"continue": True, "taken": 3})
+    events = (await api.get(f"/v1/events?after={head}"))["events"]
+    assert [e["body"]["step"] for e in events if e["topic"] == "Operation.StepSucceeded"] == [
+        "update",
+        "ready",
+        "connect",
+    ]
+    assert len({e["recorded_at"] for e in events}) == 1
+    more = [result("complete")]
+    assert (await (await api.report(command, "plug", more=more)).json())["continue"] is False
+
+
+async def test_a_report_of_which_a_part_is_known_adds_the_rest(api: Api) -> None:
+    """The answer to the first was lost, and more was done before it was sent again."""
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    await api.report(command, "update", more=[result("ready")])
+    more = [result(step) for step in ("ready", "connect", "plug", "complete")]
+    answer = await api.report(command, "update", more=more)
+    assert (answer.status, await answer.json()) == (200, {"continue": False, "taken": 5})
+    head = await api.head()
+    again = await api.report(command, "update", more=more)
+    assert (again.status, await again.json()) == (200, {"continue": False, "taken": 5})
+    assert await api.head() == head
+
+
+async def test_of_a_report_that_is_stale_nothing_is_taken(api: Api) -> None:
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    head = await api.head()
+    answer = await api.report(command, "update", more=[result("connect")])
+    assert (answer.status, (await answer.json())["code"]) == (409, "stale_report")
+    assert await api.head() == head
+
+
+async def test_nothing_is_reported_after_a_failed_step(api: Api) -> None:
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    error = {"kind": "final", "code": "no_iscsi", "message": "no portal"}
+    answer = await api.report(command, "update", error=error, more=[result("ready")])
+    assert (answer.status, (await answer.json())["code"]) == (400, "malformed")
+    more = [result("ready", error=error)]
+    answer = await api.report(command, "update", more=more)
+    assert (answer.status, await answer.json()) == (200, {"continue": False, "taken": 2})
+
+
+async def test_an_agent_is_told_which_commands_nobody_was_given_before(api: Api) -> None:
+    await api.register(shown := guest())
+    position = (await api.register(shown))["position"]
+    assert position == await api.head()
+    await api.attach(shown["server_id"], api.volume())
+    [command] = await api.commands()
+    assert command["position"] > position
+    assert (await api.register(shown))["position"] >= command["position"]
 
 
 async def test_a_failed_step_ends_the_run(api: Api) -> None:
@@ -112,7 +179,7 @@ async def test_a_failed_step_ends_the_run(api: Api) -> None:
     [command] = await api.commands()
     error = {"kind": "final", "code": "no_iscsi", "message": "no portal"}
     answer = await api.report(command, "update", error=error)
-    assert await answer.json() == {"continue": False}
+    assert await answer.json() == {"continue": False, "taken": 1}
 
 
 async def test_a_late_report_is_stale(api: Api) -> None:
@@ -149,11 +216,16 @@ async def test_only_facts_of_the_contract_reach_the_log(api: Api) -> None:
         (schemas_agent.GuestBody, Guest),
         (schemas_agent.RegistrationBody, Registration),
         (schemas_agent.StepErrorBody, StepError),
-        (schemas_agent.ReportBody, Report),
+        (schemas_agent.ResultBody, StepResult),
     ],
 )
 def test_the_document_knows_the_keys_of_the_contract(model: Any, wire: Any) -> None:
     assert set(model.model_fields) == set(wire.__dataclass_fields__)
+
+
+def test_the_document_knows_a_report_as_it_is_sent() -> None:
+    sent = Report(operation_id="o", run=1, epoch=0, results=(StepResult(step="s", took_ms=1),))
+    assert set(schemas_agent.ReportBody.model_fields) == set(sent.to_wire())
 
 
 # ------------------------------------------------------------------- after a fence
