@@ -104,6 +104,12 @@ DURABLE: frozenset[AnyVerb] = frozenset(
     }
 )
 
+#: What the undo of a pivot takes back besides it, being an *ensure*: a disk is plugged as it
+#: was connected, or is connected anew.
+TAKES_BACK: dict[AnyVerb, frozenset[AnyVerb]] = {
+    Verb.DISK_PLUG: frozenset({Verb.VOLUME_DISCONNECT})
+}
+
 
 class PlanError(ValueError):
     """A plan that breaks the rules of plans; the flow's table is wrong."""
@@ -266,13 +272,16 @@ class Plan:
         the next step of its run begins.
 
         Around a pivot it is known where the plan stands: whether all before it is done when
-        it begins, and, before anything follows, whether it happened; undoing it, too, may
-        find that it has.
+        it begins, and whether it happened before anything follows that its undo does not
+        take back with it; undoing it, too, may find that it has.
         """
-        step, names = self.step(name), [step.name for step in self.stage_of(name).steps]
-        before_pivot = self.pivot in names[names.index(name) + 1 :][:1]
-        do = step.do in DURABLE or name == self.pivot or before_pivot
-        undo = step.undo in DURABLE or name == self.pivot
+        step, steps = self.step(name), self.stage_of(name).steps
+        after = next(iter(steps[steps.index(step) + 1 :]), None)
+        is_pivot, is_before = name == self.pivot, after is not None and after.name == self.pivot
+        taken_back = TAKES_BACK.get(step.undo, ()) if step.undo else ()
+        turns = is_pivot and after is not None and after.do not in taken_back
+        do = step.do in DURABLE or turns or is_before
+        undo = step.undo in DURABLE or is_pivot
         return [direction for direction, is_so in (("do", do), ("undo", undo)) if is_so]
 
     def to_json(self) -> dict[str, Any]:

@@ -113,7 +113,11 @@ class Cinder(Protocol):
         self, attachment_id: str, connector: dict[str, Any]
     ) -> AttachmentView: ...
     def attachment_complete(self, attachment_id: str) -> None: ...
-    def attachment_delete(self, attachment_id: str) -> None: ...
+    def attachment_delete(self, attachment_id: str) -> bool:
+        """Whether the answer shows that it is gone; else only a look can tell.
+
+        Cinder answers with the volume's attachments as they are afterwards.
+        """
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
         """Create a volume, or find the one created earlier with the same `key` (metadata).

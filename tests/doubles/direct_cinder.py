@@ -230,17 +230,20 @@ class DirectCinder:
 
         self._run(complete)
 
-    def attachment_delete(self, attachment_id: str) -> None:
-        def delete() -> None:
+    def attachment_delete(self, attachment_id: str) -> bool:
+        def delete() -> bool:
             with self._around("attachment_delete", attachment_id=attachment_id) as fault:
-                if fault is None or not fault.lies:
-                    self._model.attachment_delete(attachment_id)
+                if fault is not None and fault.lies:
+                    return False
+                left = self._model.attachment_delete(attachment_id)
+                return all(row.id != attachment_id for row in left)
 
         try:
-            self._run(delete)
+            return self._run(delete)
         except PortError as error:
             if error.code != "not_found":
                 raise
+            return False
 
     # --- the old flow --------------------------------------------------------------------------
 

@@ -308,9 +308,9 @@ def _pair(scenario: Scenario, calm: Undisturbed, chance: random.Random) -> dict[
 def test_an_agent_that_dies_and_then_fails_further_back_leaves_nothing(scenario: Scenario) -> None:
     """What it had done is not all told: its next life begins before it, and gets stuck there."""
     calm = _undisturbed(scenario)
-    for first, point in enumerate(calm.points):
-        if "crash" in _modes(point):
-            _check(scenario, calm, {first: "crash_after", first + 1: "final"})
+    kind = _failure(calm)
+    for first in range(len(calm.points)):
+        _check(scenario, calm, {first: "crash_after", first + 1: kind})
 
 
 @BY_NAME
@@ -333,13 +333,16 @@ def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> 
     """
     calm = _undisturbed(scenario)
     asked = _points_of_asking(scenario)
-    kinds = ["retryable", "final", "unknown"]
-    if "cinder.volume_delete" in calm.points:  # a refusal of it is noted, and nothing fails (S3)
-        kinds[1] = "retryable"
+    kinds = ["retryable", _failure(calm), "unknown"]
     for first, point in enumerate(calm.points):
         if point != "save" and first >= asked:
             for kind in kinds if PAIRS > PAIRS_DEFAULT else (kinds[first % 3],):
                 _check(scenario, calm, dict.fromkeys(range(first, first + 300), kind))
+
+
+def _failure(calm: Undisturbed) -> str:
+    """A failure for good; but Cinder's refusal to delete a volume is noted, and none (S3)."""
+    return "retryable" if "cinder.volume_delete" in calm.points else "final"
 
 
 def _points_of_asking(scenario: Scenario) -> int:

@@ -22,10 +22,11 @@ def test_where_it_matters_a_result_is_durable_before_the_next_step(name: str) ->
     for stage in plan.stages:
         names = [step.name for step in stage.steps]
         for step, after in zip(stage.steps, [*names[1:], None], strict=True):
+            # No flow has a pivot with anything after it in its stage, but detach (below).
             durable = plan.durable(step.name)
             assert ("do" in durable) is (
                 step.do in {Verb.ATTACHMENT_CREATE, Verb.VOLUME_DISCONNECT}
-                or (plan.pivot is not None and plan.pivot in {step.name, after})
+                or (plan.pivot is not None and plan.pivot == after)
             )
             assert ("undo" in durable) is (
                 step.undo is Verb.VOLUME_DISCONNECT or step.name == plan.pivot
@@ -48,4 +49,23 @@ def test_the_stored_plan_says_it() -> None:
 def test_a_ledger_step_that_is_the_pivot_is_no_exception() -> None:
     steps = (Step("a", LedgerVerb.MAPPING_BIND), Step("b", LedgerVerb.NOTHING))
     plan = plan_of(Flow(name="f", pivot="b", stages=(Stage(Place.LEDGER, steps),)))
-    assert (plan.durable("a"), plan.durable("b")) == (["do"], ["do", "undo"])
+    assert (plan.durable("a"), plan.durable("b")) == (["do"], ["undo"])
+
+
+def test_a_pivot_is_durable_before_anything_that_its_undo_does_not_take_back() -> None:
+    """A disk that is plugged again is connected again; it is not given back by Cinder again."""
+    unplug = Step("unplug", Verb.DISK_UNPLUG, undo=Verb.DISK_PLUG)
+    for verb, durable in (
+        (Verb.VOLUME_DISCONNECT, ["undo"]),
+        (Verb.ATTACHMENT_DELETE, ["do", "undo"]),
+    ):
+        stage = Stage(Place.HOST, (unplug, Step("next", verb)))
+        plan = plan_of(Flow(name="f", pivot="unplug", stages=(stage,)))
+        assert plan.durable("unplug") == durable
+
+
+def test_the_results_of_a_detach_travel_together_until_cinder_is_given_the_volume_back() -> None:
+    plan = plan_of(FLOWS["detach"])
+    [stage] = [stage for stage in plan.stages if stage.place is Place.HOST]
+    durable = [step.name for step in stage.steps if "do" in plan.durable(step.name)]
+    assert durable == ["disconnect"]

@@ -245,13 +245,16 @@ class CinderClient(Caller):
     def attachment_complete(self, attachment_id: str) -> None:
         self._call(lambda cinder: cinder.attachments.complete(attachment_id))
 
-    def attachment_delete(self, attachment_id: str) -> None:
+    def attachment_delete(self, attachment_id: str) -> bool:
         """An attachment that is not there any more is success."""
         try:
-            self._call(lambda cinder: cinder.attachments.delete(attachment_id))
+            _, body = self._call(lambda cinder: cinder.attachments.delete(attachment_id))
         except PortError as error:
             if error.code != "not_found":
                 raise
+            return False
+        left = body.get("attachments") if isinstance(body, dict) else None
+        return isinstance(left, list) and all(row.get("id") != attachment_id for row in left)
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
         """Cinder creates in the project that the token is for, and ignores any other.
