@@ -24,9 +24,10 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.volume import Volume
-from handlers import operator, progress
+from handlers import inventory, operator, progress
 from handlers.engine import Wait, Work
 from handlers.plan import Place
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder
 from ledger.effects import EffectContext, Result, carry_out
@@ -104,20 +105,29 @@ class Service:
             known.append(None if any(each.unsaved for each in (shown.host, *guests)) else shown)
         return known
 
+    def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
+        """Take what has changed of a host's guests; whether it is to be shown again.
+
+        Raises StaleEpochError if the host has to register first.
+        """
+
+        def change(unit: Unit) -> bool:
+            host = unit.get(Host, host_uuid(name))
+            host.check_epoch(changes.epoch)
+            if host.suspect or not host.version:
+                raise errors.StaleEpochError(host=name, given=changes.epoch, current=host.epoch)
+            shown = [inventory.seen(name, guest, unit) for guest in changes.guests]
+            missed = [inventory.missed(name, server_id, unit) for server_id in changes.gone]
+            unit.save(context)
+            return not all(shown + missed)
+
+        return run_optimistically(self._store, change)
+
     def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
         """The host does not show this guest any more."""
 
         def change(unit: Unit) -> int:
-            instance = unit.get(Instance, server_id)
-            if instance.version and instance.host == host:
-                instance.observe(
-                    name=instance.name,
-                    host=host,
-                    power_state="nostate",
-                    devices=(),
-                    project_id=None,
-                    user_id=None,
-                )
+            inventory.missed(host, server_id, unit)
             return unit.save(context)
 
         return run_optimistically(self._store, change)
@@ -373,21 +383,10 @@ def _apply_registration(name: str, registration: Registration, unit: Unit) -> Re
     """Take what an agent says of itself and of its guests."""
     host = unit.get(Host, host_uuid(name))
     host.register(name, registration.service_version, registration.capabilities)
-    again = False
-    for guest in registration.guests:
-        looked = unit.get(Instance, guest.server_id).observe(
-            name=guest.name,
-            host=name,
-            power_state=guest.power_state,
-            devices=guest.devices,
-            project_id=guest.project_id,
-            user_id=guest.user_id,
-            definition=guest.definition,
-        )
-        again = again or not looked
+    shown = [inventory.seen(name, guest, unit) for guest in registration.guests]
     if host.suspect and not undecided(name, registration, unit):
         host.report_leftovers(*leftovers(name, registration, unit))
-    return RegistrationResult(host, again)
+    return RegistrationResult(host, again=not all(shown))
 
 
 def undecided(host: str, registration: Registration, unit: Unit) -> bool:

@@ -4,11 +4,12 @@ Theory of operation.  These go over the line, each retried for as long as it tak
 bounded exponential back-off and jitter:
 
 - the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
-  the start, after a lost connection, when the ledger says our epoch is stale, and
-  whenever the inventory changed.  Only one task sends it, so that an older inventory
-  never overtakes a newer one; an inventory that could not be read is not sent, for a
-  guest that is missing from it counts as gone.  The answer may name leftovers (decision 0027):
-  they are cleared, and shown to be, before any command is asked for.
+  the start, after a lost connection, when the ledger says our epoch is stale, and now
+  and then.  In between only what has changed of it (`POST .../guests`).  Only one task
+  sends either, so that an older inventory never overtakes a newer one; an inventory that
+  could not be read is not sent, for a guest that is missing from it counts as gone.  The
+  answer may name leftovers (decision 0027): they are cleared, and shown to be, before any
+  command is asked for.
 - the subscription (`GET .../commands`, long poll): the cursor is the highest position
   seen.  After every loss it goes back to 0 and the ledger tells all that is
   unfinished; what is already under way is recognised by the executor.
@@ -51,6 +52,7 @@ from host_agent.line.client import (
 )
 from host_agent.reporting import Verdict
 from host_agent.shared.backoff import Backoff
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import (
     Command,
     ErrorKind,
@@ -204,8 +206,11 @@ class Link:
             self._wanted.clear()
             try:
                 registration = self._describe()
-                known = registration == sent and self._registered
-                if not known or time.monotonic() >= again_at:
+                if not self._registered or time.monotonic() >= again_at:
+                    sent = None
+                if sent is not None:
+                    sent = self._show_changes(registration, sent)
+                if sent is None:
                     release, again = self._register(registration, runner)
                     if release:
                         clear(release)
@@ -225,6 +230,21 @@ class Link:
                 self._closing.wait()
             if self._wanted.wait(self._settings.inventory_interval_s):
                 self._closing.wait(INVENTORY_PAUSE_S)  # a burst of events is one change
+
+    def _show_changes(self, now: Registration, sent: Registration) -> Registration | None:
+        """What the ledger has been shown then; None: it is to be shown everything.
+
+        What a host has connected matters only before it is registered.
+        """
+        if replace(now, guests=(), connections=()) != replace(sent, guests=(), connections=()):
+            return None
+        changes = Changes.between(self._epoch or 0, sent.guests, now.guests)
+        if not changes.guests and not changes.gone:
+            return sent
+        status, answer = self._call("POST", "/guests", changes.to_wire())
+        if status != HTTPStatus.OK:  # another epoch; or it does not know of changes
+            return None
+        return sent if answer.get("again") else replace(sent, guests=now.guests)
 
     def _register(self, registration: Registration, runner: CommandRunner) -> tuple[Release, bool]:
         """What is to be cleared before this host is registered; nothing: it is.  And whether

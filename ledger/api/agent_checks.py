@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import (
     Guest,
     PowerState,
@@ -77,6 +78,18 @@ def checked_registration(registration: Registration) -> Registration:
     _require(len(registration.connections) <= CONNECTIONS_MAX, "connections")
     connections = tuple(_id(connection, "connections") for connection in registration.connections)
     return replace(registration, guests=guests, connections=connections)
+
+
+def checked_changes(said: Changes) -> Changes:
+    """The changes in canonical form.  Raises WireError."""
+    _require(0 <= said.epoch <= NUMBER_MAX, "epoch")
+    _require(len(said.guests) <= GUESTS_MAX, "guests")
+    _require(len(said.gone) <= GUESTS_MAX, "gone")
+    _require(all(isinstance(server_id, str) for server_id in said.gone), "gone")
+    guests = tuple(map(_checked_guest, said.guests))
+    gone = tuple(_id(server_id, "gone") for server_id in said.gone)
+    _require(len({*(guest.server_id for guest in guests), *gone}) == len(guests + gone), "guests")
+    return replace(said, guests=guests, gone=gone)
 
 
 def _check_migration(value: Any) -> None:

@@ -52,6 +52,20 @@ class RegistrationBody(Said):
     connections: list[Id] = []
 
 
+class ChangesBody(Said):
+    """Guests that have changed, or are gone, since this epoch's agent showed them last."""
+
+    epoch: Number
+    guests: list[GuestBody]
+    gone: list[Id]
+
+
+class Again(BaseModel):
+    """Whether some of it was not looked at, and is to be shown again."""
+
+    again: bool
+
+
 class StepErrorBody(Said):
     kind: ErrorKind
     code: Word

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import Command, Registration, Report
 from tests.agent.bench import WAIT_S
 
@@ -34,7 +35,9 @@ class FakeLedger:
         self.next_step: dict[str, int] = {}
         self.reports: list[Report] = []
         self.refused: list[tuple[str, Report]] = []
-        self.registrations: list[Registration] = []
+        self.registrations: list[Registration] = []  # and what changes make of them
+        self.changes: list[Changes] = []
+        self.knows_no_changes = False
         self.polls: list[int] = []
         self.release: Callable[[Registration], dict[str, Any]] | None = None
         self.users: dict[str, list[str]] = {}  # servers by attachment that asks
@@ -99,6 +102,7 @@ class FakeLedger:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         app = web.Application(middlewares=[self._gate])
         app.router.add_put("/v1/hosts/{host}", self._register)
+        app.router.add_post("/v1/hosts/{host}/guests", self._guests)
         app.router.add_get("/v1/hosts/{host}/commands", self._poll)
         app.router.add_post("/v1/hosts/{host}/reports", self._report)
         app.router.add_post("/v1/hosts/{host}/progress", self._progress)
@@ -133,6 +137,20 @@ class FakeLedger:
         if self.release is not None:
             told["release"] = self.release(said)
         return web.json_response(told)
+
+    async def _guests(self, request: web.Request) -> web.Response:
+        """The registration that it amounts to."""
+        if self.knows_no_changes:
+            return web.json_response({"code": "not_found"}, status=404)
+        said = Changes.from_wire(await request.json())
+        if said.epoch != self.epoch:
+            return web.json_response({"code": "stale_epoch"}, status=409)
+        self.changes.append(said)
+        last = self.registrations[-1]
+        guests = {guest.server_id: guest for guest in (*last.guests, *said.guests)}
+        left = tuple(guest for id_, guest in guests.items() if id_ not in said.gone)
+        self.registrations.append(replace(last, guests=left))
+        return web.json_response({"again": self.again})
 
     async def _users(self, request: web.Request) -> web.Response:
         servers = self.users.get(request.query["attachment_id"], [])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import Command, Guest, Registration, Report, StepError, StepResult
 from ledger.api import schemas_agent
 from tests.service.api_world import HOST, OTHER, Api, guest
@@ -42,6 +43,42 @@ async def test_a_guest_that_a_flow_is_just_changing_is_to_be_shown_again(api: Ap
     assert (await api.register(off))["again"] is False
     [shown] = (await api.get("/v2.1/servers/detail"))["servers"]
     assert shown["status"] == "SHUTOFF"
+
+
+async def test_changes_of_guests_leave_the_others_as_they_are(api: Api) -> None:
+    one, two, three = guest(name="one"), guest(name="two"), guest(name="three")
+    await api.register(one, two)
+    off = {**one, "power_state": "shutdown"}
+    assert await api.changes(off, three) == {"again": False}
+    assert await api.changes(gone=[two["server_id"]]) == {"again": False}
+    shown = {row["name"]: row for row in (await api.get("/v2.1/servers/detail"))["servers"]}
+    states = {name: row["OS-EXT-STS:power_state"] for name, row in shown.items()}
+    assert states == {"one": 4, "two": 0, "three": 1}
+    head = await api.head()
+    assert await api.changes(off, gone=[two["server_id"]]) == {"again": False}
+    assert await api.head() == head, "nothing new"
+
+
+async def test_a_change_that_a_flow_is_just_making_is_to_be_shown_again(api: Api) -> None:
+    one = guest()
+    await api.register(one)
+    await api.act(one["server_id"], "pause")
+    assert await api.changes({**one, "power_state": "shutdown"}) == {"again": True}
+    assert await api.changes(gone=[one["server_id"]]) == {"again": True}
+    assert await api.changes(one) == {"again": False}
+
+
+async def test_changes_are_of_a_host_that_is_registered_in_this_epoch(api: Api) -> None:
+    one = guest()
+    path = f"/v1/hosts/{HOST}"
+    said = {"epoch": 0, "guests": [one], "gone": []}
+    assert (await api.ask("POST", f"{path}/guests", "agent-1", json=said)).status == 409
+    await api.register()
+    fence = {"reason": "no answer", "evidence": "power is off"}
+    assert (await api.ask("POST", f"{path}/fence", "admin", json=fence)).status == 200
+    for epoch in (0, 1):
+        answer = await api.ask("POST", f"{path}/guests", "agent-1", json={**said, "epoch": epoch})
+        assert (answer.status, (await answer.json())["code"]) == (409, "stale_epoch")
 
 
 async def test_a_guest_that_is_not_shown_any_more_is_lost(api: Api) -> None:
@@ -217,6 +254,7 @@ async def test_only_facts_of_the_contract_reach_the_log(api: Api) -> None:
         (schemas_agent.RegistrationBody, Registration),
         (schemas_agent.StepErrorBody, StepError),
         (schemas_agent.ResultBody, StepResult),
+        (schemas_agent.ChangesBody, Changes),
     ],
 )
 def test_the_document_knows_the_keys_of_the_contract(model: Any, wire: Any) -> None:

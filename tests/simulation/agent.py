@@ -27,8 +27,10 @@ from host_agent.executor import (
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import (
     Command,
+    Guest,
     Registration,
     StepError,
     StepResult,
@@ -124,6 +126,7 @@ class Agent:
         self.lives, self.life = True, self.life + 1
         self.taken, self._finished, self._after = {}, set[tuple[str, int]](), 0
         self.epoch, self._said, self.wants_registration = None, None, True
+        self._shown: tuple[Guest, ...] | None = None  # the guests that the ledger knows of
         self._known_at: int | None = None  # commands until there may have been begun before
         self._ports = self._new_ports()
 
@@ -171,6 +174,9 @@ class Agent:
             )
             return
         said = self._said
+        if self._shown is not None:
+            self._show_changes(said, self._shown)
+            return
         try:
             told, _ = self.cloud.service.register(self.name, said, CONTEXT)
             shown = {guest.server_id for guest in said.guests}
@@ -178,7 +184,7 @@ class Agent:
                 self.cloud.service.lost_guest(server_id, self.name, CONTEXT)
         except (Crash, ConflictError):  # the ledger's: the agent asks again
             return
-        self._said, host = None, told.host
+        self._said, self._shown, host = None, said.guests, told.host
         if self._known_at is None:
             self._known_at = len(self.cloud.store.log)
         if host.epoch != self.epoch:
@@ -187,8 +193,23 @@ class Agent:
         if host.suspect and any(host.leftovers):
             self._clear(Release(*host.leftovers))
 
+    def _show_changes(self, said: Registration, shown: tuple[Guest, ...]) -> None:
+        """Between registrations only what has changed is told."""
+        changes = Changes.between(self.epoch or 0, shown, said.guests)
+        try:
+            again = self.cloud.service.changed(self.name, changes, CONTEXT)
+        except (Crash, ConflictError):  # the ledger's: the agent tells it again
+            return
+        except errors.StaleEpochError:
+            self._shown = None
+            return
+        self._said = None
+        if not again:
+            self._shown = said.guests
+
     def _clear(self, release: Release) -> None:
         world = Ports(**self._ports)
+        self._shown = None
         clock = cast("Any", self.cloud.clock)
         self.wants_registration = True
         try:
@@ -197,6 +218,10 @@ class Agent:
             self.cloud.note(f"{self.name}: leftovers not cleared: {error.code}")
         except Crash:
             self._crashed()
+
+    def register_again(self) -> None:
+        """It does so now and then, even if everything was shown before."""
+        self.wants_registration, self._shown = True, None
 
     @property
     def registering(self) -> bool:
@@ -345,6 +370,7 @@ class Agent:
         self.taken.pop(key, None)
         if verdict is Verdict.STALE:
             self.wants_registration, self._after, self._known_at = True, 0, None
+            self._shown = None
             if taken.context is not None and taken.made:
                 _take_back(taken.command, taken.command.steps[taken.step - 1], taken.context)
         else:

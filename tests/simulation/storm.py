@@ -253,7 +253,7 @@ class Storm:
             self.cloud.service.unfence(name, "it is well", CONTEXT)
         except (Crash, ConflictError):
             return
-        self.cloud.agents[name].wants_registration = True  # it does so now and then
+        self.cloud.agents[name].register_again()
 
     # ------------------------------------------------------------------- calm
 
@@ -263,7 +263,7 @@ class Storm:
             # An inventory is told again after a while, even if it is the same: what was not
             # looked at before, because a flow was changing it, is looked at now.
             for agent in self.cloud.agents.values():
-                agent.wants_registration = True
+                agent.register_again()
             for _ in range(ROUNDS_MAX):
                 if not self._go_on(retries):
                     break
