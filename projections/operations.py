@@ -28,6 +28,7 @@ from host_agent.shared.contract import Command, CommandStep, Verb
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _KINDS = {kind.TOPIC: kind for kind in Operation.TRANSITIONS}
+_BINDING = {LedgerVerb.ATTACHMENT_RESERVE, LedgerVerb.MAPPING_BIND}
 _GIVE_COMMANDS = {Operation.RunStarted, Operation.UnwindRequested}
 
 
@@ -123,15 +124,14 @@ def _fold(followed: Followed | None, event: LoggedEvent) -> Followed:
 
 
 def _bound(operation: Operation, plan: Plan) -> bool:
-    """Whether every mapping it makes exists; where it makes none, every reservation: what a
-    request that waits waits for.
+    """Whether every reservation and every mapping that it makes exists: what a request that
+    waits waits for.
     """
-    binds = [step.name for step in plan.steps if step.do is LedgerVerb.MAPPING_BIND]
-    reserves = [step.name for step in plan.steps if step.do is LedgerVerb.ATTACHMENT_RESERVE]
+    names = [step.name for step in plan.steps if step.do in _BINDING]
     return all(
         operation.history.record(lane, name, undo=False).resolved
         for lane in range(len(plan.lanes))
-        for name in binds or reserves
+        for name in names
     )
 
 

@@ -216,6 +216,22 @@ def test_rows_agree_with_the_aggregates_after_every_append(seed: int) -> None:
     scenario(seed, check_all)
 
 
+def test_rows_of_a_swap_tell_its_two_volumes_apart() -> None:
+    world = World(volumes=2)
+    old, new = world.volumes
+    world.done(world.attach(old))
+    watched = Watched(world, check_all)
+    swap = world.swap(old, new)
+    world.done(swap)
+    row = watched.folded.row("operations", swap)
+    assert row is not None
+    assert {(step["side"], step["volume_id"]) for step in row["steps"]} == {
+        ("current", old),
+        ("new", new),
+    }
+    assert row["volume_ids"] == sorted([old, new])
+
+
 @settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 100_000), chance=st.randoms(use_true_random=False))
 def test_however_the_log_is_cut_an_operation_shows_the_same(seed: int, chance: Random) -> None:

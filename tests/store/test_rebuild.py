@@ -7,14 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
+import aggregates
+import handlers
+import projections
 from aggregates.host import Host, host_uuid
+from host_agent import shared
 from ledger.cli import shell
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
@@ -270,6 +275,15 @@ def test_what_other_code_has_begun_is_thrown_away(
     anew(database_url, telling(folded))
 
     assert folded == list(range(1, hosts + 1))
+
+
+@pytest.mark.parametrize("package", [aggregates, handlers, projections, shared])
+def test_rows_depend_on_the_code_of_all_that_makes_them(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = module._code()
+    monkeypatch.setattr(package, "__path__", [str(tmp_path)])
+    assert module._code() != before
 
 
 def test_a_rebuild_of_something_else_begins_anew(

@@ -184,6 +184,18 @@ def test_a_lane_that_waits_is_tried_again_while_another_is_at_work() -> None:
     assert decide(plan, op.history, NOW) == Wait(NOW + 5)
 
 
+@pytest.mark.parametrize("later", [0, 1])
+def test_the_first_of_several_retries_says_how_long_to_wait(later: int) -> None:
+    op, plan = operation("shelve", lanes=2)
+    for _ in ("stop", "reserve", "remove"):
+        go_on(op, plan)
+    for lane_no, run in enumerate(to_start(op, plan)):
+        start(op, run)
+        retry_at = NOW + (60 if lane_no == later else 5)
+        end(op, Operation.StepRetried, lane_no, retry_at=retry_at)
+    assert decide(plan, op.history, NOW) == Wait(NOW + 5)
+
+
 def test_an_undo_that_comes_too_late_for_the_pivot_leaves_only_forward() -> None:
     op, plan = operation("live_migrate")
     go_on(op, plan)

@@ -108,6 +108,13 @@ def test_each_side_of_a_move_sees_itself_and_the_other() -> None:
         assert (shown, side.other) == (mine, other)
 
 
+def test_each_side_of_a_swap_has_a_volume_of_its_own() -> None:
+    swapped = lane(new=LaneSide(volume_id="w"))
+    assert [swapped.volume_of(new=new) for new in (False, True)] == ["v", "w"]
+    assert [swapped.side(new=new).volume_id for new in (False, True)] == ["v", "w"]
+    assert swapped.volume_ids == {"v", "w"}
+
+
 def test_what_a_step_finds_out_is_known_of_its_side_alone_but_for_the_device_name() -> None:
     found = {"attachment_id": "x", "volume_id": "y", "disk": {}, "device_name": "vdc", "else": 1}
     moving = lane(new=LaneSide(host="there"))
