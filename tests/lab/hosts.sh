@@ -94,7 +94,9 @@ inside() { # the process that is host 2
 
 uri() { if [ "$1" = 1 ]; then echo "$LAB_LIBVIRT_URI"; else echo "$LAB_LIBVIRT_URI_2"; fi; }
 
-start() { # number
+start() { "$LAB_PYTHON" "$LAB_SRC/reaper.py" "$LAB_SRC/hosts.sh" begin "$1"; } # number
+
+begin() { # number
   local n=$1 address=$LAB_ADDRESS conf=$LAB_DIR/etc/libvirtd-$1.conf
   [ "$n" = 1 ] || address=$LAB_ADDRESS_2
   "machine_$n"

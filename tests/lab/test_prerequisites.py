@@ -6,9 +6,11 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.lab.guest import LabGuest
 from tests.lab.settings import ENV, LAB_SRC
 from tests.lab.world import SETTLE_S
 
@@ -56,6 +58,13 @@ def test_only_the_lab_s_own_daemon_is_taken_for_it(taken: str) -> None:
     assert bash(f"listens cinder {ENV['LAB_CINDER_PORT']}").returncode == 0
     assert bash(f"listens cinder {taken}").returncode != 0
     assert bash(f"listens gate {ENV['LAB_CINDER_PORT']}").returncode != 0
+
+
+def test_the_lab_buries_its_guests_itself(guest: LabGuest) -> None:
+    """PID 1 of a container may take seconds, for which libvirtd waits at the end of each guest."""
+    pid = Path(f"/run/libvirt/qemu/{guest.name}.pid").read_text()
+    parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+    assert "reaper.py" in Path(f"/proc/{parent}/cmdline").read_text()
 
 
 def test_neither_another_cloud_nor_a_proxy_comes_between() -> None:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from ledger.api import accepting
 from ledger.api.actions import ACTIONS
 from ledger.auth.tokens import ACTION_POLICY
 from tests.service.api_world import HOST, OTHER, Api, guest
@@ -69,7 +70,10 @@ async def test_a_soft_reboot_needs_a_guest_that_runs_and_a_hard_one_starts_it(ap
     assert (await shown(api, server))["status"] == "ACTIVE"
 
 
-async def test_what_is_under_way_refuses_the_next_by_name(api: Api) -> None:
+async def test_what_is_under_way_refuses_the_next_by_name(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "CLAIM_WAIT_S", 0.0)
     server, _ = await with_volume(api)
     stop = await api.act(server, "os-stop")
     operation = stop.headers["X-Attachment-Ledger-Operation"].rpartition("/")[2]

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.api import volume_attachments
+from ledger.api import accepting, volume_attachments
 from ledger.wakeups import ended_key
 from tests.service.api_world import NEWEST, SETTINGS, Api, eventually, running_api
 
@@ -152,7 +152,10 @@ async def test_of_two_attaches_at_once_exactly_one_is_accepted(api: Api) -> None
     assert len(api.cinder.attachments_of(volume)) == 1
 
 
-async def test_detach_during_an_attach_is_409_naming_the_operation(api: Api) -> None:
+async def test_detach_during_an_attach_is_409_naming_the_operation(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "CLAIM_WAIT_S", 0.0)
     server, volume = await api.server(), api.volume()
     attach = await api.attach(server, volume)
     answer = await api.ask("DELETE", path(server, volume))
