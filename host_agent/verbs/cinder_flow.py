@@ -8,12 +8,13 @@ asked again whenever it is needed.  Only this module knows which lane has which.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
+
+import structlog
 
 from host_agent.sent import let_land, sending
 from host_agent.shared.contract import ErrorKind
@@ -23,7 +24,7 @@ from host_agent.storage import connection
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext, final, is_missing, no_attachment_id
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 _CONNECTED = frozenset({"attaching", "attached"})
 
 
@@ -164,7 +165,7 @@ class NewFlow:
         known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
         orphans = [view.id for view in rows if view.id not in known and view.incomplete]
         for orphan in orphans:
-            _LOG.warning("deleting attachment %s, which nobody knows", orphan)
+            _LOG.warning("deleting an attachment that nobody knows", attachment=orphan)
             self._delete(orphan)
         return orphans
 

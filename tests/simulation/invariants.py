@@ -317,4 +317,6 @@ def _streams(cloud: Cloud) -> Iterator[str]:
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name not in {"started", "_pending"}}
+    return {
+        name: value for name, value in state.items() if name not in {"started", "_last", "_pending"}
+    }

@@ -16,7 +16,9 @@ from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep.archive import Archive
 from ledger.upkeep.retention import archive
-from projections.runner import connect
+from projections.catalog import ALL
+from projections.runner import catch_up, connect
+from tests.store.following import register
 from tests.store.months import Past, day
 
 
@@ -75,3 +77,12 @@ def interruptible() -> Iterator[None]:
 def projecting(database_url: str) -> Iterator[psycopg.Connection[Any]]:
     with connect(database_url) as connection:
         yield connection
+
+
+@pytest.fixture
+def hosts(ledger: Ledger, database_url: str) -> int:
+    """Nine registrations, projected; the position of the last one."""
+    for number in range(9):
+        last = register(ledger, f"h{number % 2}", number)
+    catch_up(database_url, ALL)
+    return last

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,22 +17,19 @@ from psycopg.pq import TransactionStatus
 import aggregates
 import handlers
 import projections
-from aggregates.host import Host, host_uuid
 from host_agent import shared
-from ledger.cli import shell
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep import long_work
 from ledger.upkeep import rebuild as module
 from ledger.upkeep.long_work import BusyError, Checkmark, Progress
 from ledger.upkeep.rebuild import RebuildError, rebuild
-from projections import catalog
 from projections import projector as projector_module
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from projections.hosts import HOSTS
 from projections.projector import Projector
-from projections.runner import catch_up, connect
+from projections.runner import connect
 from projections.tables import ProjectionError
 from tests.store.following import register, tracked, wait_until
 from tests.store.test_migrations import catalog as schema_of
@@ -76,15 +72,6 @@ def telling(folded: list[int]) -> Projection:
         return HOSTS.fold(row, event)
 
     return replace(HOSTS, fold=fold)
-
-
-@pytest.fixture
-def hosts(ledger: Ledger, database_url: str) -> int:
-    """Nine registrations, projected; the position of the last one."""
-    for number in range(9):
-        last = register(ledger, f"h{number % 2}", number)
-    catch_up(database_url, ALL)
-    return last
 
 
 @pytest.fixture
@@ -400,64 +387,3 @@ def test_a_migration_in_the_middle_is_noticed(
 
 
 # --- the command ------------------------------------------------------------------------------
-
-
-def interrupted_at(position: int) -> Projection:
-    def fold(row: Row | None, event: LoggedEvent) -> Any:
-        if event.position == position:
-            signal.raise_signal(signal.SIGINT)
-        return HOSTS.fold(row, event)
-
-    return replace(HOSTS, fold=fold)
-
-
-def test_ctrl_c_stops_the_command_and_the_same_command_goes_on(
-    interruptible: None,
-    database_url: str,
-    hosts: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    where = ["--database-url", database_url]
-    monkeypatch.setattr(catalog, "ALL", (interrupted_at(5),))
-    assert shell.main(["projection", "rebuild", "hosts", *where]) == 130
-    said = capsys.readouterr().err
-    assert "rebuild is stopped after 3 of 9 events. The same command goes on there." in said
-    assert shell.main(["projection", "list", *where]) == 0
-    assert "rebuild: 3 of 9 events (33 %), stopped" in capsys.readouterr().err
-
-    folded: list[int] = []
-    monkeypatch.setattr(catalog, "ALL", (telling(folded),))
-    assert shell.main(["projection", "rebuild", "hosts", *where]) == 0
-    assert folded == list(range(4, hosts + 1))
-    assert f"hosts is rebuilt up to position {hosts}." in capsys.readouterr().err
-
-
-def test_the_command_refuses_while_another_process_rebuilds(
-    database_url: str, hosts: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    codes: list[int] = []
-
-    def ask(progress: Progress) -> None:
-        if progress.done == 6:
-            where = ["--database-url", database_url]
-            codes.append(shell.main(["projection", "rebuild", "hosts", *where]))
-
-    anew(database_url, HOSTS, watch=ask)
-
-    assert codes == [4]
-    assert "another process does this now: rebuild" in capsys.readouterr().err
-
-
-def test_the_list_says_how_far_behind_in_events_and_seconds(
-    ledger: Ledger, database_url: str, hosts: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    host = ledger.load(Host, host_uuid("h0"))
-    host.fence("dead", "ipmi says off")
-    ledger.save(host)
-    where = ["--database-url", database_url, "-f", "value"]
-    assert shell.main(["projection", "list", *where]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert {row[0] for row in rows} == {each.name for each in ALL}
-    assert {(row[1], row[2]) for row in rows} == {(str(hosts), "1")}
-    assert all(0 <= float(row[3]) < DEADLINE_S for row in rows)

@@ -30,7 +30,7 @@ def test_chance_puts_a_wait_between_half_and_all_of_it() -> None:
         (Verb.DISK_COPY, [1, None]),
         (Verb.GUEST_MIGRATE, [1, None]),
         (Verb.VOLUME_WAIT_READY, [1, 2, None]),
-        (LedgerVerb.VOLUME_CREATE, [1, 2, 4, *[5] * 96, None]),
+        (LedgerVerb.VOLUME_AWAIT, [1, 2, 4, *[5] * 96, None]),
     ],
 )
 def test_a_step_is_tried_as_often_as_its_verb_says(verb: str, waits: list[float | None]) -> None:
