@@ -13,12 +13,17 @@ from ledger.cli import shell
 from ledger.log.application import Ledger
 from ledger.upkeep.long_work import Progress
 from projections import catalog
+from projections import projector as projector_module
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from projections.hosts import HOSTS
-
-DEADLINE_S = 30.0
 from tests.store.test_rebuild import anew, telling
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projector_module, "STEP_POSITIONS", 3)
+    monkeypatch.setattr(projector_module, "READ_POSITIONS", 1)
 
 
 def interrupted_at(position: int) -> Projection:
