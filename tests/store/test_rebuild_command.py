@@ -26,6 +26,9 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector_module, "READ_POSITIONS", 1)
 
 
+DEADLINE_S = 30.0
+
+
 def interrupted_at(position: int) -> Projection:
     def fold(row: Row | None, event: LoggedEvent) -> Any:
         if event.position == position:
