@@ -180,6 +180,14 @@ class HostNotFencedError(DomainError):
     status = 400
 
 
+class FenceTooOldError(DomainError):
+    """The fence of host {host} says nothing of instance {server_id}, which came there, or began
+    to run there, after it. Look at the host again, and fence it again with that evidence.
+    """
+
+    code = "fence_too_old"
+
+
 class DestinationError(DomainError):
     """No valid host was found. Host {host} cannot take instance {server_id}: {why}."""
 

@@ -68,6 +68,7 @@ class StepRecord:
     error: dict[str, Any] | None = None
     retry_at: float = 0.0  # seconds since the epoch
     run: int = 0  # the run that brought this status
+    asked: tuple[str, int] | None = None  # the host, and its epoch when it was asked first
 
     @property
     def settled(self) -> bool:
@@ -346,8 +347,11 @@ class Operation(Aggregate):
             del self.history.active[event.lane]
 
     def _not_done(self, event: StepRetried | StepFailed, **news: Any) -> None:
-        self._result(event, undo=event.undo, error=event.error, **news)
-        self.history.active.pop(event.lane, None)
+        run = self.history.active.pop(event.lane, None)
+        asked = self.history.record(event.lane, event.step, undo=event.undo).asked
+        if run is not None and run.host is not None and (asked is None or asked[0] != run.host):
+            asked = (run.host, run.epoch)
+        self._result(event, undo=event.undo, error=event.error, asked=asked, **news)
 
     def _result(
         self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **news: Any

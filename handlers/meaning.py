@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate
+from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
@@ -284,7 +285,7 @@ def _spawned(done: Done) -> None:
 def _powered(done: Done) -> None:
     power_state = done.outputs.get("power_state") or done.instance.power_state
     if done.host is not None:
-        done.instance.place(done.host, power_state)
+        _placed(done, done.host, power_state)
 
 
 def _removed(done: Done) -> None:
@@ -300,7 +301,15 @@ def _removed(done: Done) -> None:
 def _moved(done: Done) -> None:
     destination = done.hosts[Place.DESTINATION]
     assert destination is not None, "a migration has a destination"
-    done.instance.place(destination, done.instance.power_state)
+    _placed(done, destination, done.instance.power_state)
+
+
+def _placed(done: Done, host: str, power_state: str) -> None:
+    """In which of the host's epochs it came there is for fences to say (handlers.fences): a host
+    that brings its guest to another may do so after that one was fenced.
+    """
+    epoch = done.book.get(Host, str(host_uuid(host))).epoch
+    done.instance.place(host, power_state, epoch)
 
 
 def _failed(done: Done) -> None:

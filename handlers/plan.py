@@ -13,7 +13,7 @@ of a pivot may find that the pivot has happened; then, too, there is only forwar
 
 A host that is fenced, or that does not exist (an offloaded server's), cannot let go
 of anything any more, nor hold it.  Steps that only release something are then the
-ledger's (`INSTEAD`): the fence is the evidence.
+ledger's (`INSTEAD`): the fence is the evidence, as far as it goes (handlers.fences).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Place(StrEnum):
     SOURCE = "source"
     DESTINATION = "destination"
     HOLDER = "holder"  # the host that holds the lane's attachment
+    ARRIVAL = "arrival"  # where a migration that nobody saw end may still bring the guest
 
 
 class Side(StrEnum):
@@ -113,7 +114,9 @@ class Flow:
     """A table of the product: `handlers/flows/` holds one per row of the design.
 
     `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may
-    work later is tried until it does; nobody waits for it (release work).
+    work later is tried until it does; nobody waits for it (release work).  `trusts`: up to
+    its pivot it goes on only as long as the fence of that host says that the guest is not
+    running there.
     """
 
     name: str
@@ -121,6 +124,7 @@ class Flow:
     pivot: str | None = None
     exclusive: bool = True
     patient: bool = False
+    trusts: Place | None = None
 
     def expand(
         self,
@@ -136,6 +140,7 @@ class Flow:
             stages=self.stages,
             pivot=self.pivot,
             patient=self.patient,
+            trusts=self.trusts,
             lanes=lanes,
             hosts=hosts,
             guest=guest,
@@ -153,6 +158,7 @@ class Plan:
     hosts: dict[Place, str | None]
     guest: GuestOrder | None = None
     patient: bool = False
+    trusts: Place | None = None
     _places: dict[str, Stage] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -228,6 +234,7 @@ class Plan:
             "flow": self.flow,
             "pivot": self.pivot,
             "patient": self.patient,
+            "trusts": self.trusts,
             "hosts": {place.value: host for place, host in self.hosts.items()},
             "lanes": list(self.lanes),
             "guest": self.guest and self.guest.to_wire(),
@@ -253,6 +260,7 @@ class Plan:
             flow=data["flow"],
             pivot=data["pivot"],
             patient=data.get("patient", False),
+            trusts=Place(data["trusts"]) if data.get("trusts") else None,
             hosts={Place(place): host for place, host in data["hosts"].items()},
             lanes=tuple(data["lanes"]),
             guest=GuestOrder.from_wire(guest) if guest else None,

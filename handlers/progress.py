@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.base import Aggregate
 from aggregates.host import Host, host_uuid
@@ -18,6 +19,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
+from handlers import fences
 from handlers.engine import (
     Finish,
     Left,
@@ -33,7 +35,7 @@ from handlers.engine import (
 from handlers.meaning import Book, Done, Outputs, apply_meaning
 from handlers.plan import INSTEAD, AnyVerb, LedgerVerb, Place, Plan, lane_on
 from handlers.retries import retry_delay_s
-from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, StepError
+from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, StepError, Verb
 
 #: What the ledger does outside of itself; all its other verbs only record what is true.
 EFFECTS = frozenset(
@@ -77,6 +79,16 @@ def concerned(operation: Operation, run: int) -> Iterator[tuple[type[Aggregate],
         for side in (facts, facts.get("new") or {}):
             known = ((Volume, side.get("volume_id")), (Attachment, side.get("attachment_id")))
             yield from ((kind, id_) for kind, id_ in known if id_)
+
+
+def arrival(operation: Operation) -> str | None:
+    """The host to which a migration may still bring the guest: nobody has seen its end."""
+    plan, history = plan_of(operation), operation.history
+    step = next((step.name for step in plan.steps if step.do is Verb.GUEST_MIGRATE), None)
+    if step is None or not history.touched(SERVER, step):
+        return None
+    known = any(history.record(SERVER, step, undo=undo).settled for undo in (False, True))
+    return None if known else plan.hosts[Place.DESTINATION]
 
 
 def order_of(operation: Operation, step: str) -> GuestOrder:
@@ -133,24 +145,57 @@ def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
     """Record the intent of these runs, where they can be done (D7)."""
-    plan = plan_of(operation)
     for run in runs:
-        name = plan.host_of(run.lane, run.place)
-        host = book.get(Host, str(host_uuid(name))) if name is not None else None
-        gone = name is None or (host is not None and host.fenced)
-        if gone and run.place is not Place.LEDGER and _only_releases(plan, run):
-            name = host = None
+        host, error = _given_to(operation, run, book)
         operation.record(
             Operation.RunStarted,
             run=operation.history.runs + 1,
             lane=run.lane,
             steps=list(run.steps),
             undo=run.undo,
-            host=name,
+            host=host.name if host else None,
             epoch=host.epoch if host else 0,
         )
-        if host is not None and host.fenced:
-            failed(operation, operation.history.active[run.lane], fenced_error(host.name), now)
+        if error is not None:
+            failed(operation, operation.history.active[run.lane], error, now)
+
+
+def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, StepError | None]:
+    """The host that gets a run (None: the ledger does it), and why it cannot be done."""
+    plan = plan_of(operation)
+    name = plan.host_of(run.lane, run.place)
+    if name is None:
+        return None, None
+    assert operation.started is not None
+    instance = book.get(Instance, operation.started.server_id)
+    host = book.get(Host, str(host_uuid(name)))
+    if not host.fenced:
+        return host, _distrust(operation, run, instance, book)
+    if not _only_releases(plan, run):
+        return host, fenced_error(name)
+    asked = operation.history.record(run.lane, run.steps[0], undo=run.undo).asked
+    late = run.place is Place.ARRIVAL
+    if fences.vouches(host, instance) and (not late or fences.renewed(host, asked)):
+        return None, None
+    return host, _too_old(name, instance)
+
+
+def _distrust(operation: Operation, run: Run, instance: Instance, book: Book) -> StepError | None:
+    """Why a plan that rests on a fence cannot go on, if it cannot."""
+    plan = plan_of(operation)
+    trusted = plan.hosts.get(plan.trusts) if plan.trusts else None
+    if trusted is None or run.undo or pivot_passed(plan, operation.history):
+        return None
+    host = book.get(Host, str(host_uuid(trusted)))
+    if not host.fenced:
+        message = f"Host {trusted} is not fenced any more; the guest may run there."
+        return StepError(kind=ErrorKind.FINAL, code="fence_over", message=message)
+    return None if fences.vouches(host, instance) else _too_old(trusted, instance)
+
+
+def _too_old(host: str, instance: Instance) -> StepError:
+    refusal = errors.FenceTooOldError(host=host, server_id=str(instance.id))
+    return StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
 
 
 def _only_releases(plan: Plan, run: Run) -> bool:

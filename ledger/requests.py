@@ -199,6 +199,7 @@ class Requests:
         def decide(unit: Unit, origin: Origin) -> Operation:
             server = _server(unit, server_id)
             volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
+            arrival: str | None = None
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
                 # Cinder's own migration has to hear its end from the operation itself.
@@ -207,6 +208,7 @@ class Requests:
                     ids = progress.volumes_of(operation)
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
                     hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
+                    arrival = arrival or progress.arrival(operation)
                     unlearnt += operator.unlearnt(operation)
                     progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
             server = replace(server, volumes=volumes)
@@ -217,13 +219,14 @@ class Requests:
             ]
             left = [a for a in held if a.state is not AttachmentState.DELETED]
             instance = server.instance
-            others = sorted(hosts - {instance.host, instance.resize_source})
+            others = sorted(hosts - {instance.host, instance.resize_source, arrival})
             return actions.delete(
                 origin,
                 server=server,
                 attachments=left,
                 unlearnt=unlearnt,
                 other_host=others[0] if others else None,
+                arrival=arrival,
             )
 
         return self._accept(

@@ -329,12 +329,8 @@ class Queries:
         return guests
 
     async def open_on_host(self, host: str) -> list[str]:
-        """The operations that wait for this host's agent."""
+        """The operations that are not over and concern this host, oldest first."""
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
-
-    async def bound_for_host(self, host: str) -> list[str]:
-        """The operations that take a server to this host."""
-        return [row["operation_id"] for row in await self._all("bound_for_host", host=host)]
 
     async def hosts_by_state(self, silent_after_s: float) -> Row:
         """How many hosts are `alive`, `silent` and `fenced`."""

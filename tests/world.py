@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
+from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.base import Actor, Context, Event
 from aggregates.instance import Instance
@@ -77,6 +78,7 @@ class World:
         self.cinder = CinderModel(clock=self.clock)
         self.legacy = legacy
         self.dead: set[str] = set()  # hosts whose agents do nothing
+        self.acting: str | None = None  # the host whose agent is doing something just now
         self.server_id = SERVER
         self.volumes = [str(uuid5(NAMES, f"volume-{n}")) for n in range(volumes)]
         for number, volume_id in enumerate(self.volumes):
@@ -188,8 +190,9 @@ class World:
     def fence(self, name: str) -> None:
         """The host is dead, and an operator says so."""
         self.dead.add(name)
-        open_ = [str(op) for op in self.running()]
-        self.service.fence(name, "lost power", "BMC says off", open_, CONTEXT)
+        self.service.fence(name, "lost power", "BMC says off", CONTEXT)
+        for operation_id in self.open_operations():
+            self.service.hand_over(str(operation_id), name, CONTEXT)
 
     def _ask(self, request: Callable[[], Any]) -> str:
         for _ in range(ROUNDS_MAX):
@@ -256,10 +259,13 @@ class World:
         operation = self.operation(operation_id)
         outputs: dict[str, Any] = {}
         error: StepError | None = None
+        self.acting = run.host
         try:
             outputs = self._carry_out(operation, run, step, ctx)
         except PortError as failure:
             error = failure.as_step_error()
+        finally:
+            self.acting = None
         report = Report(
             operation_id=operation_id,
             run=run.number,
@@ -269,7 +275,10 @@ class World:
             outputs=outputs,
             error=error,
         )
-        return self.service.report(run.host, report, CONTEXT)[0]
+        try:
+            return self.service.report(run.host, report, CONTEXT)[0]
+        except (errors.StaleEpochError, errors.StaleReportError):  # the agent drops the run
+            return False
 
     def _carry_out(
         self, operation: Operation, run: Any, step: str, ctx: AgentContext
@@ -289,11 +298,16 @@ class World:
         return self.store.load(Instance, UUID(self.server_id))
 
     def running(self) -> list[UUID]:
+        """Operations that nobody has to look at."""
+        found = self.open_operations()
+        return [id_ for id_ in found if self.store.load(Operation, id_).state == "running"]
+
+    def open_operations(self) -> list[UUID]:
         """Operations that are not at their end."""
         ids = [
             e.originator_id for e, _ in self.store.log if isinstance(e, Operation.OperationStarted)
         ]
-        return [id_ for id_ in ids if self.store.load(Operation, id_).state == "running"]
+        return [id_ for id_ in ids if self.store.load(Operation, id_).state != "finished"]
 
     def mappings(self) -> list[BlockDeviceMapping]:
         ids = {

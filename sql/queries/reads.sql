@@ -365,12 +365,13 @@ SELECT host, server_id FROM instances
  WHERE host = ANY(%(hosts)s) AND power_state <> 'nostate';
 
 -- name: open_on_host
--- The operations that may have a command for this host under way.  mailbox_by_host.
-SELECT DISTINCT operation_id FROM mailbox WHERE host = %(host)s;
-
--- name: bound_for_host
--- The operations that take a server to this host.  operations_open.
-SELECT operation_id FROM operations WHERE state = 'running' AND destination = %(host)s;
+-- The operations that are not over and have work on this host, or take a server there or from
+-- there, whatever they are at, oldest first.  operations_open.
+SELECT operation_id FROM operations
+ WHERE state <> 'finished'
+   AND (jsonb_path_exists(plan->'hosts', '$.* ? (@ == $h)', jsonb_build_object('h', %(host)s::text))
+        OR plan->'lanes' @> jsonb_build_array(jsonb_build_object('host', %(host)s::text)))
+ ORDER BY started_position;
 
 -- name: hosts_by_state
 -- How many hosts there are, by what they can be asked to do, for metrics.  One row per host.

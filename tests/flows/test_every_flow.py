@@ -390,8 +390,9 @@ def test_a_fenced_host_is_asked_for_nothing_more(scenario: Scenario) -> None:
         operation_id = scenario.ask(world)
         _stop_at_trouble(world, operation_id)
         world.trouble = Trouble()
-        open_operations = [operation_id] if world.operation(operation_id).started else []
-        world.service.fence(HOST, "lost power", "BMC says off", open_operations, CONTEXT)
+        world.service.fence(HOST, "lost power", "BMC says off", CONTEXT)
+        if world.operation(operation_id).started:
+            world.service.hand_over(operation_id, HOST, CONTEXT)
         operation = world.run(operation_id)
         assert operation.state is not OperationState.RUNNING
         for event, _ in world.store.log:

@@ -30,6 +30,7 @@ TICKS = 600
 RETRIES_MAX = 5
 #: More than anything takes; what takes more goes in circles.
 ROUNDS_MAX = 1000
+FENCE_ATTEMPTS_MAX = 5
 #: How many actions a failure shows.
 SHOWN = 60
 
@@ -55,6 +56,7 @@ class Storm:
             (self._crash_an_agent, 1),
             (self._lose_a_host, 0.6),
             (self._fence_a_host, 1),
+            (self._fence_a_destination, 0.3),
             (self._bring_a_host_back, 1.5),
             (self._unfence_a_host, 2),
         ]
@@ -192,26 +194,42 @@ class Storm:
         """It is switched off, or cut off from storage and network: then it goes on alone."""
         down = [agent.name for agent in self.cloud.agents.values() if not agent.lives]
         if down:
-            name = self.random.choice(down)
-            cut_off = self.random.random() >= 0.5
-            if cut_off:
-                self.cloud.isolated.add(name)
-            else:
-                self._power_off(name)
+            self._shut_out(self.random.choice(down))
+
+    def _fence_a_destination(self) -> None:
+        """The worst moment for it: while a guest is on its way there."""
+        moving = [
+            row["destination"]
+            for row in self.cloud.rows("operations")
+            if row["flow"] == "live_migrate" and row["state"] == "running"
+        ]
+        if moving:
+            agent = self.cloud.agents[self.random.choice(moving)]
+            agent.stop()
+            self._shut_out(agent.name)
+
+    def _shut_out(self, name: str) -> None:
+        if self.random.random() < 0.5:
+            self._power_off(name)
             self._fence(name)
-            if cut_off:  # other ticks may have come in between, that saw no fence yet
-                self.cloud.isolated.add(name)
+            return
+        guests = self.cloud.live_guests(name)
+        self.cloud.isolated[name] = guests
+        self._fence(name)
+        self.cloud.isolated[name] = guests  # other ticks may have come in between: no fence yet
 
     def _fence(self, name: str) -> None:
-        self.cloud.note(f"operator: fence {name}, isolated: {sorted(self.cloud.isolated)}")
-        for _ in range(2):  # ledger.api.hosts.FENCE_ROUNDS
-            waiting = self.cloud.open_on_host(name)
+        """Whoever gets no answer asks again."""
+        service, isolated = self.cloud.service, sorted(self.cloud.isolated)
+        self.cloud.note(f"operator: fence {name}, isolated: {isolated}")
+        for _ in range(FENCE_ATTEMPTS_MAX):
             try:
-                self.cloud.service.fence(name, "is down", "seen", waiting, CONTEXT)
+                service.fence(name, "is down", "seen", CONTEXT)
+                for operation_id in self.cloud.open_on_host(name):
+                    service.hand_over(operation_id, name, CONTEXT)
             except (Crash, ConflictError):
                 continue
-            if not self.cloud.open_on_host(name):
-                return
+            return
 
     def _bring_a_host_back(self) -> None:
         """What was cut off meets the world again only when it is told what to let go."""

@@ -79,8 +79,7 @@ async def test_servers_are_paged_newest_first(
             host="h",
             power_state="running",
             devices=(),
-            project_id="p",
-            user_id="u",
+            owner=("p", "u"),
         )
         ledger.save(instance)
         ids.append(str(instance.id))

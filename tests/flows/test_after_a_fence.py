@@ -1,0 +1,94 @@
+"""Every move, with one of its hosts fenced at every point: nothing runs by a fence that is too old.
+
+What is under way at a fence may still bring a guest (handlers.fences): whatever is asked for
+then, no guest runs twice, and none on volumes that were given up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from aggregates import errors
+from tests.doubles.host_checks import plugged
+from tests.flows.test_every_flow import SCENARIOS, Scenario
+from tests.flows.test_every_flow import _points_of_asking as points_of_asking
+from tests.flows.test_every_flow import _undisturbed as undisturbed
+from tests.memory import Crash, Trouble
+from tests.world import HOST, OTHER, World
+
+
+@dataclass
+class Fencing(Trouble):
+    """A host is fenced at a point (`number`), and everybody else goes on.
+
+    Whoever fenced it saw to the guests that ran there then: `covered`.
+    """
+
+    world: World | None = None
+    host: str = ""
+    number: int = -1
+    covered: set[tuple[str, str]] = field(default_factory=set)
+
+    def at(self, point: str, modes: tuple[str, ...]) -> str | None:
+        world, due = self.world, len(self.met) == self.number
+        super().at(point, modes)
+        if due and world is not None:
+            self.covered = {pair for pair in _live(world) if pair[1] == self.host}
+            world.fence(self.host)
+            if world.acting == self.host:  # it is at work no more
+                raise Crash
+        return None
+
+
+#: What moves a guest: it may be on its way to, or from, the host that is fenced.
+MOVES = {"live-migrate", "live-migrate-bare", "legacy-live-migrate", "resize", "unshelve"}
+MOVING = [scenario for scenario in SCENARIOS if scenario.name in MOVES]
+
+
+@pytest.mark.parametrize("host", [HOST, OTHER])
+@pytest.mark.parametrize("scenario", MOVING, ids=lambda s: s.name)
+@pytest.mark.parametrize("then", ["evacuate", "delete"])
+def test_no_guest_runs_twice_or_on_what_is_given_up_by_a_fence(
+    scenario: Scenario, host: str, then: str
+) -> None:
+    """Fenced at every point of a move: nobody saw there then what it brings later."""
+    calm, arrived = undisturbed(scenario), 0
+    for number in range(points_of_asking(scenario), len(calm.points)):
+        world = scenario.world()
+        trouble = world.trouble = Fencing(world=world, host=host, number=number)
+        world.run(scenario.ask(world))
+        world.trouble = Trouble()
+        arrived += (world.server_id, host) in _live(world) - trouble.covered
+        elsewhere = OTHER if host == HOST else HOST
+        try:
+            asked = world.delete() if then == "delete" else world.act(then, destination=elsewhere)
+            world.run(asked)
+        except errors.DomainError:
+            continue
+        what = f"{scenario.name}, {host} fenced at {number} {calm.points[number]}, then {then}"
+        live = _live(world) - trouble.covered
+        assert len(live) <= 1, what
+        assert not {pair for pair in live if _lacks_attachments(world, *pair)}, what
+    assert arrived or host == HOST or "migrate" not in scenario.name, "it never got there late"
+
+
+def _live(world: World) -> set[tuple[str, str]]:
+    """Which guests run where, whatever anybody believes."""
+    return {
+        (server_id, name)
+        for name, host in world.hosts.items()
+        for server_id, guest in host.read()["guests"].items()
+        if guest["live"] is not None
+    }
+
+
+def _lacks_attachments(world: World, server_id: str, host: str) -> bool:
+    """Whether the guest there has volumes, and Cinder no attachment of its own there.
+
+    The old calls leave Cinder with the host that had the volume first.
+    """
+    rows = [row for row in world.cinder.attachments.values() if row.instance == server_id]
+    has = any(world.legacy or row.host == host for row in rows)
+    return bool(plugged(world.hosts[host])[server_id]) and not has
