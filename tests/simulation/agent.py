@@ -284,6 +284,8 @@ class Agent:
         try:
             if called_off:
                 raise final("cancelled", "Called off before it was begun.")
+            if step.verb is Verb.GUEST_MIGRATE and command.guest and command.guest.destination:
+                self.cloud.on_the_way(command.guest.destination["host"])
             if command.guest is not None:
                 outputs = verbs.GUEST_VERBS[step.verb](context, command.guest)
             elif command.lane is not None:

@@ -9,6 +9,7 @@ contract tests hold to the real ones.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -93,6 +94,8 @@ class Cloud:
         #: Guests that go on, on hosts that were cut off from everything as they were fenced.
         #: What comes there afterwards shows that its host was not, or no longer, cut off.
         self.isolated: dict[str, set[str]] = {}
+        #: Called while a guest is on its way to a host, which takes long.
+        self.on_the_way: Callable[[str], object] = lambda _host: None
         HOSTS.update(self.states)
         self.agents = {name: Agent(self, name) for name in names}
         for agent in self.agents.values():

@@ -31,6 +31,8 @@ RETRIES_MAX = 5
 #: More than anything takes; what takes more goes in circles.
 ROUNDS_MAX = 1000
 FENCE_ATTEMPTS_MAX = 5
+#: How likely a host is fenced while a guest is on its way there.
+FENCED_ON_THE_WAY = 0.1
 #: How many actions a failure shows.
 SHOWN = 60
 
@@ -45,6 +47,7 @@ class Storm:
         self.clients = Clients(self.cloud)
         self._advancing: set[str] = set()
         self._left_behind: set[str] = set()  # by a dispatcher that died
+        self._moving = False
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
         self._deeds: list[tuple[Callable[[], object], float]] = [
             (self.clients.ask_something, 12),
@@ -56,7 +59,6 @@ class Storm:
             (self._crash_an_agent, 1),
             (self._lose_a_host, 0.6),
             (self._fence_a_host, 1),
-            (self._fence_a_destination, 0.3),
             (self._bring_a_host_back, 1.5),
             (self._unfence_a_host, 2),
         ]
@@ -82,9 +84,10 @@ class Storm:
     def _blow(self) -> None:
         chance = self.cloud.chance
         chance.calm, chance.meanwhile = False, self._tick
+        self.cloud.on_the_way = self._while_a_guest_moves
         for _ in range(self.ticks):
             self._tick()
-        chance.calm = True
+        chance.calm, self.cloud.on_the_way = True, lambda _host: None
         self.cloud.note("--- the storm is over")
 
     def _run(self) -> None:
@@ -196,17 +199,19 @@ class Storm:
         if down:
             self._shut_out(self.random.choice(down))
 
-    def _fence_a_destination(self) -> None:
-        """The worst moment for it: while a guest is on its way there."""
-        moving = [
-            row["destination"]
-            for row in self.cloud.rows("operations")
-            if row["flow"] == "live_migrate" and row["state"] == "running"
-        ]
-        if moving:
-            agent = self.cloud.agents[self.random.choice(moving)]
-            agent.stop()
-            self._shut_out(agent.name)
+    def _while_a_guest_moves(self, destination: str) -> None:
+        """Anything may happen; the worst is a fence of the host that it goes to."""
+        if self._moving:
+            return
+        self._moving = True
+        try:
+            for _ in range(self.random.choice([0, 0, 0, 5])):
+                self._tick()
+            if self.random.random() < FENCED_ON_THE_WAY:
+                self.cloud.agents[destination].stop()
+                self._shut_out(destination)
+        finally:
+            self._moving = False
 
     def _shut_out(self, name: str) -> None:
         if self.random.random() < 0.5:
