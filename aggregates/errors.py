@@ -41,6 +41,12 @@ class ClaimedError(DomainError):
     code = "claimed"
 
 
+class ParkedClaimError(ClaimedError):
+    """{what} {id} is claimed by operation {operation_id}, which is parked: it does not go on
+    before an operator has decided to {acts}.
+    """
+
+
 class VmStateError(DomainError):
     """Cannot '{action}' instance {server_id} while it is in vm_state {vm_state}"""
 

@@ -88,6 +88,7 @@ class ActiveRun:
     undo: bool
     host: str | None  # None: the ledger itself
     epoch: int
+    verb: str | None = None  # if it is not the steps' own: another host answers for a fenced one
 
 
 @dataclass
@@ -98,6 +99,7 @@ class History:
     active: dict[int, ActiveRun] = field(default_factory=dict)
     unwinding: bool = False  # asked for; a failure before the pivot needs no asking
     passed: bool = False  # undoing the pivot found that it has happened
+    moot: bool = False  # something was not done because a fence had made it pointless
     runs: int = 0
 
     def record(self, lane: int, step: str, *, undo: bool) -> StepRecord:
@@ -187,6 +189,7 @@ class Operation(Aggregate):
         undo: bool
         host: str | None
         epoch: int
+        verb: str | None = None  # see ActiveRun
 
     @dataclass(frozen=True, kw_only=True)
     class StepSucceeded(Event):
@@ -315,9 +318,9 @@ class Operation(Aggregate):
             case self.RunStarted():
                 self.history.runs = event.run
                 self._run_hosts.append(event.host)
-                self.history.active[event.lane] = ActiveRun(
-                    event.run, event.lane, tuple(event.steps), event.undo, event.host, event.epoch
-                )
+                names = ("run", "lane", "steps", "undo", "host", "epoch", "verb")
+                number, lane, steps, *rest = (getattr(event, name) for name in names)
+                self.history.active[lane] = ActiveRun(number, lane, tuple(steps), *rest)
             case self.StepSucceeded():
                 self._succeeded(event)
             case self.StepRetried():
@@ -340,6 +343,7 @@ class Operation(Aggregate):
         # Undoing a pivot may find that it is too late: it has happened, and counts as done.
         passed = event.undo and bool(event.outputs.get("passed"))
         self.history.passed = self.history.passed or passed
+        self.history.moot = self.history.moot or bool(event.outputs.get("moot"))
         self._result(event, undo=event.undo and not passed, status=StepStatus.DONE)
         if event.lane != SERVER:
             learn(self.lanes[event.lane], event.outputs, new=event.step in self._new_steps)

@@ -131,6 +131,11 @@ def _connected(done: Done) -> None:
 
 
 def _completed(done: Done) -> None:
+    if done.host is None:  # in place of a fenced host, which may have been at a refresh
+        if done.attachment.state is AttachmentState.ATTACHED:
+            return
+        if done.attachment.state is AttachmentState.CONNECTING:
+            done.attachment.record(Attachment.Connected, device_path=None)
     done.attachment.record(Attachment.Completed)
 
 
@@ -288,6 +293,17 @@ def _powered(done: Done) -> None:
         _placed(done, done.host, power_state)
 
 
+def _power_waived(done: Done) -> None:
+    """What it was to be on a fenced host: whoever takes the guest from there goes by it.
+
+    Nobody has put it there since the fence, which vouches for it as before.
+    """
+    fenced = str(done.outputs["fenced_host"])
+    runs = done.order is not None and done.order.running
+    epoch = done.book.get(Host, str(host_uuid(fenced))).epoch - 1
+    done.instance.place(fenced, "running" if runs else "shutdown", epoch)
+
+
 def _removed(done: Done) -> None:
     """Gone from this host; if the server was there, its disks are in no guest any more."""
     if (fenced := done.outputs.get("fenced_host")) is not None:
@@ -349,7 +365,7 @@ MEANING: dict[str, Callable[[Done], None]] = {
     Verb.ATTACHMENT_REFRESH: _updated,
     Verb.ATTACHMENT_CONVERT: _converted,
     Verb.VOLUME_CONNECT: _connected,
-    Verb.ATTACHMENT_COMPLETE: _completed,
+    Verb.ATTACHMENT_COMPLETE: _completed,  # equals LedgerVerb.ATTACHMENT_COMPLETE
     Verb.VOLUME_DISCONNECT: _disconnected,
     LedgerVerb.CONNECTION_WAIVE: _disconnected,
     Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
@@ -369,6 +385,7 @@ MEANING: dict[str, Callable[[Done], None]] = {
     Verb.GUEST_RESUME: _powered,
     Verb.GUEST_REMOVE: _removed,
     LedgerVerb.GUEST_WAIVE: _removed,
+    LedgerVerb.POWER_WAIVE: _power_waived,
     Verb.GUEST_MIGRATE: _moved,
     LedgerVerb.INSTANCE_FAIL: _failed,
     LedgerVerb.INSTANCE_OFFLOAD: _offloaded,

@@ -21,6 +21,13 @@ from host_agent.shared.contract import Lane
 _DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})
 
 
+def acts(operation: Operation) -> str:
+    """What may be done about a parked operation, in words."""
+    if pivot_passed(plan_of(operation), operation.history):
+        return "retry it, skip its step, or give it up"
+    return "retry it, skip its step, unwind it, or give it up"
+
+
 def retry(operation: Operation, reason: str) -> None:
     """Try the failed steps of a parked operation again."""
     _require_parked(operation, "be retried")

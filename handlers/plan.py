@@ -64,9 +64,11 @@ class LedgerVerb(StrEnum):
     VOLUME_DELETE = "volume_delete"  # if it goes with its server
     MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
     MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not
+    ATTACHMENT_COMPLETE = "attachment_complete"  # of a host that cannot any more
     DISK_WAIVE = "disk_waive"  # these three: there is no host that could have it
     CONNECTION_WAIVE = "connection_waive"
     GUEST_WAIVE = "guest_waive"
+    POWER_WAIVE = "power_waive"  # it is to run, or not; where, is for who takes it from there
     INSTANCE_FAIL = "instance_fail"  # ERROR until it is deleted
     INSTANCE_OFFLOAD = "instance_offload"
     INSTANCE_DELETE = "instance_delete"
@@ -77,12 +79,35 @@ class LedgerVerb(StrEnum):
 
 AnyVerb = Verb | LedgerVerb
 
-#: What the ledger does instead of a host that is fenced, or that does not exist.
+#: What the ledger does instead of a host that is fenced, or that does not exist: these let go.
 INSTEAD: dict[AnyVerb, LedgerVerb] = {
     Verb.DISK_UNPLUG: LedgerVerb.DISK_WAIVE,
     Verb.VOLUME_DISCONNECT: LedgerVerb.CONNECTION_WAIVE,
     Verb.ATTACHMENT_DELETE: LedgerVerb.ATTACHMENT_DELETE,
     Verb.GUEST_REMOVE: LedgerVerb.GUEST_WAIVE,
+}
+#: And of one that is fenced: Cinder hears from the ledger what the host had done.
+FENCED_INSTEAD: dict[AnyVerb, LedgerVerb] = {
+    **INSTEAD,
+    Verb.ATTACHMENT_COMPLETE: LedgerVerb.ATTACHMENT_COMPLETE,
+    Verb.GUEST_START: LedgerVerb.POWER_WAIVE,
+}
+#: Undone on it: what is put back is there no more, and comes back where the guest is started next.
+UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
+    **FENCED_INSTEAD,
+    Verb.DISK_PLUG: LedgerVerb.NOTHING,
+    Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
+    Verb.GUEST_STOP: LedgerVerb.NOTHING,
+    Verb.GUEST_PAUSE: LedgerVerb.NOTHING,
+    Verb.GUEST_RESUME: LedgerVerb.NOTHING,
+    Verb.GUEST_STAY: LedgerVerb.NOTHING,  # if its destination is fenced as well (handlers.progress)
+}
+#: After the pivot: in vain there, and done anew by whoever starts the guest next.
+MOOT: dict[AnyVerb, LedgerVerb] = {
+    Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
+    Verb.VOLUME_CONNECT: LedgerVerb.NOTHING,
+    Verb.DISK_REPLACE: LedgerVerb.NOTHING,
+    Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
 
 
@@ -214,8 +239,19 @@ class Plan:
         if verb is None:
             raise PlanError(f"step {name} has no undo")
         if host is None and self.stage_of(name).place is not Place.LEDGER:
-            return INSTEAD[verb]
+            instead = self.instead(name, undo=undo)
+            assert instead is not None, "a run is the ledger's only if it can do all of it"
+            return instead
         return verb
+
+    def instead(self, name: str, *, undo: bool) -> LedgerVerb | None:
+        """What the ledger does where the step's host is fenced; None: nobody but it can do that."""
+        step = self.step(name)
+        if undo:
+            return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
+        return FENCED_INSTEAD.get(step.do) or (
+            MOOT.get(step.do) if self.after_pivot(name) else None
+        )
 
     def host_of(self, lane: int, place: Place) -> str | None:
         """The host that a lane's stage runs on; None: the ledger, or no host at all."""

@@ -7,7 +7,7 @@ never says that a step succeeded without saying what that made true.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,10 +30,9 @@ from handlers.engine import (
     Work,
     decide,
     pivot_passed,
-    unwinds,
 )
 from handlers.meaning import Book, Done, Outputs, apply_meaning
-from handlers.plan import INSTEAD, AnyVerb, LedgerVerb, Place, Plan, lane_on
+from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, lane_on
 from handlers.retries import retry_delay_s
 from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, StepError, Verb
 
@@ -42,6 +41,7 @@ EFFECTS = frozenset(
     {
         LedgerVerb.ATTACHMENT_RESERVE,
         LedgerVerb.ATTACHMENT_DELETE,
+        LedgerVerb.ATTACHMENT_COMPLETE,
         LedgerVerb.RESERVATION_TIDY,
         LedgerVerb.VOLUME_CREATE,
         LedgerVerb.VOLUME_DELETE,
@@ -101,6 +101,8 @@ def order_of(operation: Operation, step: str) -> GuestOrder:
 
 def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
     """What the run does next."""
+    if run.verb is not None:
+        return Verb(run.verb)
     step = operation.history.next_step(run)
     return plan_of(operation).verb(step, undo=run.undo, host=run.host)
 
@@ -121,7 +123,8 @@ def settle(operation: Operation, book: Book, now: float) -> Work | Wait:
             case Park():
                 park(operation, decision.left, book)
             case Finish():
-                finish(operation, decision.outcome, book)
+                in_vain = decision.outcome is Outcome.COMPLETED and operation.history.moot
+                finish(operation, Outcome.FAILED if in_vain else decision.outcome, book)
             case _:
                 return decision
     return Wait(None)
@@ -134,19 +137,23 @@ def _effect_free(operation: Operation, work: Work) -> ActiveRun | None:
 
 def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
     """By what evidence the ledger does a step of a host: that host's fence."""
-    plan = plan_of(operation)
-    place = plan.stage_of(operation.history.next_step(run)).place
+    plan, step = plan_of(operation), operation.history.next_step(run)
+    place = plan.stage_of(step).place
     name = plan.host_of(run.lane, place)
     if place is Place.LEDGER or name is None:
         return {}
     host = book.get(Host, str(host_uuid(name)))
-    return {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
+    waiver = {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
+    moot = not run.undo and plan.step(step).do in MOOT
+    return {**waiver, "moot": True} if moot else waiver
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
     """Record the intent of these runs, where they can be done (D7)."""
     for run in runs:
         host, error = _given_to(operation, run, book)
+        own = plan_of(operation).host_of(run.lane, run.place)
+        handed_over = host is not None and host.name != own
         operation.record(
             Operation.RunStarted,
             run=operation.history.runs + 1,
@@ -155,6 +162,7 @@ def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) 
             undo=run.undo,
             host=host.name if host else None,
             epoch=host.epoch if host else 0,
+            verb=Verb.GUEST_FIND.value if handed_over else None,
         )
         if error is not None:
             failed(operation, operation.history.active[run.lane], error, now)
@@ -171,13 +179,36 @@ def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, 
     host = book.get(Host, str(host_uuid(name)))
     if not host.fenced:
         return host, _distrust(operation, run, instance, book)
-    if not _only_releases(plan, run):
+    if not is_replaceable(plan, run.steps, undo=run.undo):
         return host, fenced_error(name)
+    verbs = {plan.step(step).undo if run.undo else plan.step(step).do for step in run.steps}
     asked = operation.history.record(run.lane, run.steps[0], undo=run.undo).asked
-    late = run.place is Place.ARRIVAL
-    if fences.vouches(host, instance) and (not late or fences.renewed(host, asked)):
+    if Verb.GUEST_STAY in verbs:
+        return _told_by_destination(plan, asked, book)
+    late = run.place is Place.ARRIVAL and not fences.renewed(host, asked)
+    if INSTEAD.keys().isdisjoint(verbs) or (fences.vouches(host, instance) and not late):
         return None, None
     return host, _too_old(name, instance)
+
+
+def _told_by_destination(
+    plan: Plan, asked: tuple[str, int] | None, book: Book
+) -> tuple[Host | None, StepError | None]:
+    """Who says where the guest is whose source is fenced: what has not come by now never will.
+
+    The destination; or, if that is fenced as well, its fence, made after the source's.
+    """
+    name = plan.hosts[Place.DESTINATION] or ""
+    host = book.get(Host, str(host_uuid(name)))
+    if not host.fenced:
+        return host, None
+    if fences.renewed(host, asked):
+        return None, None
+    message = (
+        f"Both hosts of the migration are fenced, and the guest may have come to host {name} after "
+        "that was. Look at it again, and fence it again with that evidence, or unfence it."
+    )
+    return host, StepError(kind=ErrorKind.FINAL, code="fence_too_old", message=message)
 
 
 def _distrust(operation: Operation, run: Run, instance: Instance, book: Book) -> StepError | None:
@@ -198,32 +229,9 @@ def _too_old(host: str, instance: Instance) -> StepError:
     return StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
 
 
-def _only_releases(plan: Plan, run: Run) -> bool:
-    steps = [plan.step(name) for name in run.steps]
-    return all((step.undo if run.undo else step.do) in INSTEAD for step in steps)
-
-
-def host_fenced(operation: Operation, host: str, now: float) -> bool:
-    """The host answers no more: what it was asked to do fails, or becomes the ledger's, and
-    nothing goes there any more.  Whether that changes anything for the operation.
-    """
-    if operation.state is not OperationState.RUNNING:
-        return False
-    runs = [run for run in operation.history.active.values() if run.host == host]
-    plan, history = plan_of(operation), operation.history
-    going_there = plan.hosts.get(Place.DESTINATION) == host
-    if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
-        why = f"host {host} was fenced"
-        operation.record(Operation.UnwindRequested, reason=why)
-        runs = [run for run in history.active.values() if run.host == host]
-    for run in runs:
-        todo = run.steps[run.steps.index(operation.history.next_step(run)) :]
-        place = plan.stage_of(todo[0]).place
-        error = fenced_error(host)
-        if _only_releases(plan, Run(run.lane, todo, run.undo, place)):
-            error = replace(error, kind=ErrorKind.RETRYABLE)
-        failed(operation, run, error, now, at_once=True)
-    return bool(runs) or going_there
+def is_replaceable(plan: Plan, steps: Iterable[str], *, undo: bool) -> bool:
+    """Whether somebody else can do these steps if their host is fenced."""
+    return all(plan.instead(step, undo=undo) is not None for step in steps)
 
 
 def fenced_error(host: str) -> StepError:
@@ -347,6 +355,8 @@ def finish(
 ) -> None:
     """End the operation; release its claims, and a device name that led to no mapping."""
     error = operation.first_error if outcome is not Outcome.COMPLETED else None
+    if error is None and operation.history.moot:
+        error = fenced_error(plan_of(operation).hosts[Place.HOST] or "").to_wire()
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
     assert operation.started is not None
     instance = book.get(Instance, operation.started.server_id)

@@ -84,6 +84,23 @@ def delete(lane: Lane, world: World) -> dict[str, Any]:
     return {}
 
 
+def complete(lane: Lane, world: World) -> dict[str, Any]:
+    """Tell Cinder for a fenced host that its guest has the volume, as the log says it had.
+
+    So the volume stays the server's, and an evacuation finds all of them alike.
+    """
+    assert lane.attachment_id is not None, "a host that got as far as this had one"
+    if lane.legacy:
+        rows = world.old_cinder.old_attachments(lane.volume_id)
+        if not any(row.server_id == lane.server_id for row in rows):
+            host = world.book.get(Attachment, lane.attachment_id).host or ""
+            device = f"/dev/{lane.device_name}"
+            world.old_cinder.attach(lane.volume_id, lane.server_id, device, host)
+    elif world.cinder.attachment(lane.attachment_id).status != "attached":
+        world.cinder.attachment_complete(lane.attachment_id)
+    return {}
+
+
 def tidy(lane: Lane, world: World) -> dict[str, Any]:
     """A server that could not be built keeps what is reserved for it (LP 1899649); what was
     reserved by a call that seemed to fail is not known to be its, and goes.
@@ -170,6 +187,7 @@ def _unknown(lane: Lane, world: World) -> list[AttachmentView]:
 EFFECTS: dict[str, Callable[[Lane, World], dict[str, Any]]] = {
     LedgerVerb.ATTACHMENT_RESERVE: reserve,
     LedgerVerb.ATTACHMENT_DELETE: delete,
+    LedgerVerb.ATTACHMENT_COMPLETE: complete,
     LedgerVerb.RESERVATION_TIDY: tidy,
     LedgerVerb.VOLUME_CREATE: make_volume,
     LedgerVerb.VOLUME_DELETE: delete_volume,

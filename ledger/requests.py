@@ -270,12 +270,23 @@ class Requests:
                 context=context,
                 fingerprint=fingerprint,
             )
-            operation = decide(unit, origin)
+            try:
+                operation = decide(unit, origin)
+            except errors.ClaimedError as refusal:
+                raise _told(refusal, unit) from None
             unit.add(operation)
             progress.settle(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
         return decided(self._store, change)
+
+
+def _told(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
+    """The refusal; one that only an operator can lift says so."""
+    claimant = unit.get(Operation, refusal.fields["operation_id"])
+    if claimant.state is not OperationState.PARKED:
+        return refusal
+    return errors.ParkedClaimError(**refusal.fields, acts=operator.acts(claimant))
 
 
 def operation_id_of(context: Context, key: str) -> UUID:

@@ -25,7 +25,7 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
-from handlers import leftovers, operator, progress
+from handlers import handover, leftovers, operator, progress
 from handlers.engine import Wait, Work
 from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder, PortError
@@ -159,7 +159,7 @@ class Service:
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
-            if progress.host_fenced(operation, host, self._clock()):
+            if handover.host_fenced(operation, host, self._clock()):
                 progress.settle(operation, unit, self._clock())
             return unit.save(within(context, operation))
 

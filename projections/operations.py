@@ -105,6 +105,8 @@ def _volumes(lanes: list[Row]) -> list[str]:
 def _run_started(row: Row, event: LoggedEvent) -> None:
     body, lane = event.body, str(event.body["lane"])
     run = {name: body[name] for name in ("run", "steps", "undo", "host", "epoch")}
+    if body.get("verb"):  # not the step's own: this host answers for a fenced one
+        run["verb"] = body["verb"]
     run |= {"position": event.position, "done": 0}
     row["active"] = {**row["active"], lane: run}
     row["retries"] = _without(row["retries"], lane)
@@ -258,7 +260,8 @@ def _todo(plan: Row, run: Row) -> list[Row]:
         for stage in plan["stages"]
         for step in stage["steps"]
     }
-    return [{"name": name, "verb": verbs[name]} for name in run["steps"][run["done"] :]]
+    own = run.get("verb")
+    return [{"name": name, "verb": own or verbs[name]} for name in run["steps"][run["done"] :]]
 
 
 OPERATIONS = Projection(

@@ -227,7 +227,7 @@ class Queries:
         """What waits for agents, each a host and its cursor; in the order asked for.
 
         `commands` come with their positions; the host's `epoch` is None if there is no such
-        host; `shut`: it is fenced, or has to let go of leftovers first.
+        host; `shut`: it is fenced; `awaited`: it was, and has to show what it holds first.
         """
         hosts, afters = [host for host, _ in wanted], [after for _, after in wanted]
         return await self._all("mailboxes", hosts=hosts, afters=afters, limit=limit)

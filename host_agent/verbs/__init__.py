@@ -47,4 +47,5 @@ GUEST_VERBS: dict[Verb, Callable[[Context, GuestOrder], dict[str, Any]]] = {
     Verb.GUEST_REMOVE: guest.guest_remove,
     Verb.GUEST_MIGRATE: guest.guest_migrate,
     Verb.GUEST_STAY: guest.guest_stay,
+    Verb.GUEST_FIND: guest.guest_find,
 }

@@ -85,6 +85,11 @@ def guest_stay(ctx: Context, order: GuestOrder) -> dict[str, Any]:
     return {} if stays else {"passed": True}
 
 
+def guest_find(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+    """Say whether the guest has come here; whoever sent it is fenced, and sends no more."""
+    return {"passed": True} if ctx.guests.arrived(order.server_id) else {}
+
+
 def _disk(ctx: Context, lane: Lane) -> Disk:
     return disk_for(lane, connect(ctx, lane, flow_of(ctx, lane).info()))
 

@@ -32,8 +32,16 @@ async def host(call: Call) -> web.StreamResponse:
 
 async def fence(call: Call) -> web.StreamResponse:
     """POST fence: what the host was asked to do and has not answered fails at once."""
-    name = (await host_row(call))["host"]
-    body = await call.json(Fence)
+    row = await host_row(call)
+    name, body = row["host"], await call.json(Fence)
+    if not body.force and is_alive(call.services, row["seen_at"]):
+        since = row["seen_at"].isoformat(timespec="seconds")
+        raise ApiError(
+            409,
+            "host_answers",
+            f"The agent of host {name} was in contact at {since}: it may be running its guests.",
+            hint='If it is cut off from the storage all the same, say so with "force": true.',
+        )
     service, context = call.services.service, call.context("operator")
     position = await asyncio.to_thread(service.fence, name, body.reason, body.evidence, context)
     await call.written(position)

@@ -170,7 +170,7 @@ SELECT i.server_id FROM instances AS i
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
 -- whether it may have it (epoch NULL: no such host).  Primary key, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
-SELECT h.epoch, h.fenced OR h.suspect AS shut,
+SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited,
        ARRAY(SELECT m.command || jsonb_build_object('position', m.position) FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position

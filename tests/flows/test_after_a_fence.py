@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from aggregates import errors
+from aggregates.operation import OperationState
 from tests.doubles.host_checks import plugged
 from tests.flows.test_every_flow import SCENARIOS, Scenario
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
@@ -58,8 +59,9 @@ def test_no_guest_runs_twice_or_on_what_is_given_up_by_a_fence(
     for number in range(points_of_asking(scenario), len(calm.points)):
         world = scenario.world()
         trouble = world.trouble = Fencing(world=world, host=host, number=number)
-        world.run(scenario.ask(world))
-        world.trouble = Trouble()
+        operation, where = world.run(scenario.ask(world)), calm.points[number]
+        world.trouble, what = Trouble(), f"{scenario.name}, {host} fenced at {number} {where}"
+        assert operation.state is OperationState.FINISHED, what
         arrived += (world.server_id, host) in _live(world) - trouble.covered
         elsewhere = OTHER if host == HOST else HOST
         try:
@@ -67,7 +69,6 @@ def test_no_guest_runs_twice_or_on_what_is_given_up_by_a_fence(
             world.run(asked)
         except errors.DomainError:
             continue
-        what = f"{scenario.name}, {host} fenced at {number} {calm.points[number]}, then {then}"
         live = _live(world) - trouble.covered
         assert len(live) <= 1, what
         assert not {pair for pair in live if _lacks_attachments(world, *pair)}, what

@@ -5,6 +5,7 @@ Decision 0025; a storm found the first of these (one guest on two hosts).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.actions import Act
 from host_agent.shared.contract import ErrorKind, PowerState
+from tests.memory import Crash
 from tests.regressions.worlds import (
     NEIGHBOUR,
     Street,
@@ -26,7 +28,7 @@ from tests.regressions.worlds import (
     rows,
     run_until,
 )
-from tests.world import CONTEXT, HOST, OTHER, SERVER, World
+from tests.world import CONTEXT, HOST, OTHER, SERVER, World, events
 
 EVACUATE = Act(server_id=SERVER, flow="evacuate", destination=HOST)
 
@@ -88,7 +90,6 @@ def test_what_arrived_after_the_fence_keeps_its_attachments_when_it_is_deleted()
     assert (parked.state, code_of(parked)) == (OperationState.PARKED, "fence_too_old")
     assert OTHER in {row.host for row in rows(world)}
     fence(world, OTHER)
-    world.service.act(operation_id, "retry", "it was fenced again", CONTEXT)
     world.done(operation_id)
     assert rows(world) == []
 
@@ -138,8 +139,82 @@ def test_where_a_move_may_have_ended_only_a_fence_after_it_counts() -> None:
     assert guests_on(world, HOST) == {}, "what could bring it is ended"
     assert OTHER in {row.host for row in rows(world)}
     fence(world, OTHER)
-    world.service.act(deletion, "retry", "it was fenced again", CONTEXT)
     world.done(deletion)
+    assert rows(world) == []
+
+
+# --- what was under way on the host ------------------------------------------------------------
+
+
+def with_a_dead_source(*, arrived: bool) -> tuple[World, str]:
+    """Its source dies in the midst of a migration, before it can tell how that went."""
+    world = attached()
+    operation_id = migrate(world)
+    guests = world.agents[HOST]["guests"]
+    real = guests.migrate
+
+    def dies(*args: object) -> None:
+        if arrived:
+            real(*args)
+        raise Crash
+
+    guests.migrate = dies
+    with suppress(Crash):
+        run_until(world, operation_id, lambda: False)
+    world.boot()
+    world.dead.add(HOST)
+    return world, operation_id
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_the_destination_says_where_the_guest_of_a_fenced_source_is(arrived: bool) -> None:
+    world, operation_id = with_a_dead_source(arrived=arrived)
+    fence(world, HOST)
+    operation = world.run(operation_id)
+    assert operation.outcome is (Outcome.COMPLETED if arrived else Outcome.FAILED)
+    assert world.instance.host == (OTHER if arrived else HOST)
+    assert {row.host for row in rows(world)} == {world.instance.host}
+    if not arrived:
+        world.done(world.act("evacuate", destination=OTHER))
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+
+
+def test_with_both_hosts_of_a_migration_dead_the_destination_is_fenced_last() -> None:
+    world, operation_id = with_a_dead_source(arrived=True)
+    fence(world, OTHER)
+    fence(world, HOST)
+    assert world.run(operation_id).state is OperationState.PARKED
+    with pytest.raises(errors.OperatorActError, match=OTHER):
+        world.service.act(operation_id, "give_up", "never mind", CONTEXT)
+    fence(world, OTHER)
+    assert world.run(operation_id).state is OperationState.FINISHED
+    assert world.instance.claims == {}
+
+
+def test_a_reboot_that_a_fence_ends_has_failed_and_its_guest_is_to_run() -> None:
+    world = attached()
+    operation_id = world.act("reboot")
+    run_until(world, operation_id, lambda: guests_on(world, HOST) == {SERVER: "shutdown"})
+    fence(world, HOST)
+    operation = world.run(operation_id)
+    assert (operation.outcome, operation.state) == (Outcome.FAILED, OperationState.FINISHED)
+    [finished] = [
+        event
+        for event in events(world, Operation.OperationFinished)
+        if str(event.originator_id) == operation_id
+    ]
+    assert (finished.error or {})["code"] == "host_fenced"
+    world.done(world.act("evacuate", destination=OTHER))
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+
+
+def test_what_was_parked_for_a_host_is_ended_by_its_fence() -> None:
+    world = attached()
+    broken_on(world, HOST, "brick.disconnect", ErrorKind.FINAL)
+    operation_id = world.detach()
+    assert world.run(operation_id).state is OperationState.PARKED
+    fence(world, HOST)
+    world.done(operation_id)
     assert rows(world) == []
 
 

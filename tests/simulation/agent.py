@@ -26,7 +26,7 @@ from host_agent.executor import (
 )
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
-from host_agent.shared.contract import Command, Registration, Report, StepError, Verb
+from host_agent.shared.contract import QUESTIONS, Command, Registration, Report, StepError, Verb
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError, VolumeView
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
@@ -99,6 +99,7 @@ class Agent:
         self.epoch: int | None = None
         self.taken: dict[tuple[str, int], Taken] = {}
         self.wants_registration = True
+        self.clearing = False  # what it was told to let go of when it registered last
         self._said: Registration | None = None
 
     # ---------------------------------------------------------------- lives
@@ -163,7 +164,8 @@ class Agent:
         if host.epoch != self.epoch:
             self.taken = {k: t for k, t in self.taken.items() if t.names is not None}
             self.epoch, self._after = host.epoch, 0
-        if host.suspect and any(host.leftovers):
+        self.clearing = host.suspect and any(host.leftovers)
+        if self.clearing:
             self._clear(Release(*host.leftovers))
 
     def _clear(self, release: Release) -> None:
@@ -190,11 +192,14 @@ class Agent:
             return
         if row["epoch"] != self.epoch:
             self.wants_registration = True
-        elif not (row["fenced"] or row["suspect"]):
-            after = self._after
+        elif not row["fenced"]:
+            after, asked = self._after, row["suspect"]
             for command in self.cloud.mailbox(self.name):
-                if command.position > after:
+                only_asks = QUESTIONS.issuperset(step.verb for step in command.steps)
+                if command.position > after and (only_asks or not asked):
                     self._take(command)
+            if asked:  # registering, it begins anew with the mailbox
+                self.wants_registration, self._after = True, 0
 
     def _take(self, command: Command) -> None:
         self._after, key = command.position, (command.id, command.epoch)

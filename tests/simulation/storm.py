@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from aggregates import errors
@@ -20,6 +21,7 @@ from host_agent.shared.contract import PowerState
 from ledger.effects import LATE_S
 from ledger.log.application import ConflictError
 from tests.memory import Crash
+from tests.simulation.agent import Agent
 from tests.simulation.clients import Clients
 from tests.simulation.cloud import Cloud
 from tests.simulation.invariants import broken_at_rest, broken_on_hosts
@@ -253,11 +255,8 @@ class Storm:
 
     def _unfence(self, name: str) -> None:
         self.cloud.note(f"operator: unfence {name}")
-        try:
+        with suppress(Crash, ConflictError):
             self.cloud.service.unfence(name, "it is well", CONTEXT)
-        except (Crash, ConflictError):
-            return
-        self.cloud.agents[name].wants_registration = True  # it does so now and then
 
     # ------------------------------------------------------------------- calm
 
@@ -290,9 +289,7 @@ class Storm:
             self.clients.answer(self.clients.unanswered.pop(0))
             worked = True
         for agent in agents:
-            if agent.registering:
-                agent.register()
-                worked = True
+            worked = self._shown(agent) or worked
         for operation_id in cloud.due():
             self._advance(operation_id)
             worked = True
@@ -302,6 +299,14 @@ class Storm:
                 agent.step(taken)
                 worked = True
         return worked or self._nudge(retries)
+
+    def _shown(self, agent: Agent) -> bool:
+        """A host shows what it has; whether that was news, or it has to let go of some of it."""
+        known = len(self.cloud.store.log)
+        for _ in ("it looks", "it tells"):
+            if agent.registering:
+                agent.register()
+        return len(self.cloud.store.log) > known or agent.clearing
 
     def _nudge(self, retries: Counter[str]) -> bool:
         """Nobody has anything to do now: time, or an operator, has to help."""
