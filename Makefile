@@ -21,7 +21,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench bench-full lint style types imports format docs simulate nightly lab lock clean
+.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs simulate nightly lab lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,12 +34,18 @@ demo: $(STAMP) ## a whole small cloud on this machine, with a crash to watch (AR
 test: $(STAMP) ## the tests that need neither root nor network
 	$(BIN)/pytest -n auto $(ARGS)
 
+# $(1) pairs of troubles for each flow, $(2) storms.
+deep = FLOW_PAIRS=$(1) SIMULATE_SEEDS=$(2) $(BIN)/pytest -m deep -q -n auto $(ARGS)
+
+test-deep: $(STAMP) ## many cases of what `make test` samples: 60 pairs of troubles for each flow, 200 storms
+	$(call deep,60,200)
+
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
 
-nightly: $(STAMP) ## what takes too long for every change: 3000 storms, 2000 pairs of troubles for each flow
-	$(MAKE) simulate SEEDS=3000 ARGS="-n auto $(ARGS)"
-	FLOW_PAIRS=2000 $(BIN)/pytest tests/flows -q -n auto $(ARGS)
+nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, 2000 pairs of troubles for each flow, 3000 storms
+	$(BIN)/pytest -m nightly -q $(ARGS)
+	$(call deep,2000,3000)
 
 bench: $(STAMP) ## everything measured beside its target, ten minutes (ARGS="storm" for one part)
 	$(BIN)/python -m tests.benchmarks --write docs $(ARGS)
@@ -91,7 +97,7 @@ $(BIN)/python:
 
 lock: $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	@$(BIN)/uv --version >/dev/null 2>&1 || $(PIP) install --quiet $(UV)
-	$(LOCK) --group build --extra embedded --extra test --extra lint --upgrade \
+	$(LOCK) --group build --extra service --extra embedded --extra test --extra lint --upgrade \
 	    --output-file requirements.lock
 	$(LOCK) --extra agent --constraint requirements.lock --upgrade \
 	    --output-file requirements-agent.lock

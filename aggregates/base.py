@@ -54,7 +54,7 @@ class Actor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
+class EventContext:
     """Why events are recorded: stored as metadata beside each of them.
 
     `cause` says what led to the change in a word or two: "api", "report",
@@ -74,7 +74,7 @@ class Event:
     originator_id: UUID
     originator_version: int
     about: About = NOBODY
-    nth: int = field(default=0, compare=False)  # of all events of this process, not stored
+    recording_order: int = field(default=0, compare=False)  # in this process; not stored
 
     TOPIC: ClassVar[str]
     class_version: ClassVar[int] = 1
@@ -92,10 +92,6 @@ class Aggregate(ABC):
     #: For each event that has a place in a state machine: the states it may happen
     #: in, and the state after it.  Events that are not listed may happen in any.
     TRANSITIONS: ClassVar[dict[type[Event], tuple[frozenset[Any], Any]]] = {}
-
-    #: Whether what is decided with it holds only as long as it stays as it was read: then
-    #: a save is refused if it has moved since, though none of the new events is its own.
-    RELIED_ON: ClassVar[bool] = False
 
     def __init__(self, id: UUID) -> None:  # noqa: A002 - the library's name for it
         self.id = id
@@ -122,7 +118,7 @@ class Aggregate(ABC):
         self._advance(event)
         # A copy, for what is applied may be kept; `replace` would take ten times as long.
         noted = object.__new__(kind)
-        noted.__dict__.update(event.__dict__, about=self.about(), nth=next(_RECORDED))
+        noted.__dict__.update(event.__dict__, about=self.about(), recording_order=next(_RECORDED))
         self._pending.append(noted)
 
     def _advance(self, event: Event) -> None:
@@ -152,14 +148,14 @@ class Aggregate(ABC):
             self._advance(event)
         return self
 
-    def twin(self) -> Self:
-        """An equal one that goes its own way from here.
+    def fork(self) -> Self:
+        """An equal aggregate; what is recorded on one is not seen on the other.
 
-        Containers are copied, what is in them is shared: who keeps something there that
-        `apply` changes, and does not replace, copies it here as well.
+        Containers are copied, their elements are shared: a subclass whose `apply` changes an
+        element in place, instead of replacing it, copies it here as well.
         """
-        twin = object.__new__(type(self))
-        state = twin.__dict__
+        fork = object.__new__(type(self))
+        state = fork.__dict__
         for name, value in self.__dict__.items():
             state[name] = value.copy() if type(value) in _CONTAINERS else value
-        return twin
+        return fork

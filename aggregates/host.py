@@ -1,7 +1,7 @@
 """A hypervisor host: what its agent can do, and its epoch.
 
 Invariant: results and commands of an older epoch are refused on both sides.
-Fencing, an operator's act with reason and evidence, raises the epoch (D7).
+Fencing, an operator's act with reason and evidence, raises the epoch (decision 0027).
 Contact times are no facts of the ledger and live outside the log.
 """
 
@@ -27,9 +27,6 @@ def host_uuid(name: str) -> UUID:
 
 class Host(Aggregate):
     """The aggregate's id is derived from the host's name."""
-
-    #: No intent for a host is stored after a fence that its decision did not know of.
-    RELIED_ON = True
 
     @dataclass(frozen=True, kw_only=True)
     class HostRegistered(Event):
@@ -117,8 +114,10 @@ class Host(Aggregate):
         """Fencing a fenced host again adds evidence and raises the epoch again."""
         self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
 
-    def showed(self, guests: list[str], attachments: list[str], *, all_decided: bool) -> None:
-        """What it holds that is not its: until there is nothing, it gets no commands (D7).
+    def report_leftovers(
+        self, guests: list[str], attachments: list[str], *, all_decided: bool
+    ) -> None:
+        """What it must release; no commands until the list is empty (decision 0027).
 
         While it is fenced its servers may still be evacuated, so that what is its now may
         not be its when it comes back: it stays suspect.  So it does while it is not decided

@@ -10,24 +10,20 @@ dispatcher of the ledger, or as one command by a host's agent.  A lane has at
 most one active run; a failed, or to be retried, step ends its run.  Steps for the
 whole server are done in a lane of their own, `SERVER`.
 
-A lane that moves, or is swapped, has two *sides*: what the server has now, and, under
-"new", what it is to have.  Each stage works on one of them.
+A lane that moves, or is swapped, has two *sides*: what the server has now, and what it is
+to have (host_agent.shared.lane).  Each stage works on one of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 from uuid import UUID
 
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
-
-#: Outputs of steps that later steps of the same lane need to know.
-LANE_FACTS = ("attachment_id", "device_name", "disk", "volume_id")
-#: Those that do not belong to one side of a lane.
-SHARED_FACTS = frozenset({"device_name"})
+from host_agent.shared.lane import Lane
 
 #: The number of the lane for steps that concern the whole server.
 SERVER = -1
@@ -59,27 +55,27 @@ class StepStatus(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """The history of one step of one lane in one direction."""
 
     status: StepStatus = StepStatus.PENDING
     attempts: int = 0
     error: dict[str, Any] | None = None
-    retry_at: float = 0.0  # seconds since the epoch
-    run: int = 0  # the run that brought this status
+    retry_at: float | None = None  # seconds since the epoch, while it is RETRYING
+    took_ms: int | None = None
+    run: int = 0  # the run that brought the last result,
+    host: str | None = None  # and where that was; None: the ledger itself
     asked: tuple[str, int] | None = None  # the host, and its epoch when it was asked first
 
     @property
-    def settled(self) -> bool:
-        return self.status in {StepStatus.DONE, StepStatus.SKIPPED}
+    def resolved(self) -> bool:
+        return self.status is StepStatus.DONE or self.status is StepStatus.SKIPPED
 
 
 _NOT_BEGUN = StepRecord()
 
 
-@dataclass(frozen=True)
-class ActiveRun:
+class ActiveRun(NamedTuple):
     """A run whose result is not all known."""
 
     number: int
@@ -88,6 +84,7 @@ class ActiveRun:
     undo: bool
     host: str | None  # None: the ledger itself
     epoch: int
+    cancelled: bool = False  # to end where it is: somebody wants the operation undone
     verb: str | None = None  # if it is not the steps' own: another host answers for a fenced one
 
 
@@ -108,16 +105,16 @@ class History:
     def note(self, lane: int, step: str, *, undo: bool, **news: Any) -> None:
         """Let something be known of a step."""
         known = self.record(lane, step, undo=undo)
-        self.records[lane, step, undo] = replace(known, **news)
+        self.records[lane, step, undo] = known._replace(**news)
 
-    def twin(self) -> History:
-        """An equal one that goes its own way; see Aggregate.twin."""
+    def fork(self) -> History:
+        """A copy to decide on; see Aggregate.fork."""
         return replace(self, records=self.records.copy(), active=self.active.copy())
 
     def next_step(self, run: ActiveRun) -> str:
         """The step whose result the run owes next."""
         return next(
-            step for step in run.steps if not self.record(run.lane, step, undo=run.undo).settled
+            step for step in run.steps if not self.record(run.lane, step, undo=run.undo).resolved
         )
 
     def touched(self, lane: int, step: str) -> bool:
@@ -131,7 +128,7 @@ class History:
 
 @dataclass
 class ReadPlan:
-    """`started.plan` as handlers read it: once, for all twins.  It is no state of its own."""
+    """`started.plan` as handlers read it: once, for all its forks.  It is no state of its own."""
 
     value: Any = field(default=None, compare=False)
 
@@ -140,29 +137,6 @@ def new_side_steps(plan: dict[str, Any]) -> frozenset[str]:
     """The names of a plan's steps that work on the new side of its lanes."""
     stages = [stage for stage in plan["stages"] if stage.get("side") == "new"]
     return frozenset(step["name"] for stage in stages for step in stage["steps"])
-
-
-def learn(lane: dict[str, Any], outputs: dict[str, Any], *, new: bool) -> None:
-    """Add to a lane what a step found out, on the side that it worked on."""
-    for name in LANE_FACTS:
-        if name not in outputs:
-            continue
-        if new and name not in SHARED_FACTS:
-            lane["new"] = {**(lane.get("new") or {}), name: outputs[name]}
-        else:
-            lane[name] = outputs[name]
-
-
-def side_of(lane: dict[str, Any], *, new: bool) -> dict[str, Any]:
-    """One side of a lane, in the wire form of contract.Lane, with what is known so far."""
-    if lane.get("new") is None:
-        return lane
-    own = ("volume_id", "attachment_id", "host", "disk")
-    current = {name: lane.get(name) for name in own}
-    other = {"volume_id": lane["volume_id"], "attachment_id": None, "host": None, "disk": None}
-    other.update(lane["new"])
-    mine, others = (other, current) if new else (current, other)
-    return {**lane, **mine, "new": None, "other": others}
 
 
 class Operation(Aggregate):
@@ -277,65 +251,68 @@ class Operation(Aggregate):
         super().__init__(id)
         self.started: Operation.OperationStarted | None = None
         self.plan = ReadPlan()
-        self.lanes: list[dict[str, Any]] = []
+        self.lanes: list[Lane] = []  # the plan's, with what steps have found out
         self.history = History()
         self.first_error: dict[str, Any] | None = None
+        self.left: list[dict[str, Any]] = []  # when it was parked last
         self.outcome: Outcome | None = None
-        self._subject: tuple[int | None, str | None] = (None, None)  # lane, host
-        self._step: str | None = None
+        self._last: Any = None  # the event that was applied last
         self._new_steps: frozenset[str] = frozenset()  # that work on the lanes' new side
-        self._run_hosts: list[str | None] = [None]  # by run number; there is no run 0
 
-    def twin(self) -> Self:
-        twin = super().twin()
-        twin.lanes = [lane.copy() for lane in self.lanes]
-        twin.history = self.history.twin()
-        return twin
+    def fork(self) -> Self:
+        fork = super().fork()
+        fork.history = self.history.fork()
+        return fork
 
     def about(self) -> About:
-        lane, host = self._subject
+        lane, host = getattr(self._last, "lane", None), getattr(self._last, "host", None)
         server_id = self.started.server_id if self.started else None
         if lane is None and len(self.lanes) == 1:
             lane = 0
-        facts = self.lanes[lane] if lane not in {None, SERVER} else {}
-        if lane is not None and self._step in self._new_steps:
-            facts = {**facts, **(facts.get("new") or {})}
+        if lane is None or lane == SERVER:
+            return About(server_id=server_id, host=host)
+        about, new = self.lanes[lane], getattr(self._last, "step", None) in self._new_steps
+        side = about.new if new and about.new is not None else about
         return About(
-            attachment_id=facts.get("attachment_id"),
-            volume_id=facts.get("volume_id") or None,
+            attachment_id=side.attachment_id or about.attachment_id,
+            volume_id=about.volume_of(new=new) or None,
             server_id=server_id,
             host=host,
         )
 
     def apply(self, event: Any) -> None:
-        self._subject = (getattr(event, "lane", None), getattr(event, "host", None))
-        self._step = getattr(event, "step", None)
+        self._last = event
         match event:
             case self.OperationStarted():
                 self.started = event
-                self.lanes = [dict(lane) for lane in event.plan["lanes"]]
+                self.lanes = [Lane.from_wire(lane) for lane in event.plan["lanes"]]
                 self._new_steps = new_side_steps(event.plan)
             case self.RunStarted():
                 self.history.runs = event.run
-                self._run_hosts.append(event.host)
-                names = ("run", "lane", "steps", "undo", "host", "epoch", "verb")
-                number, lane, steps, *rest = (getattr(event, name) for name in names)
-                self.history.active[lane] = ActiveRun(number, lane, tuple(steps), *rest)
+                self.history.active[event.lane] = ActiveRun(
+                    event.run,
+                    event.lane,
+                    tuple(event.steps),
+                    event.undo,
+                    event.host,
+                    event.epoch,
+                    verb=event.verb,
+                )
             case self.StepSucceeded():
                 self._succeeded(event)
-            case self.StepRetried():
-                self._not_done(event, status=StepStatus.RETRYING, retry_at=event.retry_at)
-            case self.StepFailed():
-                self._not_done(event, status=StepStatus.FAILED)
-                self.first_error = self.first_error or event.error
+            case self.StepRetried() | self.StepFailed():
+                self._not_done(event)
+            case self.Parked():
+                self.left = event.left
             case self.RetryRequested():
                 self._give_failed_steps_another_chance()
             case self.StepSkipped():
-                skipped = StepStatus.SKIPPED
-                self.history.note(event.lane, event.step, undo=event.undo, status=skipped)
+                self.history.note(
+                    event.lane, event.step, undo=event.undo, status=StepStatus.SKIPPED, error=None
+                )
                 self._give_failed_steps_another_chance()
             case self.UnwindRequested():
-                self.history.unwinding = True
+                self._unwind()
             case self.OperationFinished():
                 self.outcome = Outcome(event.outcome)
 
@@ -344,25 +321,42 @@ class Operation(Aggregate):
         passed = event.undo and bool(event.outputs.get("passed"))
         self.history.passed = self.history.passed or passed
         self.history.moot = self.history.moot or bool(event.outputs.get("moot"))
-        self._result(event, undo=event.undo and not passed, status=StepStatus.DONE)
+        self._result(
+            event, undo=event.undo and not passed, status=StepStatus.DONE, took_ms=event.took_ms
+        )
         if event.lane != SERVER:
-            learn(self.lanes[event.lane], event.outputs, new=event.step in self._new_steps)
+            lane = self.lanes[event.lane]
+            self.lanes[event.lane] = lane.learn(event.outputs, new=event.step in self._new_steps)
         if passed or event.step == self.history.active[event.lane].steps[-1]:
             del self.history.active[event.lane]
 
-    def _not_done(self, event: StepRetried | StepFailed, **news: Any) -> None:
-        run = self.history.active.pop(event.lane, None)
+    def _not_done(self, event: StepRetried | StepFailed) -> None:
+        status, retry_at = StepStatus.FAILED, None
+        if isinstance(event, self.StepRetried):
+            status, retry_at = StepStatus.RETRYING, event.retry_at
+        else:
+            self.first_error = self.first_error or event.error
+        run = self.history.active[event.lane]
         asked = self.history.record(event.lane, event.step, undo=event.undo).asked
-        if run is not None and run.host is not None and (asked is None or asked[0] != run.host):
+        if run.host is not None and (asked is None or asked[0] != run.host):
             asked = (run.host, run.epoch)
-        self._result(event, undo=event.undo, error=event.error, asked=asked, **news)
+        facts = {"error": event.error, "retry_at": retry_at, "asked": asked}
+        self._result(event, undo=event.undo, status=status, **facts)
+        del self.history.active[event.lane]
+
+    def _unwind(self) -> None:
+        self.history.unwinding = True
+        for lane, run in self.history.active.items():
+            self.history.active[lane] = run._replace(cancelled=not run.undo)
 
     def _result(
-        self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **news: Any
+        self, event: StepSucceeded | StepRetried | StepFailed, *, undo: bool, **facts: Any
     ) -> None:
+        """What is known of a step is its last result, and how many there were."""
         attempts = self.history.record(event.lane, event.step, undo=undo).attempts + 1
-        self.history.note(
-            event.lane, event.step, undo=undo, attempts=attempts, run=event.run, **news
+        host = self.history.active[event.lane].host
+        self.history.records[event.lane, event.step, undo] = StepRecord(
+            attempts=attempts, run=event.run, host=host, **facts
         )
 
     def _give_failed_steps_another_chance(self) -> None:
@@ -376,7 +370,7 @@ class Operation(Aggregate):
     def is_known(self, number: int, host: str | None, step: str) -> bool:
         """Whether this run's result for this step was recorded already (a repeated report)."""
         return any(
-            name == step and record.run == number and host in self._run_hosts[number : number + 1]
+            (name, record.run, record.host) == (step, number, host)
             for (_, name, _), record in self.history.records.items()
         )
 

@@ -9,7 +9,7 @@ accepted, whichever processes they reach (S2's bug [6], LP 1937375, LP 1762687).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aggregates import errors
 from aggregates.host import Host
@@ -27,7 +27,8 @@ from handlers.guards import (
     start,
 )
 from handlers.plan import Place
-from host_agent.shared.contract import GuestOrder, Lane
+from host_agent.shared.contract import GuestOrder
+from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import VolumeView
 
 #: nova-api lets volumes be attached and detached in these.  It does so in RESIZED, too;
@@ -141,7 +142,7 @@ def attach(
     )
     flow = "attach" if where.host else "attach_offloaded"
     hosts = {Place.HOST: where.name}
-    return start(flow, origin, instance, [lane.to_wire()], hosts, [volume])
+    return start(flow, origin, instance, [lane], hosts, [volume])
 
 
 def detach(
@@ -186,8 +187,8 @@ def swap(
     flow = _kind_of_swap(request, views[0])
     _check_pair(request, volumes, views)
     where.check()
-    new = {"volume_id": request.new_volume_id, "host": where.name}
-    lane = {**lane_of_mapping(mapping, volumes[0], where.name), "new": new}
+    new = LaneSide(volume_id=request.new_volume_id, host=where.name)
+    lane = replace(lane_of_mapping(mapping, volumes[0], where.name), new=new)
     order = GuestOrder(server_id=request.server_id)
     return start(flow, origin, instance, [lane], {Place.HOST: where.name}, volumes, order)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from aggregates import errors
 from aggregates.attachment import Attachment
@@ -29,8 +28,9 @@ from handlers.guards import (
     start,
 )
 from handlers.plan import Place
-from host_agent.shared.contract import GuestOrder, Lane
+from host_agent.shared.contract import GuestOrder
 from host_agent.shared.definition import resized
+from host_agent.shared.lane import Lane, LaneSide
 
 S = VmState
 #: After these a guest runs, whatever it did before (Nova's hard reboot starts it).
@@ -38,7 +38,7 @@ _STARTS = frozenset({"start", "unshelve", "reboot"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Act:
+class ActOnServer:
     """What is asked for: a flow, and what only some of them need.
 
     `running`: whether the guest shall run afterwards; None: as it does now.
@@ -65,7 +65,7 @@ _HERE = {Place.HOST: Need.ANSWERS}
 
 
 @dataclass(frozen=True)
-class Rule:
+class ActionRule:
     """What must be so; `action` is what Nova calls it in its messages."""
 
     action: str
@@ -81,41 +81,43 @@ def _states(*states: VmState) -> frozenset[VmState]:
     return frozenset(states)
 
 
-RULES: dict[str, Rule] = {
-    "live_migrate": Rule(
+RULES: dict[str, ActionRule] = {
+    "live_migrate": ActionRule(
         "os-migrateLive", _states(S.ACTIVE, S.PAUSED), moves=True, destination=True
     ),
-    "resize": Rule("resize", _states(S.ACTIVE, S.STOPPED), moves=True, destination=True),
-    "confirm_resize": Rule("confirmResize", _states(S.RESIZED), needs={Place.SOURCE: Need.EITHER}),
-    "revert_resize": Rule(
+    "resize": ActionRule("resize", _states(S.ACTIVE, S.STOPPED), moves=True, destination=True),
+    "confirm_resize": ActionRule(
+        "confirmResize", _states(S.RESIZED), needs={Place.SOURCE: Need.EITHER}
+    ),
+    "revert_resize": ActionRule(
         "revertResize",
         _states(S.RESIZED),
         needs={Place.SOURCE: Need.ANSWERS, Place.DESTINATION: Need.EITHER},
     ),
-    "evacuate": Rule(
+    "evacuate": ActionRule(
         "evacuate",
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
         needs={Place.SOURCE: Need.FENCED},
         moves=True,
         destination=True,
     ),
-    "shelve": Rule("shelve", _states(S.ACTIVE, S.PAUSED, S.STOPPED), moves=True),
-    "unshelve": Rule(
+    "shelve": ActionRule("shelve", _states(S.ACTIVE, S.PAUSED, S.STOPPED), moves=True),
+    "unshelve": ActionRule(
         "unshelve", _states(S.SHELVED_OFFLOADED), needs={}, root=True, destination=True
     ),
-    "start": Rule("start", _states(S.STOPPED), root=True, volumes=False),
-    "stop": Rule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), volumes=False),
-    "pause": Rule("pause", _states(S.ACTIVE), volumes=False),
-    "unpause": Rule("unpause", _states(S.PAUSED), volumes=False),
-    "reboot": Rule(
+    "start": ActionRule("start", _states(S.STOPPED), root=True, volumes=False),
+    "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), volumes=False),
+    "pause": ActionRule("pause", _states(S.ACTIVE), volumes=False),
+    "unpause": ActionRule("unpause", _states(S.PAUSED), volumes=False),
+    "reboot": ActionRule(
         "reboot",
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
         root=True,
         volumes=False,
     ),
-    "rebuild": Rule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
-    "refresh": Rule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
-    "convert": Rule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
+    "rebuild": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
+    "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
+    "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
 }
 
 
@@ -127,7 +129,7 @@ class Hosts:
     contact: Callable[[str], Contact]
 
 
-def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
+def act(request: ActOnServer, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
     rule, instance = RULES[request.flow], server.instance
     check_vm_state(instance, rule.action, _allowed(rule, instance))
@@ -144,7 +146,7 @@ def act(request: Act, origin: Origin, *, server: Server, hosts: Hosts) -> Operat
     return start(request.flow, origin, instance, lanes, places, volumes, order)
 
 
-def _allowed(rule: Rule, instance: Instance) -> frozenset[VmState]:
+def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
     """What may be done in ERROR may not be done to every server in ERROR: one that was never
     built can only be deleted, one that was resized has to be settled first.
     """
@@ -195,7 +197,9 @@ def delete(
     return operation
 
 
-def _places(request: Act, rule: Rule, instance: Instance, hosts: Hosts) -> dict[Place, str | None]:
+def _places(
+    request: ActOnServer, rule: ActionRule, instance: Instance, hosts: Hosts
+) -> dict[Place, str | None]:
     """Where the flow runs, every host of it fit for it."""
     here = instance.host
     places: dict[Place, str | None] = {Place.HOST: here, Place.SOURCE: here}
@@ -218,7 +222,7 @@ def _check_need(need: Need, instance: Instance, host: Host, contact: Contact) ->
         raise errors.FenceTooOldError(host=host.name, server_id=str(instance.id))
 
 
-def _destination(request: Act, instance: Instance, hosts: Hosts) -> str:
+def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
     name = request.destination
     assert name is not None, "the caller chooses a host if the user does not"
     host = hosts.get(name)
@@ -240,7 +244,7 @@ def _destination(request: Act, instance: Instance, hosts: Hosts) -> str:
 
 
 def _order(
-    request: Act, instance: Instance, places: dict[Place, str | None], hosts: Hosts
+    request: ActOnServer, instance: Instance, places: dict[Place, str | None], hosts: Hosts
 ) -> GuestOrder:
     """What the hosts are told of the guest as a whole."""
     definition = instance.definition
@@ -267,11 +271,11 @@ def _order(
 
 # --- lanes -----------------------------------------------------------------------------
 
-Lanes = list[dict[str, Any]]
+Lanes = list[Lane]
 Places = dict[Place, str | None]
 
 
-def _lane(server: Server, mapping: BlockDeviceMapping, host: str | None) -> dict[str, Any]:
+def _lane(server: Server, mapping: BlockDeviceMapping, host: str | None) -> Lane:
     assert mapping.volume_id is not None, "only mappings with a volume are lanes"
     return lane_of_mapping(mapping, server.volumes[mapping.volume_id], host)
 
@@ -282,8 +286,8 @@ def _one_sided(server: Server, places: Places) -> Lanes:
 
 def _moving(server: Server, places: Places) -> Lanes:
     """Each volume gets an attachment of the destination's own, or a bare reservation."""
-    new = {"host": places.get(Place.DESTINATION)}
-    return [{**lane, "new": new} for lane in _one_sided(server, places)]
+    new = LaneSide(host=places.get(Place.DESTINATION))
+    return [replace(lane, new=new) for lane in _one_sided(server, places)]
 
 
 def _confirming(server: Server, places: Places) -> Lanes:
@@ -291,8 +295,8 @@ def _confirming(server: Server, places: Places) -> Lanes:
     lanes = []
     for mapping in server.attached:
         lane = _lane(server, mapping, places[Place.SOURCE])
-        new = {"attachment_id": mapping.attachment_id, "host": places[Place.DESTINATION]}
-        lanes.append({**lane, "attachment_id": mapping.kept, "new": new})
+        new = LaneSide(attachment_id=mapping.attachment_id, host=places[Place.DESTINATION])
+        lanes.append(replace(lane, attachment_id=mapping.kept, new=new))
     return lanes
 
 
@@ -301,46 +305,45 @@ def _reverting(server: Server, places: Places) -> Lanes:
     lanes = []
     for mapping in server.attached:
         lane = _lane(server, mapping, places[Place.DESTINATION])
-        new = {"attachment_id": mapping.kept, "host": places[Place.SOURCE]}
-        lanes.append({**lane, "new": new})
+        new = LaneSide(attachment_id=mapping.kept, host=places[Place.SOURCE])
+        lanes.append(replace(lane, new=new))
     return lanes
 
 
 def _converting(server: Server, places: Places) -> Lanes:
-    old = [lane for lane in _one_sided(server, places) if lane["legacy"]]
+    old = [lane for lane in _one_sided(server, places) if lane.legacy]
     if not old:
         raise errors.NotLegacyError(server_id=str(server.instance.id))
-    return [{**lane, "new": {"host": places[Place.HOST]}} for lane in old]
+    return [replace(lane, new=LaneSide(host=places[Place.HOST])) for lane in old]
 
 
 def _lane_of_attachment(
     attachment: Attachment, mapping: BlockDeviceMapping | None, host: str | None, no_mapping: str
-) -> dict[str, Any]:
+) -> Lane:
     """An attachment of a server that is deleted, with the mapping it belongs to, if any."""
-    return {
-        "server_id": attachment.server_id,
-        "volume_id": attachment.volume_id,
-        "bdm_id": str(mapping.id) if mapping else no_mapping,
-        "attachment_id": str(attachment.id),
-        "device_name": mapping.device_name if mapping else None,
-        "multiattach": mapping.multiattach if mapping else False,
-        "tag": None,
-        "boot_index": mapping.boot_index if mapping else None,
-        "delete_on_termination": mapping.delete_on_termination if mapping else False,
-        "serial": mapping.serial if mapping else None,
-        "host": host,
-        "legacy": attachment.legacy,
-    }
+    assert attachment.server_id is not None, "a recorded attachment has a server"
+    assert attachment.volume_id is not None, "and a volume"
+    return Lane(
+        server_id=attachment.server_id,
+        volume_id=attachment.volume_id,
+        bdm_id=str(mapping.id) if mapping else no_mapping,
+        attachment_id=str(attachment.id),
+        device_name=mapping.device_name if mapping else None,
+        multiattach=mapping.multiattach if mapping else False,
+        boot_index=mapping.boot_index if mapping else None,
+        delete_on_termination=mapping.delete_on_termination if mapping else False,
+        serial=mapping.serial if mapping else None,
+        host=host,
+        legacy=attachment.legacy,
+    )
 
 
-def _lane_of_unlearnt(
-    lane: Lane, mapping: BlockDeviceMapping | None, no_mapping: str
-) -> dict[str, Any]:
+def _lane_of_unlearnt(lane: Lane, mapping: BlockDeviceMapping | None, no_mapping: str) -> Lane:
     """An attachment that may be there, to be looked for.  If it is the last one to go, a volume
     that goes with its server goes then.
     """
     together = mapping.delete_on_termination if mapping else False
-    return replace(lane, bdm_id=no_mapping, host=None, delete_on_termination=together).to_wire()
+    return replace(lane, bdm_id=no_mapping, host=None, delete_on_termination=together)
 
 
 LANES: dict[str, Callable[[Server, Places], Lanes]] = {

@@ -14,8 +14,9 @@ from aggregates.volume import Volume
 from handlers.accept import device_target
 from handlers.guards import MOVES_VERSION, NEW_FLOW_VERSION, Contact, Origin, check_contact, start
 from handlers.plan import Place
-from host_agent.shared.contract import GuestOrder, Lane
+from host_agent.shared.contract import GuestOrder
 from host_agent.shared.definition import Machine, render
+from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import VolumeView
 
 
@@ -83,13 +84,13 @@ def build(
         known = volumes.get(disk.volume_id or "")
         if known is not None:
             _check(disk, *known, server_id=server_id, host=host, legacy=legacy)
-        lanes.append(_lane(disk, number, origin, instance, known, legacy=legacy))
+        lanes.append(_lane(disk, number, origin, instance, known, host=host.name, legacy=legacy))
     order = GuestOrder(server_id=server_id, definition=definition, running=True)
     return start(
         "boot",
         origin,
         instance,
-        [{**lane.to_wire(), "new": {"host": host.name}} for lane in lanes],
+        lanes,
         {Place.HOST: host.name},
         [volume for volume, _ in volumes.values()],
         order,
@@ -103,6 +104,7 @@ def _lane(
     instance: Instance,
     known: tuple[Volume, VolumeView] | None,
     *,
+    host: str,
     legacy: bool,
 ) -> Lane:
     bdm_id = str(uuid5(origin.bdm_id, str(number)))
@@ -123,6 +125,7 @@ def _lane(
         delete_on_termination=disk.delete_on_termination,
         create=disk.create,
         legacy=legacy,
+        new=LaneSide(host=host),
     )
 
 

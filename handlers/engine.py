@@ -11,11 +11,14 @@ else can go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from aggregates.operation import ActiveRun, History, Outcome, StepStatus
 from handlers.plan import Place, Plan, Stage
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,10 @@ Decision = Start | Work | Wait | Park | Finish
 def decide(plan: Plan, history: History, now: float) -> Decision:
     """The next thing to do, from the plan and what is known; asks nothing else."""
     undo = unwinds(plan, history)
-    settling = undo and any(not run.undo for run in history.active.values())
-    if settling:
+    still_forward = undo and any(not run.undo for run in history.active.values())
+    if still_forward:
         return _work_or_wait(list(history.active.values()), None)
-    for lanes, stages in reversed(plan.segments) if undo else plan.segments:
+    for lanes, stages in _ordered(plan.segments, undo=undo):
         decision = _segment(lanes, stages, history, now, undo=undo)
         if decision is not None:
             return decision
@@ -103,9 +106,21 @@ def unwinds(plan: Plan, history: History) -> bool:
 def pivot_passed(plan: Plan, history: History) -> bool:
     """Whether there is only forward: the pivot step is done (or vouched for)."""
     return plan.pivot is not None and any(
-        step == plan.pivot and not undo and record.settled
+        step == plan.pivot and not undo and record.resolved
         for (_, step, undo), record in history.records.items()
     )
+
+
+def left(plan: Plan, history: History) -> list[Left]:
+    """The steps that are not done, or not undone, in the order they would be."""
+    undo = unwinds(plan, history)
+    return [
+        Left(lane, step, undo)
+        for lanes, stages in _ordered(plan.segments, undo=undo)
+        for lane in lanes
+        for stage in _ordered(stages, undo=undo)
+        for step in _todo(stage, history, lane, undo=undo)
+    ]
 
 
 def _segment(
@@ -128,7 +143,7 @@ def _segment(
         record = history.record(lane, todo[0], undo=undo)
         if record.status is StepStatus.FAILED:
             failed.extend(Left(lane, step, undo) for step in todo)
-        elif record.status is StepStatus.RETRYING and record.retry_at > now:
+        elif record.retry_at is not None and record.retry_at > now:
             retry_at.append(record.retry_at)
         else:
             start.append(Run(lane, todo, undo, place))
@@ -143,7 +158,7 @@ def _next(
     stages: tuple[Stage, ...], history: History, lane: int, *, undo: bool
 ) -> tuple[Place, tuple[str, ...]]:
     """The next stage of a lane that has something left to do, or undo: where, and what."""
-    for stage in reversed(stages) if undo else stages:
+    for stage in _ordered(stages, undo=undo):
         todo = tuple(_todo(stage, history, lane, undo=undo))
         if todo:
             return stage.place, todo
@@ -152,11 +167,15 @@ def _next(
 
 def _todo(stage: Stage, history: History, lane: int, *, undo: bool) -> Iterator[str]:
     """The steps of a stage that this lane still has to do, or undo, in order."""
-    for step in reversed(stage.steps) if undo else stage.steps:
-        if history.record(lane, step.name, undo=undo).settled:
+    for step in _ordered(stage.steps, undo=undo):
+        if history.record(lane, step.name, undo=undo).resolved:
             continue
         if not undo or (step.undo is not None and history.touched(lane, step.name)):
             yield step.name
+
+
+def _ordered(items: Sequence[T], *, undo: bool) -> Iterable[T]:
+    return reversed(items) if undo else items
 
 
 def _work_or_wait(active: list[ActiveRun], until: float | None) -> Work | Wait:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from aggregates import errors
-from aggregates.base import Context
+from aggregates.base import EventContext
 from aggregates.host import Host
 from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
@@ -20,7 +19,8 @@ from aggregates.volume import Volume
 from handlers.flows import FLOWS
 from handlers.plan import Place
 from handlers.progress import volumes_of
-from host_agent.shared.contract import GuestOrder, Lane
+from host_agent.shared.contract import GuestOrder
+from host_agent.shared.lane import Lane
 
 #: What an agent must be to know attachments (S1's new flow); below it knows Cinder's old calls.
 NEW_FLOW_VERSION = 1
@@ -34,7 +34,7 @@ class Origin:
 
     operation_id: UUID
     bdm_id: UUID
-    context: Context
+    context: EventContext
     fingerprint: str | None = None
 
 
@@ -73,13 +73,11 @@ def check_contact(host: Host, contact: Contact) -> None:
         raise errors.HostUnavailableError(host=host.name, since=contact.since)
 
 
-def lane_of_mapping(
-    mapping: BlockDeviceMapping, volume: Volume, host: str | None
-) -> dict[str, Any]:
+def lane_of_mapping(mapping: BlockDeviceMapping, volume: Volume, host: str | None) -> Lane:
     """A mapping as a lane of a plan; `host` holds its attachment."""
     assert mapping.server_id is not None, "a live mapping has a server"
     assert mapping.volume_id is not None, "only a mapping with a volume is a lane"
-    lane = Lane(
+    return Lane(
         server_id=mapping.server_id,
         volume_id=mapping.volume_id,
         bdm_id=str(mapping.id),
@@ -94,14 +92,13 @@ def lane_of_mapping(
         legacy=mapping.legacy,
         known=volume.held_by(mapping.server_id),
     )
-    return lane.to_wire()
 
 
 def start(
     flow: str,
     origin: Origin,
     instance: Instance,
-    lanes: Sequence[dict[str, Any]],
+    lanes: Sequence[Lane],
     hosts: dict[Place, str | None],
     volumes: Iterable[Volume] = (),
     order: GuestOrder | None = None,

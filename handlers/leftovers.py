@@ -1,4 +1,4 @@
-"""What a host that was fenced still shows though it is not its any more (D7).
+"""What a host that was fenced still shows though it is not its any more (decision 0027).
 
 It is told server by server.  Of a server that a flow is just moving it is not decided yet
 whose it is: nothing of it is called a leftover, and the host stays suspect until it is.
@@ -24,7 +24,7 @@ def take(host: Host, said: Registration, book: Book) -> bool:
     shown = {guest.server_id for guest in said.guests}
     servers = shown | {a.server_id for a in attachments if a.server_id is not None}
     open_ = {id_ for id_ in servers if _undecided(host.name, id_, id_ in shown, book)}
-    host.showed(
+    host.report_leftovers(
         [
             s.server_id
             for s in said.guests

@@ -18,7 +18,8 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
 from handlers.plan import AnyVerb, LedgerVerb, Place
-from host_agent.shared.contract import GuestOrder, Lane, Verb
+from host_agent.shared.contract import GuestOrder, Verb
+from host_agent.shared.lane import Lane
 
 A = TypeVar("A", bound=Aggregate)
 Outputs = dict[str, Any]

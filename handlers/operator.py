@@ -11,11 +11,12 @@ from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.engine import Left, pivot_passed, unwinds
+from handlers import engine
+from handlers.engine import Left, pivot_passed
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from handlers.progress import arrival, finish, lane_of, plan_of, skip
-from host_agent.shared.contract import Lane
+from host_agent.shared.lane import Lane
 
 #: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.
 _DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})
@@ -84,11 +85,10 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
 def _strays(operation: Operation, book: Book) -> list[Attachment]:
     """Attachments of the operation that are there, and that no mapping has."""
     strays = []
-    for facts in operation.lanes:
-        mapping = book.get(BlockDeviceMapping, facts["bdm_id"])
-        ids = {facts.get("attachment_id"), (facts.get("new") or {}).get("attachment_id")}
-        for attachment_id in ids - {None, mapping.attachment_id, mapping.kept}:
-            attachment = book.get(Attachment, str(attachment_id))
+    for lane in operation.lanes:
+        mapping = book.get(BlockDeviceMapping, lane.bdm_id)
+        for attachment_id in lane.attachment_ids - {mapping.attachment_id, mapping.kept}:
+            attachment = book.get(Attachment, attachment_id)
             if attachment.version and attachment.state is not AttachmentState.DELETED:
                 strays.append(attachment)
     return strays
@@ -96,17 +96,7 @@ def _strays(operation: Operation, book: Book) -> list[Attachment]:
 
 def left(operation: Operation) -> list[Left]:
     """The steps a parked operation has not done, in the order they would be done."""
-    plan, history = plan_of(operation), operation.history
-    undo = unwinds(plan, history)
-    return [
-        Left(lane, step.name, undo)
-        for lanes, stages in (reversed(plan.segments) if undo else plan.segments)
-        for lane in lanes
-        for stage in (reversed(stages) if undo else stages)
-        for step in (reversed(stage.steps) if undo else stage.steps)
-        if not history.record(lane, step.name, undo=undo).settled
-        and (not undo or (step.undo is not None and history.touched(lane, step.name)))
-    ]
+    return engine.left(plan_of(operation), operation.history)
 
 
 def unlearnt(operation: Operation) -> list[Lane]:

@@ -20,11 +20,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Self
 
-from aggregates.operation import SERVER, side_of
-from host_agent.shared.contract import GuestOrder, Lane, Verb
+from aggregates.operation import SERVER
+from host_agent.shared.contract import GuestOrder, Verb
+from host_agent.shared.lane import Lane
 
 #: A deletion may have three of each volume: one for each host of a resize, and one that a
 #: parked operation may have left.
@@ -135,6 +137,38 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Table:
+    """The stages of a flow and its pivot, and what follows from these two alone: all plans of
+    a flow share it.  Refuses to exist if it breaks the rules of plans.
+    """
+
+    stages: tuple[Stage, ...]
+    pivot: str | None
+    steps: dict[str, Step] = field(init=False, repr=False, compare=False)  # by name, in order
+    stage_of: dict[str, Stage] = field(init=False, repr=False, compare=False)
+    after_pivot: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        stage_of = {step.name: stage for stage in self.stages for step in stage.steps}
+        steps = {step.name: step for stage in self.stages for step in stage.steps}
+        count = sum(len(stage.steps) for stage in self.stages)
+        names = list(steps)
+        _rule(0 < count <= STEPS_MAX, f"one to {STEPS_MAX} steps")
+        _rule(len(names) == count, "step names are unique")
+        _rule(self.pivot is None or self.pivot in names, "the pivot is a step of the plan")
+        after = names[names.index(self.pivot) + 1 :] if self.pivot is not None else []
+        for name, step in steps.items():
+            verbs = LedgerVerb if stage_of[name].place is Place.LEDGER else Verb
+            fits = isinstance(step.do, verbs) and isinstance(step.undo, verbs | None)
+            _rule(fits, f"step {name} uses verbs of place {stage_of[name].place}")
+            undoable = name not in after or step.undo is None
+            _rule(undoable, f"step {name} after the pivot has no undo")
+        found = {"steps": steps, "stage_of": stage_of, "after_pivot": frozenset(after)}
+        for attribute, value in found.items():
+            object.__setattr__(self, attribute, value)
+
+
+@dataclass(frozen=True)
 class Flow:
     """A table of the product: `handlers/flows/` holds one per row of the design.
 
@@ -153,17 +187,14 @@ class Flow:
 
     def expand(
         self,
-        lanes: tuple[dict[str, Any], ...],
+        lanes: tuple[Lane, ...],
         hosts: dict[Place, str | None],
         guest: GuestOrder | None = None,
     ) -> Plan:
-        """The plan for these volumes on these hosts; a lane is a contract.Lane's wire form
-        and, under "new", what its other side differs in.
-        """
+        """The plan for these volumes on these hosts."""
         return Plan(
             flow=self.name,
-            stages=self.stages,
-            pivot=self.pivot,
+            table=Table(self.stages, self.pivot),
             patient=self.patient,
             trusts=self.trusts,
             lanes=lanes,
@@ -177,47 +208,38 @@ class Plan:
     """A flow made concrete; refuses to exist if it breaks its own rules."""
 
     flow: str
-    stages: tuple[Stage, ...]
-    pivot: str | None
-    lanes: tuple[dict[str, Any], ...]
+    table: Table
+    lanes: tuple[Lane, ...]
     hosts: dict[Place, str | None]
     guest: GuestOrder | None = None
     patient: bool = False
     trusts: Place | None = None
-    _places: dict[str, Stage] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        names = [step.name for step in self.steps]
-        places = {step.name: stage for stage in self.stages for step in stage.steps}
-        object.__setattr__(self, "_places", places)
         _rule(len(self.lanes) <= LANES_MAX, f"at most {LANES_MAX} lanes")
-        _rule(0 < len(names) <= STEPS_MAX, f"one to {STEPS_MAX} steps")
-        _rule(len(set(names)) == len(names), "step names are unique")
-        _rule(self.pivot is None or self.pivot in names, "the pivot is a step of the plan")
         _rule(self.pivot is None or self._turns_all(self.pivot), "a pivot is once, or of one lane")
         for stage in self.stages:
-            self._check_stage(stage)
+            here = stage.place is Place.LEDGER or stage.place is Place.HOLDER
+            known = here or stage.place in self.hosts
+            _rule(known, f"a host, or None, is given for place {stage.place}")
+            _rule(not stage.once or self.guest is not None, "a stage for all has a guest's order")
 
     def _turns_all(self, step: str) -> bool:
         return self.stage_of(step).once or len(self.lanes) == 1
 
-    def _check_stage(self, stage: Stage) -> None:
-        ours = stage.place is Place.LEDGER
-        known = ours or stage.place is Place.HOLDER or stage.place in self.hosts
-        _rule(known, f"a host, or None, is given for place {stage.place}")
-        _rule(not stage.once or self.guest is not None, "a stage for all has a guest's order")
-        verbs = LedgerVerb if ours else Verb
-        for step in stage.steps:
-            fits = isinstance(step.do, verbs) and isinstance(step.undo, verbs | None)
-            _rule(fits, f"step {step.name} uses verbs of place {stage.place}")
-            undoable = not self.after_pivot(step.name) or step.undo is None
-            _rule(undoable, f"step {step.name} after the pivot has no undo")
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.table.stages
+
+    @property
+    def pivot(self) -> str | None:
+        return self.table.pivot
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        return tuple(step for stage in self.stages for step in stage.steps)
+        return tuple(self.table.steps.values())
 
-    @property
+    @cached_property
     def segments(self) -> list[tuple[tuple[int, ...], tuple[Stage, ...]]]:
         """Stages that lanes go through by themselves, with these lanes' numbers."""
         each = tuple(range(len(self.lanes)))
@@ -227,10 +249,10 @@ class Plan:
         ]
 
     def stage_of(self, step: str) -> Stage:
-        return self._places[step]
+        return self.table.stage_of[step]
 
     def step(self, name: str) -> Step:
-        return next(step for step in self.stage_of(name).steps if step.name == name)
+        return self.table.steps[name]
 
     def verb(self, name: str, *, undo: bool, host: str | None) -> AnyVerb:
         """What a step does in this direction, on this host (None: in the ledger)."""
@@ -256,14 +278,12 @@ class Plan:
     def host_of(self, lane: int, place: Place) -> str | None:
         """The host that a lane's stage runs on; None: the ledger, or no host at all."""
         if place is Place.HOLDER:
-            holder: str | None = self.lanes[lane].get("host")
-            return holder
+            return self.lanes[lane].host
         return self.hosts.get(place)
 
     def after_pivot(self, name: str) -> bool:
         """Whether failing there can no longer unwind the plan."""
-        names = [step.name for step in self.steps]
-        return self.pivot is not None and names.index(name) > names.index(self.pivot)
+        return name in self.table.after_pivot
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -272,7 +292,7 @@ class Plan:
             "patient": self.patient,
             "trusts": self.trusts,
             "hosts": {place.value: host for place, host in self.hosts.items()},
-            "lanes": list(self.lanes),
+            "lanes": [lane.to_wire() for lane in self.lanes],
             "guest": self.guest and self.guest.to_wire(),
             "stages": [
                 {
@@ -294,19 +314,29 @@ class Plan:
         guest = data.get("guest")
         return cls(
             flow=data["flow"],
-            pivot=data["pivot"],
+            table=_table(data),
             patient=data.get("patient", False),
             trusts=Place(data["trusts"]) if data.get("trusts") else None,
             hosts={Place(place): host for place, host in data["hosts"].items()},
-            lanes=tuple(data["lanes"]),
+            lanes=tuple(Lane.from_wire(lane) for lane in data["lanes"]),
             guest=GuestOrder.from_wire(guest) if guest else None,
-            stages=tuple(_stage(stage) for stage in data["stages"]),
         )
 
 
-def lane_on(facts: dict[str, Any], side: Side) -> Lane:
-    """One side of a lane, from its facts as far as they are known; `other` is the other."""
-    return Lane.from_wire(side_of(facts, new=side is Side.NEW))
+#: By flow: the stages and the pivot of the plan that was read last, and their table.
+_LAST_READ: dict[str, tuple[Any, str | None, Table]] = {}
+
+
+def _table(plan: dict[str, Any]) -> Table:
+    """The table of a stored plan: mostly that of the flow's plan before it, for to compare
+    costs a tenth of making it.
+    """
+    stages, pivot = plan["stages"], plan["pivot"]
+    last_stages, last_pivot, table = _LAST_READ.get(plan["flow"], (None, None, None))
+    if table is None or stages != last_stages or pivot != last_pivot:
+        table = Table(tuple(_stage(stage) for stage in stages), pivot)
+        _LAST_READ[plan["flow"]] = stages, pivot, table
+    return table
 
 
 def _stage(data: dict[str, Any]) -> Stage:

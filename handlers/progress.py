@@ -1,19 +1,17 @@
 """What results mean: from step outcomes to domain events, in one transaction each.
 
-`settle`, `succeeded`, `failed`, `park` and `finish` change the operation and
+`advance`, `succeeded`, `failed`, `park` and `finish` change the operation and
 everything the change concerns; the caller saves all of it at once.  So the log
 never says that a step succeeded without saying what that made true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from aggregates import errors
-from aggregates.attachment import Attachment
-from aggregates.base import Aggregate
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -32,9 +30,10 @@ from handlers.engine import (
     pivot_passed,
 )
 from handlers.meaning import Book, Done, Outputs, apply_meaning
-from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, lane_on
+from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, Side
 from handlers.retries import retry_delay_s
-from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, StepError, Verb
+from host_agent.shared.contract import ErrorKind, GuestOrder, StepError, Verb
+from host_agent.shared.lane import Lane
 
 #: What the ledger does outside of itself; all its other verbs only record what is true.
 EFFECTS = frozenset(
@@ -62,23 +61,8 @@ def plan_of(operation: Operation) -> Plan:
 
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:
     """The lane as this step sees it, with what steps have found out so far."""
-    return lane_on(operation.lanes[lane], plan_of(operation).stage_of(step).side)
-
-
-def concerned(operation: Operation, run: int) -> Iterator[tuple[type[Aggregate], str]]:
-    """What the next result of an active run will be about, and the operation's end after it."""
-    active = operation.history.active.values()
-    lane = next((each.lane for each in active if each.number == run), None)
-    if operation.started is None or lane is None:
-        return
-    yield Instance, operation.started.server_id
-    for host in filter(None, plan_of(operation).hosts.values()):
-        yield Host, str(host_uuid(host))
-    for facts in operation.lanes if lane == SERVER else [operation.lanes[lane]]:
-        yield BlockDeviceMapping, facts["bdm_id"]
-        for side in (facts, facts.get("new") or {}):
-            known = ((Volume, side.get("volume_id")), (Attachment, side.get("attachment_id")))
-            yield from ((kind, id_) for kind, id_ in known if id_)
+    new = plan_of(operation).stage_of(step).side is Side.NEW
+    return operation.lanes[lane].side(new=new)
 
 
 def arrival(operation: Operation) -> str | None:
@@ -87,7 +71,7 @@ def arrival(operation: Operation) -> str | None:
     step = next((step.name for step in plan.steps if step.do is Verb.GUEST_MIGRATE), None)
     if step is None or not history.touched(SERVER, step):
         return None
-    known = any(history.record(SERVER, step, undo=undo).settled for undo in (False, True))
+    known = any(history.record(SERVER, step, undo=undo).resolved for undo in (False, True))
     return None if known else plan.hosts[Place.DESTINATION]
 
 
@@ -95,8 +79,8 @@ def order_of(operation: Operation, step: str) -> GuestOrder:
     """What a step for the whole server is to do, and with which lanes."""
     plan = plan_of(operation)
     assert plan.guest is not None, "a plan with such a step has an order"
-    side = plan.stage_of(step).side
-    return replace(plan.guest, lanes=tuple(lane_on(lane, side) for lane in operation.lanes))
+    new = plan.stage_of(step).side is Side.NEW
+    return replace(plan.guest, lanes=tuple(lane.side(new=new) for lane in operation.lanes))
 
 
 def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
@@ -107,7 +91,7 @@ def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
     return plan_of(operation).verb(step, undo=run.undo, host=run.host)
 
 
-def settle(operation: Operation, book: Book, now: float) -> Work | Wait:
+def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
     """Take every decision that has no effect outside the ledger; return the first that has.
 
     Called in the same transaction as whatever made the decisions possible, so an
@@ -149,7 +133,7 @@ def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
-    """Record the intent of these runs, where they can be done (D7)."""
+    """Record the intent of these runs, where they can be done (decision 0027)."""
     for run in runs:
         host, error = _given_to(operation, run, book)
         own = plan_of(operation).host_of(run.lane, run.place)
@@ -362,21 +346,17 @@ def finish(
     instance = book.get(Instance, operation.started.server_id)
     for volume_id in sorted(volumes_of(operation)):
         book.get(Volume, volume_id).release(str(operation.id))
-    for facts in operation.lanes:
-        mapping = book.get(BlockDeviceMapping, facts["bdm_id"])
+    for lane in operation.lanes:
+        mapping = book.get(BlockDeviceMapping, lane.bdm_id)
         # A device name is given before the mapping exists; without one it is free again.
         if not mapping.live:
-            instance.release_device(facts["bdm_id"])
+            instance.release_device(lane.bdm_id)
         else:  # a root's place is kept, with or without a volume
-            instance.set_device_volume(facts["bdm_id"], mapping.volume_id)
+            instance.set_device_volume(lane.bdm_id, mapping.volume_id)
     instance.release(str(operation.id))
 
 
 def volumes_of(operation: Operation) -> set[str]:
     """Every volume that the operation works on, or has worked on."""
-    sides = [
-        side
-        for lane in [*plan_of(operation).lanes, *operation.lanes]
-        for side in (lane, lane.get("new") or {})
-    ]
-    return {side["volume_id"] for side in sides if side.get("volume_id")}
+    lanes = [*plan_of(operation).lanes, *operation.lanes]
+    return set().union(*(lane.volume_ids for lane in lanes))

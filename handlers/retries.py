@@ -13,16 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from handlers.plan import LedgerVerb
+from host_agent.shared.backoff import wait_s
 from host_agent.shared.contract import Verb
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`attempts` in all; waits grow by `factor` from `first_s` up to `max_s`."""
+    """`attempts` in all; waits double from `first_s` up to `max_s`."""
 
     attempts: int = 6
     first_s: float = 1.0
-    factor: float = 2.0
     max_s: float = 60.0
 
 
@@ -47,5 +47,4 @@ def retry_delay_s(verb: str, attempts: int, patient: bool = False) -> float | No
     policy = BY_VERB.get(verb, DEFAULT)
     if attempts >= policy.attempts and not patient:
         return None
-    exponent = min(attempts - 1, policy.attempts)  # beyond it is `max_s`, and no overflow
-    return min(policy.first_s * policy.factor**exponent, policy.max_s)
+    return wait_s(attempts, policy.first_s, policy.max_s)

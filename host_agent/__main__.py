@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import signal
 import sys
 import threading
@@ -14,31 +13,36 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from host_agent import config, log
-from host_agent.config import ConfigError, Settings
-from host_agent.executor import Executor, Hooks, StopClock, World
+import structlog
+
+from host_agent import config
+from host_agent.clock import StopClock
+from host_agent.config import Settings
+from host_agent.executor import Executor, Hooks, Ports
 from host_agent.leftovers import Leftovers
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import AgentRunningError, Locks
+from host_agent.shared import logs
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import SERVICE_VERSION, Registration
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.ports import Brick, PortError
+from host_agent.shared.settings import ConfigError
 from host_agent.storage.records import FileRecords
 
 EXIT_CONFIG = 2
 EXIT_RUNNING = 3
 
-_LOG = logging.getLogger("host_agent")
+_LOG = structlog.get_logger("host_agent")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         settings = config.load(arguments.config, flags=_flags(arguments))
-        log.set_up(settings.agent.log_level, settings.agent.log_format)
+        logs.set_up(settings.agent.log_level, settings.agent.log_format)
         locks = Locks(Path(settings.agent.lock_path))
         with locks.agent():
             return _serve(settings, locks, _host(settings, arguments))
@@ -107,9 +111,9 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         raise ConfigError("--faults needs --simulated")
     if arguments.simulated:
         from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
-        from host_agent.simulated.host_state import SCHEME, Store
+        from host_agent.simulated.host_state import SCHEME, HostState
 
-        store = Store(arguments.simulated)
+        store = HostState(arguments.simulated)
         counts = arguments.simulated.with_name(arguments.simulated.name + ".faults")
         faults = Faults.load(arguments.faults, counts) if arguments.faults else Faults()
         host = settings.agent.host
@@ -117,8 +121,14 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         here = {"uri": f"{SCHEME}{arguments.simulated.absolute()}", "address": "127.0.0.1"}
         guests = SimulatedGuests(store, faults, host)
         return _Host(brick, guests, ["simulated"], settings.migration() or here)
-    from host_agent.libvirt.driver import Libvirt
-    from host_agent.storage.brick import OsBrick
+    try:
+        from host_agent.libvirt.driver import Libvirt
+        from host_agent.storage.brick import OsBrick
+    except ImportError as error:
+        raise ConfigError(
+            f"{error}: a real host needs the extra 'agent' "
+            "(pip install 'attachment-ledger[agent]'); or try --simulated"
+        ) from error
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
     virt_type = settings.libvirt.virt_type
@@ -139,7 +149,7 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         )
 
     link = Link(settings.link(), describe)
-    world = World(
+    ports = Ports(
         cinder=CinderClient(settings.cinder),
         old_cinder=OldCinderClient(settings.cinder),
         brick=host.brick,
@@ -157,8 +167,8 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         dropped=link.resync,
     )
     ending = threading.Event()
-    leftovers = Leftovers(world, locks, StopClock(ending))
-    executor = Executor(world, locks, hooks, limits=settings.limits(), waits=settings.waits())
+    leftovers = Leftovers(ports, locks, StopClock(ending))
+    executor = Executor(ports, locks, hooks, limits=settings.limits(), waits=settings.waits())
     host.guests.subscribe(link.wake)
     stop: SimpleQueue[None] = SimpleQueue()  # handlers of signals may put into it
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,35 +1,27 @@
-"""The agent's settings: a TOML file, over it the environment, over that the command line.
-
-One frozen object.  A wrong value names where it stands, the key, and what is expected.
-Every key is also an environment variable: `ATTACHMENT_LEDGER_AGENT_<SECTION>_<KEY>`,
-for example `ATTACHMENT_LEDGER_AGENT_LEDGER_TOKEN`.
-"""
+"""The agent's settings (host_agent/shared/settings.py says how they are given)."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import socket
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar
 
 from host_agent.executor import Limits
 from host_agent.libvirt.guests import Patience
 from host_agent.line.client import LinkSettings
-from host_agent.shared.cinder.client import CinderSettings
+from host_agent.shared import settings
+from host_agent.shared.cinder.settings import CinderSettings
+from host_agent.shared.settings import ConfigError, Positive, Seconds, Source
 from host_agent.storage.keys import Barbican, KeyManagers
 from host_agent.verbs.context import Waits
 
-ENV_PREFIX = "ATTACHMENT_LEDGER_AGENT_"
+SOURCE = Source("ATTACHMENT_LEDGER_AGENT_", Path("/etc/attachment-ledger/agent.toml"))
 
 S = TypeVar("S")
-
-
-class ConfigError(ValueError):
-    """A setting is missing or wrong; says where, which key, and what is expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +30,11 @@ class AgentSection:
 
     host: str = field(default_factory=socket.gethostname)
     lock_path: str = "/var/lib/attachment-ledger/locks"
-    workers: int = 8
-    queue_max: int = 64
-    stop_grace_s: float = 30.0  # how long SIGTERM waits for steps that run
-    ready_deadline_s: float = 180.0
-    ready_poll_s: float = 1.0
+    workers: Positive = 8
+    queue_max: Positive = 64
+    stop_grace_s: Seconds = 30.0  # how long SIGTERM waits for steps that run
+    ready_deadline_s: Seconds = 180.0
+    ready_poll_s: Seconds = 1.0
     log_level: str = "info"
     log_format: str = "auto"  # human, json, or auto: human on a terminal
 
@@ -55,8 +47,8 @@ class LedgerSection:
     token: str = field(default="", repr=False)
     token_file: str = ""
     ca_file: str = ""
-    wait_s: float = 20.0
-    inventory_interval_s: float = 30.0
+    wait_s: Seconds = 20.0
+    inventory_interval_s: Seconds = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +62,9 @@ class LibvirtSection:
 
     uri: str = "qemu:///system"
     virt_type: str = "kvm"
-    detach_attempts: int = 8
-    detach_timeout_s: float = 20.0
-    shutdown_timeout_s: float = 60.0
+    detach_attempts: Positive = 8
+    detach_timeout_s: Seconds = 20.0
+    shutdown_timeout_s: Seconds = 60.0
     migration_uri: str = ""
     migration_address: str = ""
 
@@ -91,7 +83,7 @@ class BrickSection:
     privsep_helper: str = ""
     use_multipath: bool = False
     enforce_multipath: bool = False
-    device_scan_attempts: int = 5
+    device_scan_attempts: Positive = 5
     mount_point_base: str = "/var/lib/attachment-ledger/mnt"
     rbd_user: str = ""
     rbd_secret_uuid: str = ""
@@ -114,14 +106,14 @@ class KeysSection:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings.  `cinder_options` are CinderSettings' fields by name: [cinder]."""
+    """All settings, a section each."""
 
-    agent: AgentSection
-    ledger: LedgerSection
-    libvirt: LibvirtSection
-    brick: BrickSection
-    cinder: CinderSettings
-    keys: KeysSection
+    agent: AgentSection = field(default_factory=AgentSection)
+    ledger: LedgerSection = LedgerSection()
+    libvirt: LibvirtSection = LibvirtSection()
+    brick: BrickSection = BrickSection()
+    cinder: CinderSettings = field(default_factory=CinderSettings)
+    keys: KeysSection = KeysSection()
 
     def link(self) -> LinkSettings:
         return LinkSettings(
@@ -163,128 +155,20 @@ class Settings:
         return {"uri": self.libvirt.migration_uri, "address": self.libvirt.migration_address}
 
 
-_SECTIONS: dict[str, type] = {
-    "agent": AgentSection,
-    "ledger": LedgerSection,
-    "libvirt": LibvirtSection,
-    "brick": BrickSection,
-    "cinder": CinderSettings,
-    "keys": KeysSection,
-}
-
-
 def load(
-    path: Path | None,
+    path: Path | None = None,
     environ: Mapping[str, str] = os.environ,
-    flags: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Settings from `path`, `environ` and `flags` ("section.key" to text); ConfigError."""
-    table = _read(path)
-    where = str(path or "no file")
-    unknown = sorted(table.keys() - _SECTIONS.keys())
-    if unknown:
-        raise ConfigError(f"{where}: unknown section [{unknown[0]}]; known: {', '.join(_SECTIONS)}")
-    sections: dict[str, Any] = {
-        name: _section(kind, _merged(name, kind, table.get(name, {}), where, environ, flags or {}))
-        for name, kind in _SECTIONS.items()
-    }
-    settings = Settings(**sections)
-    return _with_secrets(settings)
+    """The settings.  `flags` by "section.key", None for "not given".  Raises ConfigError."""
+    return _with_secrets(settings.load(Settings, SOURCE, path, environ, flags))
 
 
-def _read(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        with path.open("rb") as source:
-            return tomllib.load(source)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; write one, see docs/host-agent.md") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no TOML: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-#: A part of CinderSettings that is no plain value.
-_NOT_SET_HERE = {"backoff"}
-Found = dict[str, tuple[Any, str]]
-
-
-def _merged(
-    section: str,
-    kind: type,
-    table: Any,
-    where: str,
-    environ: Mapping[str, str],
-    flags: Mapping[str, str],
-) -> Found:
-    """Key to (value, where it stands), the later source winning."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where}: {section} must be a section: [{section}]")
-    names = {item.name for item in dataclasses.fields(kind)} - _NOT_SET_HERE
-    found: Found = {key: (value, f"{where}: [{section}] {key}") for key, value in table.items()}
-    for key in names:
-        variable = f"{ENV_PREFIX}{section}_{key}".upper()
-        if variable in environ:
-            found[key] = (_Text(environ[variable]), f"environment: {variable}")
-        if f"{section}.{key}" in flags:
-            found[key] = (_Text(flags[f"{section}.{key}"]), f"command line: {section}.{key}")
-    if unknown := sorted(found.keys() - names):
-        known = ", ".join(sorted(names))
-        raise ConfigError(f"{found[unknown[0]][1]}: unknown key; known: {known}")
-    return found
-
-
-class _Text(str):
-    """A value that came as text, and may stand for a number or a boolean."""
-
-    __slots__ = ()
-
-
-def _section(kind: type[S], found: Found) -> S:
-    hints = get_type_hints(kind)
-    return kind(**{key: _value(value, hints[key], where) for key, (value, where) in found.items()})
-
-
-def _value(value: Any, hint: Any, where: str) -> Any:
-    choices = [hint, *get_args(hint)]
-    kind: type = next((k for k in (str, int, float, bool) if k in choices), dict)
-    if isinstance(value, _Text):
-        value = _parsed(str(value), kind, where)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConfigError(f"{where}: is a {type(value).__name__}, expected {_NAMES[kind]}")
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value <= 0:
-        raise ConfigError(f"{where}: is {value}, expected a number above 0")
-    return value
-
-
-_NAMES: dict[type, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    dict: "a table",
-}
-
-
-def _parsed(text: str, kind: type, where: str) -> Any:
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        return tomllib.loads(f"x = {text}")["x"] if kind is dict else kind(text)
-    except (KeyError, ValueError):
-        raise ConfigError(f"{where}: is {text!r}, expected {_NAMES[kind]}") from None
-
-
-def _with_secrets(settings: Settings) -> Settings:
-    """With what stands in files of its own."""
+def _with_secrets(given: Settings) -> Settings:
     return dataclasses.replace(
-        settings,
-        ledger=_with_secret("ledger", settings.ledger, "token"),
-        keys=_with_secret("keys", settings.keys, "fixed_key"),
+        given,
+        ledger=_with_secret("ledger", given.ledger, "token"),
+        keys=_with_secret("keys", given.keys, "fixed_key"),
     )
 
 
@@ -294,12 +178,12 @@ def _with_secret(section: str, values: S, key: str) -> S:
     if not named:
         return values
     if getattr(values, key):
-        raise ConfigError(f"[{section}] {key} and {key}_file are both set: keep one")
+        raise ConfigError(f"{section}.{key} and {section}.{key}_file are both set: keep one")
     try:
         secret = Path(named).read_text().strip()
     except OSError as error:
         raise ConfigError(
-            f"[{section}] {key}_file {named}: cannot be read: {error.strerror}"
+            f"{section}.{key}_file: {named} cannot be read: {error.strerror}"
         ) from error
     changed: S = dataclasses.replace(values, **{key: secret})  # type: ignore[type-var]
     return changed

@@ -24,7 +24,6 @@ know any more (`STALE`) is forgotten at once, so that it may be handed out anew.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import traceback
@@ -34,6 +33,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
+import structlog
+
+from host_agent.clock import StopClock, Stopping
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
 from host_agent.shared import masking
@@ -42,11 +44,11 @@ from host_agent.shared.contract import (
     CommandStep,
     ErrorKind,
     GuestOrder,
-    Lane,
     Report,
     StepError,
     Verb,
 )
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import (
     Brick,
     Cinder,
@@ -61,13 +63,13 @@ from host_agent.storage.keys import NO_KEYS
 from host_agent.storage.records import Records
 from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs.cinder import wait_until
-from host_agent.verbs.context import Context, Stopping, Waits, final, is_missing
+from host_agent.verbs.context import RunContext, Waits, final, is_missing
 from host_agent.watch import RunWatch
 
 #: Finished commands remembered, so that a late duplicate of one is not run again.
 FINISHED_MAX = 10_000
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 _ATTACHING = frozenset(
     {
         Verb.ATTACHMENT_CREATE,
@@ -101,8 +103,8 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """What a run works on (see Context)."""
+class Ports:
+    """What a run works on (see verbs.context.RunContext)."""
 
     cinder: Cinder
     old_cinder: OldCinder
@@ -145,33 +147,19 @@ class Hooks:
     dropped: Callable[[], None] = _nothing
 
 
-class StopClock:
-    """The real clock of runs; waiting ends with Stopping when `stop` is set."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def wait(self, seconds: float) -> None:
-        if self._stop.wait(seconds):
-            raise Stopping
-
-
 class Executor:
     """Worker threads over a queue of commands.  All methods may be called from any thread."""
 
     def __init__(
         self,
-        world: World,
+        ports: Ports,
         locks: Locks,
         hooks: Hooks,
         *,
         limits: Limits | None = None,
         waits: Waits | None = None,
     ) -> None:
-        self._world = world
+        self._ports = ports
         self._locks = locks
         self._hooks = hooks
         self._limits = limits or Limits()
@@ -292,8 +280,8 @@ class Executor:
         if not self._hooks.is_current(command.epoch):
             _LOG.warning("command of epoch %d refused: this host was fenced since", command.epoch)
             return False
-        context = Context(
-            **vars(self._world), clock=self._clock, waits=self._waits, watch=run.watch
+        context = RunContext(
+            **vars(self._ports), clock=self._clock, waits=self._waits, watch=run.watch
         )
         began = self._clock.now()
         try:
@@ -305,7 +293,7 @@ class Executor:
             report = self._report_of(command, command.steps[0], began, error=error.as_step_error())
             return self._hooks.report(report) is not Verdict.STALE
 
-    def _lock_names(self, context: Context, command: Command) -> list[str]:
+    def _lock_names(self, context: RunContext, command: Command) -> list[str]:
         verbs = {step.verb for step in command.steps}
         if command.guest is None:
             assert command.lane is not None, "Command.from_wire has seen to it"
@@ -317,7 +305,7 @@ class Executor:
         }
         return names_for_guest(command.guest, volumes)
 
-    def _volume(self, context: Context, lane: Lane, *, attaching: bool) -> VolumeView | None:
+    def _volume(self, context: RunContext, lane: Lane, *, attaching: bool) -> VolumeView | None:
         """The volume, with the `service_uuid` that names its target's lock (S3).
 
         A new volume may get it late, so an attaching run waits for it; a releasing
@@ -332,7 +320,7 @@ class Executor:
                 return None
             raise
 
-    def _run_steps(self, command: Command, context: Context) -> bool:
+    def _run_steps(self, command: Command, context: RunContext) -> bool:
         """Every step knows what those before it have told."""
         for step in command.steps:
             if self._stop.is_set():
@@ -352,7 +340,7 @@ class Executor:
             command = _learn(command, report.outputs)
         return True
 
-    def _step(self, command: Command, step: CommandStep, context: Context) -> Report:
+    def _step(self, command: Command, step: CommandStep, context: RunContext) -> Report:
         began = self._clock.now()
         outputs: dict[str, Any] = {}
         failure: StepError | None = None
@@ -417,10 +405,7 @@ def _exclude(one: Command, other: Command) -> bool:
 
 def _learn(command: Command, outputs: dict[str, Any]) -> Command:
     """The command as the ledger would hand it out now."""
-    told = {name: outputs[name] for name in ("attachment_id", "disk") if name in outputs}
-    if command.lane is None or not told:
-        return command
-    return replace(command, lane=replace(command.lane, **told))
+    return replace(command, lane=command.lane.learn(outputs)) if command.lane else command
 
 
 def _to_connect(order: GuestOrder, verbs: set[Verb]) -> list[Lane]:

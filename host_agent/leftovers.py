@@ -1,4 +1,4 @@
-"""Clearing what a host that was fenced still holds, and that is not its any more (D7).
+"""Clearing what a host that was fenced still holds, and that is not its any more (decision 0027).
 
 While it was away its guests were rebuilt elsewhere, and their attachments given up.
 The ledger says what of all that this host shows is to go: first the guests, for nothing
@@ -8,18 +8,20 @@ has forgotten them or knows the other host's only.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Self
 
-from host_agent.executor import World
+import structlog
+
+from host_agent.clock import Clock
+from host_agent.executor import Ports
 from host_agent.locks import Locks, volume_names
 from host_agent.shared.ports import PortError, VolumeView
 from host_agent.storage.records import Record
-from host_agent.verbs.context import Clock, is_missing
+from host_agent.verbs.context import is_missing
 from host_agent.verbs.encryption import is_encrypted
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,17 @@ class Release:
 class Leftovers:
     """Clears them.  Each call may be repeated, and goes on where it failed."""
 
-    def __init__(self, world: World, locks: Locks, clock: Clock) -> None:
-        self._world, self._locks, self._clock = world, locks, clock
+    def __init__(self, ports: Ports, locks: Locks, clock: Clock) -> None:
+        self._ports, self._locks, self._clock = ports, locks, clock
 
     def clear(self, release: Release) -> None:
         """Blocks; PortError if something could not be done yet."""
         for server_id in release.guests:
             with self._locks.hold([f"server-{server_id}"], self._clock):
-                _LOG.warning("removing guest %s: it is not this host's any more", server_id)
-                self._world.guests.remove(server_id)
+                _LOG.warning("removing a guest that is not this host's any more", server=server_id)
+                self._ports.guests.remove(server_id)
         for attachment_id in release.attachments:
-            record = self._world.records.get(attachment_id)
+            record = self._ports.records.get(attachment_id)
             if record is not None:
                 self._disconnect(record, frozenset(release.attachments))
 
@@ -62,22 +64,24 @@ class Leftovers:
         names = volume_names({volume_id: self._volume(volume_id)}, multiattach=True)
         pair = f"server-{record.server_id}-{volume_id}"  # a run of before may not have ended
         with self._locks.hold([pair, *names], self._clock):
-            others = [r for r in self._world.records.values() if r.attachment_id not in leaving]
+            others = [r for r in self._ports.records.values() if r.attachment_id not in leaving]
             staying = [other for other in others if other.volume_id == volume_id]
             if not any(other.server_id == record.server_id for other in staying):
                 # The guest itself may stay, and loses this disk, whoever else has the volume.
-                self._world.guests.unplug(record.server_id, record.serial)
+                self._ports.guests.unplug(record.server_id, record.serial)
             if not staying:
-                _LOG.warning("disconnecting volume %s: it is not this host's any more", volume_id)
+                _LOG.warning(
+                    "disconnecting a volume that is not this host's any more", volume=volume_id
+                )
                 for info in record.infos:
-                    self._world.brick.disconnect(info)
+                    self._ports.brick.disconnect(info)
                 if is_encrypted(record.infos):
-                    self._world.guests.drop_secret(volume_id)
-            self._world.records.pop(record.attachment_id, None)
+                    self._ports.guests.drop_secret(volume_id)
+            self._ports.records.pop(record.attachment_id, None)
 
     def _volume(self, volume_id: str) -> VolumeView | None:
         try:
-            return self._world.cinder.volume(volume_id)
+            return self._ports.cinder.volume(volume_id)
         except PortError as error:
             if is_missing(error):
                 return None

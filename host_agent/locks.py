@@ -33,9 +33,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
-from host_agent.shared.contract import ErrorKind, GuestOrder, Lane
+from host_agent.clock import Clock
+from host_agent.shared.contract import ErrorKind, GuestOrder
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError, VolumeView
 
 #: How often a lock that another process holds is tried: there is nothing to wait on.
@@ -45,13 +46,6 @@ DEADLINE_S = 1800.0
 
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-
-
-class Waiter(Protocol):
-    """How a run waits: `wait` returns after the time, or raises if the agent stops."""
-
-    def now(self) -> float: ...
-    def wait(self, seconds: float) -> None: ...
 
 
 class AgentRunningError(Exception):
@@ -97,26 +91,26 @@ class Locks:
 
     @contextmanager
     def hold(
-        self, names: Sequence[str], waiter: Waiter, deadline_s: float = DEADLINE_S
+        self, names: Sequence[str], clock: Clock, deadline_s: float = DEADLINE_S
     ) -> Iterator[None]:
         """Hold all `names`, taken in the order given; RETRYABLE `lock_busy` at the deadline."""
-        end = waiter.now() + deadline_s
+        end = clock.now() + deadline_s
         with ExitStack() as held:
             for name in names:
-                held.enter_context(self._one(name, waiter, end))
+                held.enter_context(self._one(name, clock, end))
             yield
 
     @contextmanager
-    def _one(self, name: str, waiter: Waiter, end: float) -> Iterator[None]:
+    def _one(self, name: str, clock: Clock, end: float) -> Iterator[None]:
         path = self._path / _file_name(name)
         while (handle := _try_or_explain(path)) is None:
-            if waiter.now() >= end:
+            if clock.now() >= end:
                 raise PortError(
                     ErrorKind.RETRYABLE,
                     "lock_busy",
                     f"Lock {path.name} was not free in time: see who holds it (lsof {path}).",
                 )
-            waiter.wait(RETRY_S)
+            clock.wait(RETRY_S)
         try:
             yield
         finally:

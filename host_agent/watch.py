@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from host_agent.verbs.context import Stopping
+from host_agent.clock import Stopping
 
 #: Progress is told at most this often.
 TELL_S = 1.0

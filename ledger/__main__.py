@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from ledger.cli.shell import main
+
+def main() -> int:
+    try:
+        from ledger.cli import shell
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("ledger"):
+            raise
+        print(
+            f"attachment-ledger: {error.name} is not installed: the service and its command line "
+            "need the extra 'service' (pip install 'attachment-ledger[service]')",
+            file=sys.stderr,
+        )
+        return 1
+    return shell.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

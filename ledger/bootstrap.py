@@ -16,7 +16,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -27,8 +27,9 @@ from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.api.app import make_app
+from ledger.api.components import Components
+from ledger.api.health import InThread
 from ledger.api.metrics import registry_of
-from ledger.api.services import Services
 from ledger.auth.tokens import authenticator
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
@@ -40,7 +41,7 @@ from ledger.trial.embedded import EmbeddedPostgres
 from ledger.wakeups import DUE, Wakeups
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
-from projections.runner import Runner
+from projections.runner import ProjectionRunner
 
 #: Threads for what blocks beside the dispatcher's steps: accepting requests, reports.
 REQUEST_THREADS = 16
@@ -53,6 +54,8 @@ BACKLOG = 1024
 #: nobody is answered, and finds next to nothing: what is garbage dies young.  Python's own
 #: measure, 10, has one every few seconds under load; this has one in some ten minutes.
 COLLECTIONS_UNTIL_FULL = 1_000
+#: How long Cinder may take to say that it is there.
+CINDER_S_MAX = 3.0
 #: How long open requests may go on after the service was told to stop.
 SHUTDOWN_S = 10.0
 
@@ -64,7 +67,7 @@ class Running:
     """A service that serves: where, and its parts for those who look inside (tests)."""
 
     url: str
-    services: Services
+    components: Components
 
 
 def serve(settings: Settings) -> None:
@@ -76,17 +79,17 @@ def serve(settings: Settings) -> None:
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))  # one for each agent
     gc.set_threshold(*gc.get_threshold()[:2], COLLECTIONS_UNTIL_FULL)
-    asyncio.run(_serve_until_told(settings))
+    asyncio.run(_serve_until_stopped(settings))
 
 
-async def _serve_until_told(settings: Settings) -> None:
-    told = asyncio.Event()
+async def _serve_until_stopped(settings: Settings) -> None:
+    stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     with _database(settings) as dsn:
         async with running(settings, dsn) as service:
             _log.info("serving", url=service.url, auth=settings.auth.value)
-            await told.wait()
+            await stopped.wait()
             _log.info("stopping")
 
 
@@ -110,21 +113,21 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger = Ledger(dsn)
         stack.callback(ledger.close)
-        cinder = CinderClient(settings.cinder_settings())
+        cinder = CinderClient(settings.cinder)
         stack.callback(cinder.close)
-        old_cinder = OldCinderClient(settings.cinder_settings())
+        old_cinder = OldCinderClient(settings.cinder)
         stack.callback(old_cinder.close)
         await asyncio.to_thread(_check_service_token, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
-        runner = Runner(dsn, ALL)
+        runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
         wakeups = await stack.enter_async_context(Wakeups(dsn))
         service, queries = Service(ledger, cinder, old_cinder), Queries(pool)
 
         # Having the address to ourselves makes our name: who had it before us is dead.
-        door = _door(settings)
-        stack.callback(door.close)
+        listener = _listening_socket(settings)
+        stack.callback(listener.close)
 
         async def projected(position: int) -> None:
             future = asyncio.wrap_future(runner.projected(position))
@@ -133,7 +136,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         dispatched_max = settings.limits.dispatcher_concurrency_max
         threads = ThreadPoolExecutor(dispatched_max, thread_name_prefix="dispatcher")
         dispatcher = Dispatcher(
-            holder=f"{socket.gethostname()}:{door.getsockname()[1]}",
+            holder=f"{socket.gethostname()}:{listener.getsockname()[1]}",
             leases=queries,
             carry_on=service.carry_on,
             projected=projected,
@@ -144,34 +147,35 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         )
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
-        services = Services(
+        components = Components(
             requests=Requests(ledger, cinder),
             service=service,
+            writer=ledger.log_recorder.writer,
             queries=queries,
             wakeups=wakeups,
             runner=runner,
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings),
-            checks={"dispatcher": _alive(working)},
+            checks={"dispatcher": _alive(working), "cinder": _reachable(settings, stack)},
             registry=registry_of(ledger.log_recorder.writer),
         )
-        yield Running(await _serve(make_app(services), door, stack), services)
+        yield Running(await _serve(make_app(components), listener, stack), components)
 
 
-def _door(settings: Settings) -> socket.socket:
+def _listening_socket(settings: Settings) -> socket.socket:
     """The listening socket.  Raises OSError if the address is taken."""
     host, port = settings.listen.host, settings.listen.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
-async def _serve(app: web.Application, door: socket.socket, stack: AsyncExitStack) -> str:
+async def _serve(app: web.Application, listener: socket.socket, stack: AsyncExitStack) -> str:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, door, backlog=BACKLOG).start()
-    host, port = door.getsockname()[:2]
+    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -180,6 +184,22 @@ def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:
         return "the dispatcher has stopped; restart the service" if task.done() else None
 
     return check
+
+
+def _reachable(settings: Settings, stack: AsyncExitStack) -> InThread:
+    """With connections of its own: what the others wait for is not waited for here."""
+    asking = replace(settings.cinder, connect_timeout_s=CINDER_S_MAX, read_timeout_s=CINDER_S_MAX)
+    cinder = CinderClient(asking)
+    stack.callback(cinder.close)
+
+    def check() -> str | None:
+        try:
+            cinder.reach()
+        except PortError as error:
+            return error.message
+        return None
+
+    return InThread(check)
 
 
 def _check_service_token(cinder: CinderClient) -> None:

@@ -51,7 +51,7 @@ class Leases(Protocol):
 
 
 class Woken(Protocol):
-    """Set when there may be something new to do (wakeups.Watch)."""
+    """Set when there may be something new to do (wakeups.Subscription)."""
 
     event: asyncio.Event
 
@@ -87,8 +87,8 @@ class Dispatcher:
         self._threads = threads
         self._concurrency_max = concurrency_max
         self._held: dict[str, asyncio.Task[None]] = {}  # all whose lease we have
-        self._undone = 0  # of these, the ones that are worked on or ready to be
-        self._more = False  # more were due than were asked for
+        self._unfinished = 0  # of these, the ones that are worked on or ready to be
+        self._backlog = False  # more were due than were asked for
         self._done: list[str] = []  # whose leases can be given back
         self._stopping = asyncio.Event()
 
@@ -116,16 +116,16 @@ class Dispatcher:
                 await self._give_back()
 
     async def _take(self) -> None:
-        if self._undone > self._concurrency_max:
+        if self._unfinished > self._concurrency_max:
             return
-        wanted = 2 * self._concurrency_max - self._undone
+        wanted = 2 * self._concurrency_max - self._unfinished
         rows = await self._leases.due(datetime.now(UTC), wanted, self._holder, LEASE_S)
-        self._more = len(rows) == wanted
+        self._backlog = len(rows) == wanted
         for operation_id, taken_over in rows:
             if operation_id not in self._held:
                 hold = self._take_over if taken_over else self._hold
                 self._held[operation_id] = asyncio.create_task(hold(operation_id))
-                self._undone += not taken_over
+                self._unfinished += not taken_over
         self._ask_again_if_short()
 
     async def _take_over(self, operation_id: str) -> None:
@@ -133,7 +133,7 @@ class Dispatcher:
         if await self._stopped_within(LATE_S):
             del self._held[operation_id]
         else:
-            self._undone += 1
+            self._unfinished += 1
             await self._hold(operation_id)
 
     async def _hold(self, operation_id: str) -> None:
@@ -159,11 +159,11 @@ class Dispatcher:
         try:
             return await loop.run_in_executor(self._threads, self._next, operation_id)
         finally:
-            self._undone -= 1
+            self._unfinished -= 1
             self._ask_again_if_short()
 
     def _ask_again_if_short(self) -> None:
-        if self._more and self._undone <= self._concurrency_max:
+        if self._backlog and self._unfinished <= self._concurrency_max:
             self._woken.event.set()
 
     def _next(self, operation_id: str) -> int:

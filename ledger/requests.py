@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ import orjson
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import Aggregate, Context
+from aggregates.base import EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -27,9 +27,9 @@ from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers import accept, actions, build, operator, progress
 from handlers.guards import Contact, Origin, Server
-from host_agent.shared.contract import Lane
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Cinder, VolumeView
-from ledger.log.unit import Store, Unit, decided
+from ledger.log.unit import AggregateStore, Unit, run_optimistically
 
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"
@@ -71,7 +71,7 @@ class Requests:
     """
 
     def __init__(
-        self, store: Store, cinder: Cinder, clock: Callable[[], float] = time.time
+        self, store: AggregateStore, cinder: Cinder, clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
         self._cinder = cinder
@@ -80,7 +80,7 @@ class Requests:
     def attach(
         self,
         request: accept.AttachVolume,
-        context: Context,
+        context: EventContext,
         fleet: Fleet,
         key: str | None = None,
         seen: VolumeView | None = None,
@@ -91,7 +91,6 @@ class Requests:
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             shown = view()  # before anything is read that it would make old
-            unit.expect(_concerned_by(request, unit))
             instance = unit.get(Instance, request.server_id)
             mappings = _mappings(unit, instance) if request.is_root else []
             return accept.attach(
@@ -109,14 +108,13 @@ class Requests:
     def detach(
         self,
         request: accept.DetachVolume,
-        context: Context,
+        context: EventContext,
         fleet: Fleet,
         key: str | None = None,
     ) -> Accepted:
         """Detach a volume from a server."""
 
         def decide(unit: Unit, origin: Origin) -> Operation:
-            unit.expect(_concerned_by(request, unit))
             instance = unit.get(Instance, request.server_id)
             return accept.detach(
                 request,
@@ -132,7 +130,7 @@ class Requests:
     def swap(
         self,
         request: accept.SwapVolume,
-        context: Context,
+        context: EventContext,
         fleet: Fleet,
         key: str | None = None,
     ) -> Accepted:
@@ -160,7 +158,11 @@ class Requests:
         return self._accept("swap", request, context, key, decide)
 
     def build(
-        self, request: build.BuildServer, context: Context, fleet: Fleet, key: str | None = None
+        self,
+        request: build.BuildServer,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
     ) -> Accepted:
         """Build a server with its volumes; its id is `build.server_id_of` the operation."""
         ids = sorted({disk.volume_id for disk in request.disks if disk.volume_id})
@@ -180,7 +182,11 @@ class Requests:
         return self._accept("build", request, context, key, decide)
 
     def act(
-        self, request: actions.Act, context: Context, fleet: Fleet, key: str | None = None
+        self,
+        request: actions.ActOnServer,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
     ) -> Accepted:
         """Move, start, stop, shelve, refresh, ... a server."""
 
@@ -193,7 +199,7 @@ class Requests:
 
         return self._accept(request.flow, request, context, key, decide)
 
-    def delete(self, server_id: str, context: Context, key: str | None = None) -> Accepted:
+    def delete(self, server_id: str, context: EventContext, key: str | None = None) -> Accepted:
         """Delete a server; what is parked about it ends, and is released with the rest."""
 
         def decide(unit: Unit, origin: Origin) -> Operation:
@@ -230,10 +236,10 @@ class Requests:
             )
 
         return self._accept(
-            "delete", actions.Act(server_id=server_id, flow="delete"), context, key, decide
+            "delete", actions.ActOnServer(server_id=server_id, flow="delete"), context, key, decide
         )
 
-    def set_delete_on_termination(self, bdm_id: str, value: bool, context: Context) -> int:
+    def set_delete_on_termination(self, bdm_id: str, value: bool, context: EventContext) -> int:
         """Change the flag of a live mapping; the last position written."""
 
         def change(unit: Unit) -> int:
@@ -243,13 +249,13 @@ class Requests:
             mapping.set_delete_on_termination(value)
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def _accept(
         self,
         kind: str,
         request: Any,
-        context: Context,
+        context: EventContext,
         key: str | None,
         decide: Callable[[Unit, Origin], Operation],
     ) -> Accepted:
@@ -275,10 +281,10 @@ class Requests:
             except errors.ClaimedError as refusal:
                 raise _told(refusal, unit) from None
             unit.add(operation)
-            progress.settle(operation, unit, self._clock())
+            progress.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
 
 def _told(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
@@ -289,7 +295,7 @@ def _told(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
     return errors.ParkedClaimError(**refusal.fields, acts=operator.acts(claimant))
 
 
-def operation_id_of(context: Context, key: str) -> UUID:
+def operation_id_of(context: EventContext, key: str) -> UUID:
     """An idempotency key names the operation, so the log itself keeps it unique."""
     project = context.actor.project_id or context.actor.name
     return uuid5(NAMESPACE_URL, f"{project}/{key}")
@@ -302,22 +308,7 @@ def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:
     return accept.Where(host=host, contact=fleet.contact(host.name), legacy=fleet.legacy())
 
 
-def _concerned_by(
-    request: accept.AttachVolume | accept.DetachVolume, unit: Unit
-) -> Iterator[tuple[type[Aggregate], str | UUID]]:
-    """What a request about a volume of a server will ask for, by what is known of the server."""
-    server_id, volume_id = request.server_id, request.volume_id
-    yield Instance, server_id
-    yield Volume, volume_id
-    guess = unit.suppose(Instance, server_id)
-    if guess.host:
-        yield Host, host_uuid(guess.host)
-    if device := guess.device_of(volume_id):
-        yield BlockDeviceMapping, device.bdm_id
-
-
 def _mappings(unit: Unit, instance: Instance) -> list[BlockDeviceMapping]:
-    unit.fetch(BlockDeviceMapping, instance.devices)
     return [unit.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
 
 
@@ -330,6 +321,5 @@ def _server(unit: Unit, server_id: str) -> Server:
     instance = unit.get(Instance, server_id)
     mappings = _mappings(unit, instance)
     ids = sorted({m.volume_id for m in mappings if m.live and m.volume_id is not None})
-    unit.fetch(Volume, ids)
     volumes = {volume_id: unit.get(Volume, volume_id) for volume_id in ids}
     return Server(instance=instance, mappings=mappings, volumes=volumes)

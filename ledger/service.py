@@ -1,7 +1,7 @@
 """What moves operations on: reports of hosts, acts of operators, the ledger's own steps.
 
 As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
-one transaction: load, decide, save (ledger.unit.decided).
+one transaction: load, decide, save (ledger.log.unit.run_optimistically).
 
 `perform` is the only place where the service itself acts on the world, and it
 records the result of the effect, never the effect's absence: what a crash leaves
@@ -11,7 +11,7 @@ is an intent without result, which the next dispatcher does again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -20,7 +20,7 @@ import structlog
 
 from aggregates import errors
 from aggregates.attachment import Attachment
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
@@ -29,15 +29,15 @@ from handlers import handover, leftovers, operator, progress
 from handlers.engine import Wait, Work
 from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder, PortError
-from ledger.effects import EFFECTS, World
+from ledger.effects import EFFECTS, EffectContext
 from ledger.log.application import ConflictError
-from ledger.log.unit import Store, Unit, decided, own_context, within
+from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Taken:
+class RegistrationResult:
     """What became of a registration.  `again`: some of it was not looked at, for a flow is
     just changing it; whoever showed it has to show it again.
     """
@@ -54,7 +54,7 @@ class Service:
 
     def __init__(
         self,
-        store: Store,
+        store: AggregateStore,
         cinder: Cinder,
         old_cinder: OldCinder,
         clock: Callable[[], float] = time.time,
@@ -68,33 +68,40 @@ class Service:
 
     # ---------------------------------------------------------------- hosts
 
-    def register(self, name: str, said: Registration, context: Context) -> tuple[Taken, int]:
+    def register(
+        self, name: str, registration: Registration, context: EventContext
+    ) -> tuple[RegistrationResult, int]:
         """Take an agent's registration: itself, and every guest on its host.
 
         What to make of a guest that is not shown any more is `lost_guest`'s.
         """
 
-        def change(unit: Unit) -> tuple[Taken, int]:
-            return _showed(name, said, unit), unit.save(context)
+        def change(unit: Unit) -> tuple[RegistrationResult, int]:
+            return _apply_registration(name, registration, unit), unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
-    def unchanged(self, asked: Sequence[tuple[str, Registration]]) -> list[Taken | None]:
+    def unchanged(
+        self, asked: Sequence[tuple[str, Registration]]
+    ) -> list[RegistrationResult | None]:
         """Registrations that say nothing new, all of them read at once.
 
         None: that one is to be registered by itself.
         """
         unit = Unit(self._store)
-        unit.fetch(Host, (str(host_uuid(name)) for name, _ in asked))
-        unit.fetch(Instance, (guest.server_id for _, said in asked for guest in said.guests))
-        known: list[Taken | None] = []
-        for name, said in asked:
-            shown = _showed(name, said, unit)
-            guests = [unit.get(Instance, guest.server_id) for guest in said.guests]
+        wanted: list[tuple[type[Aggregate], str | UUID]] = []
+        for name, registration in asked:
+            wanted.append((Host, host_uuid(name)))
+            wanted += [(Instance, guest.server_id) for guest in registration.guests]
+        unit.read(wanted)
+        known: list[RegistrationResult | None] = []
+        for name, registration in asked:
+            shown = _apply_registration(name, registration, unit)
+            guests = [unit.get(Instance, guest.server_id) for guest in registration.guests]
             known.append(None if any(each.unsaved for each in (shown.host, *guests)) else shown)
         return known
 
-    def lost_guest(self, server_id: str, host: str, context: Context) -> int:
+    def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
         """The host does not show this guest any more."""
 
         def change(unit: Unit) -> int:
@@ -108,9 +115,9 @@ class Service:
                 )
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
-    def report(self, name: str, said: Report, context: Context) -> tuple[bool, int]:
+    def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, int]:
         """Take the result of one step; whether the run goes on, and the last position.
 
         A repeated report is answered as the first one was.  A success that cannot be true
@@ -118,30 +125,34 @@ class Service:
         host would report it for ever.  Raises StaleEpochError, StaleReportError.
         """
         try:
-            return decided(self._store, lambda unit: self._report(unit, name, said, context))
+            return run_optimistically(
+                self._store, lambda unit: self._report(unit, name, report, context)
+            )
         except errors.IllegalTransitionError as refusal:
-            _log.warning("report_contradicts", step=said.step, operation=said.operation_id)
+            _log.warning("report_contradicts", step=report.step, operation=report.operation_id)
             why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
-            failed = replace(said, outputs={}, error=why)
-            return decided(self._store, lambda unit: self._report(unit, name, failed, context))
+            failed = replace(report, outputs={}, error=why)
+            return run_optimistically(
+                self._store, lambda unit: self._report(unit, name, failed, context)
+            )
 
-    def _report(self, unit: Unit, name: str, said: Report, context: Context) -> tuple[bool, int]:
-        unit.expect(_concerned_by(name, said, unit))
-        unit.get(Host, host_uuid(name)).check_epoch(said.epoch)
-        operation = unit.get(Operation, said.operation_id)
-        if operation.is_known(said.run, name, said.step):
-            return operation.is_active(said.run), 0
-        run = operation.active_run(said.run, name, said.step)
-        unit.expect(progress.concerned(operation, said.run))
-        if said.error is None:
-            progress.succeeded(operation, run, said.outputs, said.took_ms, unit)
+    def _report(
+        self, unit: Unit, name: str, report: Report, context: EventContext
+    ) -> tuple[bool, int]:
+        unit.get(Host, host_uuid(name)).check_epoch(report.epoch)
+        operation = unit.get(Operation, report.operation_id)
+        if operation.is_known(report.run, name, report.step):
+            return operation.is_active(report.run), 0
+        run = operation.active_run(report.run, name, report.step)
+        if report.error is None:
+            progress.succeeded(operation, run, report.outputs, report.took_ms, unit)
         else:
-            progress.failed(operation, run, said.error, self._clock())
-        progress.settle(operation, unit, self._clock())
+            progress.failed(operation, run, report.error, self._clock())
+        progress.advance(operation, unit, self._clock())
         position = unit.save(within(context, operation))
-        return operation.is_active(said.run), position
+        return operation.is_active(report.run), position
 
-    def fence(self, name: str, reason: str, evidence: str, context: Context) -> int:
+    def fence(self, name: str, reason: str, evidence: str, context: EventContext) -> int:
         """Raise the host's epoch; from now on nothing more is begun there, or taken from it.
 
         Of what was begun before, `hand_over` is to be told: all open operations that concern
@@ -152,27 +163,27 @@ class Service:
             unit.get(Host, host_uuid(name)).fence(reason, evidence)
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
-    def hand_over(self, operation_id: str, host: str, context: Context) -> int:
+    def hand_over(self, operation_id: str, host: str, context: EventContext) -> int:
         """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock()):
-                progress.settle(operation, unit, self._clock())
+                progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
-    def unfence(self, name: str, reason: str, context: Context) -> int:
+    def unfence(self, name: str, reason: str, context: EventContext) -> int:
         """Let the host work again, in its new epoch."""
 
         def change(unit: Unit) -> int:
             unit.get(Host, host_uuid(name)).unfence(reason)
             return unit.save(context)
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     def others(self, host: str, volume_id: str, attachment_id: str) -> list[str]:
         """Servers that have a volume connected on a host by other attachments (S3).
@@ -201,7 +212,7 @@ class Service:
         operation_id: str,
         act: str,
         reason: str,
-        context: Context,
+        context: EventContext,
         *,
         lane: int = 0,
         step: str = "",
@@ -228,10 +239,10 @@ class Service:
                         act=act,
                         why="the acts are retry, skip, unwind, give_up",
                     )
-            progress.settle(operation, unit, self._clock())
+            progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
-        return decided(self._store, change)
+        return run_optimistically(self._store, change)
 
     # ----------------------------------------------------------- dispatcher
 
@@ -255,12 +266,11 @@ class Service:
     def _advance(self, operation_id: str) -> tuple[Work | Wait | None, int]:
         """Do the next thing.  What is to be done after it, if that is known, and the position."""
         unit = Unit(self._store)
-        unit.expect(_concerned_by_runs(operation_id, unit))
         operation = unit.get(Operation, operation_id)
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
         version = operation.version
-        decision = progress.settle(operation, unit, self._clock())
+        decision = progress.advance(operation, unit, self._clock())
         if operation.version > version:
             return self._save_or_leave(unit, operation, decision)
         if isinstance(decision, Work):
@@ -275,9 +285,8 @@ class Service:
         step = operation.history.next_step(run)
         verb = progress.verb_of(operation, run)
         lane = progress.lane_of(operation, run.lane, step)
-        unit.expect(progress.concerned(operation, run.number))
         earlier = operation.history.record(run.lane, step, undo=run.undo).error
-        world = World(
+        effect = EffectContext(
             cinder=self._cinder,
             old_cinder=self._old_cinder,
             book=unit,
@@ -288,7 +297,7 @@ class Service:
         outputs: dict[str, Any] = {}
         error: StepError | None = None
         try:
-            outputs = EFFECTS[verb](lane, world)
+            outputs = EFFECTS[verb](lane, effect)
         except PortError as failure:
             error = failure.as_step_error()
         except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full
@@ -297,9 +306,6 @@ class Service:
         took_ms = int((time.monotonic() - began) * 1000)
 
         def record(fresh: Unit) -> tuple[Work | Wait | None, int]:
-            made = [(Attachment, outputs["attachment_id"])] if "attachment_id" in outputs else []
-            concerned = progress.concerned(operation, run.number)
-            fresh.expect([(Operation, operation.id), *made, *concerned])
             again = fresh.get(Operation, operation.id)
             try:
                 active = again.active_run(run.number, None, step)
@@ -309,10 +315,10 @@ class Service:
                 progress.succeeded(again, active, outputs, took_ms, fresh)
             else:
                 progress.failed(again, active, error, self._clock())
-            decision = progress.settle(again, fresh, self._clock())
+            decision = progress.advance(again, fresh, self._clock())
             return decision, fresh.save(own_context(again))
 
-        return decided(self._store, record)
+        return run_optimistically(self._store, record)
 
     def _save_or_leave(
         self, unit: Unit, operation: Operation, decision: Work | Wait
@@ -323,32 +329,12 @@ class Service:
             return None, 0  # somebody decided the same, or better; the next call sees it
 
 
-def _concerned_by_runs(
-    operation_id: str, unit: Unit
-) -> Iterator[tuple[type[Aggregate], str | UUID]]:
-    """What an operation will ask for, by what is known of it."""
-    yield Operation, operation_id
-    guess = unit.suppose(Operation, operation_id)
-    for run in guess.history.active.values():
-        yield from progress.concerned(guess, run.number)
-
-
-def _concerned_by(
-    name: str, said: Report, unit: Unit
-) -> Iterator[tuple[type[Aggregate], str | UUID]]:
-    """What a report will ask for, by what is known of its operation."""
-    yield Host, host_uuid(name)
-    yield Operation, said.operation_id
-    yield from progress.concerned(unit.suppose(Operation, said.operation_id), said.run)
-
-
-def _showed(name: str, said: Registration, unit: Unit) -> Taken:
+def _apply_registration(name: str, registration: Registration, unit: Unit) -> RegistrationResult:
     """Take what an agent says of itself and of its guests."""
     host = unit.get(Host, host_uuid(name))
-    host.register(name, said.service_version, said.capabilities)
-    unit.fetch(Instance, (guest.server_id for guest in said.guests))
+    host.register(name, registration.service_version, registration.capabilities)
     again = False
-    for guest in said.guests:
+    for guest in registration.guests:
         looked = unit.get(Instance, guest.server_id).observe(
             name=guest.name,
             host=name,
@@ -360,8 +346,8 @@ def _showed(name: str, said: Registration, unit: Unit) -> Taken:
         )
         again = again or not looked
     if host.suspect:
-        again = not leftovers.take(host, said, unit) or again
-    return Taken(host, again)
+        again = not leftovers.take(host, registration, unit) or again
+    return RegistrationResult(host, again)
 
 
 def unexpected(error: Exception) -> StepError:

@@ -19,18 +19,18 @@ happens to everybody.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Self
 
 import psycopg
+import structlog
 
 import sql
 from projections.news import Moved, News
 from projections.tables import prepare
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 POLL_INTERVAL_S = 1.0
 RECONNECT_FIRST_S = 0.1
@@ -75,7 +75,7 @@ def _keys(moved: Iterable[Moved]) -> Iterator[str]:
             yield DUE
 
 
-class Watch:
+class Subscription:
     """One waiter on one key."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Wakeups:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._watches: dict[str, set[Watch]] = {}
+        self._watches: dict[str, set[Subscription]] = {}
         self._seen: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -112,9 +112,9 @@ class Wakeups:
             await self._task
 
     @contextmanager
-    def watch(self, key: str) -> Iterator[Watch]:
+    def watch(self, key: str) -> Iterator[Subscription]:
         """Be woken by changes of `key` from now on."""
-        watch = Watch()
+        watch = Subscription()
         self._watches.setdefault(key, set()).add(watch)
         try:
             yield watch
@@ -132,9 +132,9 @@ class Wakeups:
                     pause_s = RECONNECT_FIRST_S
                     await self._follow(connection)
             except psycopg.Error as error:
-                log.warning("wake-ups pause for %.1f s: %s", pause_s, error)
+                log.warning("wake-ups pause", wait_s=pause_s, why=str(error))
             except Exception:
-                log.exception("wake-ups pause for %.1f s", pause_s)
+                log.exception("wake-ups pause", wait_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 

@@ -5,7 +5,12 @@ the row (None if there is none) and an event, and returns the new row (None: no 
 has no effects and never changes the row it is given, so rows are a function of the log
 alone: a rebuild gives what following the log gave.
 
-Tables that follow from a row alone (the mailbox from an operation) are declared as
+The row of an operation shows less than there is to know.  What is folded there is a `State`,
+an aggregate as the log has it, and the row is a view of it, computed once for all events of
+a batch.  A state is nowhere stored but in the log: one that is not in memory is folded anew
+from the events of its stream.
+
+Tables that follow from a row or state alone (the mailbox from an operation) are declared as
 `Derived`; they are rewritten whenever what they follow from changes.
 
 Rows and bodies hold JSON's values, ids as strings, and aware datetimes.
@@ -17,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any, LiteralString, NamedTuple
+from typing import Any, LiteralString, NamedTuple, Protocol, Self
 
 from eventsourcing.utils import TopicError, resolve_topic
 
@@ -42,25 +47,43 @@ class LoggedEvent(NamedTuple):
         return {"updated_at": self.recorded_at, "position": self.position}
 
 
+class State(Protocol):
+    """What a fold goes on from where that is more than the row.  A fold changes its state."""
+
+    position: int  # of the last event in it
+
+    def fork(self) -> Self:
+        """An equal one that goes its own way."""
+        ...
+
+    def row(self) -> Row: ...
+
+
 @dataclass(frozen=True)
 class Derived:
-    """A table whose rows follow from one row of the projection; it has the same key column."""
+    """A table whose rows follow from one row (or state) of the projection; it has the same
+    key column.
+    """
 
     table: LiteralString
-    rows: Callable[[Row], list[Row]]
+    rows: Callable[[Any], list[Row]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """A table, its key column, the topics it follows, and how."""
+    """A table, its key column, the topics it follows, and how.
+
+    `stateful`: `fold` takes and gives a State, and keys are those of streams.
+    """
 
     table: LiteralString
     key: LiteralString
     key_type: LiteralString = "uuid"
     topics: frozenset[str]
     key_of: Callable[[LoggedEvent], str]
-    fold: Callable[[Row | None, LoggedEvent], Row | None]
+    fold: Callable[[Any, LoggedEvent], Any]
     derived: tuple[Derived, ...] = ()
+    stateful: bool = False
 
     @property
     def name(self) -> str:

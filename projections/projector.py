@@ -7,24 +7,31 @@ where they were folded from.  So any number of processes may try, and each event
 into each projection exactly once.  One event or many thousands, it is the same step: reads,
 one for a few events, and a write; and a read for each projection of which rows are needed.
 
+The invariant: the mark of a table only grows, and no row of the table is beyond it.  It holds
+because the marks that a batch is folded from are the very ones that its write compares with
+(`_attempt` is given them, whatever `look` learns meanwhile), and the write refuses the rest.
+Rows are read without a lock, so they may be those of another process that was faster; what
+goes wrong in the fold is an error only if, looked at afterwards, nobody was (`_moved`).
+
 Projections that stand elsewhere (new, or held back) are groups of their own, and stop at
 the position of the next group so as to become one with it.
 
-An event that a fold cannot take holds back its projection, and no other: it is logged,
-and tried again with growing pauses, for as long as it takes (a fold can be mended by a
-deployment; an event that was skipped would be wrong for ever).  Appends are never affected.
+An event that a fold cannot take holds back its projection, and no other: it is logged, noted
+in `tracking` for whoever asks any process, and tried again with growing pauses, for as long as
+it takes (a fold can be mended by a deployment; an event that was skipped would be wrong for
+ever).  Appends are never affected.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+import structlog
 
 import sql
 from projections import news
@@ -32,15 +39,17 @@ from projections.base import Projection
 from projections.detached import refuse_detached
 from projections.reader import Reader
 from projections.tables import Change, ProjectionError, Tables, prepare
-from projections.writes import Mark, advance
+from projections.writes import Mark, Marks, advance, position_of
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 READ_POSITIONS = 5_000  # at a time
 STEP_POSITIONS = 200_000  # written at a time, at most
 STEP_ROWS = 3_000  # the same, about; a row that changes often meanwhile is written once
 HOLD_FIRST_S = 1.0
 HOLD_MAX_S = 60.0
+#: What to do about a projection that an event holds back.
+REMEDY = "To make it anew from the log, type: attachment-ledger projection rebuild {}"
 _END = 2**63 - 1
 _REFUSED = (psycopg.DataError, psycopg.IntegrityError)
 
@@ -103,15 +112,16 @@ class Projector:
     def step(self) -> bool:
         """Advance every group of projections by one batch; False if none moved."""
         moved, self.beaten = False, False
-        at, now = self.positions, time.monotonic()
-        for after, until in itertools.pairwise([*sorted(set(at.values())), _END]):
-            group = [name for name in self._names if at[name] == after]
+        marks, now = dict(self._marks), time.monotonic()
+        stands = sorted({mark.position for mark in marks.values()})
+        for after, until in itertools.pairwise([*stands, _END]):
+            group = {name: marks[name] for name in self._names if marks[name].position == after}
             held = [name for name in group if name in self.holds and now < self.holds[name].until]
-            free = [name for name in group if name not in held]
-            moved |= bool(free) and self._attempt(free, after, until)
+            free = {name: mark for name, mark in group.items() if name not in held}
+            moved |= bool(free) and self._attempt(free, until)
             for name in held:
                 before = self.holds[name].error.position - 1
-                moved |= after < before and self._attempt([name], after, min(until, before))
+                moved |= after < before and self._attempt({name: group[name]}, min(until, before))
         return moved
 
     def catch_up(self) -> None:
@@ -123,56 +133,75 @@ class Projector:
         while self.projected < head and self.step():
             pass
 
-    def _attempt(self, names: list[str], after: int, until: int) -> bool:
-        """One batch, which may fail; a group whose rows are refused falls apart."""
+    def _attempt(self, marks: Marks, until: int) -> bool:
+        """One batch of a group, which may fail."""
         try:
-            moved = self._advance(names, after, until)
-        except ProjectionError as error:
-            self._hold(error)
-            return True  # the others can go on at once
-        except _REFUSED as error:
-            if len(names) > 1:
-                moves = [self._attempt([name], after, until) for name in names]
-                return any(moves)
-            refused = ProjectionError(names[0], after + 1, None)
-            refused.__cause__ = error
-            self._hold(refused)
-            return True
-        for name in names:
+            moved = self._advance(marks, until)
+        except Exception as error:
+            if isinstance(error, psycopg.Error) and not isinstance(error, _REFUSED):
+                raise  # of the connection, and not of what was written
+            self._failed(error, marks, until)
+            return True  # somebody has moved, or the others can go on at once
+        for name in marks:
             if name in self.holds and self._marks[name].position >= self.holds[name].error.position:
-                log.warning("projection %s goes on", name)
+                log.warning("projection goes on", projection=name)
                 del self.holds[name]
         return moved
 
-    def _hold(self, error: ProjectionError) -> None:
-        last = self.holds.get(error.projection)
-        pause_s = min(last.pause_s * 2, HOLD_MAX_S) if last else HOLD_FIRST_S
-        self.holds[error.projection] = Hold(error, time.monotonic() + pause_s, pause_s)
-        log.error("%s; it stays there, next try in %.0f s", error, pause_s, exc_info=error)
+    def _failed(self, error: Exception, marks: Marks, until: int) -> None:
+        """Hold back the projection that it is about; to find out which, the group falls apart."""
+        self.look()
+        if self._moved(marks):
+            self.beaten = True
+        elif isinstance(error, ProjectionError):
+            self._hold(error, marks)
+        elif len(marks) > 1:
+            for name, mark in marks.items():
+                self._attempt({name: mark}, until)
+        else:
+            [(name, mark)] = marks.items()
+            refused = ProjectionError(name, mark.position + 1, None)
+            refused.__cause__ = error
+            self._hold(refused, marks)
 
-    def _advance(self, names: list[str], after: int, until: int) -> bool:
-        """Read, fold and write one batch; False if none moved."""
-        marks = {name: self._marks[name] for name in names}
-        changes = {name: Change({}, {}) for name in names}
-        to = self._fold(marks, changes, after, min(until, after + STEP_POSITIONS))
+    def _moved(self, marks: Marks) -> bool:
+        """Whether some projections are, by the last look, not where they were."""
+        return any(self._marks[name] != mark for name, mark in marks.items())
+
+    def _hold(self, error: ProjectionError, marks: Marks) -> None:
+        if not self._seen:
+            raise error
+        name = error.projection
+        last = self.holds.get(name)
+        pause_s = min(last.pause_s * 2, HOLD_MAX_S) if last else HOLD_FIRST_S
+        self.holds[name] = Hold(error, time.monotonic() + pause_s, pause_s)
+        remedy = REMEDY.format(name)
+        log.error(
+            "projection stays there", why=str(error), wait_s=pause_s, next=remedy, exc_info=error
+        )
+        self._run("hold", name=name, why=error.why, **marks[name]._asdict())
+
+    def _advance(self, marks: Marks, until: int) -> bool:
+        """Read, fold and write one batch of a group; False if none moved."""
+        after = position_of(marks)
+        changes = {name: Change({}, {}) for name in marks}
+        to = self._fold(marks, changes, min(until, after + STEP_POSITIONS))
         if to <= after:
             return False
-        new = [one for name in names for one in self._tables[name].replacements(changes[name])]
-        told = news.text_of(names, after, to, new) if self._seen else ""
+        new = [one for name in marks for one in self._tables[name].replacements(changes[name])]
+        told = news.text_of(list(marks), after, to, new) if self._seen else ""
         ours = advance(self._cursor, marks, to, new, told)
         for name in ours:
             self._marks[name] = Mark(to, marks[name].rebuilds)
             self._tables[name].keep(changes[name], self._marks[name])
-        if len(ours) < len(names):
+        if len(ours) < len(marks):
             self.beaten |= not ours  # if each got a part, nobody is to leave it to the other
             self.look()
-        return any(self._marks[name] != marks[name] for name in names)
+        return self._moved(marks)
 
-    def _fold(
-        self, marks: dict[str, Mark], changes: dict[str, Change], after: int, until: int
-    ) -> int:
+    def _fold(self, marks: Marks, changes: dict[str, Change], until: int) -> int:
         """Add the next events to `changes`, until there are enough rows; how far it came."""
-        to, rows = after, 0
+        to, rows = position_of(marks), 0
         while to < until and rows < STEP_ROWS:
             end = min(until, to + READ_POSITIONS)
             self.head, events = self._reader.read(to, end)
@@ -192,7 +221,9 @@ class Projector:
 
 def lags(
     connection: psycopg.Connection[Any], projections: Sequence[Projection]
-) -> list[tuple[str, int, int, float]]:
-    """Of each projection its name and position, and how far behind it is in events and seconds."""
+) -> list[tuple[str, int, int, float, str | None]]:
+    """Of each projection its name and position, how far behind it is in events and seconds, and
+    what holds it back.
+    """
     names = [each.name for each in projections]
     return connection.execute(sql.query("projections", "lags"), {"names": names}).fetchall()

@@ -19,10 +19,11 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 import sql
 from projections.base import Row, upcast
+from projections.catalog import ALL
 from projections.detached import DetachedError
 from projections.tables import prepare
 
-PAGE_MAX = 1_000
+PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
 POOL_CONNECTIONS_MAX = 8
 POOL_WAIT_S = 10.0
 #: How often a query is sent that meets a lost connection; all may be sent twice.
@@ -317,8 +318,14 @@ class Queries:
         [row] = await self._all("head")
         return row
 
+    async def missing_rights(self) -> list[str]:
+        """Rights on tables that the service needs and its role does not have."""
+        tables = [name for p in ALL for name in (p.table, *(d.table for d in p.derived))]
+        rows = await self._all("missing_rights", projections=tables)
+        return [row["missing"] for row in rows]
+
     async def tracking(self) -> list[Row]:
-        """Of each projection: `projection`, `position`, `lag_events`, `lag_s`."""
+        """Of each projection: `projection`, `position`, `lag_events`, `lag_s`, `held`."""
         return await self._all("tracking")
 
     async def guests_of_hosts(self, hosts: Sequence[str]) -> dict[str, set[str]]:

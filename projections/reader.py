@@ -18,6 +18,17 @@ AHEAD = 8  # reads, while a batch is written
 _HEAD = 4  # the column of `events` that has the head of the log in its first row
 
 
+def logged(rows: Sequence[tuple[Any, ...]]) -> list[LoggedEvent]:
+    """The events of rows that end with a body."""
+    bodies = orjson.loads(b"[%b]" % b",".join([row[-1] for row in rows]))
+    return [
+        LoggedEvent(position, at, topic, id_, version, host, operation, upcast(topic, body))
+        for (position, at, topic, id_, version, host, operation, _), body in zip(
+            rows, bodies, strict=True
+        )
+    ]
+
+
 class Batch(NamedTuple):
     """Events, and where the head of the log was when they were read."""
 
@@ -41,14 +52,7 @@ class Reader:
         parameters = {"after": after, "until": until}
         # In order already, which costs nothing to make sure of, but no promise of UNION's.
         head, *rows = sorted(self._cursor.execute(self._query, parameters))
-        bodies = orjson.loads(b"[%b]" % b",".join([row[-1] for row in rows]))
-        events = [
-            LoggedEvent(position, at, topic, id_, version, host, operation, upcast(topic, body))
-            for (position, at, topic, id_, version, host, operation, _), body in zip(
-                rows, bodies, strict=True
-            )
-        ]
-        return Batch(head[_HEAD], events)
+        return Batch(head[_HEAD], logged(rows))
 
 
 class ReaderAhead(Reader):

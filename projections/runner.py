@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import psycopg
+import structlog
 
 import sql
 from projections.base import Projection
+from projections.database_trouble import in_words
 from projections.projector import Projector
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 POLL_INTERVAL_S = 0.5
 RECONNECT_FIRST_S = 0.1
@@ -41,7 +42,7 @@ class NotProjectingError(Exception):
     """The projections' thread was stopped, or too many wait for it already."""
 
 
-class Runner:
+class ProjectionRunner:
     """Start it, wait on it, stop it."""
 
     def __init__(self, dsn: str, projections: Sequence[Projection]) -> None:
@@ -50,6 +51,7 @@ class Runner:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._projected = 0
+        self.trouble: str | None = None  #: why nothing is projected just now
         self._waiters: list[tuple[int, int, Future[int]]] = []
         self._numbers = itertools.count()
         self._thread = threading.Thread(target=self._run, name="projections", daemon=True)
@@ -95,6 +97,7 @@ class Runner:
     def _run(self) -> None:
         pause_s = RECONNECT_FIRST_S
         while not self._stopping.is_set():
+            self._projected = 0  # a crash of the database may take the last steps back
             try:
                 with connect(self._dsn) as connection:
                     projector = Projector(connection, self._projections)
@@ -102,9 +105,11 @@ class Runner:
                     pause_s = RECONNECT_FIRST_S
                     self._follow(connection, projector)
             except psycopg.Error as error:
-                log.warning("projections pause for %.1f s: %s", pause_s, error)
-            except Exception:
-                log.exception("projections pause for %.1f s", pause_s)
+                self.trouble = in_words(error)
+                log.warning("projections pause", wait_s=pause_s, why=str(error))
+            except Exception as error:
+                self.trouble = type(error).__name__
+                log.exception("projections pause", wait_s=pause_s)
             else:
                 continue
             self._stopping.wait(pause_s)
@@ -113,6 +118,7 @@ class Runner:
     def _follow(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
         while not self._stopping.is_set():
             moved = projector.step()
+            self.trouble = None
             self._announce(projector.projected)
             if projector.beaten:
                 self._watch(connection, projector)

@@ -31,6 +31,15 @@ class Mark(NamedTuple):
     rebuilds: int
 
 
+Marks = dict[str, Mark]  # by the projection's name; all of one group are at one position
+
+
+def position_of(marks: Marks) -> int:
+    """Where a group stands.  Raises ValueError if that is not one position."""
+    [position] = {mark.position for mark in marks.values()}
+    return position
+
+
 class Column(NamedTuple):
     """A column of a table, and how its values are sent: `array` makes one text of many."""
 
@@ -40,7 +49,7 @@ class Column(NamedTuple):
     array: Callable[[Sequence[Any]], str]
 
 
-class Place(NamedTuple):
+class TablePlace(NamedTuple):
     """A table of a projection, how its rows are found, and what they have."""
 
     projection: LiteralString
@@ -53,7 +62,7 @@ class Place(NamedTuple):
 class Replacement(NamedTuple):
     """New rows for a table, in the place of those of some keys."""
 
-    place: Place
+    place: TablePlace
     gone: list[str]
     rows: list[Row]
 
@@ -80,13 +89,13 @@ def array(items: Iterable[str]) -> str:
 
 def advance(
     cursor: psycopg.RawCursor[Any],
-    marks: dict[str, Mark],
+    marks: Marks,
     to: int,
     replacements: Sequence[Replacement],
     news: str,
 ) -> list[str]:
-    """Bring projections that are all at one position to another, with their rows, and tell
-    the news of it.
+    """Bring a group of projections from where they were folded from to a later position, with
+    their rows, and tell the news of it.
 
     Returns those for which this was done: not those that are not at their mark any more, or
     that another process is writing now.  Parameters are numbered, as psycopg would look for
@@ -95,7 +104,7 @@ def advance(
     parameters: list[Any] = [
         array(marks),
         array(str(mark.rebuilds) for mark in marks.values()),
-        next(iter(marks.values())).position,
+        position_of(marks),
         to,
         news,
     ]
@@ -112,7 +121,7 @@ def advance(
 
 
 @cache
-def _advance(places: tuple[Place, ...]) -> bytes:
+def _advance(places: tuple[TablePlace, ...]) -> bytes:
     """One statement for all the tables, so that it is one round trip and one transaction."""
     numbers = count(6)
     changes = [_replace(nth, place, numbers) for nth, place in enumerate(places)]
@@ -120,16 +129,18 @@ def _advance(places: tuple[Place, ...]) -> bytes:
     return compose.SQL(whole).format(changes=compose.SQL("\n").join(changes)).as_bytes()
 
 
-def _replace(nth: int, place: Place, numbers: Iterator[int]) -> compose.Composed:
+def _replace(nth: int, place: TablePlace, numbers: Iterator[int]) -> compose.Composed:
     """The part of one table; parameters are its keys, then each column's values."""
     one: Any = sql.query("projections", "replace").decode().rstrip(";")
     comma = compose.SQL(", ")
+    marked = any(each.name == "position" for each in place.columns)
     return compose.SQL(one).format(
         nth=compose.SQL(str(nth)),
         name=compose.Literal(place.projection),
         table=compose.Identifier(place.table),
         key=compose.Identifier(place.key),
         gone=compose.SQL(f"${next(numbers)}::{place.key_type}[]"),
+        within=compose.SQL("position <= $3" if marked else "true"),
         columns=comma.join(compose.Identifier(each.name) for each in place.columns),
         values=comma.join(
             compose.SQL(f"unnest(${next(numbers)}::{each.given}[])::{each.type}")

@@ -10,7 +10,8 @@ CREATE TABLE schema_migrations (
 );
 
 -- ---------------------------------------------------------------------------------------
--- The log.  Rows are only ever added, and only by append_events().
+-- The log.  New rows come by append_events() alone, and no row is ever updated.  `event archive
+-- --detach` deletes rows that are in a file, `event restore` puts them back as they were.
 
 CREATE TABLE events (
     position bigint PRIMARY KEY,         -- gap-free, in commit order
@@ -124,8 +125,9 @@ CREATE TABLE long_work (
 -- How far each projection has come; the row's lock is the right to advance it.
 CREATE TABLE tracking (
     projection text PRIMARY KEY,
-    position bigint NOT NULL,
-    rebuilds int NOT NULL DEFAULT 0      -- how often it was made anew
+    position bigint NOT NULL,            -- only grows, and no row of the table is beyond it
+    rebuilds int NOT NULL DEFAULT 0,     -- how often it was made anew
+    held text                            -- the event it cannot take, and why; NULL: none
 );
 
 -- Where projections are made anew: tables of the same names, which then take the place of
@@ -134,7 +136,8 @@ CREATE SCHEMA rebuild;
 CREATE TABLE rebuild.tracking (
     projection text PRIMARY KEY,
     position bigint NOT NULL,
-    rebuilds int NOT NULL DEFAULT 0      -- always 0 here
+    rebuilds int NOT NULL DEFAULT 0,     -- always 0 here
+    held text                            -- always NULL
 );
 
 CREATE TABLE instances (
@@ -241,12 +244,9 @@ CREATE TABLE operations (
     outcome text,                        -- aggregates.operation.Outcome, once finished
     error jsonb,                         -- the first one
     left_steps jsonb,                    -- while parked: what is not done
-    plan jsonb NOT NULL,
-    lanes jsonb NOT NULL,                -- the plan's lanes with what was learnt since
-    steps jsonb NOT NULL,                -- {"<lane>.<step>[.undo]": {status, attempts, ...}}
-    active jsonb NOT NULL,               -- {lane: run whose result is not all known}
-    retries jsonb NOT NULL,              -- {lane: {at, undo}}
-    unwinding boolean NOT NULL,
+    lanes jsonb NOT NULL,                -- [host_agent.shared.lane.Lane], with what was learnt
+    steps jsonb NOT NULL,                -- [ledger.api.schemas.StepShown]
+    unwinding boolean NOT NULL,          -- it goes, or went, backward
     bound boolean NOT NULL,              -- every mapping it makes exists (or it is finished)
     actor text,
     user_id text,
@@ -258,7 +258,8 @@ CREATE TABLE operations (
     due_at timestamptz,                  -- when a dispatcher must look; NULL: a host's turn
     updated_at timestamptz NOT NULL,
     position bigint NOT NULL,
-    destination text                     -- where it takes the server
+    destination text,                    -- where it takes the server
+    pivot_passed boolean NOT NULL        -- there is only forward
 );
 CREATE INDEX operations_due ON operations (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX operations_open ON operations (state, started_position) WHERE state <> 'finished';
@@ -273,8 +274,7 @@ CREATE TABLE mailbox (
     run int NOT NULL,
     host text NOT NULL,
     position bigint NOT NULL,            -- of the intent, or of its cancellation: the cursor
-    command jsonb NOT NULL,              -- host_agent.shared.contract.Command without `position`
-    done_steps int NOT NULL,
+    command jsonb NOT NULL,              -- host_agent.shared.contract.Command
     PRIMARY KEY (operation_id, run)
 );
 CREATE INDEX mailbox_by_host ON mailbox (host, position);

@@ -25,6 +25,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from host_agent.shared import logs
 from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
 TEST_CLUSTER_PREFIX = "attachment-ledger-test-"
@@ -32,6 +33,8 @@ MEMORY = Path("/dev/shm")  # making a database is 300 files: 15 ms here, 70 ms a
 MEMORY_NEEDED_BYTES = 2 * 1024**3  # containers often have 64 MB
 DROP_LAG = 4  # a backend that is still leaving delays DROP DATABASE by 100 ms
 ABANDONED_AFTER_S = 600
+
+logs.through_the_standard_library()  # so that pytest shows and keeps our lines with the others
 
 hypothesis.settings.register_profile("dev", max_examples=50, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
-from ledger.log.cache import Folded
-from ledger.log.mapper import LedgerMapper
+from ledger.log.cache import AggregateCache
+from ledger.log.mapper import JSONBody, LedgerMapper
 
 A = TypeVar("A", bound=Aggregate)
 T = TypeVar("T")
@@ -88,45 +88,62 @@ class MemoryStore:
 
     def __init__(self, trouble: Callable[[], Trouble]) -> None:
         self.streams: dict[UUID, list[Any]] = {}
-        self.log: list[tuple[Any, Context]] = []
-        self._mapper = LedgerMapper()
-        self._folded = Folded(self._events_after)
+        self.log: list[tuple[Any, EventContext]] = []
+        self._mapper = LedgerMapper(JSONBody())
+        self._read: dict[UUID, list[Any]] = {}
+        self._folds: dict[tuple[type[Aggregate], UUID, int], Aggregate] = {}
+        self._cache = AggregateCache(self._events_after)
         self._trouble = trouble
         #: Called once, between a decision and its save: somebody else was faster.
         self.before_save: Callable[[], object] | None = None
+
+    def copy(self, trouble: Callable[[], Trouble]) -> MemoryStore:
+        """Another log that begins as this one is; a process has read and kept as much of it."""
+        other = MemoryStore(trouble)
+        other.streams, other.log = dict(self.streams), list(self.log)
+        other._read = {id_: list(events) for id_, events in self._read.items()}
+        other._folds = dict(self._folds)
+        other._cache.keep(self._cache._kept.values())
+        return other
 
     def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002
         [aggregate] = self.load_many((kind, id))
         return aggregate  # type: ignore[no-any-return]
 
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
-        loaded = self._folded.load(wanted)
+        loaded = self._cache.load(wanted)
         for (kind, id_), aggregate in zip(wanted, loaded, strict=True):
-            anew = kind.evolve(id_, self._events_after({id_: None})[id_])
+            anew = self._fold(kind, id_, len(self.streams.get(id_, ())))
             assert vars(aggregate) == vars(anew), "what is kept is what the log says"
         return loaded
 
-    def glimpse(self, kind: type[A], id: UUID) -> A:  # noqa: A002
-        aggregate = self._folded.glimpse((kind, id))
-        then = kind.evolve(id, self._events_after({id: None})[id][: aggregate.version])
+    def cached(self, kind: type[A], id: UUID) -> A:  # noqa: A002
+        aggregate = self._cache.cached((kind, id))
+        then = self._fold(kind, id, aggregate.version)
         assert vars(aggregate) == vars(then), "it was so in the log"
         return aggregate  # type: ignore[return-value]
 
     def _events_after(self, versions: Mapping[UUID, int | None]) -> dict[UUID, list[Any]]:
-        return {
-            id_: [
-                self._mapper.to_domain_event(e) for e in self.streams.get(id_, [])[version or 0 :]
-            ]
-            for id_, version in versions.items()
-        }
+        return {id_: self._events(id_)[version or 0 :] for id_, version in versions.items()}
 
-    def save(self, *aggregates: Aggregate, context: Context, supposed: bool = False) -> int:
+    def _events(self, id_: UUID) -> list[Any]:
+        """All of the stream, each decoded once."""
+        read = self._read.setdefault(id_, [])
+        read += map(self._mapper.to_domain_event, self.streams.get(id_, [])[len(read) :])
+        return read
+
+    def _fold(self, kind: type[A], id_: UUID, version: int) -> A:
+        """What the log alone says, folded from the first event, once for each version."""
+        key = (kind, id_, version)
+        if key not in self._folds:
+            self._folds[key] = kind.evolve(id_, self._events(id_)[:version])
+        return self._folds[key]  # type: ignore[return-value]
+
+    def save(self, *aggregates: Aggregate, context: EventContext) -> int:
         changed = [each for each in aggregates if each.unsaved]
-        relied_on = [
-            each for each in aggregates if (supposed or each.RELIED_ON) and not each.unsaved
-        ]
+        relied_on = [each for each in aggregates if not each.unsaved]
         events = [event for aggregate in changed for event in aggregate.collect_events()]
-        events.sort(key=lambda event: event.nth)
+        events.sort(key=lambda event: event.recording_order)
         if not events:
             return 0
         if (faster := self.before_save) is not None:
@@ -154,7 +171,7 @@ class MemoryStore:
 
     def keep(self, stored: list[Aggregate]) -> None:
         """Remember them (a process that has stored nothing of late knows less)."""
-        self._folded.keep(stored)
+        self._cache.keep(stored)
 
     def retrying(self, change: Callable[[], T]) -> T:
         for _ in range(5):

@@ -23,7 +23,7 @@ from uuid import uuid4
 import requests
 
 from host_agent.shared.contract import PowerState
-from host_agent.simulated.host_state import Store
+from host_agent.simulated.host_state import HostState
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_views import MAX_VERSION, Microversion
 from tests.doubles.host_checks import broken_invariants, plugged
@@ -101,7 +101,7 @@ class Stack:
         self.ports = [free_port(), free_port()]
         self._volumes, self._cinder_port = CinderModel(), free_port()
         self._exits = ExitStack()
-        self.services: dict[int, Process] = {}
+        self.components: dict[int, Process] = {}
         self.agents: dict[str, Process] = {}
         self.servers: dict[str, str] = {}  # server id -> host
         self.http = requests.Session()
@@ -123,7 +123,7 @@ class Stack:
 
     def kill_all(self) -> None:
         """All processes but Cinder."""
-        for process in (*self.agents.values(), *self.services.values()):
+        for process in (*self.agents.values(), *self.components.values()):
             if process.running:
                 process.kill()
 
@@ -136,7 +136,7 @@ class Stack:
         config.write_text(self._service_config(number))
         log = self.home / f"service-{number}.log"
         command = ["ledger", "serve", "--config", str(config), "--log-level", "debug"]
-        self.services[number] = Process(log, *command)
+        self.components[number] = Process(log, *command)
         eventually(lambda: self._serves(number), f"service answers; see {log.read_text()[-2000:]}")
 
     def _service_config(self, number: int) -> str:
@@ -155,7 +155,7 @@ class Stack:
         )
 
     def _serves(self, number: int) -> bool:
-        assert self.services[number].running, self.services[number].log.read_text()[-3000:]
+        assert self.components[number].running, self.components[number].log.read_text()[-3000:]
         try:
             return self.http.get(self.url("/readyz", number), timeout=5).status_code == 200
         except requests.ConnectionError:
@@ -187,8 +187,8 @@ class Stack:
 
     # --------------------------------------------------------------- things
 
-    def host(self, name: str = "compute-1") -> Store:
-        return Store(self.home / f"{name}.json")
+    def host(self, name: str = "compute-1") -> HostState:
+        return HostState(self.home / f"{name}.json")
 
     def add_server(
         self, host: str = "compute-1", power_state: PowerState = PowerState.RUNNING
@@ -196,7 +196,7 @@ class Stack:
         """Define a guest before the agent starts."""
         server_id = str(uuid4())
         guest = {"server_id": server_id, "power_state": power_state.value, "project_id": PROJECT}
-        Store(self.home / f"{host}.json", {"define": [guest]})
+        HostState(self.home / f"{host}.json", {"define": [guest]})
         self.servers[server_id] = host
         return server_id
 

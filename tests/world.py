@@ -9,20 +9,23 @@ simulations that the contract tests hold to the real ones.
 
 from __future__ import annotations
 
+import copy
+import copyreg
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from aggregates import errors
 from aggregates.attachment import Attachment
-from aggregates.base import Actor, Context, Event
+from aggregates.base import Actor, Event, EventContext
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER as SERVER_LANE
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
-from handlers.actions import Act
+from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
 from handlers.progress import lane_of, order_of, verb_of
@@ -31,11 +34,10 @@ from host_agent.shared.contract import ErrorKind, PowerState, Registration, Repo
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
-from host_agent.simulated.host_state import HOSTS, SCHEME, connected_paths
-from host_agent.simulated.host_state import Store as HostState
+from host_agent.simulated.host_state import HOSTS, SCHEME, HostState, connected_paths
 from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
-from host_agent.verbs.context import Context as AgentContext
+from host_agent.verbs.context import RunContext as AgentContext
 from host_agent.verbs.context import Waits
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
@@ -50,13 +52,17 @@ HOST, OTHER = "compute-1", "compute-2"
 NAMES = UUID("12345678-1234-5678-1234-567812345678")
 SERVER = str(uuid5(NAMES, "server"))
 FIXED_KEY = "c0ffee" * 8  # of all encrypted volumes
-CONTEXT = Context(
+CONTEXT = EventContext(
     actor=Actor(name="alice", user_id="u", project_id="p", roles=("member",)),
     request_id="req-test",
     cause="api",
 )
 #: More rounds than any operation needs; an operation that needs more goes in circles.
 ROUNDS_MAX = 400
+#: What a world keeps when all its processes end, beside the store.
+DURABLE = ("clock", "cinder", "hosts", "records", "dead", "volumes")
+
+copyreg.pickle(type(threading.RLock()), lambda _lock: (threading.RLock, ()))
 
 
 class World:
@@ -108,6 +114,16 @@ class World:
         self.requests = Requests(self.store, cinder, self.clock)
         self.agents = {name: self._agent(name, cinder) for name in self.hosts}
         self.ports = self.agents[HOST]
+
+    def copy(self) -> World:
+        """Another world in this state, whose processes have just been started."""
+        other = copy.copy(self)
+        vars(other).update(copy.deepcopy({name: getattr(self, name) for name in DURABLE}))
+        other.trouble = Trouble()
+        other.host = other.hosts[HOST]
+        other.store = self.store.copy(lambda: other.trouble)
+        other.boot()
+        return other
 
     def _tripwire(self, name: str, port: Any) -> Any:
         return Tripwire(name, port, lambda: self.trouble)
@@ -171,7 +187,7 @@ class World:
 
     def act(self, flow: str, **more: Any) -> str:
         """Ask for something that concerns the whole server."""
-        request = Act(server_id=self.server_id, flow=flow, **more)
+        request = ActOnServer(server_id=self.server_id, flow=flow, **more)
         key = f"{flow} {len(self.store.log)}"
         return self._ask(lambda: self.requests.act(request, CONTEXT, self.fleet, key))
 
@@ -248,7 +264,7 @@ class World:
             owed = [
                 s
                 for s in run.steps
-                if not operation.history.record(run.lane, s, undo=run.undo).settled
+                if not operation.history.record(run.lane, s, undo=run.undo).resolved
             ]
             for step in owed[:steps]:
                 if not self._agent_step(operation_id, run, step, ctx):
@@ -304,9 +320,7 @@ class World:
 
     def open_operations(self) -> list[UUID]:
         """Operations that are not at their end."""
-        ids = [
-            e.originator_id for e, _ in self.store.log if isinstance(e, Operation.OperationStarted)
-        ]
+        ids = [event.originator_id for event in events(self, Operation.OperationStarted)]
         return [id_ for id_ in ids if self.store.load(Operation, id_).state != "finished"]
 
     def mappings(self) -> list[BlockDeviceMapping]:
@@ -319,11 +333,7 @@ class World:
         return [mapping for mapping in found if mapping.live]
 
     def attachments(self) -> list[Attachment]:
-        ids = {
-            e.originator_id
-            for e, _ in self.store.log
-            if isinstance(e, Attachment.AttachmentCreated)
-        }
+        ids = {event.originator_id for event in events(self, Attachment.AttachmentCreated)}
         found = [self.store.load(Attachment, id_) for id_ in ids]
         return [attachment for attachment in found if attachment.state != "deleted"]
 
@@ -360,7 +370,7 @@ class World:
         return sorted(str(where) for disks in plugged(host).values() for where in disks.values())
 
     def wrong(self) -> list[str]:
-        """Broken invariants (DESIGN D6, CVE-2023-2088), in words; only for a world at rest."""
+        """Broken invariants (decision 0026, CVE-2023-2088), in words; only for a world at rest."""
         broken = [
             f"{name}: {what}"
             for name, host in self.hosts.items()

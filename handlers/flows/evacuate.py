@@ -4,7 +4,7 @@
 fence is the evidence by which the guest is started elsewhere: it has to stand, and to be
 newer than the guest's arrival, until then (`trusts`).  By it the ledger gives up the source's
 attachment, only after the destination has its own: the volume is the server's all the time.
-A source that comes back clears what it still has before it is given any work (D7).
+A source that comes back clears what it still has before it is given any work (decision 0027).
 """
 
 from __future__ import annotations

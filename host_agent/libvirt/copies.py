@@ -15,9 +15,10 @@ its copy, and takes no other one for its own.
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
+
+import structlog
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen, Mirror
@@ -34,7 +35,7 @@ from host_agent.libvirt.look import (
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import Disk, PortError, Watch
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class GuestCopies(Rules):
@@ -134,7 +135,7 @@ class GuestCopies(Rules):
         except HypervisorError as error:
             if error.trouble in (Trouble.UNREACHABLE, Trouble.LOST):
                 raise port_error(error) from error
-            _LOG.info("end of the copy (switch: %s): %s", switch, error.message)
+            _LOG.info("copy not ended", switch=switch, why=error.message)
             time.sleep(self._patience.poll_s)
 
     def _define_as(self, server_id: str, serial: str, disk: str) -> None:

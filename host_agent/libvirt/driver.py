@@ -12,13 +12,13 @@ connection until its next keep-alive.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import libvirt
+import structlog
 
 from host_agent.libvirt import secrets
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
@@ -29,7 +29,7 @@ KEEPALIVE_S, KEEPALIVE_COUNT = 5, 4
 #: A guest may start or stop while it is being read.
 READS_MAX = 5
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 _POWER = {
     libvirt.VIR_DOMAIN_NOSTATE: PowerState.NOSTATE,
@@ -291,7 +291,7 @@ class Libvirt:
             (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, self._on_added),
         ):
             connection.domainEventRegisterAny(None, event, callback, None)
-        _LOG.info("connected to libvirt at %s", self._uri)
+        _LOG.info("connected to libvirt", uri=self._uri)
         return connection
 
     def _drop_if_broken(self, connection: Any, error: Any) -> bool:
@@ -310,7 +310,7 @@ class Libvirt:
             if self._connection is not connection:
                 return
             self._connection = None
-        _LOG.warning("connection to libvirt at %s lost", self._uri)
+        _LOG.warning("connection to libvirt lost", uri=self._uri)
         with suppress(libvirt.libvirtError):
             connection.close()
 

@@ -4,21 +4,22 @@ Theory of operation.  Both copies of a guest's devices must agree after every ou
 
 libvirt's detach returns success after 5 s although the guest has not let go of the
 disk; a detach during the guest's boot is lost; the guest may be started, stopped or
-gone between a look and an act.  So both calls are loops (see guest_look.py).
+gone between a look and an act.  So both calls are loops (see look.py).
 
 Unplug takes the live disk first.  A guest that refuses so leaves the definition
 untouched, and should it lack the disk (a former attempt, or somebody else), it gets
 it back.  A refused removal cannot be called back: should the guest let go later, the
-drift report shows it, and a new unplug finds the disk missing, which is success.
+next inventory shows it, and a new unplug finds the disk missing, which is success.
 
-What is done with whole guests is in guest_power.py and guest_moves.py, what changes
-behind a disk that stays in guest_copies.py.
+What is done with whole guests is in power.py and moves.py, what changes behind a disk
+that stays in copies.py.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
+
+import structlog
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.copies import GuestCopies
@@ -42,7 +43,7 @@ from host_agent.shared.ports import Disk, DiskState, PortError
 
 __all__ = ["HypervisorGuests", "Patience"]
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
@@ -127,13 +128,8 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 if error.trouble is not Trouble.UNPLUGGING:
                     raise port_error(error, asked_before=attempt > 1) from error
             removed = removal.wait(self._patience.detach_timeout_s)
-        _LOG.info(
-            "unplug of %s: attempt %d of %d, %s",
-            disk.target,
-            attempt,
-            self._patience.detach_attempts,
-            {True: "removed", False: "refused by the guest", None: "no answer"}[removed],
-        )
+        outcome = {True: "removed", False: "refused by the guest", None: "no answer"}[removed]
+        _LOG.info("unplug", disk=disk.target, attempt=attempt, outcome=outcome)
 
     def _refused(self, copies: Copies, live: DiskSeen, persistent: DiskSeen | None) -> PortError:
         """Both copies have the disk (again); the error to raise for it."""

@@ -20,13 +20,14 @@ one in this, except that paused on both sides is unknown.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from enum import StrEnum
 from typing import Any
+
+import structlog
 
 from host_agent.libvirt.domain_xml import DefinitionError, for_destination, is_shared
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
@@ -42,7 +43,7 @@ from host_agent.libvirt.look import (
 from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import Disk, PortError, Watch
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class _Where(StrEnum):
@@ -147,7 +148,7 @@ class GuestMoves(Rules):
         try:
             self._hypervisor.abort_migration(server_id)
         except HypervisorError as error:  # it has just ended, or is too far for it
-            _LOG.info("abort of the migration: %s", error.message)
+            _LOG.info("migration not aborted", why=error.message)
 
     # --- where the guest is ----------------------------------------------------------------
 

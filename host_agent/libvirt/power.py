@@ -1,14 +1,15 @@
 """Defining, starting, stopping and removing whole guests: each an *ensure*.
 
 Every call looks first and returns at once if all is as asked; else it does the one next
-thing and looks again (see guest_look.py).
+thing and looks again (see look.py).
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
+
+import structlog
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.domain_xml import DefinitionError, domain_of
@@ -25,7 +26,7 @@ from host_agent.libvirt.look import (
 from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import Disk, PortError
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class GuestPower(Rules):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 import threading
 from collections.abc import Callable
@@ -46,22 +45,6 @@ class LinkSettings:
     backoff_max_s: float = 5.0
     denied_retry_s: float = 30.0
     ca_file: str | None = None
-
-
-class Backoff:
-    """Exponential waits with full jitter between half and all of the bound."""
-
-    def __init__(self, first_s: float, max_s: float) -> None:
-        self._first_s, self._max_s = first_s, max_s
-        self._next_s = first_s
-
-    def reset(self) -> None:
-        self._next_s = self._first_s
-
-    def next_s(self) -> float:
-        bound_s = self._next_s
-        self._next_s = min(self._max_s, bound_s * 2)
-        return bound_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 
 
 class LedgerClient:

@@ -7,7 +7,7 @@ bounded exponential back-off and jitter:
   the start, after a lost connection, when the ledger says our epoch is stale, and
   whenever the inventory changed.  Only one task sends it, so that an older inventory
   never overtakes a newer one; an inventory that could not be read is not sent, for a
-  guest that is missing from it counts as gone.  The answer may name leftovers (D7):
+  guest that is missing from it counts as gone.  The answer may name leftovers (decision 0027):
   they are cleared, and shown to be, before any command is asked for.
 - the subscription (`GET .../commands`, long poll): the cursor is the highest position
   seen.  After every loss it goes back to 0 and the ledger tells all that is
@@ -28,7 +28,7 @@ while the executor's queue is full, and each worker holds one report.
 
 from __future__ import annotations
 
-import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -38,25 +38,27 @@ from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
 
+import structlog
+
+from host_agent.clock import Stopping
 from host_agent.executor import Verdict
 from host_agent.leftovers import Release
 from host_agent.line.client import (
     REQUEST_S,
-    Backoff,
     LedgerClient,
     LinkError,
     LinkSettings,
 )
+from host_agent.shared.backoff import Backoff
 from host_agent.shared.contract import (
     Command,
     ErrorKind,
     Registration,
     Report,
     StepError,
-    WireError,
 )
 from host_agent.shared.ports import PortError
-from host_agent.verbs.context import Stopping
+from host_agent.shared.wire import WireError
 
 #: A changed inventory is sent at most this often.
 INVENTORY_PAUSE_S = 0.2
@@ -68,14 +70,14 @@ REGISTER_AGAIN_S = 300.0
 #: Progress that takes longer is not told: the step that tells it has better to do.
 PROGRESS_S = 2.0
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class StaleEpochError(Exception):
     """The ledger wants to be shown this host again: our epoch is old, or it was unfenced."""
 
 
-class Runner(Protocol):
+class CommandRunner(Protocol):
     """What takes commands: the executor."""
 
     def submit(self, command: Command) -> bool: ...
@@ -165,7 +167,7 @@ class Link:
 
     # --- life -----------------------------------------------------------------------------
 
-    def run(self, runner: Runner, clear: Callable[[Release], None]) -> None:
+    def run(self, runner: CommandRunner, clear: Callable[[Release], None]) -> None:
         """Hold the line until closed; `runner` and `clear` do what comes over it."""
         with ThreadPoolExecutor(2, thread_name_prefix="line") as threads:
             lines = [
@@ -189,7 +191,7 @@ class Link:
 
     # --- registration -----------------------------------------------------------------------
 
-    def _keep_registered(self, runner: Runner, clear: Callable[[Release], None]) -> None:
+    def _keep_registered(self, runner: CommandRunner, clear: Callable[[Release], None]) -> None:
         backoff = self._backoff()
         sent: Registration | None = None
         again_at = 0.0
@@ -219,7 +221,7 @@ class Link:
             if self._wanted.wait(self._settings.inventory_interval_s):
                 self._closing.wait(INVENTORY_PAUSE_S)  # a burst of events is one change
 
-    def _register(self, registration: Registration, runner: Runner) -> tuple[Release, bool]:
+    def _register(self, registration: Registration, runner: CommandRunner) -> tuple[Release, bool]:
         """What is to be cleared before this host is registered; nothing: it is.  And whether
         the ledger could not look at something, and wants to be shown it again.
         """
@@ -258,7 +260,7 @@ class Link:
 
     # --- commands -----------------------------------------------------------------------------
 
-    def _take_commands(self, runner: Runner) -> None:
+    def _take_commands(self, runner: CommandRunner) -> None:
         backoff = self._backoff()
         while not self._closing.is_set():
             with self._state:
@@ -276,7 +278,7 @@ class Link:
                     self._lost()
                     self._pause(error, backoff)
 
-    def _poll(self, runner: Runner, life: int, after: int) -> None:
+    def _poll(self, runner: CommandRunner, life: int, after: int) -> None:
         wait_s = self._settings.wait_s
         status, answer = self._polls.call(
             "GET",
@@ -294,7 +296,7 @@ class Link:
             if life == self._life:
                 self._after = seen
 
-    def _accept(self, data: Any, runner: Runner) -> None:
+    def _accept(self, data: Any, runner: CommandRunner) -> None:
         try:
             command = _command(data)
         except WireError as error:
@@ -343,7 +345,8 @@ class Link:
         return self._ledger.call(method, path, body, timeout_s)
 
     def _backoff(self) -> Backoff:
-        return Backoff(self._settings.backoff_first_s, self._settings.backoff_max_s)
+        first_s, max_s = self._settings.backoff_first_s, self._settings.backoff_max_s
+        return Backoff(first_s, max_s, random.random)
 
     def _pause(self, error: LinkError, backoff: Backoff) -> None:
         if self._closing.is_set():

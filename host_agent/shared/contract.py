@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
+from host_agent.shared.lane import Lane
+from host_agent.shared.wire import WireError, may, take
+
 E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
@@ -75,22 +78,6 @@ class PowerState(StrEnum):
     NOSTATE = "nostate"  # the hypervisor does not know the guest (any more)
 
 
-class WireError(ValueError):
-    """The message does not have the form of the contract."""
-
-
-def _take(data: Any, name: str, kind: type | tuple[type, ...]) -> Any:
-    if not isinstance(data, dict) or name not in data:
-        raise WireError(f"{name!r} is missing")
-    if not isinstance(data[name], kind) or (isinstance(data[name], bool) and kind is int):
-        raise WireError(f"{name!r} is a {type(data[name]).__name__}")
-    return data[name]
-
-
-def _may(data: Any, name: str, kind: type) -> Any:
-    return None if data.get(name) is None else _take(data, name, kind)
-
-
 def _choice(kinds: type[E], value: str, what: str) -> E:
     try:
         return kinds(value)
@@ -98,91 +85,6 @@ def _choice(kinds: type[E], value: str, what: str) -> E:
         raise WireError(
             f"{what} {value!r} is not known to service version {SERVICE_VERSION}"
         ) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lane:
-    """One volume of one server: everything a host needs to know about it.
-
-    No secrets: connection information is fetched from Cinder by `attachment_id`.
-    """
-
-    server_id: str
-    volume_id: str
-    bdm_id: str
-    attachment_id: str | None
-    device_name: str | None  # without /dev/, e.g. "vdb"
-    multiattach: bool = False
-    tag: str | None = None
-    boot_index: int | None = None
-    delete_on_termination: bool = False
-    #: The id the guest knows the disk by.  It stays when the volume behind it changes.
-    serial: str | None = None
-    #: The host that holds the attachment, where a flow's lanes are on several.
-    host: str | None = None
-    #: How the host sees the volume, as its `volume_connect` told: a ports.Disk's source,
-    #: and "format", "discard", "readonly".
-    disk: dict[str, Any] | None = None
-    #: Made by Cinder's old calls: no attachment of Cinder's new kind stands behind it.
-    legacy: bool = False
-    #: In a move or a swap: the pair's other attachment (LaneSide), new or old.
-    other: LaneSide | None = None
-    #: Attachments of this (volume, server) that the ledger knows: no orphans.
-    known: tuple[str, ...] = ()
-    #: How to make the volume, if `volume_id` is "": the service creates it (boot).
-    create: dict[str, Any] | None = None
-
-    @property
-    def disk_serial(self) -> str:
-        """The id the guest knows the disk by."""
-        return self.serial or self.volume_id
-
-    def to_wire(self) -> dict[str, Any]:
-        wire = {**vars(self), "known": list(self.known)}
-        wire["other"] = dict(vars(self.other)) if self.other else None
-        return wire
-
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        text, optional = str, (str, type(None))
-        return cls(
-            server_id=_take(data, "server_id", text),
-            volume_id=_take(data, "volume_id", text),
-            bdm_id=_take(data, "bdm_id", text),
-            attachment_id=_take(data, "attachment_id", optional),
-            device_name=_take(data, "device_name", optional),
-            multiattach=_take(data, "multiattach", bool),
-            tag=_take(data, "tag", optional),
-            boot_index=_take(data, "boot_index", (int, type(None))),
-            delete_on_termination=_take(data, "delete_on_termination", bool),
-            # From here on: newer than plans that may still be stored.
-            serial=_may(data, "serial", str),
-            host=_may(data, "host", str),
-            disk=_may(data, "disk", dict),
-            legacy=_may(data, "legacy", bool) or False,
-            other=LaneSide.from_wire(data["other"]) if data.get("other") else None,
-            known=tuple(_may(data, "known", list) or ()),
-            create=_may(data, "create", dict),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaneSide:
-    """What differs between the two attachments of a lane that moves."""
-
-    volume_id: str
-    attachment_id: str | None = None
-    host: str | None = None
-    disk: dict[str, Any] | None = None
-
-    @classmethod
-    def from_wire(cls, data: Any) -> Self:
-        return cls(
-            volume_id=_take(data, "volume_id", str),
-            attachment_id=_may(data, "attachment_id", str),
-            host=_may(data, "host", str),
-            disk=_may(data, "disk", dict),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,12 +109,12 @@ class GuestOrder:
     @classmethod
     def from_wire(cls, data: Any) -> Self:
         return cls(
-            server_id=_take(data, "server_id", str),
-            lanes=tuple(Lane.from_wire(lane) for lane in _take(data, "lanes", list)),
-            definition=_may(data, "definition", str),
-            running=_take(data, "running", bool),
-            force=_take(data, "force", bool),
-            destination=_may(data, "destination", dict),
+            server_id=take(data, "server_id", str),
+            lanes=tuple(Lane.from_wire(lane) for lane in take(data, "lanes", list)),
+            definition=may(data, "definition", str),
+            running=take(data, "running", bool),
+            force=take(data, "force", bool),
+            destination=may(data, "destination", dict),
         )
 
 
@@ -228,8 +130,8 @@ class CommandStep:
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
-        verb = _choice(Verb, _take(data, "verb", str), "verb")
-        return cls(name=_take(data, "name", str), verb=verb)
+        verb = _choice(Verb, take(data, "verb", str), "verb")
+        return cls(name=take(data, "name", str), verb=verb)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,20 +178,20 @@ class Command:
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
-        lane, guest = _may(data, "lane", dict), _may(data, "guest", dict)
+        lane, guest = may(data, "lane", dict), may(data, "guest", dict)
         if (lane is None) == (guest is None):
             raise WireError("a command is for either a 'lane' or a 'guest'")
         return cls(
-            operation_id=_take(data, "operation_id", str),
-            run=_take(data, "run", int),
-            position=_take(data, "position", int),
-            epoch=_take(data, "epoch", int),
-            request_id=_take(data, "request_id", str),
-            flow=_take(data, "flow", str),
+            operation_id=take(data, "operation_id", str),
+            run=take(data, "run", int),
+            position=take(data, "position", int),
+            epoch=take(data, "epoch", int),
+            request_id=take(data, "request_id", str),
+            flow=take(data, "flow", str),
             lane=Lane.from_wire(lane) if lane else None,
             guest=GuestOrder.from_wire(guest) if guest else None,
-            cancel=bool(_may(data, "cancel", bool)),
-            steps=tuple(CommandStep.from_wire(step) for step in _take(data, "steps", list)),
+            cancel=bool(may(data, "cancel", bool)),
+            steps=tuple(CommandStep.from_wire(step) for step in take(data, "steps", list)),
         )
 
 
@@ -307,9 +209,9 @@ class StepError:
     @classmethod
     def from_wire(cls, data: Any) -> Self:
         return cls(
-            kind=_choice(ErrorKind, _take(data, "kind", str), "error kind"),
-            code=_take(data, "code", str),
-            message=_take(data, "message", str),
+            kind=_choice(ErrorKind, take(data, "kind", str), "error kind"),
+            code=take(data, "code", str),
+            message=take(data, "message", str),
         )
 
 
@@ -338,14 +240,14 @@ class Report:
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
-        error = _take(data, "error", (dict, type(None)))
+        error = take(data, "error", (dict, type(None)))
         return cls(
-            operation_id=_take(data, "operation_id", str),
-            run=_take(data, "run", int),
-            epoch=_take(data, "epoch", int),
-            step=_take(data, "step", str),
-            took_ms=_take(data, "took_ms", int),
-            outputs=_take(data, "outputs", dict),
+            operation_id=take(data, "operation_id", str),
+            run=take(data, "run", int),
+            epoch=take(data, "epoch", int),
+            step=take(data, "step", str),
+            took_ms=take(data, "took_ms", int),
+            outputs=take(data, "outputs", dict),
             error=StepError.from_wire(error) if error is not None else None,
         )
 
@@ -372,17 +274,17 @@ class Guest:
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
-        devices = _take(data, "devices", list)
+        devices = take(data, "devices", list)
         if not all(isinstance(device, str) for device in devices):
             raise WireError("'devices' holds something that is no string")
         return cls(
-            server_id=_take(data, "server_id", str),
-            name=_take(data, "name", str),
-            power_state=_choice(PowerState, _take(data, "power_state", str), "power state"),
+            server_id=take(data, "server_id", str),
+            name=take(data, "name", str),
+            power_state=_choice(PowerState, take(data, "power_state", str), "power state"),
             devices=tuple(devices),
-            project_id=_take(data, "project_id", (str, type(None))),
-            user_id=_take(data, "user_id", (str, type(None))),
-            definition=_may(data, "definition", str),
+            project_id=take(data, "project_id", (str, type(None))),
+            user_id=take(data, "user_id", (str, type(None))),
+            definition=may(data, "definition", str),
         )
 
 
@@ -412,8 +314,8 @@ class Registration:
     @classmethod
     def from_wire(cls, data: Any) -> Self:
         return cls(
-            service_version=_take(data, "service_version", int),
-            capabilities=_take(data, "capabilities", dict),
-            guests=tuple(Guest.from_wire(guest) for guest in _take(data, "guests", list)),
-            connections=tuple(_may(data, "connections", list) or ()),
+            service_version=take(data, "service_version", int),
+            capabilities=take(data, "capabilities", dict),
+            guests=tuple(Guest.from_wire(guest) for guest in take(data, "guests", list)),
+            connections=tuple(may(data, "connections", list) or ()),
         )

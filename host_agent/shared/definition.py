@@ -69,10 +69,21 @@ def resized(definition: str, vcpus: int | None, memory_mb: int | None) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
+def is_readable(definition: str) -> bool:
+    """Whether it is XML that says, or leaves open, how large the guest is."""
+    try:
+        _size(definition)
+    except (ET.ParseError, ValueError):
+        return False
+    return True
+
+
 def size_of(definition: str | None) -> tuple[int, int]:
-    """vCPUs, and memory in MiB; zeros where it does not say."""
-    if not definition:
-        return 0, 0
+    """vCPUs, and memory in MiB; zeros where it does not say, or cannot be read."""
+    return _size(definition) if definition and is_readable(definition) else (0, 0)
+
+
+def _size(definition: str) -> tuple[int, int]:
     root = ET.fromstring(definition)  # noqa: S314
     memory = root.find("memory")
     factor = {"b": 2**-20, "k": 1 / 1024, "m": 1, "g": 1024}

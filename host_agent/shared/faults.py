@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import os
 import signal
 import threading
@@ -29,6 +28,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+import structlog
 
 MAX_RULES = 1000
 MAX_DELAY_S = 3600.0
@@ -43,7 +44,7 @@ KINDS = ("retryable", "final", "unknown")
 _STATUS_OF_KIND = {"retryable": 503, "final": 400, "unknown": 500}
 _RETRYABLE_STATUSES = frozenset({401, 429, 503})
 _SERVER_ERROR = 500
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 
 class FaultError(ValueError):
@@ -92,7 +93,7 @@ class InjectedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class FaultRule:
     """One checked rule; the fields are the keys of the JSON form."""
 
     call: str
@@ -178,16 +179,16 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def parse_rules(data: Any) -> tuple[Rule, ...]:
+def parse_rules(data: Any) -> tuple[FaultRule, ...]:
     """All rules of a JSON list; the first wrong one raises FaultError."""
     if not isinstance(data, list):
         raise FaultError(f"fault rules are a {type(data).__name__}, must be a list of objects")
     if len(data) > MAX_RULES:
         raise FaultError(f"{len(data)} fault rules, at most {MAX_RULES} are allowed")
-    return tuple(Rule.parse(item, number) for number, item in enumerate(data, start=1))
+    return tuple(FaultRule.parse(item, number) for number, item in enumerate(data, start=1))
 
 
-def _keys(rules: tuple[Rule, ...]) -> list[str]:
+def _keys(rules: tuple[FaultRule, ...]) -> list[str]:
     """A stable name per rule: its content, numbered among equal ones."""
     seen: dict[str, int] = {}
     keys = []
@@ -268,7 +269,7 @@ class Faults:
         faults._set(_read(path))
         return faults
 
-    def _set(self, rules: tuple[Rule, ...]) -> None:
+    def _set(self, rules: tuple[FaultRule, ...]) -> None:
         self._rules = list(zip(_keys(rules), rules, strict=True))
 
     def _refresh(self) -> None:
@@ -278,7 +279,7 @@ class Faults:
         try:
             self._set(_read(self._path))
         except FaultError as error:
-            _LOG.error("%s: changed rules are not used: %s", self._path, error)
+            _LOG.error("changed fault rules are not used", path=str(self._path), why=str(error))
 
     def rules(self) -> list[dict[str, Any]]:
         """The rules in force as JSON, each with `seen`: matching calls that reached it."""
@@ -305,7 +306,7 @@ class Faults:
                     return rule.strike(call)
         return None
 
-    def _use(self, key: str, rule: Rule) -> bool:
+    def _use(self, key: str, rule: FaultRule) -> bool:
         seen = self._state.get(key, 0)
         if rule.count is not None and seen >= rule.skip + rule.count:
             return False
@@ -377,7 +378,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def _read(path: Path) -> tuple[Rule, ...]:
+def _read(path: Path) -> tuple[FaultRule, ...]:
     try:
         with path.open("rb") as source:
             text = source.read(MAX_RULES_BYTES + 1)

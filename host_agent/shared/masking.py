@@ -1,9 +1,13 @@
-"""Keeping secrets out of everything that leaves the agent: logs, errors, reports.
+"""Keep secrets out of logs, errors, reports and answers, in the service as on the hosts.
 
-Two nets.  By name: `key: value` pairs whose key looks like a secret's are blanked in
-any text.  By value: what stood under such a key in a connection information is
-learnt when it is read and blanked wherever it turns up, for messages of libraries
-that name no key.
+Theory of operation.  There are two nets.
+* By name: what stands under a key that names a secret is blanked, in data (`masked`) and
+  in text (`mask`: `key=value`, `"key": "value"`, a password in a URL).
+* By value: strings under such keys in a connection information, and keys of volumes, are
+  learnt when they are read (`learn`) and blanked wherever they turn up, for messages of
+  libraries that name no key.
+
+One pattern says which keys name a secret; it errs on the side of masking.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 #: The newest values are kept; a host has far fewer attachments under way at once.
@@ -19,40 +24,61 @@ KNOWN_MAX = 1000
 LENGTH_MIN = 6
 
 MASK = "***"
+
+#: These say where a secret is, of what kind, or how many there are.
+_HARMLESS = r"[\w-]*(?:[_-]?uuid|[_-](?:file|type|size|count)|encryption_key_id)"
 _NAME = (
-    r"[\w-]*(?:passw(?:or)?d|passphrase|keyring|token|credential|(?:secret|key)(?!_?uuid))[\w-]*"
+    rf"(?!{_HARMLESS}(?![\w-]))"
+    r"[\w-]*(?:passw(?:or)?d|admin_?pass|passphrase|keyring|credential|authorization"
+    r"|token|secret|keys?(?![a-z]))[\w-]*"
 )
-_SECRET_KEY = re.compile(rf"^{_NAME}$", re.IGNORECASE)
+_SECRET_KEY = re.compile(_NAME, re.IGNORECASE)
 _PAIR = re.compile(
-    rf"""(?P<key>["']?\b{_NAME}["']?\s*[:=]\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,;}}\])"']+)""",
+    # In JSON within JSON the quotes have backslashes.
+    rf"""(?P<name>(?<![\w-]){_NAME}\\*["']?\s*[:=]\s*)"""
+    r"""(?:(?:basic|bearer)\s+)?(?:\\*[bu]?\\*(?:"[^"]*"|'[^']*')|[^\s,;}\])"']+)""",
     re.IGNORECASE,
 )
-#: Keys that look like secrets and are not, or tell only whether there is one.
-_HARMLESS = frozenset({"secret_type", "secret_uuid", "encryption_key_id", "key_size"})
+_PASSWORD_IN_URL = re.compile(r"(?P<name>\b[\w+.-]+://[^\s:/@]*:)[^\s/@]+(?=@)")
 
 _lock = threading.Lock()
 _known: OrderedDict[str, None] = OrderedDict()
 
 
 def is_secret_key(key: str) -> bool:
-    return key.lower() not in _HARMLESS and _SECRET_KEY.match(key) is not None
+    """Whether what stands under this key is a secret."""
+    return _SECRET_KEY.fullmatch(key) is not None
 
 
-def secret_values(data: Any, *, under_secret: bool = False) -> list[str]:
-    """All strings that stand, at any depth, under a key that looks like a secret's."""
-    if isinstance(data, dict):
-        return [
-            value
-            for key, item in data.items()
-            for value in secret_values(item, under_secret=under_secret or is_secret_key(str(key)))
-        ]
-    if isinstance(data, (list, tuple)):
-        return [v for item in data for v in secret_values(item, under_secret=under_secret)]
-    return [data] if under_secret and isinstance(data, str) else []
+def mask(text: str) -> str:
+    """`text` with every secret we can recognise blanked."""
+    with _lock:
+        known = [value for value in _known if value in text]
+    for value in sorted(known, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    text = _PASSWORD_IN_URL.sub(rf"\g<name>{MASK}", text)
+    return _PAIR.sub(rf"\g<name>{MASK}", text)
+
+
+def masked(value: Any, key: str = "") -> Any:
+    """`value`, which stands under `key`, with every secret we can recognise blanked.
+
+    True, False and None tell only whether there is a secret.  A `connection_info` is
+    blanked as a whole.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if is_secret_key(key) or key == "connection_info":
+        return MASK
+    if isinstance(value, Mapping):
+        return {name: masked(item, str(name)) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(item) for item in value]
+    return mask(value) if isinstance(value, str) else value
 
 
 def without_secrets(data: Any) -> Any:
-    """The same, at any depth without the keys that look like a secret's."""
+    """`data` without the keys, at any depth, that name a secret."""
     if isinstance(data, dict):
         return {k: without_secrets(v) for k, v in data.items() if not is_secret_key(str(k))}
     if isinstance(data, (list, tuple)):
@@ -63,7 +89,7 @@ def without_secrets(data: Any) -> Any:
 def learn(data: Any) -> None:
     """Remember the secrets in `data`, so that `mask` blanks them from now on."""
     with _lock:
-        for value in secret_values(data):
+        for value in _secret_values(data):
             for word in (value, *value.split()):  # a keyring holds more than its key
                 if len(word) >= LENGTH_MIN:
                     _known[word] = None
@@ -72,15 +98,14 @@ def learn(data: Any) -> None:
             _known.popitem(last=False)
 
 
-def mask(text: str) -> str:
-    """`text` with every secret we can recognise blanked."""
-    with _lock:
-        known = [value for value in _known if value in text]
-    for value in sorted(known, key=len, reverse=True):
-        text = text.replace(value, MASK)
-    return _PAIR.sub(_blank, text)
-
-
-def _blank(found: re.Match[str]) -> str:
-    name = found["key"].strip("\"' :=\t")
-    return found[0] if name.lower() in _HARMLESS else found["key"] + MASK
+def _secret_values(data: Any, *, under_secret: bool = False) -> list[str]:
+    """All strings that stand, at any depth, under a key that names a secret."""
+    if isinstance(data, dict):
+        return [
+            value
+            for key, item in data.items()
+            for value in _secret_values(item, under_secret=under_secret or is_secret_key(str(key)))
+        ]
+    if isinstance(data, (list, tuple)):
+        return [v for item in data for v in _secret_values(item, under_secret=under_secret)]
+    return [data] if under_secret and isinstance(data, str) else []

@@ -1,7 +1,7 @@
-"""Simulated os-brick and guests, over the state of `simulated_state.py`.
+"""Simulated os-brick and guests, over the state of `host_state.py`.
 
 The guests are simulated below the rules of `guests.py`, which are the same for real
-ones, by a hypervisor of `simulated_hypervisor.py`.
+ones, by a hypervisor of `hypervisor.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.shared.contract import ErrorKind, Guest, PowerState
 from host_agent.shared.faults import Fault, Faults
 from host_agent.shared.ports import ConnectionInfo, Disk, DiskState, Encryption, PortError, Watch
-from host_agent.simulated.host_state import Store
+from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from host_agent.storage import connection
 
@@ -38,7 +38,7 @@ class SimulatedBrick:
     A `lie` of disconnect says yes and leaves the volume connected.
     """
 
-    def __init__(self, store: Store, faults: Faults, host: str) -> None:
+    def __init__(self, store: HostState, faults: Faults, host: str) -> None:
         self._store = store
         self._faults = faults
         self._host = host
@@ -116,11 +116,11 @@ class SimulatedGuests(HypervisorGuests):
     `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`, `.pause`,
     `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`.
 
-    A `lie` is one of libvirt's awkward answers, chosen by `code` (simulated_hypervisor.py).
+    A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).
     """
 
     def __init__(
-        self, store: Store, faults: Faults, host: str, patience: Patience = PATIENCE
+        self, store: HostState, faults: Faults, host: str, patience: Patience = PATIENCE
     ) -> None:
         self.hypervisor = SimulatedHypervisor(store)
         super().__init__(self.hypervisor, patience, "qemu")

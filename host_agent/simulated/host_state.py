@@ -38,7 +38,7 @@ from host_agent.shared.contract import PowerState
 #: What the URI of a simulated host begins with: its state file follows, or a name of HOSTS.
 SCHEME = "simulated:"
 #: Hosts of this process without a file, for others to migrate guests to.
-HOSTS: dict[str, Store] = {}
+HOSTS: dict[str, HostState] = {}
 
 _LIVE_STATES = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
@@ -47,7 +47,7 @@ class StateError(ValueError):
     """The state file does not have the form described above."""
 
 
-class Store:
+class HostState:
     """The state of one simulated host.  Thread-safe; with a path also across processes."""
 
     def __init__(self, path: Path | None = None, initial: dict[str, Any] | None = None) -> None:
@@ -81,12 +81,12 @@ class Store:
             return copy.deepcopy(self._state) if self._path is None else _read(self._path)
 
 
-def store_at(uri: str) -> Store | None:
+def store_at(uri: str) -> HostState | None:
     """The other simulated host."""
     name = uri.removeprefix(SCHEME)
     if name in HOSTS:
         return HOSTS[name]
-    return Store(Path(name)) if Path(name).is_file() else None
+    return HostState(Path(name)) if Path(name).is_file() else None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def guest_state(
 # --- what people and tests ask of the state -----------------------------------------------
 
 
-def set_power(store: Store, server_id: str, power_state: PowerState) -> None:
+def set_power(store: HostState, server_id: str, power_state: PowerState) -> None:
     """Start, pause or stop a guest, as its owner would.  A transient one goes when stopped."""
     with store.edit() as state:
         guest = state["guests"][server_id]
@@ -169,7 +169,7 @@ def set_power(store: Store, server_id: str, power_state: PowerState) -> None:
             guest.pop("job", None)
 
 
-def finish_move(store: Store, server_id: str) -> str | None:
+def finish_move(store: HostState, server_id: str) -> str | None:
     """Let the migration under way arrive; or what it fails for.
 
     In libvirt's order: the guest is held here, runs there, and is removed here.
@@ -196,7 +196,7 @@ def finish_move(store: Store, server_id: str) -> str | None:
     return None
 
 
-def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, Store | None]:
+def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, HostState | None]:
     """Why not, or the store of the other host."""
     there = store_at(job["uri"]) if job else None
     if job is None or there is None:
@@ -217,7 +217,7 @@ def cannot_open(state: dict[str, Any], disk: str) -> str | None:
     return None
 
 
-def release(store: Store, server_id: str) -> None:
+def release(store: HostState, server_id: str) -> None:
     """Let go on what a fault holds: the guest's migration arrives, its copies are ready."""
     guest = store.read()["guests"][server_id]
     if guest.get("job"):
@@ -228,6 +228,6 @@ def release(store: Store, server_id: str) -> None:
         guest["live"] = disk_xml.with_ready_mirrors(guest["live"])
 
 
-def connected_paths(store: Store) -> set[str]:
+def connected_paths(store: HostState) -> set[str]:
     """The volumes that are connected to this host."""
     return {entry["path"] for entry in store.read()["connected"].values()}

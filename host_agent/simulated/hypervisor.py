@@ -26,7 +26,7 @@ from host_agent.libvirt import disk_xml
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
 from host_agent.shared.contract import PowerState
 from host_agent.simulated import host_state
-from host_agent.simulated.host_state import Store
+from host_agent.simulated.host_state import HostState
 
 #: Hot-pluggable virtio ports of a simulated guest, as root ports of a q35 machine.
 PORTS_MAX = 16
@@ -39,7 +39,7 @@ _LIE: ContextVar[str | None] = ContextVar("lie", default=None)
 class SimulatedHypervisor:
     """Domains as XML.  `lying` is set by the port around it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: HostState) -> None:
         self._store = store
 
     @contextmanager

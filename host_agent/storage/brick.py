@@ -25,14 +25,15 @@ from host_agent.config import BrickSection
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import ConnectionInfo, Encryption, PortError
 from host_agent.storage import connection
+from host_agent.storage.luks import format_device
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import
     import os_brick
-    import os_brick.encryptors.luks
     import os_brick.exception
     import os_brick.initiator.connector
     import os_brick.privileged
+    import os_brick.privileged.rootwrap
     from oslo_concurrency import lockutils, processutils
     from oslo_config import cfg
 
@@ -40,6 +41,9 @@ with warnings.catch_warnings():
 FILE_SYSTEMS = frozenset({"nfs", "glusterfs", "scality", "quobyte", "vzstorage"})
 #: How such a file begins.
 QCOW2 = b"QFI\xfb"
+
+#: The exit status of `cryptsetup isLuks` for "no"; any other says that it could not look.
+NO_LUKS = 1
 
 _NEVER = (
     os_brick.exception.InvalidConnectorProtocol,
@@ -115,15 +119,11 @@ class OsBrick:
         return {**source, "format": _format(source, info)}
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
-        if source["type"] != "block":
+        helper, path = self._settings.root_helper, source["path"]
+        if source["type"] != "block" or _is_luks(helper, path):
             return
-        luks, helper, path = os_brick.encryptors.luks, self._settings.root_helper, source["path"]
         try:
-            if not luks.is_luks(helper, path):
-                how = {"cipher": encryption.cipher, "key_size": encryption.key_size}
-                info = {"data": {"device_path": path}}
-                # Of LUKS 1, which QEMU knows; os-brick shows no other way to do just this.
-                luks.LuksEncryptor(helper, info, None)._format_volume(passphrase, **how)  # noqa: SLF001
+            format_device(helper, path, passphrase, encryption)
         except Exception as error:
             text = f"The volume could not be made a LUKS one at {path}: {_text(error)}"
             raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error
@@ -207,10 +207,26 @@ def _begins_with(path: str, magic: bytes) -> bool:
         raise _unusable(path, error) from error
 
 
+def _is_luks(helper: str, path: str) -> bool:
+    """os-brick takes every failure to look for a "no", and what is none would be formatted."""
+
+    def look(*command: str, **options: Any) -> Any:
+        try:
+            return os_brick.privileged.rootwrap.execute(*command, **options)
+        except processutils.ProcessExecutionError as error:
+            if error.exit_code == NO_LUKS:
+                raise
+            text = f"Whether {path} is a LUKS volume cannot be told: {_text(error)}"
+            raise PortError(ErrorKind.RETRYABLE, "luks_unknown", text) from error
+
+    return bool(os_brick.encryptors.luks.is_luks(helper, path, execute=look))
+
+
 def _text(error: Exception) -> str:
     """One line; the caller's reports mask secrets in it."""
     if isinstance(error, processutils.ProcessExecutionError):
-        return f"{error.cmd} gave {error.exit_code}: {' '.join(str(error.stderr).split())}"
+        told = str(error.stderr or error.description)
+        return f"{error.cmd} gave {error.exit_code}: {' '.join(told.split())}"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

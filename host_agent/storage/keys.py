@@ -15,7 +15,8 @@ from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import noauth, session
 
 from host_agent.shared import masking
-from host_agent.shared.cinder.session import CinderSettings, load_auth
+from host_agent.shared.cinder.session import load_auth
+from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import Keys, PortError
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from host_agent.shared.contract import GuestOrder, Lane, Verb
+from host_agent.shared.contract import GuestOrder, Verb
+from host_agent.shared.lane import Lane
 from host_agent.verbs import cinder, disk, guest
-from host_agent.verbs.context import Context
+from host_agent.verbs.context import RunContext
 
 #: For one volume of a server.
-VERBS: dict[Verb, Callable[[Context, Lane], dict[str, Any]]] = {
+VERBS: dict[Verb, Callable[[RunContext, Lane], dict[str, Any]]] = {
     Verb.ATTACHMENT_CREATE: cinder.attachment_create,
     Verb.ATTACHMENT_UPDATE: cinder.attachment_update,
     Verb.ATTACHMENT_REFRESH: cinder.attachment_refresh,
@@ -38,7 +39,7 @@ VERBS: dict[Verb, Callable[[Context, Lane], dict[str, Any]]] = {
 }
 
 #: For a whole server.
-GUEST_VERBS: dict[Verb, Callable[[Context, GuestOrder], dict[str, Any]]] = {
+GUEST_VERBS: dict[Verb, Callable[[RunContext, GuestOrder], dict[str, Any]]] = {
     Verb.GUEST_SPAWN: guest.guest_spawn,
     Verb.GUEST_START: guest.guest_start,
     Verb.GUEST_STOP: guest.guest_stop,

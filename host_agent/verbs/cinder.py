@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from host_agent.shared.contract import Lane
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
 from host_agent.storage import connection
 from host_agent.verbs.cinder_flow import NewFlow, flow_of
 from host_agent.verbs.context import (
-    Context,
+    RunContext,
     final,
     is_plugged,
     is_swap,
@@ -24,20 +24,20 @@ from host_agent.verbs.disk import connect, let_go
 PROVISIONING = frozenset({"creating", "downloading"})
 
 
-def attachment_update(ctx: Context, lane: Lane) -> dict[str, Any]:
+def attachment_update(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Give the attachment this host's connector, unless it has a connection already."""
     _check_multiattach(ctx, lane)
     return _target(flow_of(ctx, lane).update())
 
 
-def attachment_create(ctx: Context, lane: Lane) -> dict[str, Any]:
+def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Get an attachment of this host's own: what this server has elsewhere stays as it is."""
     _check_multiattach(ctx, lane)
     made = flow_of(ctx, lane).create()
     return {"attachment_id": made.attachment_id, **_target(made.info)}
 
 
-def attachment_refresh(ctx: Context, lane: Lane) -> dict[str, Any]:
+def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Get a fresh connection for the same attachment.
 
     A guest that is off lets go of the former connection first.  A running one cannot:
@@ -48,7 +48,7 @@ def attachment_refresh(ctx: Context, lane: Lane) -> dict[str, Any]:
     return _target(flow_of(ctx, lane).refresh())
 
 
-def attachment_convert(ctx: Context, lane: Lane) -> dict[str, Any]:
+def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Make an attachment of what the old calls left in Cinder: its row takes a connector.
 
     The guest keeps its disk, and does not notice.
@@ -74,7 +74,7 @@ def attachment_convert(ctx: Context, lane: Lane) -> dict[str, Any]:
     return {"attachment_id": row.id, "device_path": path_of(disk), **_target(info)}
 
 
-def attachment_complete(ctx: Context, lane: Lane) -> dict[str, Any]:
+def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Mark the attachment attached, given evidence that it is.
 
     Cinder would accept it without (in-use with nothing connected): so we look.
@@ -93,7 +93,7 @@ def attachment_complete(ctx: Context, lane: Lane) -> dict[str, Any]:
     return {"driver": connection.driver(info)}
 
 
-def attachment_delete(ctx: Context, lane: Lane) -> dict[str, Any]:
+def attachment_delete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Delete the attachment; one that is gone is a success.
 
     Never while the guest here has the disk: Cinder would take the export away under
@@ -104,7 +104,7 @@ def attachment_delete(ctx: Context, lane: Lane) -> dict[str, Any]:
     return {}
 
 
-def volume_wait_ready(ctx: Context, lane: Lane) -> dict[str, Any]:
+def volume_wait_ready(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Wait until the volume is provisioned (S1, attach, third step).
 
     It mostly is already when the run takes its locks, and does not cease to be.
@@ -114,7 +114,9 @@ def volume_wait_ready(ctx: Context, lane: Lane) -> dict[str, Any]:
     return {}
 
 
-def wait_until(ctx: Context, volume_id: str, is_ready: Callable[[VolumeView], bool]) -> VolumeView:
+def wait_until(
+    ctx: RunContext, volume_id: str, is_ready: Callable[[VolumeView], bool]
+) -> VolumeView:
     """Poll Cinder; FINAL `volume_error`, `cancelled`, or `volume_not_ready` at the deadline.
 
     Waiting can be long, so attachments seen before it are looked at again after it.
@@ -149,7 +151,7 @@ def _is_ready(volume: VolumeView) -> bool:
     return volume.status not in PROVISIONING and volume.service_uuid is not None
 
 
-def _check_multiattach(ctx: Context, lane: Lane) -> None:
+def _check_multiattach(ctx: RunContext, lane: Lane) -> None:
     """S3: the service has asked already; "checked again on the host"."""
     if lane.multiattach and not ctx.multiattach:
         raise final(

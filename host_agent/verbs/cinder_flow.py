@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError
 from host_agent.storage import connection
 from host_agent.storage.records import Record
-from host_agent.verbs.context import Context, final, is_missing, no_attachment_id
+from host_agent.verbs.context import RunContext, final, is_missing, no_attachment_id
 
 _CONNECTED = frozenset({"attaching", "attached"})
 
@@ -34,7 +35,7 @@ class Made:
 class NewFlow:
     """An attachment of Cinder's for each host that has the volume."""
 
-    def __init__(self, ctx: Context, lane: Lane) -> None:
+    def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
 
     def info(self) -> ConnectionInfo:
@@ -175,7 +176,7 @@ class NewFlow:
 class OldFlow:
     """Volume actions.  A row of `volume.attachments` says which server has the volume."""
 
-    def __init__(self, ctx: Context, lane: Lane) -> None:
+    def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
 
     def info(self) -> ConnectionInfo:
@@ -236,7 +237,7 @@ class OldFlow:
         self._ctx.old_cinder.terminate_connection(self._lane.volume_id, connector)
 
 
-def flow_of(ctx: Context, lane: Lane) -> NewFlow | OldFlow:
+def flow_of(ctx: RunContext, lane: Lane) -> NewFlow | OldFlow:
     """The way this lane's volume is attached."""
     return OldFlow(ctx, lane) if lane.legacy else NewFlow(ctx, lane)
 

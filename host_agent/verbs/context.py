@@ -7,9 +7,11 @@ what they find into the errors that the verbs share.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.clock import Clock
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import (
     AttachmentView,
     Brick,
@@ -25,19 +27,6 @@ from host_agent.shared.ports import (
 from host_agent.storage import connection
 from host_agent.storage.keys import NO_KEYS
 from host_agent.storage.records import Records
-
-
-class Stopping(Exception):  # noqa: N818 - not an error: the agent was asked to stop
-    """The agent stops: leave the run where it is, without a report."""
-
-
-class Clock(Protocol):
-    """Time for verbs: seconds of a monotonic clock."""
-
-    def now(self) -> float: ...
-
-    def wait(self, seconds: float) -> None:
-        """Return after `seconds`; raises Stopping as soon as the agent stops."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +48,7 @@ class Unwatched:
 
 
 @dataclass(kw_only=True)
-class Context:
+class RunContext:
     """The world of one run.
 
     Some of it is memory within the run, nothing more: `connected` is the disk that it has
@@ -97,7 +86,7 @@ def is_plugged(state: DiskState) -> bool:
     return state.live is not None or state.persistent is not None
 
 
-def refuse_if_plugged(ctx: Context, lane: Lane) -> None:
+def refuse_if_plugged(ctx: RunContext, lane: Lane) -> None:
     """Nothing is taken away under a guest that has it.
 
     In a swap the guest has a disk of this serial, rightly, if it is on the other volume.

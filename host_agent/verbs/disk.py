@@ -6,13 +6,14 @@ import string
 from dataclasses import replace
 from typing import Any
 
-from host_agent.shared.contract import ErrorKind, Lane
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, PortError
 from host_agent.storage import connection
 from host_agent.storage.records import Record, remember
 from host_agent.verbs.cinder_flow import flow_of
 from host_agent.verbs.context import (
-    Context,
+    RunContext,
     final,
     is_plugged,
     no_attachment_id,
@@ -29,13 +30,13 @@ NAME_CHOICES_MAX = 5
 # --- os-brick -------------------------------------------------------------------------
 
 
-def volume_connect(ctx: Context, lane: Lane) -> dict[str, Any]:
+def volume_connect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Make the volume visible on this host, by what Cinder says of its attachment now."""
     disk = connect(ctx, lane, flow_of(ctx, lane).info())
     return {"device_path": path_of(disk), "disk": disk}
 
 
-def connect(ctx: Context, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
+def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
     """Connect, having noted that; the disk (see Lane.disk)."""
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
@@ -62,13 +63,13 @@ def connect(ctx: Context, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
     return ctx.connected
 
 
-def volume_disconnect(ctx: Context, lane: Lane) -> dict[str, Any]:
+def volume_disconnect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Remove the volume from this host, unless another server here uses it."""
     refuse_if_plugged(ctx, lane)
     return {"shared": let_go(ctx, lane)}
 
 
-def let_go(ctx: Context, lane: Lane) -> bool:
+def let_go(ctx: RunContext, lane: Lane) -> bool:
     """Disconnect; or leave the connection to others on this host, and say so.
 
     The volume's lock is held by the caller for multi-attach volumes, so that of two
@@ -88,7 +89,7 @@ def let_go(ctx: Context, lane: Lane) -> bool:
     return shared
 
 
-def forget_former(ctx: Context, lane: Lane) -> None:
+def forget_former(ctx: RunContext, lane: Lane) -> None:
     """Disconnect what the attachment was connected to before its storage moved (LP 1741364).
 
     For a guest that has just been given the present connection.
@@ -107,7 +108,7 @@ def forget_former(ctx: Context, lane: Lane) -> None:
 # --- libvirt --------------------------------------------------------------------------
 
 
-def disk_plug(ctx: Context, lane: Lane) -> dict[str, Any]:
+def disk_plug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Give the guest the disk, in its definition and, if it runs, live."""
     for _ in range(NAME_CHOICES_MAX):
         name = lane.device_name or _free_name(ctx, lane)
@@ -134,7 +135,7 @@ def disk_plug(ctx: Context, lane: Lane) -> dict[str, Any]:
     return {"device_name": found, "bus": bus_of(found)}
 
 
-def disk_unplug(ctx: Context, lane: Lane) -> dict[str, Any]:
+def disk_unplug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Take the disk from the guest; a missing disk or guest is success (LP 1727260)."""
     state = ctx.guests.unplug(lane.server_id, lane.disk_serial)
     if is_plugged(state):
@@ -146,33 +147,33 @@ def disk_unplug(ctx: Context, lane: Lane) -> dict[str, Any]:
     return {}
 
 
-def disk_replace(ctx: Context, lane: Lane) -> dict[str, Any]:
+def disk_replace(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Let the guest's definition follow its volume's new connection."""
     ctx.guests.replace(lane.server_id, disk_for(lane, _connected(ctx, lane)))
     return {}
 
 
-def disk_copy(ctx: Context, lane: Lane) -> dict[str, Any]:
+def disk_copy(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Copy the guest's disk to this volume while it runs, and switch it over."""
     disk = disk_for(lane, _connected(ctx, lane))
     ctx.guests.copy(lane.server_id, disk, ctx.watch)
     return {}
 
 
-def disk_copy_abort(ctx: Context, lane: Lane) -> dict[str, Any]:
+def disk_copy_abort(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Keep the guest on its former volume; or find that it has switched already."""
     disk = disk_for(lane, lane.disk or _connected(ctx, lane))
     return {} if ctx.guests.stay_on(lane.server_id, disk) else {"passed": True}
 
 
-def _connected(ctx: Context, lane: Lane) -> dict[str, Any]:
+def _connected(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """The disk as this run has connected it, or else connects it now: the host may have
     been started anew since an earlier run did.
     """
     return ctx.connected or connect(ctx, lane, flow_of(ctx, lane).info())
 
 
-def _free_name(ctx: Context, lane: Lane) -> str:
+def _free_name(ctx: RunContext, lane: Lane) -> str:
     seen = ctx.guests.disk(lane.server_id, lane.disk_serial)
     if found := seen.live or seen.persistent:
         return found

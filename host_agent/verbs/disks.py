@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from host_agent.shared.contract import Lane
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Disk
 from host_agent.verbs.context import final
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from host_agent.shared import masking
 from host_agent.shared.ports import ConnectionInfo, Encryption
-from host_agent.verbs.context import Context, final
+from host_agent.verbs.context import RunContext, final
 
 #: What QEMU calls "luks", by all names that Cinder has had for it.  It knows neither LUKS 2
 #: nor the headerless "plain".
@@ -36,7 +36,7 @@ class Key:
     passphrase: str = field(repr=False)
 
 
-def key_to(ctx: Context, volume_id: str, info: ConnectionInfo) -> Key | None:
+def key_to(ctx: RunContext, volume_id: str, info: ConnectionInfo) -> Key | None:
     """What unlocks the volume; None if it is not encrypted.
 
     FINAL `encryption_not_supported`, or what the key manager says (ports.Keys).

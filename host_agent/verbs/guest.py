@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from host_agent.shared.contract import GuestOrder, Lane, PowerState
+from host_agent.shared.contract import GuestOrder, PowerState
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Disk, PortError
 from host_agent.verbs.cinder_flow import flow_of
-from host_agent.verbs.context import Context, final
+from host_agent.verbs.context import RunContext, final
 from host_agent.verbs.disk import connect, forget_former
 from host_agent.verbs.disks import disk_for
 
 
-def guest_spawn(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_spawn(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Define the guest with the disks of these lanes, and no others; run it if wanted.
 
     What an earlier run has connected is connected again: the host may have been restarted.
@@ -30,7 +31,7 @@ def guest_spawn(ctx: Context, order: GuestOrder) -> dict[str, Any]:
     return {"power_state": power.value}
 
 
-def guest_start(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_start(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Run the guest as it is defined, if it shall run.
 
     Its volumes are connected first: the host may have been restarted since it was stopped.
@@ -43,19 +44,19 @@ def guest_start(ctx: Context, order: GuestOrder) -> dict[str, Any]:
     return {"power_state": power.value}
 
 
-def guest_stop(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_stop(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     return {"power_state": ctx.guests.stop(order.server_id, force=order.force).value}
 
 
-def guest_pause(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_pause(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     return _held(ctx, order, ctx.guests.pause)
 
 
-def guest_resume(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_resume(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     return _held(ctx, order, ctx.guests.resume)
 
 
-def _held(ctx: Context, order: GuestOrder, act: Callable[[str], PowerState]) -> dict[str, Any]:
+def _held(ctx: RunContext, order: GuestOrder, act: Callable[[str], PowerState]) -> dict[str, Any]:
     """Of a guest that is off meanwhile there is nothing to hold or let go on: that is told."""
     try:
         return {"power_state": act(order.server_id).value}
@@ -66,31 +67,31 @@ def _held(ctx: Context, order: GuestOrder, act: Callable[[str], PowerState]) -> 
         return {"power_state": power.value}
 
 
-def guest_remove(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_remove(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Power the guest off and forget its definition; not here is success."""
     ctx.guests.remove(order.server_id)
     return {}
 
 
-def guest_migrate(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_migrate(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Move the running guest; its disks become what the destination has connected."""
     disks = [_disk_there(lane) for lane in order.lanes]
     ctx.guests.migrate(order.server_id, _destination(order), disks, ctx.watch)
     return {}
 
 
-def guest_stay(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_stay(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Keep the guest here; or find that it has moved already."""
     stays = ctx.guests.stay(order.server_id, _destination(order))
     return {} if stays else {"passed": True}
 
 
-def guest_find(ctx: Context, order: GuestOrder) -> dict[str, Any]:
+def guest_find(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     """Say whether the guest has come here; whoever sent it is fenced, and sends no more."""
     return {"passed": True} if ctx.guests.arrived(order.server_id) else {}
 
 
-def _disk(ctx: Context, lane: Lane) -> Disk:
+def _disk(ctx: RunContext, lane: Lane) -> Disk:
     return disk_for(lane, connect(ctx, lane, flow_of(ctx, lane).info()))
 
 

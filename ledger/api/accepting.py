@@ -49,7 +49,7 @@ async def earlier(call: Call) -> Row | None:
     if key is None:
         return None
     operation_id = operation_id_of(call.context(), key)
-    return await call.services.queries.operation(str(operation_id))
+    return await call.components.queries.operation(str(operation_id))
 
 
 async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False) -> Fleet:
@@ -58,18 +58,18 @@ async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False
     Of the host of `server` that was read with it; others can be asked about.
     S1: "only use the new API when all nova-compute nodes have been upgraded".
     """
-    loop, services = asyncio.get_running_loop(), call.services
-    silent_after_s = services.settings.host_down_after_s
-    old = attaches and await services.queries.older_agents(NEW_FLOW_VERSION, silent_after_s)
+    loop, components = asyncio.get_running_loop(), call.components
+    silent_after_s = components.settings.host_down_after_s
+    old = attaches and await components.queries.older_agents(NEW_FLOW_VERSION, silent_after_s)
 
     # Both are asked by the worker thread that decides.
     def contact(name: str) -> Contact:
         if server is not None and name == server["host"]:
-            return contact_at(services, server["host_seen_at"])
-        return asyncio.run_coroutine_threadsafe(contact_of(services, name), loop).result()
+            return contact_at(components, server["host_seen_at"])
+        return asyncio.run_coroutine_threadsafe(contact_of(components, name), loop).result()
 
     def legacy() -> bool:
-        return attaches and (old or not services.cinder.new_flow())
+        return attaches and (old or not components.cinder.new_flow())
 
     return Fleet(contact=contact, legacy=legacy)
 
@@ -87,7 +87,7 @@ async def accepted(call: Call, ask: Callable[[], Accepted]) -> Accepted:
         operation_id = claimed.fields["operation_id"]
 
         async def ended() -> OperationState | None:
-            row = await call.services.queries.operation(operation_id)
+            row = await call.components.queries.operation(operation_id)
             return row["state"] if row and row["state"] != OperationState.RUNNING else None
 
         state = await call.until(ended_key(operation_id), ended, CLAIM_WAIT_S)
@@ -105,7 +105,7 @@ def refuse_foreign_volume(call: Call, volume_id: str) -> VolumeView | None:
     """
     if call.identity.everywhere:
         return None
-    view = call.services.cinder.volume(volume_id)
+    view = call.components.cinder.volume(volume_id)
     if view.project_id is None:
         _log.warning("volume_without_project", volume=volume_id)
     if not call.identity.sees(view.project_id):
@@ -117,12 +117,12 @@ async def bound(call: Call, done: Accepted, wait_s: float) -> Row:
     """The operation, once its volumes are reserved and bound, or it is over, or at the deadline."""
 
     async def look() -> Row | None:
-        row = await call.services.queries.operation(done.operation_id)
+        row = await call.components.queries.operation(done.operation_id)
         settled = row is not None and (row["bound"] or row["state"] != OperationState.RUNNING)
         return row if settled else None
 
     row = await call.until(bound_key(done.operation_id), look, wait_s)
-    row = row or await call.services.queries.operation(done.operation_id)
+    row = row or await call.components.queries.operation(done.operation_id)
     if row is None:  # repeated, and accepted just now by a process whose projections are late
         raise late()
     return row

@@ -15,10 +15,10 @@ from typing import Any
 from aiohttp import web
 
 from aggregates import errors
-from handlers.actions import Act
+from handlers.actions import ActOnServer
 from host_agent.shared.definition import size_of
 from ledger.api import accepting, microversions, placement, server_state
-from ledger.api import schemas_actions as said
+from ledger.api import schemas_actions as schemas
 from ledger.api.call import Call, answer
 from ledger.api.hosts import is_alive
 from ledger.api.problem import ApiError
@@ -27,12 +27,12 @@ from ledger.api.servers import server_row, shown
 from ledger.auth import tokens
 
 Row = dict[str, Any]
-More = Callable[[Call, Row, Any], Awaitable[Row]]
+Extras = Callable[[Call, Row, Any], Awaitable[Row]]
 
 
 async def server_action(call: Call) -> web.StreamResponse:
     """POST action: one of `ACTIONS`."""
-    data = await call.json_object()
+    data = await call.shown_object()
     if len(data) != 1:
         raise ApiError(400, "invalid", "There is one action in a request, no more and no less.")
     [(name, body)] = data.items()
@@ -48,8 +48,8 @@ async def server_action(call: Call) -> web.StreamResponse:
         )
     row = await server_row(call)
     asked = action.asked(body, call.version)
-    more = await action.more(call, row, asked)
-    request = Act(server_id=str(row["server_id"]), flow=action.flow, **more)
+    extras = await action.extras(call, row, asked)
+    request = ActOnServer(server_id=str(row["server_id"]), flow=action.flow, **extras)
     headers = await begun(call, request)
     if name == "rebuild":  # alone in being answered with the server
         whole = {"server": await shown(call, await server_row(call))}
@@ -64,18 +64,18 @@ async def server_delete(call: Call) -> web.StreamResponse:
     server_id = str((await server_row(call))["server_id"])
     key, context = accepting.idempotency_key(call), call.context()
     done = await accepting.accepted(
-        call, lambda: call.services.requests.delete(server_id, context, key)
+        call, lambda: call.components.requests.delete(server_id, context, key)
     )
     headers = accepting.headers(done.operation_id)
     return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
 
 
-async def begun(call: Call, request: Act) -> dict[str, str]:
+async def begun(call: Call, request: ActOnServer) -> dict[str, str]:
     """Have the request accepted; the headers that name its operation."""
     key, context = accepting.idempotency_key(call), call.context()
     fleet = await accepting.fleet(call)
     done = await accepting.accepted(
-        call, lambda: call.services.requests.act(request, context, fleet, key)
+        call, lambda: call.components.requests.act(request, context, fleet, key)
     )
     return accepting.headers(done.operation_id)
 
@@ -89,25 +89,25 @@ async def destination(
     before = await accepting.earlier(call)
     if before is not None:
         return str(before["destination"] or before["host"])
-    rows = await call.services.queries.hosts()
-    hosts = [{**row, "alive": is_alive(call.services, row["seen_at"])} for row in rows]
+    rows = await call.components.queries.hosts()
+    hosts = [{**row, "alive": is_alive(call.components, row["seen_at"])} for row in rows]
     return placement.choose_host(hosts, without=without, migration=migration)
 
 
 # ---------------------------------------------------------------------- what each one says
 
 
-async def _live(call: Call, row: Row, asked: said.MigrateLive) -> Row:
+async def _live(call: Call, row: Row, asked: schemas.MigrateLive) -> Row:
     host = await destination(call, asked.host, without=row["host"], migration=True)
     return {"destination": host}
 
 
-async def _cold(call: Call, row: Row, asked: said.Migrate | None) -> Row:
+async def _cold(call: Call, row: Row, asked: schemas.Migrate | None) -> Row:
     wanted = asked.host if asked else None
     return {"destination": await destination(call, wanted, without=row["host"])}
 
 
-async def _resize(call: Call, row: Row, asked: said.Resize) -> Row:
+async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
     flavor = str(asked.flavorRef)
     size = server_state.size_of_flavor(flavor)
     if size is None:
@@ -118,12 +118,12 @@ async def _resize(call: Call, row: Row, asked: said.Resize) -> Row:
     return {"destination": host, "vcpus": size[0], "memory_mb": size[1]}
 
 
-async def _evacuate(call: Call, row: Row, asked: said.Evacuate) -> Row:
+async def _evacuate(call: Call, row: Row, asked: schemas.Evacuate) -> Row:
     stopped = {"running": False} if call.version >= microversions.EVACUATE_TO_STOPPED else {}
     return {"destination": await destination(call, asked.host, without=row["host"]), **stopped}
 
 
-async def _unshelve(call: Call, row: Row, asked: said.Unshelve | None) -> Row:
+async def _unshelve(call: Call, row: Row, asked: schemas.Unshelve | None) -> Row:
     del row
     wanted = asked.host if asked else None
     if wanted is not None and not call.identity.everywhere:
@@ -139,9 +139,9 @@ async def _offload(call: Call, row: Row, asked: None) -> Row:
     )
 
 
-async def _reboot(call: Call, row: Row, asked: said.Reboot) -> Row:
+async def _reboot(call: Call, row: Row, asked: schemas.Reboot) -> Row:
     del call
-    hard = asked.type is said.RebootType.HARD
+    hard = asked.type is schemas.RebootType.HARD
     if not hard and row["vm_state"] != "active":  # Nova: nobody would answer a soft one
         raise errors.VmStateError(
             action="reboot", server_id=row["server_id"], vm_state=row["vm_state"]
@@ -149,7 +149,7 @@ async def _reboot(call: Call, row: Row, asked: said.Reboot) -> Row:
     return {"force": hard, "running": True}
 
 
-async def _rebuild(call: Call, row: Row, asked: said.Rebuild) -> Row:
+async def _rebuild(call: Call, row: Row, asked: schemas.Rebuild) -> Row:
     del call, row
     if asked.imageRef:
         raise ApiError(
@@ -172,7 +172,7 @@ class Action:
 
     flow: str
     body: type[Asked] | None = None
-    more: More = _plain
+    extras: Extras = _plain
     nullable: bool = False
     status: HTTPStatus = HTTPStatus.ACCEPTED
 
@@ -180,24 +180,24 @@ class Action:
         if self.body is None or (body is None and self.nullable):
             return None
         asked = self.body.model_validate(body, strict=True)
-        said.refuse_unknown(asked, version)
+        schemas.refuse_unknown(asked, version)
         return asked
 
 
 ACTIONS: dict[str, Action] = {
-    "os-migrateLive": Action("live_migrate", said.MigrateLive, _live),
-    "migrate": Action("resize", said.Migrate, _cold, nullable=True),
-    "resize": Action("resize", said.Resize, _resize),
+    "os-migrateLive": Action("live_migrate", schemas.MigrateLive, _live),
+    "migrate": Action("resize", schemas.Migrate, _cold, nullable=True),
+    "resize": Action("resize", schemas.Resize, _resize),
     "confirmResize": Action("confirm_resize", status=HTTPStatus.NO_CONTENT),
     "revertResize": Action("revert_resize"),
-    "evacuate": Action("evacuate", said.Evacuate, _evacuate, status=HTTPStatus.OK),
+    "evacuate": Action("evacuate", schemas.Evacuate, _evacuate, status=HTTPStatus.OK),
     "shelve": Action("shelve"),
-    "shelveOffload": Action("shelve", more=_offload),
-    "unshelve": Action("unshelve", said.Unshelve, _unshelve, nullable=True),
+    "shelveOffload": Action("shelve", extras=_offload),
+    "unshelve": Action("unshelve", schemas.Unshelve, _unshelve, nullable=True),
     "os-start": Action("start"),
     "os-stop": Action("stop"),
     "pause": Action("pause"),
     "unpause": Action("unpause"),
-    "reboot": Action("reboot", said.Reboot, _reboot),
-    "rebuild": Action("rebuild", said.Rebuild, _rebuild),
+    "reboot": Action("reboot", schemas.Reboot, _reboot),
+    "rebuild": Action("rebuild", schemas.Rebuild, _rebuild),
 }

@@ -1,12 +1,11 @@
 """What agents say, checked before it is used: ids, sizes, the outputs the contract names.
 
-Nothing else of a report reaches the log, so that no secret can (D5).
+Nothing else of a report reaches the log, so that no secret can (decision 0025).
 """
 
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +17,12 @@ from host_agent.shared.contract import (
     Registration,
     Report,
     StepError,
-    WireError,
 )
-from host_agent.shared.definition import size_of
+from host_agent.shared.definition import is_readable
+from host_agent.shared.masking import mask
+from host_agent.shared.text import one_line
+from host_agent.shared.wire import WireError
 from ledger.api.call import canonical
-from ledger.telemetry import masked
 
 GUESTS_MAX = 10_000
 CONNECTIONS_MAX = 100_000
@@ -32,7 +32,7 @@ CAPABILITIES_MAX = 64
 MESSAGE_CHARS_MAX = 1_000
 NUMBER_MAX = 2**31 - 1
 
-_NAME = re.compile(r"[^\x00-\x1f\x7f]{0,255}\Z")
+NAME_CHARS_MAX = 255
 _WORD = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}\Z", re.ASCII)
 
 #: What a report's outputs may say (contract.Report); all else is dropped.
@@ -58,23 +58,23 @@ _URI = re.compile(r"[\w:.+/@=?&,%\[\]-]{1,512}\Z", re.ASCII)
 _log = structlog.get_logger(__name__)
 
 
-def checked_registration(said: Registration) -> Registration:
+def checked_registration(registration: Registration) -> Registration:
     """The registration in canonical form.  Raises WireError."""
-    _require(0 <= said.service_version <= NUMBER_MAX, "service_version")
-    _require(len(said.capabilities) <= CAPABILITIES_MAX, "capabilities")
-    for name, value in said.capabilities.items():
+    _require(0 <= registration.service_version <= NUMBER_MAX, "service_version")
+    _require(len(registration.capabilities) <= CAPABILITIES_MAX, "capabilities")
+    for name, value in registration.capabilities.items():
         if name == "migration":
             _check_migration(value)
             continue
         listed = isinstance(value, list) and len(value) <= CAPABILITIES_MAX
         words = listed and all(isinstance(word, str) and _WORD.match(word) for word in value)
         _require(bool(_WORD.match(name)) and (isinstance(value, bool) or words), "capabilities")
-    _require(len(said.guests) <= GUESTS_MAX, "guests")
-    guests = tuple(_checked_guest(guest) for guest in said.guests)
+    _require(len(registration.guests) <= GUESTS_MAX, "guests")
+    guests = tuple(_checked_guest(guest) for guest in registration.guests)
     _require(len({guest.server_id for guest in guests}) == len(guests), "guests")
-    _require(len(said.connections) <= CONNECTIONS_MAX, "connections")
-    connections = tuple(_id(connection, "connections") for connection in said.connections)
-    return replace(said, guests=guests, connections=connections)
+    _require(len(registration.connections) <= CONNECTIONS_MAX, "connections")
+    connections = tuple(_id(connection, "connections") for connection in registration.connections)
+    return replace(registration, guests=guests, connections=connections)
 
 
 def _check_migration(value: Any) -> None:
@@ -83,7 +83,7 @@ def _check_migration(value: Any) -> None:
 
 
 def _checked_guest(guest: Guest) -> Guest:
-    _require(bool(_NAME.match(guest.name)), "name")
+    _require(len(guest.name) <= NAME_CHARS_MAX, "name")
     _require(len(guest.devices) <= DEVICES_MAX, "devices")
     _require(all(_WORD.match(device) for device in guest.devices), "devices")
     for name, value in (("project_id", guest.project_id), ("user_id", guest.user_id)):
@@ -93,31 +93,30 @@ def _checked_guest(guest: Guest) -> Guest:
         # One guest that cannot be moved must not keep its host away.
         _log.warning("definition_dropped", server=guest.server_id)
         definition = None
-    return replace(guest, server_id=_id(guest.server_id, "server_id"), definition=definition)
+    return replace(
+        guest,
+        server_id=_id(guest.server_id, "server_id"),
+        name=one_line(guest.name),
+        definition=definition,
+    )
 
 
 def _is_definition(text: str) -> bool:
     """Domain XML as libvirt writes it; a document type could make reading it expensive."""
     sized = len(text) <= DEFINITION_CHARS_MAX
-    if not sized or not text.startswith("<domain") or "<!" in text:
-        return False
-    try:
-        size_of(text)
-    except (ET.ParseError, ValueError):
-        return False
-    return True
+    return sized and text.startswith("<domain") and "<!" not in text and is_readable(text)
 
 
-def checked_report(said: Report) -> Report:
+def checked_report(report: Report) -> Report:
     """The report in canonical form, with known facts only.  Raises WireError."""
-    for name, number in (("run", said.run), ("epoch", said.epoch), ("took_ms", said.took_ms)):
+    for name, number in (("run", report.run), ("epoch", report.epoch), ("took_ms", report.took_ms)):
         _require((name == "run") <= number <= NUMBER_MAX, name)
-    _require(bool(_WORD.match(said.step)), "step")
+    _require(bool(_WORD.match(report.step)), "step")
     return replace(
-        said,
-        operation_id=_id(said.operation_id, "operation_id"),
-        outputs=_checked_outputs(said.outputs),
-        error=_checked_error(said.error) if said.error else None,
+        report,
+        operation_id=_id(report.operation_id, "operation_id"),
+        outputs=_checked_outputs(report.outputs),
+        error=_checked_error(report.error) if report.error else None,
     )
 
 
@@ -185,7 +184,7 @@ def _is_disk_text(text: Any) -> bool:
 def _checked_error(error: StepError) -> StepError:
     """Agents mask secrets; this is the second net.  A long text is cut, not refused."""
     _require(bool(_WORD.match(error.code)), "code")
-    message = " ".join(str(masked(error.message)).split())
+    message = one_line(" ".join(mask(error.message).split()))
     return replace(error, message=message[:MESSAGE_CHARS_MAX])
 
 

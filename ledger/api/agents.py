@@ -2,7 +2,7 @@
 
 An agent speaks for one host alone, and whatever it sends is checked before it is used
 (`agent_checks`).  A host that was fenced is told what it still has that is not its any
-more, and gets no commands until it shows that it has let go of it (D7).
+more, and gets no commands until it shows that it has let go of it (decision 0027).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from aiohttp import web
 
 from host_agent.shared.contract import QUESTIONS, Registration, Report
+from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.api.agent_checks import checked_registration, checked_report
 from ledger.api.call import Call, answer
-from ledger.api.desk import DESK
 from ledger.api.hosts import unknown_host
 from ledger.api.problem import ApiError
 from ledger.api.schemas import (
@@ -27,7 +27,7 @@ from ledger.api.schemas import (
     Users,
     UsersQuery,
 )
-from ledger.service import Taken
+from ledger.service import RegistrationResult
 from ledger.wakeups import host_key
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
@@ -37,12 +37,14 @@ REPORT_BYTES_MAX = 64 * 1024
 async def register(call: Call) -> web.StreamResponse:
     """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
     name = _own_host(call)
-    said = checked_registration(
+    registration = checked_registration(
         Registration.from_wire(await call.json_object(REGISTRATION_BYTES_MAX))
     )
-    desk = call.request.app[DESK]
-    desk.heard(name)
-    return answer(_registered(name, await desk.register(name, said, call.context("registration"))))
+    batcher = call.request.app[AGENT_BATCHER]
+    batcher.heard(name)
+    return answer(
+        _registered(name, await batcher.register(name, registration, call.context("registration")))
+    )
 
 
 async def volume_users(call: Call) -> web.StreamResponse:
@@ -51,7 +53,7 @@ async def volume_users(call: Call) -> web.StreamResponse:
     volume_id = call.id("volume_id", "Nothing is known of volume {}.")
     query = call.query(UsersQuery)
     servers = await asyncio.to_thread(
-        call.services.service.others, name, volume_id, query.attachment_id
+        call.components.service.others, name, volume_id, query.attachment_id
     )
     return answer(Users.model_validate({"servers": servers}))
 
@@ -59,10 +61,14 @@ async def volume_users(call: Call) -> web.StreamResponse:
 async def progress(call: Call) -> web.StreamResponse:
     """POST progress: how far a long step has come; it may be lost without harm."""
     name = _own_host(call)
-    said = await call.json(ProgressSaid)
-    call.request.app[DESK].heard(name)
-    await call.services.queries.note_progress(
-        name, said.operation_id, said.run, said.done_bytes, said.total_bytes
+    progress_report = await call.json(ProgressSaid)
+    call.request.app[AGENT_BATCHER].heard(name)
+    await call.components.queries.note_progress(
+        name,
+        progress_report.operation_id,
+        progress_report.run,
+        progress_report.done_bytes,
+        progress_report.total_bytes,
     )
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
@@ -71,11 +77,11 @@ async def commands(call: Call) -> web.StreamResponse:
     """GET commands: those after the cursor, or none when the wait is over."""
     name = _own_host(call)
     query = call.query(CommandsQuery)
-    desk = call.request.app[DESK]
-    desk.heard(name)
+    batcher = call.request.app[AGENT_BATCHER]
+    batcher.heard(name)
 
     async def look() -> list[dict[str, Any]] | None:
-        mailbox = await desk.look(name, query.after)
+        mailbox = await batcher.look(name, query.after)
         if mailbox["epoch"] is None:
             raise unknown_host(name)
         if mailbox["epoch"] != query.epoch:
@@ -85,7 +91,7 @@ async def commands(call: Call) -> web.StreamResponse:
                 f"Epoch {query.epoch} of host {name} is over; it is {mailbox['epoch']} now. "
                 "Register again.",
             )
-        if mailbox["awaited"]:  # D7: first it lets go of what is not its any more
+        if mailbox["awaited"]:  # decision 0027: first it lets go of what is not its any more
             if asked := [each for each in mailbox["commands"] if _only_asks(each)]:
                 return asked
             raise ApiError(
@@ -97,20 +103,20 @@ async def commands(call: Call) -> web.StreamResponse:
             return None
         return mailbox["commands"] or None
 
-    with desk.holding():
+    with batcher.holding():
         found = await call.hold(host_key(name), look, query.wait_s) or []
     if not call.ended:
-        desk.heard(name)
+        batcher.heard(name)
     return answer(Commands(commands=found, after=found[-1]["position"] if found else query.after))
 
 
 async def reports(call: Call) -> web.StreamResponse:
     """POST reports: the result of one step; whether the run goes on."""
     name = _own_host(call)
-    said = checked_report(Report.from_wire(await call.json_object(REPORT_BYTES_MAX)))
-    call.request.app[DESK].heard(name)
+    report = checked_report(Report.from_wire(await call.json_object(REPORT_BYTES_MAX)))
+    call.request.app[AGENT_BATCHER].heard(name)
     goes_on, position = await asyncio.to_thread(
-        call.services.service.report, name, said, call.context("report")
+        call.components.service.report, name, report, call.context("report")
     )
     # Not waited for: the agent reads nothing back, and its next step can begin.
     del position
@@ -133,7 +139,7 @@ def _own_host(call: Call) -> str:
     return name
 
 
-def _registered(name: str, shown: Taken) -> Registered:
+def _registered(name: str, shown: RegistrationResult) -> Registered:
     host = shown.host
     guests, attachments = host.leftovers if host.suspect else ((), ())
     release: Any = {"guests": list(guests), "attachments": list(attachments)}

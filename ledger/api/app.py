@@ -13,24 +13,34 @@ import uuid
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
+import aiohttp
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import PayloadEncodingError
+from structlog.contextvars import bind_contextvars as bind
 
+from host_agent.shared.text import one_line
 from ledger.api import microversions
+from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.call import Call, answer
-from ledger.api.desk import DESK, Desk
+from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
+from ledger.api.health import READINESS, Readiness
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
-from ledger.api.services import HOLDS, SERVICES, Holds, Services
 from ledger.auth.tokens import NOBODY, POLICY, Identity
-from ledger.telemetry import bind
+
+#: What reading a body raises if the client breaks off.
+_BROKEN_OFF = (ConnectionError, aiohttp.ClientPayloadError, PayloadEncodingError)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 #: The most that aiohttp itself reads of a body; `Call` has the smaller bounds.
 BODY_BYTES_MAX = 64 * 1024 * 1024
+
+#: In metrics alone, as nginx counts it: the client was gone before there was an answer.
+CLIENT_CLOSED_REQUEST = 499
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 GLOBAL_ID: web.RequestKey[str] = web.RequestKey("global_request_id", str)
@@ -42,21 +52,22 @@ _log = structlog.get_logger(__name__)
 _lines = logging.getLogger(__name__)
 
 
-def make_app(services: Services) -> web.Application:
+def make_app(components: Components) -> web.Application:
     """The application.  Closing it ends the requests that are held open."""
     app = web.Application(
         middlewares=[_identified, _explained, _authenticated, _negotiated],
         client_max_size=BODY_BYTES_MAX,
     )
-    app[SERVICES] = services
-    app[HOLDS] = Holds(services.settings.limits.streams_max)
-    app[DESK] = Desk(services)
-    app[METRICS] = Metrics(services.registry)
+    app[COMPONENTS] = components
+    app[HOLDS] = Holds(components.settings.limits.streams_max)
+    app[AGENT_BATCHER] = AgentBatcher(components)
+    app[READINESS] = Readiness(components)
+    app[METRICS] = Metrics(components.registry)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
     app.on_response_prepare.append(_add_headers)
     app.on_shutdown.append(app[HOLDS].close)
-    app.cleanup_ctx.extend([app[HOLDS].open, app[DESK].open])
+    app.cleanup_ctx.extend([app[HOLDS].open, app[AGENT_BATCHER].open])
     return app
 
 
@@ -71,7 +82,7 @@ def _handler(route: Route) -> Handler:
         return await route.handler(
             Call(
                 request=request,
-                services=request.app[SERVICES],
+                components=request.app[COMPONENTS],
                 identity=request[IDENTITY],
                 request_id=request[REQUEST_ID],
                 version=request.get(VERSION, microversions.MIN),
@@ -136,10 +147,11 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 async def _explained(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors in the form of the API's root; the unforeseen ones are logged, here alone."""
     try:
-        if "%00" in request.rel_url.raw_path_qs:
-            raise ApiError(400, "malformed", "A URL may not hold a NUL character.")  # noqa: TRY301
+        _refuse_odd_bytes(request)
         return await handler(request)
     except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is ours
+        if isinstance(error, _BROKEN_OFF) and is_gone(request):  # nobody reads an answer
+            return web.Response(status=CLIENT_CLOSED_REQUEST)
         failure = explain(error, request[REQUEST_ID])
         if failure.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.error(
@@ -151,6 +163,16 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
                 exc_info=error if failure.status == HTTPStatus.INTERNAL_SERVER_ERROR else None,
             )
         return _error(request, failure)
+
+
+def _refuse_odd_bytes(request: web.Request) -> None:
+    """NUL in a URL, and bytes in a header that are not ASCII (RFC 9110, 5.5), mean nothing here."""
+    if "%00" in request.rel_url.raw_path_qs:
+        raise ApiError(400, "malformed", "A URL may not hold a NUL character.")
+    for name, value in request.headers.items():
+        if not (name.isascii() and value.isascii()):
+            header = one_line(name)[:100]
+            raise ApiError(400, "malformed", f"Header {header!r} holds bytes that are not ASCII.")
 
 
 def _error(request: web.Request, failure: Failure) -> web.Response:
@@ -169,7 +191,7 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
     if route is not None and not POLICY[route.name]:
         request[IDENTITY] = NOBODY
         return await handler(request)
-    identity = await request.app[SERVICES].authenticator.authenticate(request.headers)
+    identity = await request.app[COMPONENTS].authenticator.authenticate(request.headers)
     request[IDENTITY] = identity
     if route is not None and not identity.may(route.name):
         wanted = " or ".join(sorted(POLICY[route.name]))

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from ledger.api.call import Call, answer
+from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import (
     Attachments,
@@ -16,7 +17,7 @@ from ledger.api.schemas import (
     NoQuery,
     SpanShown,
 )
-from ledger.api.scope import page_limit, refuse_foreign_server, sees_server
+from ledger.api.scope import refuse_foreign_server, sees_server
 
 Row = dict[str, Any]
 
@@ -28,7 +29,7 @@ async def attachments(call: Call) -> web.StreamResponse:
         return await _attachments_at(call, query)
     await refuse_foreign_server(call, query.server)
     limit = page_limit(call, query.limit)
-    rows = await call.services.queries.attachments(
+    rows = await call.components.queries.attachments(
         volume_id=query.volume,
         server_id=query.server,
         host=query.host,
@@ -51,7 +52,7 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
     if not call.identity.everywhere:
         raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
     assert query.at is not None, "that is why we are here"
-    rows = await call.services.queries.attachments_at(
+    rows = await call.components.queries.attachments_at(
         query.at, host=query.host, volume_id=query.volume, limit=page_limit(call, query.limit)
     )
     spans = [
@@ -72,7 +73,7 @@ async def attachment_row(call: Call) -> Row:
     """The attachment of the path, if it exists for the caller.  ApiError 404."""
     message = "Attachment {} could not be found."
     attachment_id = call.id("attachment_id", message)
-    row = await call.services.queries.attachment(attachment_id)
+    row = await call.components.queries.attachment(attachment_id)
     if row is None or not await sees_server(call, row["server_id"]):
         raise not_found("attachment_not_found", message.format(attachment_id))
     return row

@@ -14,12 +14,13 @@ from uuid import UUID
 from aiohttp import web
 
 from aggregates.errors import DomainError
-from handlers.actions import Act
+from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from host_agent.shared.definition import Machine
 from ledger.api import accepting
 from ledger.api.actions import begun, destination
 from ledger.api.call import Call, answer
+from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError
 from ledger.api.schemas_servers import (
     Build,
@@ -30,7 +31,6 @@ from ledger.api.schemas_servers import (
     RefreshesBegun,
     Started,
 )
-from ledger.api.scope import page_limit
 from ledger.api.servers import server_row
 from ledger.requests import Fleet
 
@@ -64,7 +64,7 @@ async def build(call: Call) -> web.StreamResponse:
     key, context = accepting.idempotency_key(call), call.context()
     fleet = await accepting.fleet(call, attaches=True)
     done = await accepting.accepted(
-        call, lambda: call.services.requests.build(request, context, fleet, key)
+        call, lambda: call.components.requests.build(request, context, fleet, key)
     )
     row = await accepting.bound(call, done, BIND_WAIT_S)
     return _started(str(row["server_id"]), accepting.headers(done.operation_id))
@@ -84,10 +84,12 @@ async def refresh(call: Call) -> web.StreamResponse:
     """POST /v1/refresh: all servers with volumes, of a host or of the fleet, by pages."""
     body = await call.json(Refresh)
     limit = page_limit(call, body.limit)
-    ids = await call.services.queries.servers_with_volumes(body.host, after=body.after, limit=limit)
+    ids = await call.components.queries.servers_with_volumes(
+        body.host, after=body.after, limit=limit
+    )
     fleet = await accepting.fleet(call)
     begun_all = [await _begin(call, server_id, fleet) for server_id in ids]
-    await call.written((await call.services.queries.head())["position"])
+    await call.written((await call.components.queries.head())["position"])
     following = UUID(ids[-1]) if len(ids) == limit else None
     return answer(RefreshesBegun(servers=begun_all, next=following), HTTPStatus.ACCEPTED)
 
@@ -96,14 +98,14 @@ async def _repair(call: Call, flow: str) -> web.StreamResponse:
     if call.request.can_read_body:
         await call.json(NoBody)
     server_id = str((await server_row(call))["server_id"])
-    return _started(server_id, await begun(call, Act(server_id=server_id, flow=flow)))
+    return _started(server_id, await begun(call, ActOnServer(server_id=server_id, flow=flow)))
 
 
 async def _begin(call: Call, server_id: str, fleet: Fleet) -> Refreshed:
     """Begin one of many: one that is refused does not stop the others."""
-    request, context = Act(server_id=server_id, flow="refresh"), call.context()
+    request, context = ActOnServer(server_id=server_id, flow="refresh"), call.context()
     try:
-        done = await asyncio.to_thread(call.services.requests.act, request, context, fleet)
+        done = await asyncio.to_thread(call.components.requests.act, request, context, fleet)
     except DomainError as refused:
         return Refreshed(server_id=UUID(server_id), refused=str(refused))
     return Refreshed(server_id=UUID(server_id), operation_id=UUID(done.operation_id))

@@ -1,8 +1,8 @@
 """One request, as a handler sees it: who asks, in which version, with what.
 
 Everything read from the outside is bounded and typed here: ids are canonical UUIDs,
-bodies and queries are models that know no other keys, text holds no NUL (PostgreSQL
-could not store it).
+bodies and queries are models that know no other keys, texts of users can be stored
+and shown (host_agent.shared.text).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import orjson
 from aiohttp import web
 from pydantic import BaseModel
 
-from aggregates.base import Context
+from aggregates.base import EventContext
+from host_agent.shared.text import is_showable, one_line, texts_in
+from ledger.api.components import HOLDS, Components, Holds, is_gone
 from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
-from ledger.api.services import HOLDS, Holds, Services, is_gone
 from ledger.auth.tokens import Identity
 from projections.runner import NotProjectingError
 
@@ -43,7 +44,7 @@ class Call:
     """A request that passed the middlewares.  `version` is Nova's microversion."""
 
     request: web.Request
-    services: Services
+    components: Components
     identity: Identity
     request_id: str
     version: Version
@@ -52,9 +53,9 @@ class Call:
     def holds(self) -> Holds:
         return self.request.app[HOLDS]
 
-    def context(self, cause: str = "api") -> Context:
+    def context(self, cause: str = "api") -> EventContext:
         """The metadata of events that this request leads to."""
-        return Context(actor=self.identity.actor, request_id=self.request_id, cause=cause)
+        return EventContext(actor=self.identity.actor, request_id=self.request_id, cause=cause)
 
     # ----------------------------------------------------------------- what was sent
 
@@ -83,11 +84,24 @@ class Call:
 
     async def json(self, model: type[M]) -> M:
         """The body as a model; no type is bent to fit."""
-        return model.model_validate(await self.json_object(), strict=True)
+        return model.model_validate(await self.shown_object(), strict=True)
+
+    async def shown_object(self) -> dict[str, Any]:
+        """A JSON object whose texts can be stored and shown.  Raises ApiError 400."""
+        data = await self.json_object()
+        if bad := next((text for text in texts_in(data) if not is_showable(text)), None):
+            raise ApiError(
+                400,
+                "unshowable",
+                f"Invalid text: {one_line(bad)[:100]!r} holds a control character, or something "
+                "that is no character.",
+                hint="Use characters that XML 1.0 allows and a terminal can show.",
+            )
+        return data
 
     async def json_object(self, bytes_max: int | None = None) -> dict[str, Any]:
         """The body, which must be a JSON object of at most `bytes_max` bytes."""
-        limit = bytes_max or self.services.settings.limits.request_body_bytes_max
+        limit = bytes_max or self.components.settings.limits.request_body_bytes_max
         if self.request.content_type != "application/json":
             raise ApiError(
                 415,
@@ -123,7 +137,7 @@ class Call:
 
     async def written(self, position: int) -> None:
         """Return when what was just written can be read, whichever process is asked next."""
-        await projected(self.services, position)
+        await projected(self.components, position)
 
     async def hold(
         self, key: str, look: Callable[[], Awaitable[T | None]], wait_s: float
@@ -143,7 +157,7 @@ class Call:
         """What `look` finds, asked again at each wake-up of `key`, for at most `wait_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait_s, HOLD_S_MAX)
-        with self.services.wakeups.watch(key) as woken, self.holds.waiting(self.request, woken):
+        with self.components.wakeups.watch(key) as woken, self.holds.waiting(self.request, woken):
             while True:
                 found = await look()
                 left_s = deadline - loop.time()
@@ -167,10 +181,10 @@ def _too_large(limit: int) -> ApiError:
     return ApiError(413, "too_large", f"The body is larger than {limit} bytes, the limit here.")
 
 
-async def projected(services: Services, position: int) -> None:
+async def projected(components: Components, position: int) -> None:
     """Return when the projections have come to a position; 0: at once.  ApiError 503."""
     if position > 0:
-        shown = asyncio.wrap_future(services.runner.projected(position))
+        shown = asyncio.wrap_future(components.runner.projected(position))
         try:
             await asyncio.wait_for(shown, PROJECTED_S_MAX)
         except (TimeoutError, NotProjectingError):

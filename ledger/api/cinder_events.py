@@ -20,7 +20,7 @@ from ledger.api.schemas_nova import AssistedSnapshotBody, ExternalEventsBody
 async def assisted_snapshot(call: Call) -> web.StreamResponse:
     """POST /os-assisted-volume-snapshots: refused, for multi-attach volumes always (S3)."""
     body = (await call.json(AssistedSnapshotBody)).snapshot
-    volume = await asyncio.to_thread(call.services.cinder.volume, body.volume_id)
+    volume = await asyncio.to_thread(call.components.cinder.volume, body.volume_id)
     kind = " of multi-attach volumes" if volume.multiattach else ""
     raise ApiError(
         400,
@@ -34,7 +34,7 @@ async def external_events(call: Call) -> web.StreamResponse:
     events = (await call.json(ExternalEventsBody)).events
     shown: list[dict[str, Any]] = []
     for event in events:
-        row = await call.services.queries.instance(event.server_uuid)
+        row = await call.components.queries.instance(event.server_uuid)
         known = row is not None and not row["deleted"]
         # 404: there is no such server.  422: nothing here reacts to such an event.
         code = HTTPStatus.UNPROCESSABLE_ENTITY if known else HTTPStatus.NOT_FOUND

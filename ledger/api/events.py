@@ -17,6 +17,7 @@ from ledger.api.attachments import attachment_row
 from ledger.api.call import Call, answer
 from ledger.api.hosts import host_row
 from ledger.api.operations import operation_row
+from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import (
     CheckpointShown,
@@ -28,7 +29,6 @@ from ledger.api.schemas import (
     Order,
     StreamQuery,
 )
-from ledger.api.scope import page_limit
 from ledger.api.servers import server_row
 from ledger.wakeups import ANY_EVENT
 from projections.detached import DetachedError
@@ -86,7 +86,7 @@ async def _history(
     after, before = query.after, query.before
     if newest_first:
         after, before = before, after
-    rows = await call.services.queries.events(
+    rows = await call.components.queries.events(
         (subject, name),
         after=after or 0,
         before=before,
@@ -94,9 +94,9 @@ async def _history(
         limit=limit,
         newest_first=newest_first,
     )
-    if unknown and not rows and not await call.services.queries.events((subject, name), limit=1):
+    if unknown and not rows and not await call.components.queries.events((subject, name), limit=1):
         raise not_found(f"{subject.removesuffix('_id')}_not_found", unknown.format(name))
-    return answer(_page(rows, limit, await call.services.queries.detached_to()))
+    return answer(_page(rows, limit, await call.components.queries.detached_to()))
 
 
 async def events(call: Call) -> web.StreamResponse:
@@ -109,14 +109,14 @@ async def events(call: Call) -> web.StreamResponse:
 async def event_checkpoint(call: Call) -> web.StreamResponse:
     """GET /v1/events/checkpoint: what an auditor writes down."""
     call.query(NoQuery)
-    row = await call.services.queries.checkpoint()
+    row = await call.components.queries.checkpoint()
     return answer(CheckpointShown.model_validate({**row, "chain": row["chain"].hex()}))
 
 
 async def _following(call: Call, after: int, limit: int) -> list[Row]:
     """The next events of the log; ApiError 410 rather than passing some over."""
     try:
-        return await call.services.queries.events(after=after, limit=limit)
+        return await call.components.queries.events(after=after, limit=limit)
     except DetachedError as error:
         raise ApiError(
             410,
@@ -145,7 +145,7 @@ async def event_stream(call: Call) -> web.StreamResponse:
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
     )
-    with call.holds.one(), call.services.wakeups.watch(ANY_EVENT) as changed:
+    with call.holds.one(), call.components.wakeups.watch(ANY_EVENT) as changed:
         await response.prepare(call.request)
         try:
             await _send(response, b": from position %d\n\n" % after)
@@ -180,7 +180,7 @@ async def _stream_start(call: Call) -> int:
         return int(resumed)
     if query.after is not None:
         return query.after
-    return int((await call.services.queries.head())["position"])
+    return int((await call.components.queries.head())["position"])
 
 
 def _message(row: Row) -> bytes:

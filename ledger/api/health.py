@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
+import psycopg
 import structlog
 from aiohttp import web
+from eventsourcing.persistence import PersistenceError
 
+from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
-from ledger.api.desk import DESK
+from ledger.api.components import Check, Components
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS
 from ledger.api.schemas import Health
-from ledger.api.services import Check, Services
+from projections.database_trouble import in_words
+from projections.projector import REMEDY
 
 #: Projections that are behind for longer make a process not ready.
 LAG_S_MAX = 30.0
 CHECK_S_MAX = 5.0
+APPEND_S_MAX = 3.0
+#: For how long what was found is told again.
+ANSWER_AGE_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -29,41 +37,106 @@ async def health(call: Call) -> web.StreamResponse:
 
 
 async def ready(call: Call) -> web.StreamResponse:
-    """GET /readyz: what the process needs is there; 503 names what is not."""
-    services = call.services
-    checks: Mapping[str, Check] = {
-        "database": lambda: _database(services),
-        "projections": lambda: _projections(services),
-        **services.checks,
-    }
-    found = dict(
-        zip(
-            checks, await asyncio.gather(*(_asked(check) for check in checks.values())), strict=True
-        )
-    )
+    """GET /readyz: what the process needs to do its work is there; 503 names what is not."""
+    found = await call.request.app[READINESS].found()
     failing = any(found.values())
     status = HTTPStatus.SERVICE_UNAVAILABLE if failing else HTTPStatus.OK
-    return answer(Health(status="failing" if failing else "ok", checks=found), status)
+    return answer(Health(status="failing" if failing else "ok", checks=dict(found)), status)
 
 
 async def metrics(call: Call) -> web.StreamResponse:
     """GET /metrics."""
-    services = call.services
+    components = call.components
     head, tracking, counts, hosts = await asyncio.gather(
-        services.queries.head(),
-        services.queries.tracking(),
-        services.queries.counts(),
-        services.queries.hosts_by_state(services.settings.host_down_after_s),
+        components.queries.head(),
+        components.queries.tracking(),
+        components.queries.counts(),
+        components.queries.hosts_by_state(components.settings.host_down_after_s),
     )
     page = call.request.app[METRICS].show(
         head=head["position"],
         tracking=tracking,
         counts=counts,
         hosts=hosts,
-        agents=call.request.app[DESK].connected,
+        agents=call.request.app[AGENT_BATCHER].connected,
         held=call.holds.count,
     )
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class InThread:
+    """A check that blocks, in a thread of its own: one that hangs is in nobody's way, and those
+    that wait behind it are given up with who asked for them.
+    """
+
+    def __init__(self, check: Callable[[], str | None]) -> None:
+        self._check = check
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
+
+    async def __call__(self) -> str | None:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._check)
+
+
+class Readiness:
+    """The checks, made at most every ANSWER_AGE_S however many ask: they need no token."""
+
+    def __init__(self, components: Components) -> None:
+        self._components = components
+        self._append = InThread(self._appends)
+        self._asking: asyncio.Task[Mapping[str, str | None]] | None = None
+        self._until = 0.0
+
+    async def found(self) -> Mapping[str, str | None]:
+        """What is wrong, by check; None where nothing is."""
+        now = asyncio.get_running_loop().time()
+        if self._asking is None or (self._asking.done() and now >= self._until):
+            self._asking = asyncio.create_task(self._ask(), name="readiness")
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> Mapping[str, str | None]:
+        checks: Mapping[str, Check] = {
+            "database": self._database,
+            "projections": self._projections,
+            **self._components.checks,
+        }
+        found = await asyncio.gather(*map(_asked, checks.values()))
+        self._until = asyncio.get_running_loop().time() + ANSWER_AGE_S
+        return dict(zip(checks, found, strict=True))
+
+    async def _database(self) -> str | None:
+        """Whether events can be stored, which ends in an append like any other."""
+        if missing := await self._components.queries.missing_rights():
+            return f"rights are missing: {', '.join(missing)}"
+        if trouble := self._trouble():  # what an append of nothing need not meet: a full disk
+            return trouble
+        try:
+            async with asyncio.timeout(APPEND_S_MAX):
+                return await self._append()
+        except TimeoutError:
+            return self._trouble() or f"an append takes longer than {APPEND_S_MAX:g} s"
+
+    def _trouble(self) -> str | None:
+        trouble = self._components.writer.trouble.now()
+        return trouble and f"events cannot be stored: {trouble}"
+
+    def _appends(self) -> str | None:
+        try:
+            self._components.writer.probe()
+        except PersistenceError as error:
+            return self._trouble() or f"events cannot be stored: {type(error).__name__}"
+        return None
+
+    async def _projections(self) -> str | None:
+        if trouble := self._components.runner.trouble:
+            return f"this process projects nothing: {trouble}"
+        found = []
+        for row in await self._components.queries.tracking():
+            name = row["projection"]
+            if row["held"] is not None:
+                found.append(f"{name} is held back by {row['held']}. {REMEDY.format(name)}")
+            elif row["lag_s"] > LAG_S_MAX:
+                found.append(f"{name} is behind by {row['lag_s']:.0f} s")
+        return "; ".join(found) or None
 
 
 async def _asked(check: Check) -> str | None:
@@ -72,17 +145,11 @@ async def _asked(check: Check) -> str | None:
             return await check()
     except TimeoutError:
         return f"no answer within {CHECK_S_MAX:g} s"
+    except psycopg.Error as error:
+        return f"the database cannot be asked: {in_words(error)}"
     except Exception as error:  # noqa: BLE001 - a check that fails is an answer
         _log.warning("check_failed", exc_info=error)
         return f"the check failed: {type(error).__name__}"
 
 
-async def _database(services: Services) -> str | None:
-    await services.queries.head()
-    return None
-
-
-async def _projections(services: Services) -> str | None:
-    late = [row for row in await services.queries.tracking() if row["lag_s"] > LAG_S_MAX]
-    names = ", ".join(f"{row['projection']} ({row['lag_s']:.0f} s)" for row in late)
-    return f"behind for more than {LAG_S_MAX:g} s: {names}" if late else None
+READINESS: web.AppKey[Readiness] = web.AppKey("readiness", Readiness)

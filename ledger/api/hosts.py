@@ -10,9 +10,9 @@ from aiohttp import web
 
 from handlers.guards import Contact
 from ledger.api.call import Call, answer
+from ledger.api.components import Components
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import Fence, Hosts, HostShown, NoQuery, Why
-from ledger.api.services import Services
 
 Row = dict[str, Any]
 
@@ -20,21 +20,21 @@ Row = dict[str, Any]
 async def hosts(call: Call) -> web.StreamResponse:
     """GET /v1/hosts."""
     call.query(NoQuery)
-    rows = await call.services.queries.hosts()
-    return answer(Hosts(hosts=[_shown(call.services, row) for row in rows]))
+    rows = await call.components.queries.hosts()
+    return answer(Hosts(hosts=[_shown(call.components, row) for row in rows]))
 
 
 async def host(call: Call) -> web.StreamResponse:
     """GET /v1/hosts/{host}."""
     call.query(NoQuery)
-    return answer(_shown(call.services, await host_row(call)))
+    return answer(_shown(call.components, await host_row(call)))
 
 
 async def fence(call: Call) -> web.StreamResponse:
     """POST fence: what the host was asked to do and has not answered fails at once."""
     row = await host_row(call)
     name, body = row["host"], await call.json(Fence)
-    if not body.force and is_alive(call.services, row["seen_at"]):
+    if not body.force and is_alive(call.components, row["seen_at"]):
         since = row["seen_at"].isoformat(timespec="seconds")
         raise ApiError(
             409,
@@ -42,11 +42,11 @@ async def fence(call: Call) -> web.StreamResponse:
             f"The agent of host {name} was in contact at {since}: it may be running its guests.",
             hint='If it is cut off from the storage all the same, say so with "force": true.',
         )
-    service, context = call.services.service, call.context("operator")
+    service, context = call.components.service, call.context("operator")
     position = await asyncio.to_thread(service.fence, name, body.reason, body.evidence, context)
     await call.written(position)
     # After a fence no intent that did not know of it is stored: one look finds all.
-    for operation_id in await call.services.queries.open_on_host(name):
+    for operation_id in await call.components.queries.open_on_host(name):
         position = await asyncio.to_thread(service.hand_over, operation_id, name, context)
     await call.written(position)
     return await _answer_again(call)
@@ -57,7 +57,7 @@ async def unfence(call: Call) -> web.StreamResponse:
     name = (await host_row(call))["host"]
     body = await call.json(Why)
     position = await asyncio.to_thread(
-        call.services.service.unfence, name, body.reason, call.context("operator")
+        call.components.service.unfence, name, body.reason, call.context("operator")
     )
     await call.written(position)
     return await _answer_again(call)
@@ -66,7 +66,7 @@ async def unfence(call: Call) -> web.StreamResponse:
 async def host_row(call: Call) -> Row:
     """The host of the path.  ApiError 404."""
     name = call.host()
-    row = await call.services.queries.host(name)
+    row = await call.components.queries.host(name)
     if row is None:
         raise unknown_host(name)
     return row
@@ -77,26 +77,26 @@ def unknown_host(name: str) -> ApiError:
     return not_found("host_not_found", f"No agent has registered for host {name}.")
 
 
-async def contact_of(services: Services, name: str) -> Contact:
+async def contact_of(components: Components, name: str) -> Contact:
     """Whether the host's agent was heard of lately."""
-    return contact_at(services, await services.queries.seen_at(name))
+    return contact_at(components, await components.queries.seen_at(name))
 
 
-def contact_at(services: Services, seen_at: datetime | None) -> Contact:
+def contact_at(components: Components, seen_at: datetime | None) -> Contact:
     """What it means that a host's agent was last heard of then."""
     since = seen_at.isoformat(timespec="seconds") if seen_at else "ever"
-    return Contact(alive=is_alive(services, seen_at), since=since)
+    return Contact(alive=is_alive(components, seen_at), since=since)
 
 
 async def _answer_again(call: Call) -> web.StreamResponse:
-    return answer(_shown(call.services, await host_row(call)))
+    return answer(_shown(call.components, await host_row(call)))
 
 
-def is_alive(services: Services, seen_at: datetime | None) -> bool:
+def is_alive(components: Components, seen_at: datetime | None) -> bool:
     """Whether an agent last heard of then counts as being in contact."""
-    silence = timedelta(seconds=services.settings.host_down_after_s)
+    silence = timedelta(seconds=components.settings.host_down_after_s)
     return seen_at is not None and datetime.now(UTC) - seen_at < silence
 
 
-def _shown(services: Services, row: Row) -> HostShown:
-    return HostShown.model_validate({**row, "alive": is_alive(services, row["seen_at"])})
+def _shown(components: Components, row: Row) -> HostShown:
+    return HostShown.model_validate({**row, "alive": is_alive(components, row["seen_at"])})

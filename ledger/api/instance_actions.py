@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -17,9 +16,9 @@ from aggregates.operation import Operation, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer
 from ledger.api.migrations import instant, moment
+from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.servers import server_row
-from ledger.api.versions import base
 
 #: Events of the log that are read for one action.
 EVENTS_MAX = 1000
@@ -47,11 +46,11 @@ async def instance_actions(call: Call) -> web.StreamResponse:
     query = dict(call.request.query)
     paged = call.version >= microversions.ACTION_PAGES
     if not paged:
-        rows = await call.services.queries.operations_of_server(server_id)
+        rows = await call.components.queries.operations_of_server(server_id)
         return answer({"instanceActions": [_shown(call, row) for row in rows]})
     _refuse_unknown(call, query)
-    limit = _limit(call, query)
-    rows = await call.services.queries.operations_of_server(
+    limit = nova_limit(call)
+    rows = await call.components.queries.operations_of_server(
         server_id,
         since=moment(query, "changes-since"),
         until=moment(query, "changes-before"),
@@ -60,9 +59,7 @@ async def instance_actions(call: Call) -> web.StreamResponse:
     )
     shown: Row = {"instanceActions": [_shown(call, row) for row in rows[:limit]]}
     if len(rows) > limit:
-        again = urlencode({**query, "marker": rows[limit - 1]["request_id"]})
-        href = f"{base(call)}{call.request.path}?{again}"
-        shown["links"] = [{"rel": "next", "href": href}]
+        shown["links"] = next_page(call, rows[limit - 1]["request_id"])
     return answer(shown)
 
 
@@ -70,7 +67,7 @@ async def instance_action(call: Call) -> web.StreamResponse:
     """GET /servers/{id}/os-instance-actions/{request_id}."""
     server = await _server(call)
     request_id = call.request.match_info["request_id"]
-    rows = await call.services.queries.operations_of_server(
+    rows = await call.components.queries.operations_of_server(
         str(server["server_id"]), request_id=request_id, limit=1
     )
     if not rows:
@@ -78,8 +75,8 @@ async def instance_action(call: Call) -> web.StreamResponse:
     shown = _shown(call, rows[0])
     if call.identity.everywhere or call.version >= microversions.EVENTS_FOR_ALL:
         operation_id = str(rows[0]["operation_id"])
-        log = await call.services.queries.events(("operation_id", operation_id), limit=EVENTS_MAX)
-        shown["events"] = _events(call, server, log, rows[0])
+        log = await call.components.queries.events(("operation_id", operation_id), limit=EVENTS_MAX)
+        shown["events"] = _events(call, server, log)
     return answer({"instanceAction": shown})
 
 
@@ -96,18 +93,11 @@ def _refuse_unknown(call: Call, query: Row) -> None:
             raise ApiError(400, "invalid", unexpected(name))
 
 
-def _limit(call: Call, query: Row) -> int:
-    text, most = query.get("limit", "0"), call.services.settings.limits.page_items_max
-    if not (text.isascii() and text.isdigit() and len(text) < 10):  # noqa: PLR2004
-        raise ApiError(400, "invalid", f"Invalid input for query parameters limit: {text[:100]}.")
-    return min(int(text) or most, most - 1)
-
-
 async def _position_of(call: Call, server_id: str, query: Row) -> int | None:
     if "marker" not in query:
         return None
     marker = query["marker"]
-    rows = await call.services.queries.operations_of_server(server_id, request_id=marker, limit=1)
+    rows = await call.components.queries.operations_of_server(server_id, request_id=marker, limit=1)
     if not rows:
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return int(rows[0]["started_position"])
@@ -142,26 +132,25 @@ _RESULTS = {
 }
 
 
-def _events(call: Call, server: Row, log: list[Row], row: Row) -> list[Row]:
+def _events(call: Call, server: Row, log: list[Row]) -> list[Row]:
     """Newest first, as Nova lists them."""
     begun: dict[int, Row] = {}  # by run
+    steps: dict[str, Row] = {}  # of the plan, by name
     shown: list[Row] = []
     for event in log:
         body = event["body"]
-        if event["topic"] == Operation.RunStarted.TOPIC:
+        if event["topic"] == Operation.OperationStarted.TOPIC:
+            stages = body["plan"]["stages"]
+            steps = {step["name"]: step for stage in stages for step in stage["steps"]}
+        elif event["topic"] == Operation.RunStarted.TOPIC:
             begun[body["run"]] = event
         elif event["topic"] in _RESULTS:
-            run = begun[body["run"]]
-            verbs = {
-                step["name"]: step["undo"] if body["undo"] else step["do"]
-                for stage in row["plan"]["stages"]
-                for step in stage["steps"]
-            }
+            run, step = begun[body["run"]], steps[body["step"]]
             place = "compute" if run["body"]["host"] else "ledger"
             took = timedelta(milliseconds=body.get("took_ms", 0))
             shown.append(
                 {
-                    "event": f"{place}_{verbs[body['step']]}",
+                    "event": f"{place}_{step['undo'] if body['undo'] else step['do']}",
                     "start_time": instant(max(run["recorded_at"], event["recorded_at"] - took)),
                     "finish_time": instant(event["recorded_at"]),
                     "result": _RESULTS[event["topic"]],

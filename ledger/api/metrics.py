@@ -48,6 +48,11 @@ class Metrics:
             "Age of the first event the projection has not seen, 0 if it has seen all",
             "projection",
         )
+        self._held_back = gauge(
+            "ledger_projection_held",
+            "1 if an event holds the projection back; /readyz says what to do",
+            "projection",
+        )
         self._operations = gauge("ledger_operations_open", "Operations not finished", "state")
         self._oldest_parked = gauge(
             "ledger_operation_oldest_parked_seconds",
@@ -81,6 +86,7 @@ class Metrics:
         for row in tracking:
             self._lag_events.labels(row["projection"]).set(row["lag_events"])
             self._lag_s.labels(row["projection"]).set(row["lag_s"])
+            self._held_back.labels(row["projection"]).set(row["held"] is not None)
         for state in ("running", "parked"):
             self._operations.labels(state).set(counts[state])
         self._oldest_parked.set(counts["oldest_parked_s"])

@@ -11,23 +11,24 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode
 
 from aiohttp import web
 
 from aggregates.errors import OperatorActError
-from aggregates.operation import OperationState, Outcome
+from aggregates.operation import SERVER, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer, canonical
+from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import ForceCompleteBody
 from ledger.api.servers import server_row
 from ledger.api.versions import base
+from ledger.config import PAGE_ITEMS_MAX
 
 TYPES = {"live_migrate": "live-migration", "resize": "resize", "evacuate": "evacuation"}
 IN_PROGRESS = frozenset({"preparing", "running", "post-migrating"})
 #: A list looks at so many of the newest, whatever its filters let through.
-ROWS_READ_MAX = 1000
+ROWS_READ_MAX = PAGE_ITEMS_MAX + 1
 
 _FILTERS = frozenset(
     {"status", "host", "instance_uuid", "source_compute", "migration_type", "hidden"}
@@ -44,20 +45,18 @@ async def migrations(call: Call) -> web.StreamResponse:
     if paged:
         _refuse_unknown(call, query)
     wanted = _matching(query) if paged else _matching(_without_times(query))
-    limit = _limit(call, query) if paged else ROWS_READ_MAX
+    limit = nova_limit(call) if paged else ROWS_READ_MAX
     before = await _position_of(call, query["marker"]) if paged and "marker" in query else None
     server_id = query.get("instance_uuid")
     rows: list[Row] = []
     if server_id is None or canonical(server_id):
-        rows = await call.services.queries.moves(
+        rows = await call.components.queries.moves(
             list(TYPES), server_id=server_id, after=before, limit=ROWS_READ_MAX
         )
     found = [row for row in rows if wanted(row)]
     shown: Row = {"migrations": [_listed(call, row) for row in found[:limit]]}
     if paged and len(found) > limit:
-        again = urlencode({**query, "marker": str(found[limit - 1]["operation_id"])})
-        href = f"{base(call)}{call.request.path}?{again}"
-        shown["migrations_links"] = [{"rel": "next", "href": href}]
+        shown["migrations_links"] = next_page(call, found[limit - 1]["operation_id"])
     return answer(shown)
 
 
@@ -65,7 +64,7 @@ async def server_migrations(call: Call) -> web.StreamResponse:
     """GET /servers/{id}/migrations: live ones in progress (2.23)."""
     _refuse_before(call, microversions.SERVER_MIGRATIONS)
     server_id = str((await server_row(call))["server_id"])
-    rows = await call.services.queries.moves(["live_migrate"], server_id=server_id)
+    rows = await call.components.queries.moves(["live_migrate"], server_id=server_id)
     shown = [_shown(call, row) for row in rows if status_of(row) in IN_PROGRESS]
     return answer({"migrations": shown})
 
@@ -91,7 +90,7 @@ async def server_migration_abort(call: Call) -> web.StreamResponse:
         raise _not_abortable(row, status_of(row))
     try:
         position = await asyncio.to_thread(
-            call.services.service.act,
+            call.components.service.act,
             str(row["operation_id"]),
             "unwind",
             "the live migration was aborted",
@@ -128,7 +127,7 @@ def status_of(row: Row) -> str:
 def _ended(row: Row) -> str:
     flow, outcome = row["flow"], row["outcome"]
     if outcome != Outcome.COMPLETED:
-        if outcome == Outcome.CANCELLED and not _pivot_passed(row):
+        if outcome == Outcome.CANCELLED and not row["pivot_passed"]:
             return "cancelled"
         return "failed" if outcome == Outcome.FAILED and flow != "resize" else "error"
     if flow == "resize":
@@ -149,16 +148,12 @@ def _settled(row: Row) -> str:
 
 
 def _under_way(row: Row) -> str:
-    if _pivot_passed(row):
+    if row["pivot_passed"]:
         return "post-migrating"
     if row["flow"] != "live_migrate":
         return "migrating" if row["flow"] == "resize" else "pre-migrating"
-    return "running" if "-1" in row["active"] or row["unwinding"] else "preparing"
-
-
-def _pivot_passed(row: Row) -> bool:
-    step = row["steps"].get(f"-1.{row['plan']['pivot']}", {})
-    return step.get("status") in {"done", "skipped"}
+    moving = any(step["lane"] == SERVER and step["status"] == "running" for step in row["steps"])
+    return "running" if moving or row["unwinding"] else "preparing"
 
 
 # ------------------------------------------------------------------------------ requests
@@ -224,16 +219,9 @@ def moment(query: Row, name: str) -> datetime | None:
     return given if given.tzinfo else given.replace(tzinfo=UTC)
 
 
-def _limit(call: Call, query: Row) -> int:
-    text, most = query.get("limit", "0"), call.services.settings.limits.page_items_max
-    if not (text.isascii() and text.isdigit() and len(text) < 10):  # noqa: PLR2004
-        raise ApiError(400, "invalid", f"Invalid input for query parameters limit: {text[:100]}.")
-    return min(int(text) or most, most)
-
-
 async def _position_of(call: Call, marker: str) -> int:
     known = canonical(marker)
-    row = await call.services.queries.operation(known) if known else None
+    row = await call.components.queries.operation(known) if known else None
     if row is None or row["flow"] not in TYPES:
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return int(row["started_position"])
@@ -243,7 +231,7 @@ async def _live(call: Call) -> Row:
     """The live migration of the path.  ApiError 404."""
     server_id = str((await server_row(call))["server_id"])
     number = call.request.match_info["migration_id"]
-    rows = await call.services.queries.moves(["live_migrate"], server_id=server_id)
+    rows = await call.components.queries.moves(["live_migrate"], server_id=server_id)
     row = next((each for each in rows if str(each["started_position"]) == number), None)
     if row is None:
         message = f"Migration {number[:100]} not found for instance {server_id}"

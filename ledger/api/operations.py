@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
 
-from aggregates.operation import SERVER, OperationState, side_of
+from aggregates.operation import OperationState
 from ledger.api.call import Call, answer
+from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import (
     OperationAct,
@@ -20,9 +19,8 @@ from ledger.api.schemas import (
     OperationsQuery,
     OperationSummary,
     SkipStep,
-    StepShown,
 )
-from ledger.api.scope import page_limit, refuse_foreign_server
+from ledger.api.scope import refuse_foreign_server
 from ledger.wakeups import ended_key
 
 _NO_OPERATION = "Operation {} could not be found."
@@ -35,7 +33,7 @@ async def operations(call: Call) -> web.StreamResponse:
     query = call.query(OperationsQuery)
     await refuse_foreign_server(call, query.server)
     limit = page_limit(call, query.limit)
-    rows = await call.services.queries.operations(
+    rows = await call.components.queries.operations(
         state=query.state,
         flow=query.flow,
         server_id=query.server,
@@ -60,7 +58,7 @@ async def operation(call: Call) -> web.StreamResponse:
 
     async def look() -> Row | None:
         nonlocal last
-        row = await call.services.queries.operation(operation_id)
+        row = await call.components.queries.operation(operation_id)
         last = _seen(call, operation_id, row)
         return last if last["state"] != OperationState.RUNNING else None
 
@@ -80,7 +78,7 @@ async def act(call: Call) -> web.StreamResponse:
         raise ApiError(400, "invalid", f"'{name}' needs an object with a reason.")
     skip = how if isinstance(how, SkipStep) else None
     position = await asyncio.to_thread(
-        call.services.service.act,
+        call.components.service.act,
         operation_id,
         name,
         how.reason,
@@ -95,7 +93,7 @@ async def act(call: Call) -> web.StreamResponse:
 async def operation_row(call: Call) -> Row:
     """The operation of the path, if it exists for the caller.  ApiError 404."""
     operation_id = call.id("operation_id", _NO_OPERATION)
-    return _seen(call, operation_id, await call.services.queries.operation(operation_id))
+    return _seen(call, operation_id, await call.components.queries.operation(operation_id))
 
 
 def _seen(call: Call, operation_id: str, row: Row | None) -> Row:
@@ -126,74 +124,17 @@ def _shown(row: Row) -> OperationShown:
             **_summary(row),
             "error": row["error"] if failed else None,
             "left": row["left_steps"] or [],
-            "steps": list(_steps(row)),
             "acts": _acts(row),
         }
     )
-
-
-def _steps(row: Row) -> Iterator[StepShown]:
-    """Every step of the plan in order; then, if it is unwound, what is undone of it."""
-    for undo in (False, True) if row["unwinding"] else (False,):
-        stages = row["plan"]["stages"]
-        for stage in reversed(stages) if undo else stages:
-            steps = stage["steps"]
-            for lane in (SERVER,) if stage.get("once") else range(len(row["lanes"])):
-                for step in reversed(steps) if undo else steps:
-                    shown = _step(row, stage, step, lane, undo=undo)
-                    if shown is not None:
-                        yield shown
-
-
-def _step(row: Row, stage: Row, step: Row, lane: int, *, undo: bool) -> StepShown | None:
-    key = f"{lane}.{step['name']}" + (".undo" if undo else "")
-    known = row["steps"].get(key)
-    active = _is_active(row, lane, step["name"], undo=undo)
-    if undo and (step["undo"] is None or (known is None and not active)):
-        return None
-    known = known or {}
-    status = known.get("status", "pending")
-    retry_at = known.get("retry_at")
-    side = {} if lane == SERVER else side_of(row["lanes"][lane], new=stage.get("side") == "new")
-    holder = side.get("host") if stage["place"] == "holder" else None
-    return StepShown(
-        lane=lane,
-        side=stage.get("side", "current"),
-        volume_id=side.get("volume_id") or None,
-        step=step["name"],
-        verb=step["undo"] if undo else step["do"],
-        place=holder or row["plan"]["hosts"].get(stage["place"]) or stage["place"],
-        undo=undo,
-        status="running" if active and status in {"pending", "retrying"} else status,
-        attempts=known.get("attempts", 0),
-        took_ms=known.get("took_ms"),
-        error=known.get("error"),
-        retry_at=datetime.fromtimestamp(retry_at, UTC) if retry_at and not active else None,
-    )
-
-
-def _is_active(row: Row, lane: int, step: str, *, undo: bool) -> bool:
-    """Whether this is the step whose result is owed next in the lane."""
-    run = row["active"].get(str(lane))
-    if run is None or run["undo"] != undo:
-        return False
-    return bool(run["steps"][run["done"]] == step)
 
 
 def _acts(row: Row) -> list[str]:
     """What an operator may try; the log has the last word."""
     match row["state"]:
         case OperationState.PARKED:
-            passed = _pivot_passed(row)
-            return ["retry", "skip", *(() if passed else ("unwind",)), "give_up"]
-        case OperationState.RUNNING if not row["unwinding"] and not _pivot_passed(row):
+            unwind = () if row["pivot_passed"] else ("unwind",)
+            return ["retry", "skip", *unwind, "give_up"]
+        case OperationState.RUNNING if not row["unwinding"] and not row["pivot_passed"]:
             return ["unwind"]
     return []
-
-
-def _pivot_passed(row: Row) -> bool:
-    pivot = row["plan"]["pivot"]
-    return pivot is not None and any(
-        row["steps"].get(f"{lane}.{pivot}", {}).get("status") in {"done", "skipped"}
-        for lane in (SERVER, *range(len(row["lanes"])))
-    )

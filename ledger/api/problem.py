@@ -19,8 +19,9 @@ from eventsourcing import persistence
 from pydantic import ValidationError
 
 from aggregates.errors import DomainError
-from host_agent.shared.contract import ErrorKind, WireError
+from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
+from host_agent.shared.wire import WireError
 from ledger.auth.tokens import AuthError
 from ledger.log.writer import UnknownOutcomeError
 

@@ -26,10 +26,10 @@ from pydantic import (
 
 from aggregates.operation import OperationState
 from ledger.api.call import HOLD_S_MAX
+from ledger.config import PAGE_ITEMS_MAX
 
 _UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 _POSITION_MAX = 2**63 - 1
-PAGE_ITEMS_MAX = 1000  # the settings may only lower it
 
 
 def _digits(value: Any) -> Any:

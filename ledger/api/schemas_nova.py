@@ -14,10 +14,11 @@ from pydantic import StringConstraints as Text
 from ledger.api import microversions
 from ledger.api.problem import ApiError, unexpected
 from ledger.api.schemas import Asked, Id, Shown
+from ledger.api.schemas_servers import TAG
 
 Number = Annotated[int, Field(ge=0, le=999_999_999)]
 Device = Annotated[str, Text(min_length=1, max_length=255)]
-Tag = Annotated[str, Text(min_length=1, max_length=60, pattern=r"^[^,/]*$")]
+Tag = Annotated[str, Text(min_length=1, max_length=60, pattern=TAG)]
 
 
 def _boolean(value: Any) -> Any:

@@ -8,8 +8,11 @@ from uuid import UUID
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from ledger.api.schemas import PAGE_ITEMS_MAX, Asked, HostName, Id, Shown
+from ledger.api.schemas import Asked, HostName, Id, Shown
+from ledger.config import PAGE_ITEMS_MAX
 
+#: S1's tags as Nova has them, on one line.
+TAG = r"^[^,/\t\n\r]{1,60}$"
 DISKS_MAX = 26  # of a server that is built; more can be attached
 
 HostPath = Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9_.+@/-]{1,1023}$")]
@@ -46,7 +49,7 @@ class DiskWanted(Asked):
     create: VolumeWanted | None = None
     boot_index: Annotated[int, Field(ge=0, le=63)] | None = None
     device: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
-    tag: Annotated[str, StringConstraints(pattern=r"^[^,/]{1,60}$")] | None = None
+    tag: Annotated[str, StringConstraints(pattern=TAG)] | None = None
     delete_on_termination: bool = False
 
     @model_validator(mode="after")

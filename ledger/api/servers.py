@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlencode
 
 from aiohttp import web
 
 from ledger.api import microversions, server_state
 from ledger.api.call import Call, answer, canonical
+from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
 
@@ -52,7 +52,7 @@ async def server(call: Call) -> web.StreamResponse:
 async def server_row(call: Call, *, deleted: bool = False) -> Row:
     """The server of the path, if it exists for the caller; a `deleted` one too.  ApiError 404."""
     server_id = named_server(call)
-    row = await call.services.queries.instance(server_id)
+    row = await call.components.queries.instance(server_id)
     if row is not None and row["deleted"] and not deleted:
         row = None
     return seen(call, server_id, row)
@@ -75,7 +75,7 @@ def seen(call: Call, server_id: str, row: Row | None) -> Row:
 
 async def _page(call: Call) -> tuple[list[Row], bool]:
     """The rows of this page, and whether there may be more."""
-    limit = _limit(call)
+    limit = nova_limit(call)
     page: list[Row] = []
     async for row in _matching(call, limit):
         page.append(row)
@@ -89,7 +89,7 @@ async def _matching(call: Call, limit: int) -> AsyncIterator[Row]:
     status, host = query.get("status"), query.get("host")
     marker, project = await _marker(call), _project(call)
     for _ in range(0, ROWS_READ_MAX, limit + 1):
-        rows = await call.services.queries.instances(
+        rows = await call.components.queries.instances(
             project_id=project, name=query.get("name"), limit=limit + 1, marker=marker
         )
         for row in rows:
@@ -101,27 +101,12 @@ async def _matching(call: Call, limit: int) -> AsyncIterator[Row]:
         marker = str(rows[-1]["server_id"])
 
 
-def _limit(call: Call) -> int:
-    limits = call.services.settings.limits
-    given = call.request.query.get("limit")
-    if given is None:
-        return limits.page_items_max
-    if not (given.isascii() and given.isdigit() and len(given) < 10):  # noqa: PLR2004
-        raise ApiError(
-            400,
-            "invalid",
-            f"Invalid input for query parameters limit. Value: {given[:100]}. "
-            f"'{given[:100]}' does not match '^[0-9]*$'",
-        )
-    return min(int(given) or limits.page_items_max, limits.page_items_max)
-
-
 async def _marker(call: Call) -> str | None:
     marker = call.request.query.get("marker")
     if marker is None:
         return None
     server_id = canonical(marker)
-    row = await call.services.queries.instance(server_id) if server_id else None
+    row = await call.components.queries.instance(server_id) if server_id else None
     if row is None or not call.identity.sees(row["project_id"]):
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return str(row["server_id"])
@@ -146,9 +131,7 @@ def _project(call: Call) -> str | None:
 def _listed(call: Call, page: list[Row], more: bool) -> Row:
     listed: Row = {"servers": page}
     if more:
-        query = urlencode({**call.request.query, "marker": page[-1]["id"]})
-        href = f"{base(call)}{call.request.path}?{query}"
-        listed["servers_links"] = [{"rel": "next", "href": href}]
+        listed["servers_links"] = next_page(call, page[-1]["id"])
     return listed
 
 
@@ -237,7 +220,7 @@ def _fault(row: Row) -> Row:
 
 
 async def _volumes(call: Call, row: Row) -> list[Row]:
-    mappings = await call.services.queries.mappings(str(row["server_id"]))
+    mappings = await call.components.queries.mappings(str(row["server_id"]))
     if call.version < microversions.VOLUMES_ATTACHED_DELETE:
         return [{"id": str(each["volume_id"])} for each in mappings]
     return [

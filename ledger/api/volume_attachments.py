@@ -26,6 +26,7 @@ from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from host_agent.shared.ports import PortError
 from ledger.api import accepting, microversions
 from ledger.api.call import Call, answer
+from ledger.api.paging import nova_limit, nova_number
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
 from ledger.api.servers import named_server, seen, server_row
@@ -42,7 +43,7 @@ async def volume_attachments(call: Call) -> web.StreamResponse:
     """GET: the bound mappings of a server, in the order they were bound."""
     limit, offset = _paging(call)
     server = await server_row(call)
-    rows = await call.services.queries.mappings(
+    rows = await call.components.queries.mappings(
         str(server["server_id"]), limit, offset, legacy=_shows_legacy(call)
     )
     return answer({"volumeAttachments": [_shown(row, call.version) for row in rows]})
@@ -52,7 +53,7 @@ async def volume_attachment(call: Call) -> web.StreamResponse:
     """GET {volume_id}."""
     server_id = named_server(call)
     volume_id = _volume_id(call, server_id)
-    row = seen(call, server_id, await call.services.queries.pair(server_id, volume_id))
+    row = seen(call, server_id, await call.components.queries.pair(server_id, volume_id))
     if call.version >= microversions.ATTACHMENT_ID:
         _refuse_ambiguous(server_id, volume_id, row)
     if row["bdm_id"] is None or (row["legacy"] and not _shows_legacy(call)):
@@ -79,7 +80,7 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
 
     def attach() -> Accepted:
         view = accepting.refuse_foreign_volume(call, body.volumeId)
-        return call.services.requests.attach(request, context, fleet, key, view)
+        return call.components.requests.attach(request, context, fleet, key, view)
 
     done = await accepting.accepted(call, attach)
     row = await accepting.bound(call, done, BIND_DEADLINE_S)
@@ -118,7 +119,7 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
     )
     context, fleet = call.context(), await accepting.fleet(call, server)
     done = await accepting.accepted(
-        call, lambda: call.services.requests.detach(request, context, fleet, key)
+        call, lambda: call.components.requests.detach(request, context, fleet, key)
     )
     return web.Response(status=HTTPStatus.ACCEPTED, headers=accepting.headers(done.operation_id))
 
@@ -127,22 +128,10 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
 
 
 def _paging(call: Call) -> tuple[int, int]:
-    query, most = call.request.query, call.services.settings.limits.page_items_max
-    for name in query:
+    for name in call.request.query:
         if name not in {"limit", "offset"} and call.version >= microversions.QUERY_STRICT:
             raise ApiError(400, "invalid", unexpected(name))
-    numbers = {}
-    for name in ("limit", "offset"):
-        text = query.get(name, "0")
-        if not (text.isascii() and text.isdigit() and len(text) < 10):  # noqa: PLR2004
-            raise ApiError(
-                400,
-                "invalid",
-                f"Invalid input for query parameters {name}. Value: {text[:100]}. "
-                f"'{text[:100]}' does not match '^[0-9]*$'",
-            )
-        numbers[name] = int(text)
-    return min(numbers["limit"] or most, most), numbers["offset"]
+    return nova_limit(call), nova_number(call, "offset")
 
 
 def _volume_id(call: Call, server_id: str) -> str:
@@ -156,7 +145,7 @@ def _shows_legacy(call: Call) -> bool:
 
 async def _mapping(call: Call, server_id: str) -> Row:
     volume_id = _volume_id(call, server_id)
-    row = await call.services.queries.mapping(server_id, volume_id)
+    row = await call.components.queries.mapping(server_id, volume_id)
     if row is None:
         raise _not_attached(server_id, volume_id)
     return row
@@ -186,7 +175,7 @@ def _refuse_ambiguous(server_id: str, volume_id: str, row: Row) -> None:
 async def _update(call: Call, body: Update, row: Row) -> None:
     if body.delete_on_termination is not None:
         position = await asyncio.to_thread(
-            call.services.requests.set_delete_on_termination,
+            call.components.requests.set_delete_on_termination,
             str(row["bdm_id"]),
             body.delete_on_termination,
             call.context(),
@@ -200,7 +189,7 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
     LP 2112187: without Cinder's migration behind it, a swap loses what Cinder knows.
     """
     by_cinder = bool(call.identity.roles & {Role.ADMIN, Role.SERVICE})
-    by_users = call.services.settings.swap_by_users
+    by_users = call.components.settings.swap_by_users
     if not (by_cinder or by_users):
         raise errors.NotMigratingError(volume_id=row["volume_id"])
     key = accepting.idempotency_key(call)
@@ -218,7 +207,7 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
     context, fleet = call.context(), await accepting.fleet(call)
     try:
         done = await accepting.accepted(
-            call, lambda: call.services.requests.swap(request, context, fleet, key)
+            call, lambda: call.components.requests.swap(request, context, fleet, key)
         )
     except PortError as error:
         raise _unknown_new_volume(error) from None

@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, errors, the client, cliff's classes made ours.
+"""What all commands share: exit codes, errors, the client, cliff's classes with our errors.
 
 Nothing here, and nothing at the top of a command's module, may import slowly: help
 must come at once.  The client, the database and the service are imported in actions.
@@ -11,9 +11,12 @@ import os
 import sys
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from cliff import command, lister, show
+from cliff import lister, show
+
+from host_agent.shared.text import visible
+from ledger.cli.cliff_parts import WithoutPlugins
 
 if TYPE_CHECKING:
     from ledger.cli.client import ApiError, Client, ClientError
@@ -77,18 +80,10 @@ def from_client(error: ClientError) -> CliError:
     return CliError(str(error), ExitCode.UNEXPECTED, hint)
 
 
-class Reporting(command.Command):
+class Reporting(WithoutPlugins):
     """Errors go to stderr in one form and become exit codes; `exit_code` may be set too."""
 
     exit_code = ExitCode.OK
-
-    def _load_hooks(self) -> None:
-        # No plug-ins: looking for them costs more than most commands.
-        self._hooks = []
-
-    def get_epilog(self) -> str:
-        # cliff would name the distribution, for which it reads those of all packages.
-        return ""
 
     @property
     def client(self) -> Client:
@@ -155,16 +150,29 @@ def _with_known_columns(produce: Any) -> int:
         raise usage(str(error)) from None
 
 
+class Visible:
+    """A stream on which no text can give a terminal an order: names are tenants' and agents'."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(visible(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def complain(message: str, hint: str | None = None) -> None:
     """The one form of an error: what and why, then what next."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {visible(message)}", file=sys.stderr)
     if hint:
-        print(f"  {hint}", file=sys.stderr)
+        print(f"  {visible(hint)}", file=sys.stderr)
 
 
 def note(message: str) -> None:
     """Something to know that is no result: kept out of what scripts read."""
-    print(message, file=sys.stderr)
+    print(visible(message), file=sys.stderr)
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str, default: int = LIMIT_DEFAULT) -> None:

@@ -80,12 +80,12 @@ class Demo(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger import telemetry
+        from host_agent.shared import logs
         from ledger.trial import demo
 
         if parsed_args.format == "json" and not parsed_args.once:
             raise usage("-f json is the summary of the whole: it needs --once.")
-        telemetry.set_up("error")
+        logs.set_up("error")
         self._out = sys.stderr if parsed_args.format == "json" else self.app.stdout
         summary = demo.Summary()
         with _home(parsed_args.state_dir, summary) as home, _stoppable() as stopped:

@@ -6,10 +6,10 @@ import time
 
 from ledger.cli.base import CliError, ExitCode, note
 from ledger.cli.waiting import Progress as Line
-from ledger.upkeep.long_work import BusyError, Progress, Step, Work, run
+from ledger.upkeep.long_work import BusyError, Checkmark, Progress, Work, run
 
 
-def run_shown(dsn: str, name: str, work: Work) -> Step:
+def run_shown(dsn: str, name: str, work: Work) -> Checkmark:
     """Do long work, its progress on stderr; the same command goes on after a stop.
 
     Raises CliError if another process does it already.

@@ -10,7 +10,9 @@ from ledger.cli.settings import add_config, database
 
 
 class List(Lister):
-    """List the projections, how far each is behind the log, and what long work is under way."""
+    """List the projections, how far each is behind the log, what holds it back (and what to do
+    about it), and what long work is under way.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -21,7 +23,7 @@ class List(Lister):
         from ledger.log import schema
         from ledger.upkeep import long_work
         from projections.catalog import ALL
-        from projections.projector import lags
+        from projections.projector import REMEDY, lags
         from projections.runner import connect
 
         with database(parsed_args) as dsn:
@@ -31,8 +33,12 @@ class List(Lister):
                 works = long_work.under_way(connection)
         for work in works:
             note(str(work))
-        return ("Name", "Position", "Behind", "Behind for s"), [
-            (name, position, events, round(seconds, 1)) for name, position, events, seconds in rows
+        for name, *_, held in rows:
+            if held is not None:
+                note(f"{name} is held back. {REMEDY.format(name)}")
+        return ("Name", "Position", "Behind", "Behind for s", "Held back by"), [
+            (name, position, events, round(seconds, 1), held or "")
+            for name, position, events, seconds, held in rows
         ]
 
 

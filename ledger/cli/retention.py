@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from ledger.upkeep.long_work import Step
+    from ledger.upkeep.long_work import Checkmark
 
 
 class Archive(Command):
@@ -86,7 +86,9 @@ class Restore(Command):
         return 0
 
 
-def _work(dsn: str, name: str, work: Callable[[psycopg.Connection[Any]], Generator[Step]]) -> None:
+def _work(
+    dsn: str, name: str, work: Callable[[psycopg.Connection[Any]], Generator[Checkmark]]
+) -> None:
     """Long work on a connection of its own.  Where it was, the files and the table say."""
     import psycopg
 

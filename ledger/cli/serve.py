@@ -31,13 +31,14 @@ class Serve(Command):
 
         import psycopg
 
+        from host_agent.shared import logs
         from host_agent.shared.ports import PortError
-        from ledger import bootstrap, telemetry
+        from ledger import bootstrap
         from ledger.log.schema import SchemaError
         from ledger.trial.embedded import EmbeddedPostgresError
 
-        telemetry.set_up(parsed_args.log_level, parsed_args.log_format)
-        if not chosen.cinder:
+        logs.set_up(parsed_args.log_level, parsed_args.log_format)
+        if not (chosen.cinder.endpoint or chosen.cinder.auth):
             raise usage(
                 "the settings do not say where Cinder is.",
                 "Set cinder.endpoint (LEDGER_CINDER__ENDPOINT) or [cinder.auth]; for a trial: "

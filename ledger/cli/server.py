@@ -157,17 +157,17 @@ class Create(Beginning):
 
 def disk(text: str) -> dict[str, Any]:
     """A volume of a new server from "key=value,..."."""
-    said = dict(pair.partition("=")[::2] for pair in text.split(","))
-    source = said.pop("source_type", "volume")
-    if unknown := said.keys() - DISK_KEYS.keys() - CREATE_KEYS.keys() - {"uuid"}:
+    given = dict(pair.partition("=")[::2] for pair in text.split(","))
+    source = given.pop("source_type", "volume")
+    if unknown := given.keys() - DISK_KEYS.keys() - CREATE_KEYS.keys() - {"uuid"}:
         raise argparse.ArgumentTypeError(f"{text!r}: {', '.join(sorted(unknown))} is no key")
     if source not in SOURCES:
         raise argparse.ArgumentTypeError(f"{text!r}: source_type is one of {', '.join(SOURCES)}")
-    wanted = {name: read(said[key]) for key, (name, read) in DISK_KEYS.items() if key in said}
-    made = {name: read(said[key]) for key, (name, read) in CREATE_KEYS.items() if key in said}
+    wanted = {name: read(given[key]) for key, (name, read) in DISK_KEYS.items() if key in given}
+    made = {name: read(given[key]) for key, (name, read) in CREATE_KEYS.items() if key in given}
     if source == "volume":
-        return {**wanted, "volume_id": said.get("uuid")}
-    of = {SOURCES[source]: said["uuid"]} if "uuid" in said else {}
+        return {**wanted, "volume_id": given.get("uuid")}
+    of = {SOURCES[source]: given["uuid"]} if "uuid" in given else {}
     return {**wanted, "create": {**made, **of}}
 
 

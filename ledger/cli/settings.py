@@ -28,12 +28,13 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def load(arguments: argparse.Namespace, **flags: Any) -> Settings:
     """The settings; wrong ones end the command with the text that names the key."""
+    from host_agent.shared.settings import ConfigError
     from ledger import config
 
     flags = {"database_url": arguments.database_url, **flags}
     try:
         return config.load(arguments.config, flags=flags)
-    except config.ConfigError as error:
+    except ConfigError as error:
         raise CliError(
             f"the settings cannot be used.\n{error}",
             ExitCode.USAGE,
@@ -49,8 +50,10 @@ def database(arguments: argparse.Namespace) -> Iterator[str]:
     """
     import psycopg
 
+    from host_agent.shared import logs
     from ledger.log.schema import SchemaError
 
+    logs.set_up("warning")  # to stderr: stdout is for results
     settings = load(arguments)
     try:
         if settings.database_url:
@@ -80,10 +83,8 @@ def database_error(error: Exception) -> CliError:
 
 @contextmanager
 def _embedded() -> Iterator[str]:
-    from ledger import telemetry
     from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
-    telemetry.set_up("warning")  # to stderr: stdout is for results
     try:
         with EmbeddedPostgres() as server:
             yield server.start()

@@ -1,7 +1,6 @@
 """The program `attachment-ledger`: global options, the table of commands, help.
 
-Commands are named here and loaded when they are used; cliff's search through the
-entry points of all installed packages would cost more than most commands do.
+Commands are named here and loaded when they are used (ledger.cli.cliff_parts).
 """
 
 from __future__ import annotations
@@ -13,11 +12,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint
+from contextlib import redirect_stdout
+from typing import TextIO, cast
 
-from cliff import _argparse, app, commandmanager
+from cliff import app
 
-from ledger.cli.base import ExitCode, complain
+from ledger.cli.base import ExitCode, Visible, complain
+from ledger.cli.cliff_parts import Table
 
 NAME = "attachment-ledger"
 DESCRIPTION = "The ledger of block-volume attachments: the service, its history, its operations."
@@ -94,27 +95,15 @@ EXIT_BROKEN_PIPE = 141  # 128 and SIGPIPE, as cliff has it
 _HELP = ("-h", "--help")
 
 
-class Commands(commandmanager.CommandManager):
-    """The table above, in the form cliff asks for."""
-
-    def _load_commands(self) -> None:
-        for name, where in COMMANDS.items():
-            self.commands[name] = EntryPoint(name, where, NAME)
-
-    def begin(self, words: Sequence[str]) -> list[str]:
-        """The commands that begin with these words."""
-        return [name for name in sorted(COMMANDS) if name.split()[: len(words)] == list(words)]
-
-
 class Shell(app.App):
     """The program; `options` are the global ones."""
 
     NAME = NAME
-    command_manager: Commands
+    command_manager: Table
     options: argparse.Namespace
 
     def __init__(self) -> None:
-        super().__init__(DESCRIPTION, version=None, command_manager=Commands())
+        super().__init__(DESCRIPTION, version=None, command_manager=Table(COMMANDS, NAME))
         self.command_manager.commands.pop("help")  # ours is an option, also of each noun
 
     def build_option_parser(
@@ -125,7 +114,7 @@ class Shell(app.App):
     ) -> argparse.ArgumentParser:
         """Global options.  No abbreviations: they would steal the commands' options."""
         del version, argparse_kwargs
-        parser = _argparse.ArgumentParser(
+        parser = argparse.ArgumentParser(
             NAME, description=description, add_help=False, allow_abbrev=False
         )
         add = parser.add_argument
@@ -199,7 +188,8 @@ class _Version(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        return Shell().run(list(sys.argv[1:] if argv is None else argv))
+        with redirect_stdout(cast("TextIO", Visible(sys.stdout))):
+            return Shell().run(list(sys.argv[1:] if argv is None else argv))
     except BrokenPipeError:  # cliff sees to its own part
         return EXIT_BROKEN_PIPE
     finally:

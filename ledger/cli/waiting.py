@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any, Self
 
+from host_agent.shared.text import one_line
 from ledger.cli import plan
 from ledger.cli.base import on_terminal
 from ledger.cli.client import ApiError, Client, ClientError, UnreachableError
@@ -75,7 +76,7 @@ class Progress:
             sys.stderr.flush()
 
     def say(self, text: str) -> None:
-        now = time.monotonic()
+        now, text = time.monotonic(), one_line(text)
         if self._terminal:
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()

@@ -52,7 +52,7 @@ VERBS: dict[str, str] = {
     LedgerVerb.INSTANCE_OFFLOAD: "record that the server is on no host",
     LedgerVerb.INSTANCE_DELETE: "record that the server is deleted",
     LedgerVerb.INSTANCE_RESIZED: "record that the server is to be confirmed or reverted",
-    LedgerVerb.INSTANCE_SETTLED: "record that the resize is settled",
+    LedgerVerb.INSTANCE_SETTLED: "record that the resize is confirmed or reverted",
     LedgerVerb.NOTHING: "nothing",
     Verb.ATTACHMENT_UPDATE: "give Cinder this host's connector",
     Verb.VOLUME_WAIT_READY: "wait until the volume is provisioned",

@@ -1,10 +1,9 @@
 """The ledger as an eventsourcing application: load aggregates, save several at once.
 
-A change is load, decide, save.  `save` stores the new events of all aggregates given in
-one transaction, and only if none of their streams has moved since it was loaded; so what
+A change is load, decide, save.  `save` stores the new events of all given aggregates in one
+transaction, and only if none of them, changed or not, has moved since it was loaded; so what
 was decided on still holds when it is stored.  Who lost the race gets a ConflictError and
-starts again from loading, which is what `retrying` does (and ledger.unit.decided, which
-first does without loading).
+starts again from loading: `retrying`, and ledger.log.unit.run_optimistically.
 
 All calls block until the answer is durable; from an event loop use `asyncio.to_thread`.
 """
@@ -18,14 +17,14 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from eventsourcing.application import Application
-from eventsourcing.persistence import InfrastructureFactory, IntegrityError
-from eventsourcing.popo import POPOFactory
-from eventsourcing.utils import Environment
+from eventsourcing.persistence import IntegrityError
+from eventsourcing.utils import Environment, EnvType, get_topic
 
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from aggregates.errors import DomainError
-from ledger.log.cache import Folded
-from ledger.log.mapper import LedgerMapper
+from ledger.log import persistence
+from ledger.log.cache import AggregateCache
+from ledger.log.mapper import JSONBody
 from ledger.log.recorder import LedgerRecorder
 
 A = TypeVar("A", bound=Aggregate)
@@ -46,19 +45,20 @@ class Ledger(Application[UUID]):
     """The log behind `dsn`, whose schema must be current (ledger.log.schema.check)."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        super().__init__()
-        self._remembered = (0, Folded(self._events_after))
+        super().__init__(
+            {
+                persistence.Factory.PERSISTENCE_MODULE: persistence.__name__,
+                persistence.Factory.TRANSCODER_TOPIC: get_topic(JSONBody),
+                persistence.DATABASE_URL: dsn,
+            }
+        )
+        self._cache_of = (0, AggregateCache(self._events_after))
 
-    def construct_factory(self, env: Environment) -> InfrastructureFactory:  # noqa: ARG002
-        """Nothing is taken from the environment: configuration has one source."""
-        return cast("InfrastructureFactory", POPOFactory(Environment(self.name)))
-
-    def construct_mapper(self) -> LedgerMapper:
-        return LedgerMapper()
-
-    def construct_recorder(self) -> LedgerRecorder:
-        return LedgerRecorder(self._dsn)
+    def construct_env(self, name: str, env: EnvType | None = None) -> Environment:
+        """Only what the ledger says: its configuration has one source (ledger.config), and a
+        cipher or compressor in the process's environment must not change the stored form.
+        """
+        return Environment(name, env)
 
     @property
     def log_recorder(self) -> LedgerRecorder:
@@ -66,61 +66,59 @@ class Ledger(Application[UUID]):
         return cast("LedgerRecorder", self.recorder)
 
     @property
-    def _folded(self) -> Folded:
-        """What is remembered; nothing, once the writer's connection has broken.
+    def _cache(self) -> AggregateCache:
+        """Empty again once the writer's connection has broken.
 
-        Who answers then may be a standby that had not heard of all that was acknowledged, or a
-        log put back from a backup: what was read before is no longer so.
+        Whoever answers after that may be a standby missing acknowledged commits, or a log
+        restored from a backup: the cached versions may not exist there.
         """
         lost = self.log_recorder.writer.lost
-        if self._remembered[0] != lost:
-            self._remembered = (lost, Folded(self._events_after))
-        return self._remembered[1]
+        if self._cache_of[0] != lost:
+            self._cache_of = (lost, AggregateCache(self._events_after))
+        return self._cache_of[1]
 
     def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002 - the library's name for it
         """The aggregate as it is now; at version 0 if nothing ever happened to it."""
-        [aggregate] = self._folded.load([(kind, id)])
+        [aggregate] = self._cache.load([(kind, id)])
         return cast("A", aggregate)
 
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
         """Several aggregates, in the order asked for, as of one moment; one query."""
-        return self._folded.load(wanted)
+        return self._cache.load(wanted)
 
-    def glimpse(self, kind: type[A], id: UUID) -> A:  # noqa: A002
-        """The aggregate as it was when it was last loaded or saved here; at version 0 if that
-        is not known.
+    def cached(self, kind: type[A], id: UUID) -> A:  # noqa: A002
+        """The aggregate as this process last loaded or saved it; at version 0 if the cache
+        does not have it.  No query; possibly old.
         """
-        return cast("A", self._folded.glimpse((kind, id)))
+        return cast("A", self._cache.cached((kind, id)))
 
     def _events_after(self, versions: Mapping[UUID, int | None]) -> dict[UUID, Iterator[Any]]:
         streams = self.log_recorder.select_streams(versions)
         return {id_: map(self.mapper.to_domain_event, new) for id_, new in streams.items()}
 
     def save(  # type: ignore[override]  # a position says all that callers need
-        self, *aggregates: Aggregate, context: Context | None = None, supposed: bool = False
+        self, *aggregates: Aggregate, context: EventContext | None = None
     ) -> int:
         """Store the new events of all aggregates, or none; 0 if there are none.
 
-        Returns the position of the last event.  Raises ConflictError if one of those with
-        new events, or that decisions rely on, was changed since it was loaded; then all of
-        them are to be loaded again.  Those that were only supposed to be so (a glimpse) are
-        all relied on.  Raises the library's OperationalError if the database
-        does not answer (ledger.writer.UnknownOutcomeError if it may have stored them).
+        Returns the position of the last event.  Raises ConflictError if any of them, with new
+        events or without, was changed since it was loaded; then all of them are to be loaded
+        again.  Raises the library's OperationalError if the database does not answer
+        (ledger.log.writer.UnknownOutcomeError if it may have stored them).
         """
-        unmoved = {each.id: each.version for each in aggregates if supposed or each.RELIED_ON}
         changed = [each for each in aggregates if each.unsaved]
-        events = [event for aggregate in changed for event in aggregate.collect_events()]
-        if not events:
+        if not changed:
             return 0
-        events.sort(key=lambda event: event.nth)
-        stored = [self.mapper.to_stored_event(event) for event in events]
-        folded = self._folded
+        relied_on = {each.id: each.version for each in aggregates if not each.unsaved}
+        events = [event for aggregate in changed for event in aggregate.collect_events()]
+        events.sort(key=lambda event: event.recording_order)
+        cache = self._cache
         try:
-            positions = self.log_recorder.insert_events(stored, context=context, unmoved=unmoved)
+            recordings = self.events.put(events, context=context, relied_on=relied_on)
         except IntegrityError as error:
             raise ConflictError from error
-        folded.keep(changed)
-        return positions[-1]
+        cache.keep(changed)
+        return recordings[-1].notification.id
 
     def retrying(self, change: Callable[[], T]) -> T:
         """Run a load-decide-save function; again, a bounded number of times, on conflict."""
@@ -131,9 +129,3 @@ class Ledger(Application[UUID]):
                 share = random.random() * attempt / CONFLICT_ATTEMPTS  # noqa: S311 - jitter
                 time.sleep(CONFLICT_PAUSE_MAX_S * share)
         return change()
-
-    def close(self) -> None:
-        """Store what is queued and let go of all connections.  Can be called twice."""
-        if not self.closing.is_set():
-            super().close()
-            self.log_recorder.close()

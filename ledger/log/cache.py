@@ -1,17 +1,14 @@
-"""Aggregates as they were last read or stored here: what is read again is only what is new.
+"""An LRU cache of aggregates, caught up from the log on every load.
 
-Theory of operation.  Whoever loads gets an aggregate of its own, as of a moment after the
-call began: the log is asked, but only for the events after those that are folded already,
-for all wanted aggregates at once.  So nothing loaded can be stale, whichever process wrote
-last, and a stream that grows for ever costs no more to load than a new one.  Whoever takes a
-glimpse asks nobody, and gets what may be old: enough to decide on where the append finds out
-(ledger.log.unit).
+Theory of operation.  `load` always asks the log, but only for the events after those that are
+cached, for all wanted aggregates by one query.  So what is loaded is as of a moment after the
+call began, whichever process wrote last, and a stream that grows for ever costs no more to
+load than a new one.  `cached` asks nobody and may be old: it is for decisions that the append
+checks (ledger.log.unit).
 
-What is kept is what the log holds: read from it, or stored in it and acknowledged.  It is
-never changed and never handed out, only its twins are: neither what a caller decides on its
-own, nor a save that fails, reaches it.  Nothing older replaces what is newer.
-
-At most AGGREGATES_MAX are kept, those used last.
+The cache holds what the log holds: read from it, or stored in it and acknowledged.  Callers
+get copies, so neither a decision that is not stored nor a save that fails reaches the cache.
+An older version never replaces a newer one.
 """
 
 from __future__ import annotations
@@ -30,10 +27,10 @@ AGGREGATES_MAX = 4_096
 Key = tuple[type[Aggregate], UUID]
 
 
-class Folded:
-    """The aggregates of one log.  Thread-safe.
+class AggregateCache:
+    """The aggregates of one log that were used last.  Thread-safe.
 
-    `read` gives, for each id, the events after a version (None: all), of one moment.
+    `read` gives, for each id, the events after a version (None: all), as of one moment.
     """
 
     def __init__(
@@ -50,22 +47,22 @@ class Folded:
         known = self._known(wanted)
         pairs = list(zip(wanted, known, strict=True))
         events = self._read({id_: found.version if found else None for (_, id_), found in pairs})
-        return [self._followed(key, found, list(events[key[1]])) for key, found in pairs]
+        return [self._caught_up(key, found, list(events[key[1]])) for key, found in pairs]
 
-    def glimpse(self, key: Key) -> Aggregate:
-        """As it is kept, or as if nothing had happened to it yet; nothing is asked."""
+    def cached(self, key: Key) -> Aggregate:
+        """As it was when it was last loaded or kept; at version 0 if it is not here."""
         [found] = self._known([key])
-        return key[0](key[1]) if found is None else found.twin()
+        return key[0](key[1]) if found is None else found.fork()
 
     def keep(self, stored: Iterable[Aggregate]) -> None:
-        """These are as they are in the log."""
+        """Take aggregates that are as they are in the log."""
         with self._lock:
             for aggregate in stored:
-                self._keep((type(aggregate), aggregate.id), aggregate.twin())
+                self._keep((type(aggregate), aggregate.id), aggregate.fork())
 
-    def _followed(self, key: Key, found: Aggregate | None, news: list[Any]) -> Aggregate:
+    def _caught_up(self, key: Key, found: Aggregate | None, news: list[Any]) -> Aggregate:
         kind, id_ = key
-        aggregate = kind(id_) if found is None else found.twin()
+        aggregate = kind(id_) if found is None else found.fork()
         if news:
             aggregate.follow(news)
             self.keep([aggregate])

@@ -1,7 +1,7 @@
 """Between events and their stored form.
 
 The body of a stored event is the JSON of exactly the fields its class declares, so that
-`event_log` reads in SQL as the class reads in Python.  Whom the event concerns (`about`)
+`event_log` reads in SQL as the class reads in Python.  Whom an event of ours concerns (`about`)
 goes beside it into typed, indexed columns and is not read back: an aggregate knows it.
 
 Upcasting is the library's: an event class raises `class_version` and adds
@@ -19,11 +19,11 @@ from eventsourcing.domain import DomainEventProtocol
 from eventsourcing.persistence import Mapper, StoredEvent, Transcoder
 from eventsourcing.utils import get_topic
 
-from aggregates.base import NOBODY, About
+from aggregates.base import NOBODY, About, Event
 
 #: Datetimes and dataclasses in a body are mistakes: they would come back as something else.
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-_BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "nth")
+_BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "recording_order")
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,13 @@ class JSONBody(Transcoder):
 
 
 class LedgerMapper(Mapper[UUID]):
-    """The library's mapper with `about` kept out of the body."""
-
-    def __init__(self) -> None:
-        super().__init__(transcoder=JSONBody())
+    """The library's mapper with `about` kept out of the body; other events as the library
+    maps them.
+    """
 
     def to_stored_event(self, domain_event: DomainEventProtocol[UUID]) -> IndexedEvent:
+        if not isinstance(domain_event, Event):
+            return IndexedEvent(**vars(super().to_stored_event(domain_event)))
         kind = type(domain_event)
         fields = vars(domain_event)
         body = {name: value for name, value in fields.items() if name not in _BESIDE_THE_BODY}
@@ -61,5 +62,5 @@ class LedgerMapper(Mapper[UUID]):
             originator_version=domain_event.originator_version,
             topic=get_topic(kind),
             state=self.transcoder.encode(body),
-            about=fields.get("about", NOBODY),
+            about=domain_event.about,
         )

@@ -7,23 +7,32 @@ Differences from the library's PostgreSQL recorder, and why (docs/log.md has the
 * appends of all threads share commits (ledger.log.writer), and are idempotent;
 * each event has typed columns for whom it concerns and why it is there;
 * a stream never has a hole: a version that is too high is refused like one too low;
-* subscriptions poll, and are only hurried by wake-ups: a lost notification costs time.
+* subscriptions poll.  Nothing of the ledger subscribes: its projections page through the
+  log by themselves (projections.runner).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Event
 from typing import Any, LiteralString
 from uuid import UUID
 
 import psycopg
 from eventsourcing import persistence
-from eventsourcing.persistence import ApplicationRecorder, Notification, StoredEvent, Subscription
+from eventsourcing.persistence import (
+    ApplicationRecorder,
+    Notification,
+    NotSupportedError,
+    StoredEvent,
+    Subscription,
+    Tracking,
+)
 from psycopg_pool import ConnectionPool
 
 import sql
-from aggregates.base import Context
+from aggregates.base import EventContext
 from ledger.log.writer import Writer
 
 READ_CONNECTIONS_MAX = 8
@@ -61,25 +70,27 @@ class LedgerRecorder(ApplicationRecorder):
             open=True,
         )
         self.writer = Writer(dsn)
-        self.appended = self.writer.appended
 
     def insert_events(
         self,
         stored_events: Sequence[StoredEvent],
         *,
-        context: Context | None = None,
-        unmoved: Mapping[UUID, int] | None = None,
-        **kwargs: Any,  # noqa: ARG002 - the library passes `tracking=None`
+        context: EventContext | None = None,
+        relied_on: Mapping[UUID, int] | None = None,
+        tracking: Tracking | None = None,
+        **kwargs: Any,  # noqa: ARG002 - the library lets applications pass what they like
     ) -> Sequence[int]:
         """Store all of the events or none and return their positions, when they are durable.
 
         Raises the library's IntegrityError if a stream is not at the version before the
-        first one given for it, or one of `unmoved` not at its version;
-        ledger.writer.UnknownOutcomeError if there is no answer.
+        first one given for it, or one of `relied_on` not at its version; NotSupportedError for
+        tracking; ledger.log.writer.UnknownOutcomeError if there is no answer.
         """
+        if tracking is not None:
+            raise NotSupportedError("this log stores no tracking with its events")
         if not stored_events:
             return []
-        return self.writer.append(stored_events, context, unmoved or {})
+        return self.writer.append(stored_events, context, relied_on or {})
 
     def select_events(
         self,
@@ -165,22 +176,22 @@ def _literal(values: Iterable[object]) -> str:
 
 
 class PollingSubscription(Subscription[LedgerRecorder]):
-    """Pages through the log; at its end polls, hurried by this process's own appends."""
+    """Pages through the log; at its end polls."""
 
     def __init__(
         self, recorder: LedgerRecorder, gt: int | None = None, topics: Sequence[str] = ()
     ) -> None:
         super().__init__(recorder=recorder, gt=gt, topics=topics)
         self._page: Iterator[Notification] = iter(())
+        self._stopped = Event()
 
     def stop(self) -> None:
         """End the iteration, from any thread."""
         super().stop()
-        with self._recorder.appended:
-            self._recorder.appended.notify_all()
+        self._stopped.set()
 
     def __next__(self) -> Notification:
-        while not self._has_been_stopped:
+        while not self._stopped.is_set():
             notification = next(self._page, None)
             if notification is not None:
                 self._last_notification_id = notification.id
@@ -197,6 +208,4 @@ class PollingSubscription(Subscription[LedgerRecorder]):
         )
         self._page = iter(page)
         if not page:
-            with self._recorder.appended:
-                if not self._has_been_stopped:
-                    self._recorder.appended.wait(SUBSCRIPTION_POLL_S)
+            self._stopped.wait(SUBSCRIPTION_POLL_S)

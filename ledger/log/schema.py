@@ -40,8 +40,8 @@ class Status:
 def upgrade(dsn: str) -> tuple[str, ...]:
     """Apply what is pending and return its names.
 
-    Raises SchemaError, and changes nothing, if the server is too old, or the database
-    newer than this code or made by another text.
+    Raises SchemaError, and changes nothing, if the server is too old, the database newer
+    than this code or made by another text, or a migration refuses what it finds.
     """
     with _connect(dsn) as connection:
         _run(connection, "lock", key=_LOCK_KEY)
@@ -105,9 +105,12 @@ def _status(connection: psycopg.Connection[Any]) -> Status:
 
 
 def _apply(connection: psycopg.Connection[Any], name: str, text: str) -> None:
-    with connection.transaction():
-        connection.execute(text.encode())
-        _run(connection, "record", name=name, checksum=checksum(text))
+    try:
+        with connection.transaction():
+            connection.execute(text.encode())
+            _run(connection, "record", name=name, checksum=checksum(text))
+    except psycopg.errors.RaiseException as error:  # the migration itself refuses
+        raise SchemaError(f"{error.diag.message_primary} {error.diag.message_hint}") from None
 
 
 def checksum(text: str) -> str:

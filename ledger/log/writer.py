@@ -26,7 +26,6 @@ behind them; so the next batch is made and stored while this one's callers come 
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 import uuid
@@ -36,6 +35,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+import structlog
 from eventsourcing.persistence import (
     DatabaseError,
     IntegrityError,
@@ -48,11 +48,12 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 import sql
-from aggregates.base import NOBODY, Context
+from aggregates.base import NOBODY, EventContext
 from ledger.log import binary
 from ledger.telemetry import Tally
+from projections.database_trouble import Trouble
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 BATCH_APPENDS_MAX = 1_000
 BATCH_EVENTS_MAX = 5_000  # a single larger append still goes, alone
@@ -120,8 +121,8 @@ class Append:
 
 def encode(
     events: Sequence[StoredEvent],
-    context: Context | None,
-    unmoved: Mapping[uuid.UUID, int] = _NOTHING,
+    context: EventContext | None,
+    relied_on: Mapping[uuid.UUID, int] = _NOTHING,
 ) -> Append:
     """The append in the form the database takes.
 
@@ -155,13 +156,13 @@ def encode(
         )
         rows.append(b"".join(fields))
     writes = frozenset(streams)
-    for stream, version in unmoved.items():
+    for stream, version in relied_on.items():
         if stream not in writes:
             streams[stream] = binary.uuid(stream) + binary.int8(version)
     return Append(streams, rows, writes)
 
 
-def _why(context: Context | None) -> bytes:
+def _why(context: EventContext | None) -> bytes:
     if context is None:
         return _NO_CONTEXT
     actor = context.actor
@@ -202,8 +203,8 @@ class Writer:
         self._hurry = threading.Event()  # set on close: pauses end, deadlines shrink
         self._close_deadline = float("inf")
         self._connection: psycopg.Connection[Any] | None = None
+        self.trouble = Trouble()  # why events could not be stored a moment ago
         self.lost = 0  # connections
-        self.appended = threading.Condition()  # notified after each batch
         self.append_seconds = Tally(SECONDS)  # from the call to the answer
         self.batch_appends = Tally(SIZES)
         self.batch_events = Tally(SIZES)
@@ -211,12 +212,12 @@ class Writer:
     def append(
         self,
         events: Sequence[StoredEvent],
-        context: Context | None = None,
-        unmoved: Mapping[uuid.UUID, int] = _NOTHING,
+        context: EventContext | None = None,
+        relied_on: Mapping[uuid.UUID, int] = _NOTHING,
     ) -> list[int]:
         """Store the events, all or none, and return their positions, when they are durable.
 
-        `unmoved` are streams that only have to stay as they are, by the version of each.
+        `relied_on` are streams that only have to stay as they are, by the version of each.
         Raises the library's IntegrityError if one of them is not at it, or a stream not at
         the version before the first given; DatabaseError if the database refuses something
         in the events, UnknownOutcomeError or OperationalError after APPEND_DEADLINE_S; for
@@ -224,7 +225,18 @@ class Writer:
         """
         if not 1 <= len(events) <= APPEND_EVENTS_MAX:
             raise ProgrammingError(f"an append has 1 to {APPEND_EVENTS_MAX} events")
-        mine = encode(events, context, unmoved)
+        mine = encode(events, context, relied_on)
+        self._answer(mine)
+        return mine.positions()
+
+    def probe(self) -> None:
+        """Append nothing, with the lock and the commit of any append.  Raises as `append`."""
+        nothing = Append({}, [], frozenset())
+        self._answer(nothing)
+        nothing.positions()
+
+    def _answer(self, mine: Append) -> None:
+        """Return when the append is answered."""
         leads = self._join(mine)
         try:
             if not leads:
@@ -236,7 +248,6 @@ class Writer:
             raise
         finally:
             self._pass_on(mine)
-        return mine.positions()
 
     def close(self) -> None:
         """Store what is queued, for CLOSE_DEADLINE_S at most, and end."""
@@ -287,9 +298,7 @@ class Writer:
                 if not append.answered:
                     append.refused(UnknownOutcomeError(str(UnknownOutcomeError.__doc__)))
             self._wake([append for append in batch if append is not mine])
-        self._count(batch)
-        with self.appended:
-            self.appended.notify_all()
+        self._count([append for append in batch if append.events])
 
     def _wake(self, answered: list[Append]) -> None:
         """Wake the first; each wakes the next."""
@@ -330,17 +339,21 @@ class Writer:
             try:
                 self._send(batch)
             except psycopg.Error as error:
+                self.trouble.met(error)
                 if not self._may_try_again(error):
                     self._store_apart(batch, error)
                     return
-                log.warning("append not answered, trying again: %s", error)
+                log.warning("append not answered, trying again", why=str(error))
                 self._disconnect()
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
             else:
+                self.trouble.end()
                 return
 
     def _count(self, batch: list[Append]) -> None:
+        if not batch:
+            return
         now = time.monotonic()
         self.batch_appends.add(len(batch))
         self.batch_events.add(sum(len(append.events) for append in batch))

@@ -13,7 +13,7 @@ one differ, this is wrong.  Rules that surprise:
 * complete checks nothing: it also completes what was never connected;
 * a volume may read `available` before its `service_uuid` is set.
 
-The HTTP server (cinder.py) and the in-process port (cinder_direct.py) both sit on
+The HTTP server (cinder.py) and the tests' in-process port both sit on
 this model and hold `lock` around each call.
 """
 

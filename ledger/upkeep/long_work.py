@@ -26,7 +26,7 @@ NOTE_INTERVAL_S = 1.0
 _HOUR_S, _MINUTE_S = 3600, 60
 
 
-class Step(NamedTuple):
+class Checkmark(NamedTuple):
     """Events done, of how many, and what the work needs besides to go on there (JSON)."""
 
     done: int = 0
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     kept: dict[str, Any] | None = None
 
 
-Work = Callable[[Step], Generator[Step]]
+Work = Callable[[Checkmark], Generator[Checkmark]]
 
 
 class BusyError(Exception):
@@ -71,7 +71,7 @@ class Progress:
         return ", ".join(parts)
 
 
-def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> Step:
+def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> Checkmark:
     """Do the work, from where it was, to its end; `watch` is told of every step.
 
     Raises BusyError if another process is at it, and whatever the work raises: what was
@@ -114,16 +114,16 @@ def duration(seconds: float) -> str:
     return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
 
 
-def _take(connection: psycopg.Connection[Any], name: str) -> Step:
+def _take(connection: psycopg.Connection[Any], name: str) -> Checkmark:
     with connection.transaction():
         _run(connection, "claim", name=name)
         # Only now, with the row locked, is it looked who is connected.
         for row in _run(connection, "take", name=name):
-            return Step(*row)
+            return Checkmark(*row)
     raise BusyError(f"another process does this now: {name}")
 
 
-def _note(connection: psycopg.Connection[Any], name: str, step: Step) -> None:
+def _note(connection: psycopg.Connection[Any], name: str, step: Checkmark) -> None:
     kept = None if step.kept is None else orjson.dumps(step.kept).decode()
     _run(connection, "note", name=name, done=step.done, total=step.total, kept=kept)
 

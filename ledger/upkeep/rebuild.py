@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,18 +27,21 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import structlog
 from psycopg import sql as compose
 
 import aggregates
+import handlers
 import projections
 import sql
-from ledger.upkeep.long_work import Step, Work
+from host_agent import shared
+from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Projection
 from projections.projector import Projector
 from projections.reader import Reader, reading_ahead
 from projections.runner import connect
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 SWAP_PAUSE_S = 1.0
 
@@ -55,7 +57,7 @@ def rebuild(dsn: str, chosen: Sequence[Projection]) -> Work:
     RebuildError where something stands on the tables or has changed them.
     """
 
-    def work(begun: Step) -> Generator[Step]:
+    def work(begun: Checkmark) -> Generator[Checkmark]:
         with (
             connect(dsn) as connection,
             connect(dsn) as second,
@@ -81,23 +83,23 @@ class _Rebuild:
         [(self._live,)] = self._run("live")
         self._run("search")
 
-    def steps(self, begun: Step) -> Generator[Step]:
+    def steps(self, begun: Checkmark) -> Generator[Checkmark]:
         kept = {"projections": self._names, "code": _code()}
         if begun.kept != kept or self._different():
             self._begin()
         projector = Projector(self._connection, self._projections, self._reader)
         for _ in self._follow(projector):
-            yield Step(projector.projected, projector.head, kept)
+            yield Checkmark(projector.projected, projector.head, kept)
         self._do("indexes")
         self._do("statistics")
         while True:
             for _ in self._follow(projector):
-                yield Step(projector.projected, projector.head, kept)
+                yield Checkmark(projector.projected, projector.head, kept)
             if self._swap(projector):
                 break
             log.warning("somebody reads the old tables; they are swapped when that is over")
             time.sleep(SWAP_PAUSE_S)
-        yield Step(projector.head, projector.head, kept)
+        yield Checkmark(projector.head, projector.head, kept)
 
     def _begin(self) -> None:
         with self._connection.transaction():
@@ -113,8 +115,6 @@ class _Rebuild:
             if projector.projected >= projector.head:
                 return
             projector.step()
-            for hold in projector.holds.values():
-                raise hold.error
 
     def _swap(self, projector: Projector) -> bool:
         """Put the new tables in the place of the old ones; False if readers were in the way."""
@@ -157,9 +157,11 @@ class _Rebuild:
 
 
 def _code() -> str:
-    """What rows depend on besides the log, as a hash: the text of folds and events."""
+    """What rows depend on besides the log, as a hash: the text of folds, events and flows'
+    engine, and of what they share with agents.
+    """
     digest = hashlib.sha256()
-    for package in (projections, aggregates):
+    for package in (projections, aggregates, handlers, shared):
         for path in sorted(Path(package.__path__[0]).glob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()

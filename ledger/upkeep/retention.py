@@ -25,7 +25,7 @@ import psycopg
 import sql
 from ledger.log.chain import GENESIS
 from ledger.upkeep.archive import Archive, ArchivedEvent, ArchiveError, Month
-from ledger.upkeep.long_work import Step
+from ledger.upkeep.long_work import Checkmark
 from ledger.upkeep.verify import PAGE_EVENTS, compare, head, of_table, rows
 from projections.detached import ENDINGS, detached
 
@@ -40,7 +40,7 @@ class RetentionError(Exception):
 
 def archive(
     connection: psycopg.Connection[Any], into: Archive, before: datetime
-) -> Generator[Step]:
+) -> Generator[Checkmark]:
     """Write the closed months that begin before a moment and are not in the archive yet.
 
     Raises BrokenChainError if the log is not what was stored, ArchiveError, RetentionError.
@@ -58,7 +58,7 @@ def archive(
     for name, last in closed:
         assert end.log is not None, "there is an event"
         for position in into.write(name, end.log, done, of_table(connection, done.position, last)):
-            yield Step(position - begin, closed[-1][1] - begin)
+            yield Checkmark(position - begin, closed[-1][1] - begin)
         done = into.months()[-1].after
 
 
@@ -84,7 +84,7 @@ def _closed(
 
 def detach(
     connection: psycopg.Connection[Any], archive: Archive, before: datetime
-) -> Generator[Step]:
+) -> Generator[Checkmark]:
     """Take out of the table what is in the archived months that begin before a moment.
 
     Nothing goes that was not read back from its file just before.  Raises BrokenChainError
@@ -94,8 +94,8 @@ def detach(
     if not months:
         return
     total = months[-1].last
+    _refuse_unprojected(connection, months[-1])  # a stream may end in the last one
     for month in months:
-        _refuse_unprojected(connection, month)
         _refuse_rebuilds(connection)
         archive.check(month)
         told = {"month": f"{month.month}-01", "first": month.first, "last": month.last}
@@ -106,11 +106,11 @@ def detach(
             compare(connection, month, page, after)
             until = after + len(page)
             _run(connection, "detach", after=after, until=until, archived=total, endings=ENDINGS)
-            yield Step(until, total)
+            yield Checkmark(until, total)
             after = until
 
 
-def restore(connection: psycopg.Connection[Any], archive: Archive) -> Generator[Step]:
+def restore(connection: psycopg.Connection[Any], archive: Archive) -> Generator[Checkmark]:
     """Put everything back that was detached.  Raises BrokenChainError, ArchiveError."""
     wanted = detached(connection)
     months = {month.file: month for month in _months(connection, archive)}
@@ -124,7 +124,7 @@ def restore(connection: psycopg.Connection[Any], archive: Archive) -> Generator[
                 text = sql.query("archive", "restore")
                 cursor.executemany(text, [(*row, chain) for row, chain in page])
             done += len(page)
-            yield Step(done, total)
+            yield Checkmark(done, total)
         _run(connection, "restored", file=file)
 
 

@@ -25,7 +25,7 @@
 -- * A refused append stores nothing and disturbs no other append of the batch.
 -- * An append that is stored already is recognised by `append_id` on its first event and
 --   answered with its old position: sending a batch again after a lost answer is right.
--- * The hash chain (ledger/log/chain.py) gets one link for all events of the call.
+-- * The hash chain (ledger/chain.py) gets one link for all events of the call.
 --
 -- Why it is fast:
 -- * The number of lookups is linear in the batch, and no rows of the batch are joined with

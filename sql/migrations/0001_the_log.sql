@@ -202,7 +202,7 @@ CREATE TABLE mailbox (
     run int NOT NULL,
     host text NOT NULL,
     position bigint NOT NULL,            -- of the intent: the agent's cursor, it never moves
-    command jsonb NOT NULL,              -- host_agent.shared.contract.Command without `position`
+    command jsonb NOT NULL,              -- host_agent.contract.Command without `position`
     done_steps int NOT NULL,
     PRIMARY KEY (operation_id, run)
 );

@@ -23,11 +23,12 @@ SELECT h.position, t.projection, t.position, t.rebuilds
   FROM log_head AS h JOIN tracking AS t ON t.projection = ANY(%(names)s);
 
 -- name: lags
--- How far some projections are, how many events behind, and the age in seconds of the first
--- event that each lacks (0 if it lacks none).
+-- How far some projections are, how many events behind, the age in seconds of the first event
+-- that each lacks (0 if it lacks none), and what holds it back (NULL if nothing does).
 SELECT name, coalesce(t.position, 0) AS position,
        h.position - coalesce(t.position, 0) AS lag_events,
-       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s
+       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s,
+       t.held
   FROM unnest(%(names)s::text[]) AS name CROSS JOIN log_head AS h
   LEFT JOIN tracking AS t ON t.projection = name
   LEFT JOIN events AS e ON e.position = coalesce(t.position, 0) + 1
@@ -54,22 +55,30 @@ UNION ALL
 -- The present rows of some keys.
 SELECT * FROM {table} WHERE {key} = ANY(%(keys)s::{type}[]);
 
+-- name: streams
+-- The events of some streams up to a position, in order.  The key of streams.
+SELECT position, recorded_at, topic, originator_id::text, originator_version, host,
+       operation_id::text, body
+  FROM events
+ WHERE originator_id = ANY(%(keys)s::uuid[]) AND position <= %(position)s
+ ORDER BY position;
+
 -- name: advance
 -- Records how far projections have come, with their rows ({changes} are `replace`, once for
 -- each table), and tells everybody: of those that are still where these rows were folded
--- from.  What another process is writing right now is left out, not waited for; then nobody
--- can say what has moved ($5).
+-- from, and never back.  What another process is writing right now is left out, not waited
+-- for; then nobody can say what has moved ($5).
 WITH mine AS (
     SELECT t.projection
       FROM unnest($1::text[], $2::int[]) AS expected (projection, rebuilds)
       JOIN tracking AS t USING (projection, rebuilds)
-     WHERE t.position = $3
+     WHERE t.position = $3 AND $3 < $4
      ORDER BY t.projection
        FOR UPDATE OF t SKIP LOCKED
 ),
 {changes}
 moved AS (
-    UPDATE tracking SET position = $4
+    UPDATE tracking SET position = $4, held = NULL
      WHERE projection = ANY(ARRAY(SELECT projection FROM mine))
     RETURNING projection
 ),
@@ -83,10 +92,12 @@ SELECT moved.projection FROM moved LEFT JOIN told ON true;
 -- name: replace
 -- A part of `advance`: rows, given as an array for each column, in the place of those of some
 -- keys.  The arrays are gone through in step, without a table made of each as behind FROM.  The
--- deletion is counted so as to come first.
+-- deletion is counted so as to come first.  A row that is beyond where the new one was folded
+-- from is not deleted ({within}), and the new one refused by the primary key.
 gone_{nth} AS (
     DELETE FROM {table}
-     WHERE {key} = ANY({gone}) AND EXISTS (SELECT FROM mine WHERE projection = {name})
+     WHERE {key} = ANY({gone}) AND {within}
+       AND EXISTS (SELECT FROM mine WHERE projection = {name})
     RETURNING 1
 ),
 new_{nth} AS (
@@ -95,6 +106,17 @@ new_{nth} AS (
      WHERE (SELECT count(*) FROM gone_{nth}) >= 0
        AND EXISTS (SELECT FROM mine WHERE projection = {name})
 ),;
+
+-- name: hold
+-- Notes what a projection cannot take, if it is still where that was found; what another
+-- process is writing right now is left out, not waited for.
+WITH mine AS (
+    SELECT projection FROM tracking
+     WHERE projection = %(name)s AND position = %(position)s AND rebuilds = %(rebuilds)s
+       AND held IS DISTINCT FROM %(why)s
+       FOR UPDATE SKIP LOCKED
+)
+UPDATE tracking SET held = %(why)s WHERE projection = (SELECT projection FROM mine);
 
 -- name: columns
 -- The columns of a table, in order, and their types.

@@ -171,7 +171,7 @@ SELECT i.server_id FROM instances AS i
 -- whether it may have it (epoch NULL: no such host).  Primary key, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
 SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited,
-       ARRAY(SELECT m.command || jsonb_build_object('position', m.position) FROM mailbox AS m
+       ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
               FETCH FIRST %(limit)s ROWS WITH TIES) AS commands
@@ -277,13 +277,29 @@ SELECT h.position, h.chain, h.recorded_at, e.append_id AS log
 SELECT position, recorded_at FROM log_head;
 
 -- name: tracking
--- How far each projection is, how many events behind, and the age in seconds of the first
--- event it lacks (0 if it lacks none).
+-- How far each projection is, how many events behind, the age in seconds of the first event it
+-- lacks (0 if it lacks none), and what holds it back (NULL if nothing does).
 SELECT t.projection, t.position, h.position - t.position AS lag_events,
-       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s
+       coalesce(extract(epoch FROM clock_timestamp() - e.recorded_at), 0)::float8 AS lag_s,
+       t.held
   FROM tracking AS t CROSS JOIN log_head AS h
   LEFT JOIN events AS e ON e.position = t.position + 1
  ORDER BY t.projection;
+
+-- name: missing_rights
+-- Rights that the service needs and this role does not have: on the tables of projections, and
+-- on the others that it writes.  Of the catalogue; nothing is read or written.
+SELECT DISTINCT privilege || ' on ' || name AS missing
+  FROM (
+      VALUES ('events', 'SELECT, INSERT'), ('log_head', 'SELECT, UPDATE'),
+             ('tracking', 'SELECT, INSERT, UPDATE'), ('leases', 'SELECT, INSERT, UPDATE, DELETE'),
+             ('host_contact', 'SELECT, INSERT, UPDATE'), ('progress', 'SELECT, INSERT, UPDATE')
+      UNION ALL
+      SELECT unnest(%(projections)s::text[]), 'SELECT, INSERT, DELETE'
+  ) AS needed (name, privileges)
+ CROSS JOIN string_to_table(privileges, ', ') AS privilege
+ WHERE has_table_privilege(to_regclass(name), privilege) IS NOT TRUE
+ ORDER BY missing;
 
 -- name: touch_hosts
 -- Notes when hosts' agents were last in contact, in seconds before now.  The insert goes in
@@ -369,8 +385,8 @@ SELECT host, server_id FROM instances
 -- there, whatever they are at, oldest first.  operations_open.
 SELECT operation_id FROM operations
  WHERE state <> 'finished'
-   AND (jsonb_path_exists(plan->'hosts', '$.* ? (@ == $h)', jsonb_build_object('h', %(host)s::text))
-        OR plan->'lanes' @> jsonb_build_array(jsonb_build_object('host', %(host)s::text)))
+   AND (host = %(host)s OR destination = %(host)s
+        OR steps @> jsonb_build_array(jsonb_build_object('place', %(host)s::text)))
  ORDER BY started_position;
 
 -- name: hosts_by_state

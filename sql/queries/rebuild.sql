@@ -130,6 +130,6 @@ moved AS (
     INSERT INTO {live}.tracking AS t (projection, position)
     SELECT projection, position FROM gone
         ON CONFLICT (projection)
-        DO UPDATE SET position = EXCLUDED.position, rebuilds = t.rebuilds + 1
+        DO UPDATE SET position = EXCLUDED.position, rebuilds = t.rebuilds + 1, held = NULL
 )
 SELECT pg_notify('ledger_projected', '');

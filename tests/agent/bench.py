@@ -14,25 +14,25 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from host_agent.executor import Executor, Hooks, Limits, Verdict, World
+from host_agent.executor import Executor, Hooks, Limits, Ports, Verdict
 from host_agent.locks import Locks
 from host_agent.shared.contract import (
     Command,
     CommandStep,
     GuestOrder,
-    Lane,
     PowerState,
     Report,
     Verb,
 )
 from host_agent.shared.faults import Faults
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Brick, Cinder, Guests, Keys, OldCinder
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
-from host_agent.simulated.host_state import Store, guest_state
+from host_agent.simulated.host_state import HostState, guest_state
 from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
 from host_agent.verbs import GUEST_VERBS, VERBS
-from host_agent.verbs.context import Context, Waits
+from host_agent.verbs.context import RunContext, Waits
 from ledger.simulation.cinder_model import CinderModel
 from tests.doubles.direct_cinder import DirectCinder
 
@@ -112,7 +112,7 @@ class Bench:
     encrypted: bool = False  # all volumes that are made here
     model: CinderModel = field(default_factory=CinderModel)
     faults: Faults = field(default_factory=Faults)
-    store: Store = field(default_factory=Store)
+    store: HostState = field(default_factory=HostState)
     clock: FakeClock = field(default_factory=FakeClock)
     calls: list[str] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
@@ -167,11 +167,11 @@ class Bench:
             server_id=server_id, volume_id=volume_id, bdm_id=str(uuid.uuid4()), legacy=True, **over
         )
 
-    def context(self, **over: Any) -> Context:
+    def context(self, **over: Any) -> RunContext:
         waits = Waits(ready_deadline_s=30.0, ready_poll_s=1.0)
-        return Context(**{**vars(self.world()), "clock": self.clock, "waits": waits, **over})
+        return RunContext(**{**vars(self.world()), "clock": self.clock, "waits": waits, **over})
 
-    def run(self, lane: Lane, *verbs: Verb, context: Context | None = None) -> dict[str, Any]:
+    def run(self, lane: Lane, *verbs: Verb, context: RunContext | None = None) -> dict[str, Any]:
         """Run verbs in order in one context; the outputs of the last."""
         context = context or self.context()
         outputs: dict[str, Any] = {}
@@ -197,8 +197,8 @@ class Bench:
             self.users.by_attachment[lane.attachment_id or ""] = (lane.volume_id, lane.server_id)
         return first, second
 
-    def world(self) -> World:
-        return World(
+    def world(self) -> Ports:
+        return Ports(
             cinder=self.cinder,
             old_cinder=self.old_cinder,
             brick=self.brick,
@@ -228,7 +228,7 @@ def command(what: Lane | GuestOrder, verbs: tuple[Verb, ...] = ATTACH, **over: A
 
 @contextmanager
 def running_executor(
-    world: World,
+    world: Ports,
     lock_path: Path,
     report: Callable[[Report], Verdict],
     *,

@@ -15,7 +15,7 @@ from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import Disk, PortError
 from host_agent.simulated.adapters import PATIENCE, SimulatedGuests
-from host_agent.simulated.host_state import HOSTS, SCHEME, Store, guest_state
+from host_agent.simulated.host_state import HOSTS, SCHEME, HostState, guest_state
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from tests.contracts.machines import Following
 
@@ -30,7 +30,7 @@ CHANGES = (
 class Scripted(SimulatedHypervisor):
     """Does `before[name]` ahead of the calls of that name, once per entry."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: HostState) -> None:
         super().__init__(store)
         self.before: dict[str, list[Callable[[], Any]]] = {}
         self.asked: list[str] = []
@@ -54,7 +54,7 @@ class World:
     """A guest with one volume, which another host sees as well, and a second volume."""
 
     def __init__(self, power: PowerState = RUNNING) -> None:
-        self.store, self.other, self.faults = Store(), Store(), Faults()
+        self.store, self.other, self.faults = HostState(), HostState(), Faults()
         name = f"other-{uuid.uuid4()}"
         HOSTS[name] = self.other
         self.destination = {"host": "other", "uri": SCHEME + name}
@@ -86,7 +86,7 @@ class World:
     def copy(self, watch: Following | None = None) -> None:
         self.guests.copy(SERVER, self.new, watch or Following())
 
-    def entry(self, store: Store, **values: Any) -> None:
+    def entry(self, store: HostState, **values: Any) -> None:
         with store.edit() as state:
             state["guests"][SERVER].update(values)
 

@@ -14,7 +14,7 @@ from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import Disk, DiskState, PortError
 from host_agent.simulated.adapters import SimulatedBrick
-from host_agent.simulated.host_state import Store, guest_state, set_power
+from host_agent.simulated.host_state import HostState, guest_state, set_power
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 
 SERVER = "11111111-1111-1111-1111-111111111111"
@@ -23,7 +23,7 @@ SERVER = "11111111-1111-1111-1111-111111111111"
 class Scripted(SimulatedHypervisor):
     """Does `before` ahead of each change, once per entry: the world between look and act."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: HostState) -> None:
         super().__init__(store)
         self.before: list[Callable[[], Any]] = []
         self.asked: list[tuple[str, bool, bool]] = []
@@ -44,7 +44,7 @@ class Scripted(SimulatedHypervisor):
 
 class World:
     def __init__(self, power: PowerState) -> None:
-        self.store = Store()
+        self.store = HostState()
         with self.store.edit() as state:
             entry = guest_state(server_id=SERVER, power_state=power.value)
             state["guests"][SERVER] = entry

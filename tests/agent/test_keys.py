@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from host_agent.shared import masking
-from host_agent.shared.cinder.client import CinderSettings
+from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import Keys, PortError
 from host_agent.storage.keys import FIXED_KEY_ID, NO_KEYS, Barbican, KeyManagers

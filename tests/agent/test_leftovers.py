@@ -1,4 +1,4 @@
-"""A host that comes back clears what is not its any more, before it works again (D7)."""
+"""A host that comes back clears what is not its any more, before it works again (decision 0027)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from host_agent.executor import StopClock
+from host_agent.clock import StopClock
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks
-from host_agent.shared.contract import Lane, Registration
+from host_agent.shared.contract import Registration
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError
 from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import Bench, command, eventually

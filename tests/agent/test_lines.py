@@ -34,7 +34,9 @@ class Server:
         self._pool = connection_from_url(self.url)
 
     def ask(self, timeout_s: float = WAIT_S) -> bytes:
-        return ask(self._pool, "GET", "/x", {"A": "b"}, timeout=Timeout(WAIT_S, timeout_s))[1]
+        return ask(
+            self._pool, "GET", "/x", {"A": "b"}, timeout=Timeout(connect=WAIT_S, read=timeout_s)
+        )[1]
 
     @contextmanager
     def serving(self) -> Iterator[Server]:

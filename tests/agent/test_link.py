@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from host_agent.executor import Executor, Hooks, StopClock
+from host_agent.clock import StopClock
+from host_agent.executor import Executor, Hooks
 from host_agent.leftovers import Leftovers
 from host_agent.line import link
-from host_agent.line.client import Backoff, LinkSettings
+from host_agent.line.client import LinkSettings
 from host_agent.line.link import Link
 from host_agent.locks import Locks
 from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
@@ -310,12 +311,3 @@ def test_command_that_is_dropped_each_time_does_not_spin(
     with Agent(bench, fake_ledger, tmp_path, backoff_first_s=0.5, backoff_max_s=5.0).running():
         eventually(lambda: len(fake_ledger.refused) >= 2, "a second try")
         assert len(fake_ledger.refused) == 2
-
-
-def test_backoff_grows_within_bounds_and_is_reset() -> None:
-    backoff = Backoff(0.2, 1.0)
-    waits = [backoff.next_s() for _ in range(6)]
-    for wait, bound in zip(waits, [0.2, 0.4, 0.8, 1.0, 1.0, 1.0], strict=True):
-        assert bound / 2 <= wait <= bound
-    backoff.reset()
-    assert backoff.next_s() <= 0.2

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.executor import StopClock
+from host_agent.clock import StopClock, Stopping
 from host_agent.locks import AgentRunningError, Locks, _try_lock, names_for
 from host_agent.shared.ports import PortError, VolumeView
-from host_agent.verbs.context import Stopping
 from tests.agent.bench import WAIT_S, Bench, FakeClock, lock_held_elsewhere
 
 

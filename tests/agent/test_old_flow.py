@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from host_agent.shared.contract import Lane, LaneSide, Verb
+from host_agent.shared.contract import Verb
+from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import PortError
 from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import ATTACH, DETACH, Bench

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import Command, Lane, PowerState
-from host_agent.simulated.host_state import Store, connected_paths
+from host_agent.shared.contract import Command, PowerState
+from host_agent.shared.lane import Lane
+from host_agent.simulated.host_state import HostState, connected_paths
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.doubles.direct_cinder import DirectCinder
@@ -132,7 +133,7 @@ def test_killed_agent_takes_up_where_it_was(host: Host, flow: str, call: str, de
     steps = ATTACH if flow == "attach" else DETACH
     assert host.ledger.steps_of(given) == [verb.value for verb in steps]
     assert all(report.error is None for report in host.ledger.reports)
-    store = Store(host.state)
+    store = HostState(host.state)
     assert broken_invariants(store) == []
     assert plugged(store)[SERVER] == ({lane.volume_id: ("vdb", "vdb")} if flow == "attach" else {})
     row = host.cinder.model.attachments.get(lane.attachment_id or "")
@@ -166,7 +167,7 @@ def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: H
     with host.agent(faults=[]):
         host.finish(given)
     lines = [json.loads(line) for line in host.log.read_text().splitlines()]
-    step = next(line for line in lines if line["message"].startswith("step disk_plug done"))
+    step = next(line for line in lines if line["event"].startswith("step disk_plug done"))
     assert step["operation"] == given.operation_id
     assert (step["server"], step["volume"]) == (SERVER, lane.volume_id)
     assert step["request_id"] == given.request_id
@@ -191,7 +192,7 @@ def test_sigterm_leaves_no_run_half_reported(host: Host) -> None:
     # it is reported is not.
     reported = host.ledger.steps_of(given)
     assert reported in ([verb.value for verb in ATTACH[:n]] for n in (2, 3))
-    assert len(connected_paths(Store(host.state))) == len(reported) - 2
+    assert len(connected_paths(HostState(host.state))) == len(reported) - 2
     with host.agent(faults=[]):
         host.finish(given)
 
@@ -209,7 +210,7 @@ def test_guests_of_the_state_file_are_registered(host: Host) -> None:
     ("text", "says"),
     [
         ("[agent]\nworkers = 'many'", "expected a whole number"),
-        ("[agnet]\n", "unknown section"),
+        ("[agnet]\n", "unknown key 'agnet'"),
         ("[ledger]\ntokn = 'x'", "unknown key"),
         ("[agent", "no TOML"),
         ("[libvirt]\ndetach_attempts = 0", "above 0"),

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind, GuestOrder, Lane, PowerState, Verb
+from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Verb
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError
 from host_agent.simulated.host_state import HOSTS, SCHEME, set_power
 from tests.agent.bench import Bench

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import ErrorKind, Lane, LaneSide, PowerState, Verb
+from host_agent.shared.contract import ErrorKind, PowerState, Verb
+from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import PortError
 from host_agent.simulated.host_state import connected_paths, set_power
 from tests.agent.bench import Bench

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from host_agent import watch
+from host_agent.clock import Stopping
 from host_agent.executor import Verdict
 from host_agent.locks import names_for_guest
 from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Report, Verb
 from host_agent.shared.ports import PortError, Watch
 from host_agent.simulated.host_state import HOSTS, SCHEME
-from host_agent.verbs.context import Stopping
 from host_agent.watch import RunWatch
 from tests.agent.bench import (
     ATTACH,

@@ -26,8 +26,8 @@ from pathlib import Path
 
 import aiohttp
 
-from aggregates.base import Actor, Aggregate, Context
-from handlers.actions import Act
+from aggregates.base import Actor, Aggregate, EventContext
+from handlers.actions import ActOnServer
 from handlers.guards import Contact
 from host_agent.shared.faults import Faults
 from ledger.log.application import Ledger
@@ -231,9 +231,9 @@ class Timed(Ledger):
     committed_at: float = 0.0
 
     def save(  # type: ignore[override]
-        self, *aggregates: Aggregate, context: Context | None = None, supposed: bool = False
+        self, *aggregates: Aggregate, context: EventContext | None = None
     ) -> int:
-        position = super().save(*aggregates, context=context, supposed=supposed)
+        position = super().save(*aggregates, context=context)
         self.committed_at = time.perf_counter()
         return position
 
@@ -268,14 +268,14 @@ async def _samples(ledger: Timed, agent: LightAgent) -> list[float]:
     """Seconds from the commit of a command until its agent has it."""
     requests = Requests(ledger, DirectCinder(None, Faults()))  # type: ignore[arg-type]
     actor = Actor(name="bench", user_id="bench", project_id=PROJECT, roles=("admin",))
-    context = Context(actor=actor, request_id="req-bench", cause="api")
+    context = EventContext(actor=actor, request_id="req-bench", cause="api")
     fleet = Fleet(contact=lambda _: Contact(alive=True, since="now"))
     came: asyncio.Queue[Given] = asyncio.Queue()
     agent.on_command = came.put_nowait
     taken = []
     for number in range(SAMPLES):
         await _polls(agent)  # its last run is reported, and it waits
-        act = Act(server_id=agent.guest(), flow="start" if number % 2 else "stop")
+        act = ActOnServer(server_id=agent.guest(), flow="start" if number % 2 else "stop")
         done = await asyncio.to_thread(requests.act, act, context, fleet)
         given = await asyncio.wait_for(came.get(), DEADLINE_S)
         assert given.command["operation_id"] == done.operation_id

@@ -27,10 +27,10 @@ import psycopg
 from eventsourcing.persistence import ApplicationRecorder
 from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
 
-from aggregates.base import About, Actor, Context
+from aggregates.base import About, Actor, EventContext
 from aggregates.volume import Volume
 from ledger.log import schema
-from ledger.log.mapper import IndexedEvent, LedgerMapper
+from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 from ledger.log.recorder import LedgerRecorder
 from ledger.log.writer import encode
 from tests.benchmarks.figures import Figure, Size, interleaved, percentile
@@ -44,7 +44,7 @@ COPIED_EVENTS = 20_000
 AGGREGATE_EVENTS = 2_000
 
 BODY = b'{"detail": "' + b"x" * 350 + b'"}'
-CONTEXT = Context(
+CONTEXT = EventContext(
     actor=Actor(name="ada", user_id="u1", project_id="p1", roles=("member", "reader")),
     request_id=f"req-{uuid4()}",
     cause="api",
@@ -176,7 +176,7 @@ def _run_apart(dsn: str, seconds: float) -> float:
 
 def _aggregates() -> Iterator[Figure]:
     """CPU of what happens to one event besides SQL, on aggregates of ours."""
-    mapper = LedgerMapper()
+    mapper = LedgerMapper(JSONBody())
     server_id, attachment_id = str(uuid4()), str(uuid4())
 
     def decide() -> list[IndexedEvent]:

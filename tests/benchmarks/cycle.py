@@ -34,7 +34,7 @@ from uuid import uuid4
 
 import psycopg
 
-from host_agent.simulated.host_state import Store
+from host_agent.simulated.host_state import HostState
 from tests.benchmarks.figures import Figure, Size
 from tests.benchmarks.servers import server
 from tests.stack import PROJECT, eventually, free_port
@@ -51,6 +51,7 @@ NOVA = "Nova 34's functional harness"
 
 #: Parts that are not ours: what the agent's process does in place of a host.
 NOT_OURS = frozenset({"simulated host"})
+READS = "aggregates: reading the log"
 
 
 def figures(size: Size) -> Iterator[Figure]:
@@ -61,13 +62,19 @@ def figures(size: Size) -> Iterator[Figure]:
             get_ms = world.gets(GETS)
         with running(Path(home), dsn, metered=True) as world:
             world.cycles(WARM_UP_CYCLES)
-            before = world.parts()
+            before, called_before = world.parts()
             world.cycles(METERED_CYCLES)
+            after, called = world.parts()
             parts_ms = {
-                part: (spent - before[part]) * 1e3 / METERED_CYCLES
-                for part, spent in world.parts().items()
+                part: (spent - before[part]) * 1e3 / METERED_CYCLES for part, spent in after.items()
             }
     yield from _shown(plain, parts_ms)
+    yield Figure(
+        row=9,
+        name="reads of the log in an attach and detach",
+        value=(called[READS] - called_before[READS]) / METERED_CYCLES,
+        unit="queries",
+    )
     yield Figure(
         row=9,
         name="CPU of a GET of one attachment",
@@ -159,16 +166,18 @@ class World:
             assert shown[0] == http.client.OK, shown
         return (self._cpu_s() - before) * 1e3 / count
 
-    def parts(self) -> Counter[str]:
-        """The CPU seconds that the metered processes have counted so far."""
+    def parts(self) -> tuple[Counter[str], Counter[str]]:
+        """The CPU seconds, and the calls, that the metered processes have counted so far."""
         for process in (self.service, self.agent):
             process.send_signal(signal.SIGUSR1)
         eventually(lambda: all(path.exists() for path in self.meters), "the meters are read")
-        total: Counter[str] = Counter()
+        seconds, calls = Counter[str](), Counter[str]()
         for path in self.meters:
-            total.update(json.loads(path.read_text()))
+            counted = json.loads(path.read_text())
+            seconds.update(counted["seconds"])
+            calls.update(counted["calls"])
             path.unlink()
-        return total
+        return seconds, calls
 
     @property
     def _attachments(self) -> str:
@@ -236,7 +245,7 @@ def running(home: Path, dsn: str, *, metered: bool = False) -> Iterator[World]:
     server_id, port = str(uuid4()), free_port()
     state = home / f"{server_id}.json"
     guest = {"server_id": server_id, "power_state": "running", "project_id": PROJECT}
-    Store(state, {"define": [guest]})
+    HostState(state, {"define": [guest]})
     with ExitStack() as stack:
         endpoint = stack.enter_context(_cinder(home))
         (home / "ledger.toml").write_text(_service_settings(dsn, port, endpoint))

@@ -24,13 +24,13 @@ from aggregates.attachment import Attachment
 from aggregates.base import Aggregate
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
-from ledger.log.mapper import LedgerMapper
+from ledger.log.mapper import JSONBody, LedgerMapper
 
 OLD_HOST = "compute-old"
 _NAMES = UUID("7b1c4b9e-7a35-4e0c-9d1e-4f4d5f9d8d10")
 _IDS = {name: str(uuid5(_NAMES, name)) for name in ("attachment_id", "volume_id", "server_id")}
 _HOST = "host-of-the-template"
-_MAPPER = LedgerMapper()
+_MAPPER = LedgerMapper(JSONBody())
 _SESSION = "SET synchronous_commit = off; SET work_mem = '256MB'; SET maintenance_work_mem = '1GB'"
 
 #: `spread` gives each life a place in [0, 1) that looks like chance and is the same again;
@@ -150,10 +150,10 @@ def _template() -> Iterator[tuple[Any, ...]]:
 def _rows(*aggregates: Aggregate, ending: bool) -> Iterator[tuple[Any, ...]]:
     streams = {aggregate.id: type(aggregate).__name__ for aggregate in aggregates}
     events = [event for aggregate in aggregates for event in aggregate.collect_events()]
-    for event in sorted(events, key=lambda event: event.nth):
+    for event in sorted(events, key=lambda event: event.recording_order):
         stored, about = _MAPPER.to_stored_event(event), event.about
         yield (
-            event.nth,
+            event.recording_order,
             ending,
             streams[event.originator_id],
             event.originator_version,

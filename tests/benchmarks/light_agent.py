@@ -8,6 +8,7 @@ every command it was given.  One that `plays` reports each step of it as done.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID, uuid5
 
-from host_agent.line.client import Backoff, LinkSettings
+from host_agent.line.client import LinkSettings
+from host_agent.shared.backoff import Backoff
 from tests.benchmarks.line import Line
 
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
@@ -66,7 +68,7 @@ class LightAgent:
         return str(uuid5(_GUESTS, f"{self.host}/{number}"))
 
     async def run(self) -> None:
-        backoff = Backoff(LinkSettings.backoff_first_s, LinkSettings.backoff_max_s)
+        backoff = Backoff(LinkSettings.backoff_first_s, LinkSettings.backoff_max_s, random.random)
         line = Line(self.port, token_of(self.host))
         try:
             while True:

@@ -5,8 +5,8 @@
 Each seam is a function; what runs inside of it is its part's, until it calls another seam.
 What runs outside of all seams is the thread's own part.  Times are CPU times of threads, so
 that waiting costs nothing.  Sent SIGUSR1, the process writes the seconds of each part since
-its start into FILE, as JSON.  The accounting itself costs some percent: take shares from it,
-and the sum from a process without it.
+its start, and the calls of its seams, into FILE, as JSON.  The accounting itself costs some
+percent: take shares from it, and the sum from a process without it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SERVICE = {
     ("ledger.dispatcher", "Dispatcher.run"): "dispatcher",
     ("ledger.dispatcher", "Dispatcher._hold"): "dispatcher",
     ("ledger.wakeups", "Wakeups._run"): "command delivery",
-    ("ledger.api.desk", "Desk._look"): "command delivery",
+    ("ledger.api.agent_batches", "Desk._look"): "command delivery",
     ("projections.queries", "Queries._all"): "HTTP: reading the tables",
     ("host_agent.shared.cinder.session", "Caller._call"): "Cinder's client",
     ("host_agent.shared.cinder.session", "Caller._once"): "Cinder's client",
@@ -74,6 +74,7 @@ class _Account:
         parts = THREADS[sys.argv[0]]
         self.parts = [next(parts[start] for start in parts if thread.name.startswith(start))]
         self.spent_ns: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
         self.last_ns = 0
 
     def charge(self, now_ns: int) -> None:
@@ -133,6 +134,7 @@ def _metered(function: Callable[..., Any], part: str) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
+        _account().calls[part] += 1
         _enter(part)
         try:
             return function(*args, **kwargs)
@@ -151,14 +153,18 @@ def _install(program: str) -> None:
 
 def _write(file: Path) -> None:
     total: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     for thread in threading.enumerate():
         assert thread.ident is not None, "it runs"
         account = _ACCOUNTS.setdefault(thread.ident, _Account(thread))
         clock = time.pthread_getcpuclockid(thread.ident)
         account.charge(time.clock_gettime_ns(clock))
         total.update(account.spent_ns)
+    for account in list(_ACCOUNTS.values()):
+        calls.update(account.calls)
+    seconds = {part: spent / 1e9 for part, spent in total.items()}
     draft = file.with_suffix(".new")
-    draft.write_text(json.dumps({part: spent / 1e9 for part, spent in total.items()}))
+    draft.write_text(json.dumps({"seconds": seconds, "calls": calls}))
     draft.replace(file)
 
 

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import psycopg
 
-from aggregates.base import About, Context
+from aggregates.base import About, EventContext
 from ledger.log.mapper import IndexedEvent
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep import long_work
@@ -28,7 +28,7 @@ from projections.attachments import ATTACHMENTS
 from projections.base import Projection
 from projections.catalog import ALL
 from projections.operations import OPERATIONS
-from projections.runner import Runner, catch_up
+from projections.runner import ProjectionRunner, catch_up
 from tests.benchmarks.figures import Figure, Size, interleaved, percentile
 from tests.benchmarks.servers import server
 from tests.benchmarks.stock_projection import Stock
@@ -46,7 +46,7 @@ TARGET = 100.0
 Append = list[IndexedEvent]
 
 
-def chapters() -> tuple[list[Append], Context, set[str]]:
+def chapters() -> tuple[list[Append], EventContext, set[str]]:
     """One life in three appends, the context of all, and the ids that are its own."""
     world = World()
     Watched(world)
@@ -112,7 +112,7 @@ def stock_events_per_second(stock: Stock) -> float:
 
 def readable_after(dsn: str, recorder: LedgerRecorder) -> list[float]:
     """Seconds from an append's answer until its events can be read, one at a time."""
-    runner = Runner(dsn, ALL)
+    runner = ProjectionRunner(dsn, ALL)
     runner.start()
     parts, context, ids = chapters()
     taken = []

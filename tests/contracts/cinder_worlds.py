@@ -21,8 +21,9 @@ from cinderclient import exceptions
 from cinderclient.contrib import noauth
 from keystoneauth1 import session
 
-from host_agent.shared.cinder.client import Backoff, CinderClient, CinderSettings, Retry
+from host_agent.shared.cinder.client import CinderClient, Retry
 from host_agent.shared.cinder.old import OldCinderClient
+from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
 from ledger.simulation.cinder_model import CinderModel
@@ -74,9 +75,9 @@ class FakeTime:
         self.slept.append(seconds)
         self.now += seconds
 
-    def retry(self, backoff: Backoff | None = None, jitter: float = 0.5) -> Retry:
+    def retry(self, limits: RetryLimits | None = None, chance: float = 1.0) -> Retry:
         return Retry(
-            backoff or Backoff(), clock=self.clock, sleep=self.sleep, jitter=lambda: jitter
+            limits or RetryLimits(), clock=self.clock, sleep=self.sleep, chance=lambda: chance
         )
 
 

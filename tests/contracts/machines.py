@@ -15,7 +15,7 @@ from host_agent.shared.contract import PowerState
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import Disk
 from host_agent.simulated.adapters import SimulatedGuests
-from host_agent.simulated.host_state import HOSTS, SCHEME, Store, guest_state, set_power
+from host_agent.simulated.host_state import HOSTS, SCHEME, HostState, guest_state, set_power
 
 QEMU_NS = "http://libvirt.org/schemas/domain/qemu/1.0"
 #: Of a slow guest's 160 MiB: beyond what its firmware uses.  Minutes, longer than any test waits.
@@ -69,7 +69,7 @@ class Following:
 
 class SimulatedMachine:
     def __init__(self) -> None:
-        self.store, self.faults, other = Store(), Faults(), Store()
+        self.store, self.faults, other = HostState(), Faults(), HostState()
         simulated = SimulatedGuests(self.store, self.faults, "h")
         self.guests: HypervisorGuests = simulated
         self.hypervisor: Hypervisor = simulated.hypervisor
@@ -111,7 +111,7 @@ class SimulatedMachine:
         self.faults.replace([{**rule, "match": {"server_id": server_id}}])
 
 
-def _connected(store: Store, volume_id: str, path: str) -> str:
+def _connected(store: HostState, volume_id: str, path: str) -> str:
     with store.edit() as state:
         state["connected"][volume_id] = {"driver": "local", "path": path}
     return path

@@ -1,6 +1,6 @@
 """The Brick port: one behaviour, simulated and over the real os-brick.
 
-The LOCAL connector needs neither root nor a backend, so it runs anywhere; NFS needs
+The LOCAL connector needs neither root, sudo nor a backend, so it runs anywhere; NFS needs
 root and a `mount.nfs`, so it is of the lab (LEDGER_LAB_NFS_EXPORT=<server:/path>).
 """
 
@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oslo_concurrency import processutils
 
 from host_agent.config import BrickSection
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import Brick, ConnectionInfo, Encryption, PortError
 from host_agent.simulated.adapters import SimulatedBrick
-from host_agent.simulated.host_state import Store
+from host_agent.simulated.host_state import HostState
 from host_agent.storage.brick import OsBrick
 
 # oslo.privsep imports eventlet, which warns at every fork from then on.
@@ -37,6 +38,12 @@ RBD = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _without_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What os-brick does as root it does in this process; none of it needs root here."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+
 @pytest.fixture
 def volume(tmp_path: Path) -> ConnectionInfo:
     path = tmp_path / "volume-1"
@@ -52,7 +59,7 @@ def real(tmp_path: Path, **settings: Any) -> OsBrick:
 @pytest.fixture(params=["simulated", "os-brick"])
 def brick(request: pytest.FixtureRequest, tmp_path: Path) -> Brick:
     if request.param == "simulated":
-        return SimulatedBrick(Store(), Faults(), "compute-1")
+        return SimulatedBrick(HostState(), Faults(), "compute-1")
     return real(tmp_path)
 
 
@@ -201,8 +208,6 @@ def broken(
 
 
 def test_lp1502534_failed_flush_is_an_error_and_never_forced(broken: Any) -> None:
-    from oslo_concurrency import processutils
-
     error = processutils.ProcessExecutionError(
         cmd="blockdev --flushbufs /dev/broken", exit_code=1, stderr="Input/output error"
     )
@@ -245,6 +250,60 @@ def test_blank_device_becomes_luks_once_and_its_data_stay(tmp_path: Path) -> Non
     qemu = ["qemu-img", "info", "--object", "secret,id=k,data=passphrase", "--image-opts"]
     opened = [*qemu, f"driver=luks,key-secret=k,file.filename={path}"]
     assert subprocess.run(opened, check=False, capture_output=True).returncode == 0
+
+
+def test_a_device_that_cannot_be_looked_at_is_not_formatted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """os-brick says "no LUKS" of any failure: with 4 the device is gone, for a moment perhaps."""
+    asked = []
+
+    def execute(*command: str, **_options: Any) -> None:
+        asked.append(command[:2])
+        raise processutils.ProcessExecutionError(cmd=command[0], exit_code=4, stderr="No access.")
+
+    monkeypatch.setattr("os_brick.privileged.rootwrap.execute", execute)
+    with pytest.raises(PortError, match="No access") as raised:
+        real(tmp_path).format_luks({"type": "block", "path": "/dev/x"}, "passphrase", AES)
+    assert raised.value.kind is ErrorKind.RETRYABLE, "nothing has happened"
+    assert asked == [("cryptsetup", "isLuks")]
+
+
+def test_a_device_that_is_luks_is_not_formatted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its data would be lost."""
+    asked: list[tuple[str, ...]] = []
+    for name in ("privileged.rootwrap.execute", "executor.priv_rootwrap.execute"):
+        monkeypatch.setattr(f"os_brick.{name}", lambda *line, **_options: asked.append(line[:2]))
+    real(tmp_path).format_luks({"type": "block", "path": "/dev/x"}, "passphrase", AES)
+    assert asked == [("cryptsetup", "isLuks")]
+
+
+def test_a_host_without_cryptsetup_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = tmp_path / "device"
+    path.write_bytes(b"\0" * 4096)
+    with pytest.raises(PortError, match=r"No such file or directory: 'cryptsetup'"):
+        real(tmp_path).format_luks({"type": "block", "path": str(path)}, "passphrase", AES)
+
+
+def test_a_blank_device_is_formatted_with_the_words_of_cryptsetup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def execute(*command: str, **_options: Any) -> None:
+        asked.append(command)
+        if "isLuks" in command:
+            raise processutils.ProcessExecutionError(exit_code=1)
+
+    monkeypatch.setattr("os_brick.privileged.rootwrap.execute", execute)
+    monkeypatch.setattr("os_brick.executor.priv_rootwrap.execute", execute)
+    real(tmp_path).format_luks({"type": "block", "path": "/dev/x"}, "passphrase", AES)
+    [_, made] = asked
+    assert made[0] == "cryptsetup"
+    assert made[-5:] == ("--cipher", AES.cipher, "--key-size", str(AES.key_size), "/dev/x")
 
 
 @pytest.mark.lab

@@ -15,20 +15,19 @@ import pytest
 from host_agent.shared.cinder.client import (
     PAGE_ROWS,
     PAGES_MAX,
-    Backoff,
     CinderClient,
-    CinderSettings,
     Retry,
     agree,
 )
 from host_agent.shared.cinder.session import VERSION_AGE_MAX_S, Dialogue
+from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.simulation.cinder_model import CinderModel
 from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid, refusal
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 
-ONCE = Backoff(attempts_max=1)
+ONCE = RetryLimits(attempts_max=1)
 
 
 @pytest.fixture
@@ -181,7 +180,7 @@ def test_a_refused_connection_is_retryable_and_was_tried_again() -> None:
         error = refusal(lambda: client.volume(new_uuid()))
         client.close()
     assert (error.kind, error.code) == (ErrorKind.RETRYABLE, "cinder_unavailable")
-    assert len(time_.slept) == Backoff().attempts_max - 1
+    assert len(time_.slept) == RetryLimits().attempts_max - 1
 
 
 @contextmanager
@@ -244,23 +243,23 @@ def attempts(time_: FakeTime, retry: Retry, call: Callable[[], None], *, repeata
 
 def test_delays_double_up_to_the_bound() -> None:
     time_ = FakeTime()
-    backoff = Backoff(attempts_max=7, delay_first_s=1, delay_max_s=8, deadline_s=1000)
-    refusal(lambda: time_.retry(backoff).run(failing(ErrorKind.RETRYABLE), repeatable=False))
+    limits = RetryLimits(attempts_max=7, delay_first_s=1, delay_max_s=8, deadline_s=1000)
+    refusal(lambda: time_.retry(limits).run(failing(ErrorKind.RETRYABLE), repeatable=False))
     assert time_.slept == [1, 2, 4, 8, 8, 8]
 
 
-@pytest.mark.parametrize(("jitter", "first"), [(0.0, 0.25), (0.999, 0.7495)])
-def test_jitter_spreads_a_delay_by_half(jitter: float, first: float) -> None:
+@pytest.mark.parametrize(("chance", "first"), [(0.0, 0.25), (1.0, 0.5)])
+def test_chance_puts_a_delay_between_half_and_all(chance: float, first: float) -> None:
     time_ = FakeTime()
-    refusal(lambda: time_.retry(jitter=jitter).run(failing(ErrorKind.RETRYABLE), repeatable=True))
+    refusal(lambda: time_.retry(chance=chance).run(failing(ErrorKind.RETRYABLE), repeatable=True))
     assert time_.slept[0] == pytest.approx(first)
 
 
 def test_no_attempt_begins_after_the_deadline() -> None:
     # X17: bounded; 503 for 20 s is survived with the defaults' deadline of 90 s
     time_ = FakeTime()
-    backoff = Backoff(attempts_max=100, delay_first_s=1, delay_max_s=4, deadline_s=10)
-    refusal(lambda: time_.retry(backoff).run(failing(ErrorKind.RETRYABLE), repeatable=True))
+    limits = RetryLimits(attempts_max=100, delay_first_s=1, delay_max_s=4, deadline_s=10)
+    refusal(lambda: time_.retry(limits).run(failing(ErrorKind.RETRYABLE), repeatable=True))
     assert time_.now <= 10
     assert time_.slept == [1, 2, 4]
 

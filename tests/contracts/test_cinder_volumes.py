@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.cinder.client import CinderSettings
+from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import Encryption
 from host_agent.storage.keys import FIXED_KEY_ID

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from host_agent.shared.cinder.client import (
     MADE_FOR,
-    Backoff,
     Retry,
     attachment_view,
     connection_view,
@@ -28,6 +27,7 @@ from host_agent.shared.cinder.client import (
     too_old,
     volume_view,
 )
+from host_agent.shared.cinder.settings import RetryLimits
 from host_agent.shared.faults import Fault, Faults
 from host_agent.shared.ports import (
     AttachmentView,
@@ -46,7 +46,7 @@ from ledger.simulation.cinder_rows import DEFAULT_PROJECT, CinderFault
 T = TypeVar("T")
 
 #: One attempt: a fault reaches the caller at once.
-NO_RETRY = Backoff(attempts_max=1)
+NO_RETRY = RetryLimits(attempts_max=1)
 
 _COMPLETION = "os-migrate_volume_completion"
 #: The calls that python-cinderclient would not even send to an older Cinder.

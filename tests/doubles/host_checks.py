@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from host_agent.libvirt import disk_xml
-from host_agent.simulated.host_state import Store, connected_paths
+from host_agent.simulated.host_state import HostState, connected_paths
 
 
-def lose_secrets(store: Store) -> None:
+def lose_secrets(store: HostState) -> None:
     """The hypervisor's daemon was started anew: guests run on, what was in memory is gone."""
     with store.edit() as state:
         state["secrets"].clear()
 
 
-def plugged(store: Store) -> dict[str, dict[str, tuple[str | None, str | None]]]:
+def plugged(store: HostState) -> dict[str, dict[str, tuple[str | None, str | None]]]:
     """Per server and volume: the target name (live, persistent) of the volume's disk."""
     found: dict[str, dict[str, tuple[str | None, str | None]]] = {}
     for server_id, guest in store.read()["guests"].items():
@@ -28,7 +28,7 @@ def _volumes(domain: str | None) -> dict[str, str]:
     return {disk.serial: disk.target for disk in disks if disk.serial}
 
 
-def broken_invariants(store: Store) -> list[str]:
+def broken_invariants(store: HostState) -> list[str]:
     """What must not be so at rest, in words: empty for a sane host."""
     state = store.read()
     wrong = []

@@ -147,7 +147,7 @@ up() {
   spawn gate "$LAB_VENV/bin/python" "$LAB_SRC/gate.py"
   spawn cinder "$VENV/bin/python" "$LAB_SRC/cinder_process.py" --config-file "$CONF"
   wait_port identity "$LAB_IDENTITY_PORT"
-  wait_port gate "$LAB_GATE_PORT" "$LAB_ADDRESS"
+  wait_port gate "$LAB_GATE_PORT"
   wait_port cinder "$LAB_CINDER_PORT"
   "$LAB_VENV/bin/python" "$LAB_SRC/cinder_ready.py" "${BACKENDS//,/ }"
 }

@@ -27,12 +27,13 @@ BACKENDS = ["nfs", "rbd"] if os.environ.get("LAB_TIER") == "full" else ["nfs"]
 
 @pytest.fixture(scope="session")
 def lab() -> Lab:
+    """All of it; without it no test is worth its deadline."""
     from tests.lab.api import Ledger
     from tests.lab.control import Gate, Host, Lab, Process
     from tests.lab.settings import ENV
     from tests.lab.world import Cloud
 
-    return Lab(
+    made = Lab(
         cloud=Cloud(),
         ledger=Ledger(),
         gate=Gate(),
@@ -40,6 +41,10 @@ def lab() -> Lab:
         cinder=Process("cinder", "cinder.sh", "up"),
         hosts=(Host(1, ENV["LAB_HOST"]), Host(2, ENV["LAB_HOST_2"])),
     )
+    for process in (made.cinder, made.service, *(host.agent for host in made.hosts)):
+        if not process.runs():
+            pytest.exit(f"the lab is not up, {process.name} does not run: tests/lab/up.sh", 1)
+    return made
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,8 @@
 # Settings of the lab, sourced by its scripts and by whoever wants to talk to it by hand.
 # Everything the lab makes is under LAB_DIR; each setting can be given from outside.
+# `su` leaves root's own tools out of PATH; another cloud's credentials would lead there.
+export PATH="$PATH:/usr/sbin:/sbin"
+unset "${!OS_@}"
 export LAB_DIR="${LAB_DIR:-/var/tmp/attachment-ledger-lab}"
 export LAB_PYTHON="${LAB_PYTHON:-python3}"
 LAB_SRC="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -18,6 +21,9 @@ export LAB_NET="${LAB_NET:-10.77.0}"
 export LAB_HOST=compute-1 LAB_ADDRESS="$LAB_NET.1" LAB_LIBVIRT_URI="qemu:///system"
 export LAB_HOST_2=compute-2 LAB_ADDRESS_2="$LAB_NET.2" LAB_HOST_2_DIR="$LAB_DIR/compute-2"
 export LAB_LIBVIRT_URI_2="qemu+unix:///system?socket=$LAB_HOST_2_DIR/run/libvirt-sock"
+# A proxy that pip needs is not asked for what is here.
+export no_proxy="localhost,127.0.0.1,$LAB_ADDRESS,$LAB_ADDRESS_2${no_proxy:+,$no_proxy}"
+export NO_PROXY="$no_proxy"
 
 # Cinder's noauth takes "user:project" as a token and believes it; the ledger has the
 # same text among its static tokens, the identity stand-in hands it out.

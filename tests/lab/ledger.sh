@@ -97,7 +97,7 @@ start() { # name
       wait_for 60 PostgreSQL test -s "$DSN_FILE" ;;
     ledger)
       spawn ledger "$bin/attachment-ledger" serve --config "$LAB_DIR/etc/ledger.toml"
-      wait_port ledger "$LAB_LEDGER_PORT" "$LAB_ADDRESS" ;;
+      wait_port ledger "$LAB_LEDGER_PORT" ;;
     agent-[12])
       # shellcheck disable=SC2046  # several words, or none
       spawn "$1" $(enter "${1#agent-}") \

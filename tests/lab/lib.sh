@@ -54,20 +54,46 @@ wait_for() { # seconds what command...: until the command succeeds
   done
 }
 
-wait_port() { # name port [address]: until that daemon listens; a dead one is not waited for
+listeners() { # port -> who listens there, whatever the address: "pid program ..."
+  ss -Hltnp "sport = :$1" | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -u | xargs -r ps -o pid=,args= -p
+}
+
+listens() { # name port: a process of that daemon's session does
+  local leader pid rest
+  leader=$(running "$1") || return 1
+  while read -r pid rest; do
+    [ "$(ps -o sid= -p "$pid" | tr -d ' ')" != "$leader" ] || return 0
+  done < <(listeners "$2")
+  return 1
+}
+
+port_free() { # name port setting: nobody but that daemon listens; else we would talk to a stranger
+  [ -n "$(ss -Hltn "sport = :$2")" ] && ! listens "$1" "$2" || return 0
+  fail "port $2, of $1, is taken by: $(listeners "$2")
+  stop it, or give the lab another port: $3=..."
+}
+
+wait_port() { # name port: until that daemon listens; a dead one is not waited for
   local tries=0
-  until port_open "$2" "${3:-127.0.0.1}"; do
+  until listens "$1" "$2"; do
     running "$1" >/dev/null || { tail -n 20 "$LAB_DIR/log/$1.log" >&2; fail "$1 died" || return 1; }
     [ $((tries += 1)) -lt 900 ] || fail "$1 does not listen; see $LAB_DIR/log" || return 1
     sleep 0.1
   done
 }
 
-port_open() { (exec 3<>"/dev/tcp/$2/$1") 2>/dev/null; }
+tools() { # package=command... or package...: what the packages bring can be called
+  local each missing=()
+  for each; do
+    [ "$each" = "${each#*=}" ] || command -v "${each#*=}" >/dev/null ||
+      missing+=("${each#*=} (package ${each%%=*})")
+  done
+  [ ${#missing[@]} = 0 ] || fail "missing, with PATH=$PATH:$(printf '\n  %s' "${missing[@]}")"
+}
 
 packages() { # name...: install what is missing; nothing a package brings is started
-  local missing=() name policy=/usr/sbin/policy-rc.d ours=
-  for name; do
+  local missing=() name policy=/usr/sbin/policy-rc.d ours= bad=
+  for name in "${@%%=*}"; do
     dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
@@ -75,8 +101,9 @@ packages() { # name...: install what is missing; nothing a package brings is sta
   export DEBIAN_FRONTEND=noninteractive
   apt-get -qq update >"$LAB_DIR/log/apt.log" 2>&1 || say "apt-get update failed; going on"
   apt-get -o DPkg::Lock::Timeout=300 -qq install -y --no-install-recommends "${missing[@]}" \
-    >>"$LAB_DIR/log/apt.log" 2>&1 || { tail -5 "$LAB_DIR/log/apt.log" >&2; return 1; }
+    >>"$LAB_DIR/log/apt.log" 2>&1 || bad=1
   [ -z "$ours" ] || rm -f $policy
+  [ -z "$bad" ] || { tail -5 "$LAB_DIR/log/apt.log" >&2; fail "cannot install ${missing[*]}"; }
 }
 
 venv() { # directory requirements-file: made once per content of the file

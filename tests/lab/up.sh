@@ -6,17 +6,22 @@
 TIER=${1:-quick} UNTIL=${2:-all}
 BACKENDS=nfs,nfs2,fake
 
-PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libvirt-dev pkg-config gcc
-  qemu-system-x86 qemu-utils busybox-static cpio lz4 sudo
-  syslinux mtools dosfstools iproute2 procps)
+# What the lab, its tests, os-brick and Cinder's drivers call: package=command, or a package
+# without commands of its own.  CHECKED comes first: with it the rest is checked.
+CHECKED=(iproute2=ss iproute2=ip procps=ps procps=pgrep mount=mount util-linux=nsenter util-linux=unshare make=make)
+PACKAGES=(libvirt-daemon=libvirtd libvirt-daemon-driver-qemu libvirt-clients=virsh
+  libvirt-dev pkg-config=pkg-config gcc=gcc
+  qemu-system-x86=qemu-system-x86_64 qemu-utils=qemu-img qemu-utils=qemu-io cryptsetup-bin=cryptsetup
+  busybox-static=busybox cpio=cpio lz4=lz4 syslinux=syslinux mtools=mcopy dosfstools=mkfs.fat
+  sudo=sudo)
 # Debian's own Python comes without headers and venv.
-TOOLS=(make)
 case $(command -v "$LAB_PYTHON") in
-  '' | /usr/bin/python3) TOOLS+=(python3 python3-dev python3-venv) ;;
+  '' | /usr/bin/python3) CHECKED+=(python3=python3 python3-dev python3-venv) ;;
 esac
 if [ "$TIER" = full ]; then
   BACKENDS=nfs,nfs2,rbd,fake
-  PACKAGES+=(ceph-mon ceph-mgr ceph-osd ceph-common python3-rados python3-rbd qemu-block-extra)
+  PACKAGES+=(ceph-mon=ceph-mon ceph-mgr=ceph-mgr ceph-osd=ceph-osd ceph-common=rbd
+    python3-rados python3-rbd qemu-block-extra)
 fi
 
 project_venv() { # ours, with libvirt-python built against the libvirt-dev installed before
@@ -37,18 +42,40 @@ together() { # function...: at the same time, each with a log; fails if one does
 }
 cinder_venv() { venv "$LAB_DIR/venv-cinder" "$LAB_SRC/requirements-cinder.txt"; }
 client_venv() { venv "$LAB_DIR/venv-client" "$LAB_SRC/requirements-client.txt"; }
-machines() { packages "${PACKAGES[@]}" && "$LAB_SRC/guest.sh" && project_venv; }
+machines() {
+  packages "${PACKAGES[@]}" && tools "${PACKAGES[@]}" && "$LAB_SRC/guest.sh" && project_venv
+}
 
 python_fits() { # Ceph's modules are built for Debian's Python
   local wanted='>= (3, 11)'; [ "$TIER" != full ] || wanted='== (3, 11)'
   "$LAB_PYTHON" -c "import sys; sys.exit(not sys.version_info[:2] $wanted)"
 }
 
+ports_free() {
+  port_free identity "$LAB_IDENTITY_PORT" LAB_IDENTITY_PORT
+  port_free gate "$LAB_GATE_PORT" LAB_GATE_PORT
+  port_free cinder "$LAB_CINDER_PORT" LAB_CINDER_PORT
+  port_free ledger "$LAB_LEDGER_PORT" LAB_LEDGER_PORT
+  [ "$TIER" != full ] || port_free ceph-mon "$LAB_MON_PORT" LAB_MON_PORT
+}
+
+kernel_fits() { # what containers often may not
+  unshare --mount --net --uts true ||
+    fail "no namespaces to be had (unshare): in a container, it must be a privileged one"
+  unshare --net ip link add lab-1 type veth peer name lab-2 ||
+    fail "no pair of virtual network interfaces to be had (ip link add ... type veth)"
+  unshare --mount mount --bind "$LAB_DIR" "$LAB_DIR" ||
+    fail "bind mounts are not allowed: in a container, it must be a privileged one"
+}
+
 [ "$(id -u)" = 0 ] || fail "root is needed: libvirtd, mounts and guests"
 grep -qs '^VERSION_ID="12"' /etc/os-release || fail "Debian 12 is needed: the packages are its"
 exec 9>"$LAB_DIR/up.lock"; flock 9
 say "installing ($TIER)"
-packages "${TOOLS[@]}"
+packages "${CHECKED[@]}"
+tools "${CHECKED[@]}"
+ports_free
+kernel_fits
 python_fits || fail "$LAB_PYTHON: the lab needs Python >= 3.11, and 3.11 itself for Ceph"
 client_and_cinder() { cinder_venv && client_venv; }
 together machines client_and_cinder

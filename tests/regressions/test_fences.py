@@ -1,6 +1,6 @@
 """A fence vouches for what was on its host before it, and for nothing that came afterwards.
 
-Decision 0025; a storm found the first of these (one guest on two hosts).
+Decision 0033; a storm found the first of these (one guest on two hosts).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aggregates import errors
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState, Outcome
-from handlers.actions import Act
+from handlers.actions import ActOnServer
 from host_agent.shared.contract import ErrorKind, PowerState
 from tests.memory import Crash
 from tests.regressions.worlds import (
@@ -30,7 +30,7 @@ from tests.regressions.worlds import (
 )
 from tests.world import CONTEXT, HOST, OTHER, SERVER, World, events
 
-EVACUATE = Act(server_id=SERVER, flow="evacuate", destination=HOST)
+EVACUATE = ActOnServer(server_id=SERVER, flow="evacuate", destination=HOST)
 
 
 def power_off(world: World, host: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
-from handlers.actions import Act
+from handlers.actions import ActOnServer
 from host_agent.shared.contract import ErrorKind
 from host_agent.simulated.host_state import connected_paths
 from host_agent.storage import connection
@@ -136,7 +136,7 @@ def test_lp1582482_a_refused_move_writes_nothing() -> None:
     before, stored = kept(world), len(world.store.log)
     world.trouble = Trouble()
     for where in (HOST, "nowhere"):
-        request = Act(server_id=SERVER, flow="live_migrate", destination=where)
+        request = ActOnServer(server_id=SERVER, flow="live_migrate", destination=where)
         with pytest.raises(errors.DestinationError):
             world.requests.act(request, CONTEXT, world.fleet)
     assert world.trouble.met == []
@@ -269,7 +269,7 @@ def test_x7_nothing_else_touches_the_attachments_of_a_move(flow: str) -> None:
     run_until(world, operation_id, lambda: len(rows(world)) == 2)
     both = [row.id for row in rows(world)]
     with pytest.raises(errors.ClaimedError, match=operation_id):
-        world.requests.act(Act(server_id=SERVER, flow=flow), CONTEXT, world.fleet)
+        world.requests.act(ActOnServer(server_id=SERVER, flow=flow), CONTEXT, world.fleet)
     for host in (HOST, OTHER):
         world.register(host)
     assert [row.id for row in rows(world)] == both
@@ -331,7 +331,7 @@ def test_evacuation_wants_a_fence() -> None:
     world = attached()
     before = kept(world)
     world.dead.add(HOST)
-    request = Act(server_id=SERVER, flow="evacuate", destination=OTHER)
+    request = ActOnServer(server_id=SERVER, flow="evacuate", destination=OTHER)
     with pytest.raises(errors.HostNotFencedError):
         world.requests.act(request, CONTEXT, world.fleet)
     assert kept(world) == before
@@ -358,7 +358,7 @@ def test_a_revert_wants_the_host_it_returns_to() -> None:
     world = attached()
     world.done(world.act("resize", destination=OTHER))
     world.fence(HOST)
-    act = Act(server_id=SERVER, flow="revert_resize")
+    act = ActOnServer(server_id=SERVER, flow="revert_resize")
     with pytest.raises(errors.HostUnavailableError, match=HOST):
         world.requests.act(act, CONTEXT, world.fleet)
     assert guests_on(world, OTHER) == {SERVER: "running"}

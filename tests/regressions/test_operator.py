@@ -8,10 +8,11 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
-from host_agent.shared.contract import ErrorKind, Lane, Verb
+from host_agent.shared.contract import ErrorKind, Verb
+from host_agent.shared.lane import Lane
 from host_agent.simulated.host_state import connected_paths, set_power
 from host_agent.verbs import VERBS
-from host_agent.verbs.context import Context
+from host_agent.verbs.context import RunContext
 from tests.regressions.worlds import (
     RUNNING,
     STOPPED,
@@ -233,7 +234,7 @@ def test_a_host_that_does_not_say_which_attachment_it_made_has_failed(
     world = attached()
     create = VERBS[Verb.ATTACHMENT_CREATE]
 
-    def silent(ctx: Context, lane: Lane) -> dict[str, Any]:
+    def silent(ctx: RunContext, lane: Lane) -> dict[str, Any]:
         made = create(ctx, lane)
         del made["attachment_id"]
         return made

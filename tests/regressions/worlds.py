@@ -15,7 +15,7 @@ from aggregates.host import Host, host_uuid
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import OperationState
 from handlers.guards import Contact
-from host_agent.executor import World as AgentWorld
+from host_agent.executor import Ports as AgentWorld
 from host_agent.leftovers import Leftovers, Release
 from host_agent.libvirt import disk_xml
 from host_agent.locks import Locks

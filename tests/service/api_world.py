@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from aiohttp import ClientResponse
+from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from host_agent.shared.faults import Faults
 from ledger.api.app import make_app
+from ledger.api.components import Components
 from ledger.api.metrics import registry_of
-from ledger.api.services import Services
 from ledger.auth.tokens import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
@@ -31,7 +31,7 @@ from ledger.simulation.cinder_model import CinderModel
 from ledger.wakeups import DUE, Wakeups
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
-from projections.runner import Runner
+from projections.runner import ProjectionRunner
 from tests.doubles.direct_cinder import DirectCinder
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Api:
     """The service, and ways to play the people and agents around it."""
 
     http: TestClient[Any, Any]
-    services: Services
+    components: Components
     cinder: CinderModel
     faults: Faults
     dispatcher: Dispatcher
@@ -111,11 +111,11 @@ class Api:
         return await response.json()
 
     async def head(self) -> int:
-        return int((await self.services.queries.head())["position"])
+        return int((await self.components.queries.head())["position"])
 
     async def projected(self) -> None:
         """Wait until what is written is shown: agents are answered before that, users after."""
-        future = asyncio.wrap_future(self.services.runner.projected(await self.head()))
+        future = asyncio.wrap_future(self.components.runner.projected(await self.head()))
         await asyncio.wait_for(future, 10)
 
     # ---------------------------------------------------------------------- agents
@@ -281,13 +281,14 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
         pool = await stack.enter_async_context(read_pool(dsn))
-        runner = Runner(dsn, ALL)
+        runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
         wakeups = await stack.enter_async_context(Wakeups(dsn))
-        services = Services(
+        components = Components(
             requests=Requests(log, cinder),
             service=Service(log, cinder, cinder),
+            writer=log.log_recorder.writer,
             queries=Queries(pool),
             wakeups=wakeups,
             runner=runner,
@@ -298,8 +299,8 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         )
         dispatcher = Dispatcher(
             holder="test",
-            leases=services.queries,
-            carry_on=services.service.carry_on,
+            leases=components.queries,
+            carry_on=components.service.carry_on,
             projected=lambda position: asyncio.wrap_future(runner.projected(position)),
             woken=stack.enter_context(wakeups.watch(DUE)),
             threads=stack.enter_context(ThreadPoolExecutor(4)),
@@ -307,9 +308,16 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         )
         task = asyncio.create_task(dispatcher.run())
         stack.push_async_callback(_cancelled, task)
-        client = TestClient(TestServer(make_app(services)))
+        client = TestClient(_Server(make_app(components)))
         await stack.enter_async_context(client)
-        yield Api(client, services, model, faults, dispatcher)
+        yield Api(client, components, model, faults, dispatcher)
+
+
+class _Server(TestServer):
+    """As in production, a handler goes on when its client has gone."""
+
+    async def _make_runner(self, **kwargs: Any) -> web.BaseRunner:
+        return await super()._make_runner(**{**kwargs, "handler_cancellation": False})
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -125,7 +125,7 @@ async def test_a_late_report_is_stale(api: Api) -> None:
 
 
 async def test_only_facts_of_the_contract_reach_the_log(api: Api) -> None:
-    """D5: a secret in a report has no way into events, answers or errors."""
+    """Decision 0025: a secret in a report has no way into events, answers or errors."""
     _, volume = await api.server(), api.volume()
     answer = await api.attach(_, volume)
     [command] = await api.commands()
@@ -156,7 +156,7 @@ def test_the_document_knows_the_keys_of_the_contract(model: Any, wire: Any) -> N
     assert set(model.model_fields) == set(wire.__dataclass_fields__)
 
 
-# ------------------------------------------------------------------- after a fence (D7)
+# ------------------------------------------------------------------- after a fence
 
 
 async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) -> None:

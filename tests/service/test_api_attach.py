@@ -171,7 +171,7 @@ async def test_a_detach_just_before_the_attach_ends_waits_for_its_end(api: Api) 
     detach = asyncio.create_task(api.ask("DELETE", path(server, volume)))
     waiting = ended_key(command["operation_id"])
     async with asyncio.timeout(10):
-        while waiting not in api.services.wakeups._watches:  # noqa: ASYNC110 - as it is asked
+        while waiting not in api.components.wakeups._watches:  # noqa: ASYNC110 - as it is asked
             await asyncio.sleep(0.005)
     await api.report(command, last)
     assert (await detach).status == 202
@@ -180,7 +180,7 @@ async def test_a_detach_just_before_the_attach_ends_waits_for_its_end(api: Api) 
 async def test_a_silent_host_gets_no_new_work(api: Api) -> None:
     """LP 1909120."""
     server, volume = await api.attached()
-    pool = api.services.queries._pool
+    pool = api.components.queries._pool
     async with pool.connection() as connection:
         await connection.execute("UPDATE host_contact SET seen_at = seen_at - interval '1 hour'")
     head = await api.head()

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from ledger.api.routes import ROUTES
 from ledger.auth.tokens import POLICY, AuthError, NoAuth
-from ledger.config import AuthMode, Role, Settings
+from ledger.config import AuthMode, Listen, Role, Settings
 from tests.service.api_world import HOST, PROJECT, Api, guest, running_api
 
 
@@ -171,5 +171,5 @@ async def test_noauth_refuses_names_that_are_none() -> None:
 
 def test_noauth_is_refused_off_loopback(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="noauth"):
-        Settings(auth=AuthMode.NOAUTH, listen={"host": "0.0.0.0"})  # type: ignore[arg-type]
+        Settings(auth=AuthMode.NOAUTH, listen=Listen(host="0.0.0.0"))
     assert Role.ADMIN in POLICY["host_fence"]

@@ -162,6 +162,7 @@ BODIES: dict[str, tuple[str, str, str, Any, int, str]] = {
     "agent: device": (*AGENT, registration(guest(devices=["../etc"])), 400, "malformed"),
     "agent: name": (*AGENT, registration(guest(name="x" * 300)), 400, "malformed"),
     "agent: NUL": (*AGENT, registration(guest(name="\x00")), 400, "malformed"),
+    "build: escape": ("POST", "/v1/servers", "admin", {"name": "\x1b[2J"}, 400, "unshowable"),
     "agent: capabilities": (*AGENT, registration(capabilities={"a": {"b": 1}}), 400, "malformed"),
     "agent: version": (*AGENT, registration(service_version=True), 400, "malformed"),
     "agent: huge version": (*AGENT, registration(service_version=2**70), 400, "malformed"),
@@ -347,7 +348,7 @@ async def test_what_nobody_foresaw_is_a_500_that_tells_nothing(
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("the password is hunter2")
 
-    monkeypatch.setattr(api.services.queries, "instance", broken)
+    monkeypatch.setattr(api.components.queries, "instance", broken)
     answer = await api.ask("GET", f"/v2.1/servers/{UNKNOWN}")
     assert answer.status == 500
     text = await answer.text()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ledger.api import contacts
-from ledger.api.desk import DESK, Desk
+from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.config import Settings
-from ledger.service import Service, Taken
+from ledger.service import RegistrationResult, Service
 from tests.service.api_world import Api, eventually, guest, running_api
 
 HOSTS = [f"compute-{number}" for number in range(40)]
@@ -43,9 +43,9 @@ async def so(holds: Callable[[], bool], what: str) -> None:
     await eventually(look, what)
 
 
-def desk_of(api: Api) -> Desk:
-    desk: Desk = api.http.app[DESK]
-    return desk
+def desk_of(api: Api) -> AgentBatcher:
+    batcher: AgentBatcher = api.http.app[AGENT_BATCHER]
+    return batcher
 
 
 async def stop(api: Api, server_id: str) -> None:
@@ -72,7 +72,7 @@ async def test_a_storm_that_says_nothing_new_writes_nothing_and_reads_once(
     batches: list[int] = []
     unchanged = Service.unchanged
 
-    def counted(self: Service, asked: Any) -> list[Taken | None]:
+    def counted(self: Service, asked: Any) -> list[RegistrationResult | None]:
         batches.append(len(asked))
         return unchanged(self, asked)
 
@@ -93,7 +93,9 @@ async def test_what_is_wrong_with_one_is_answered_to_that_one(
     await register(api, "lost", lost)
     take = Service.register
 
-    def failing(self: Service, name: str, said: Any, context: Any) -> tuple[Taken, int]:
+    def failing(
+        self: Service, name: str, said: Any, context: Any
+    ) -> tuple[RegistrationResult, int]:
         if name == "broken":
             raise RuntimeError("a mistake of ours")
         return take(self, name, said, context)
@@ -116,8 +118,8 @@ async def test_each_poll_of_many_is_given_its_own_commands(api: Api) -> None:
     guests = {host: guest() for host in HOSTS}
     await asyncio.gather(*(register(api, host, guests[host]) for host in HOSTS))
     polls = {host: asyncio.create_task(poll(api, host, wait_s=30)) for host in HOSTS}
-    desk = desk_of(api)
-    await so(lambda: desk.connected == len(HOSTS), "all polls are held")
+    batcher = desk_of(api)
+    await so(lambda: batcher.connected == len(HOSTS), "all polls are held")
     given = HOSTS[::4]
     await asyncio.gather(*(stop(api, guests[host]["server_id"]) for host in given))
     for host in given:
@@ -149,8 +151,8 @@ async def test_an_unknown_host_and_an_old_epoch_are_told_so_among_others(api: Ap
 async def test_a_poll_that_is_held_hears_at_once_that_its_host_was_fenced(api: Api) -> None:
     await register(api, "known")
     held = asyncio.create_task(poll(api, "known", wait_s=30))
-    desk = desk_of(api)
-    await so(lambda: desk.connected == 1, "the poll is held")
+    batcher = desk_of(api)
+    await so(lambda: batcher.connected == 1, "the poll is held")
     why = {"reason": "dead", "evidence": "power is off", "force": True}
     assert (await api.ask("POST", "/v1/hosts/known/fence", json=why)).status == 200
     status, body = await asyncio.wait_for(held, 10)
@@ -180,11 +182,11 @@ async def test_contact_is_written_when_the_service_stops(
     monkeypatch.setattr(contacts, "WRITE_INTERVAL_S", 1_000.0)
     async with running_api(database_url, Settings()) as api:
         await register(api, "known")
-        registered_at = await api.services.queries.seen_at("known")
+        registered_at = await api.components.queries.seen_at("known")
         await poll(api, "known")
-        assert await api.services.queries.seen_at("known") == registered_at, "not by each poll"
+        assert await api.components.queries.seen_at("known") == registered_at, "not by each poll"
     async with running_api(database_url, Settings()) as api:
-        polled_at = await api.services.queries.seen_at("known")
+        polled_at = await api.components.queries.seen_at("known")
     assert registered_at is not None
     assert polled_at is not None
     assert polled_at > registered_at

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import psycopg
 import pytest
 
 from ledger.api.microversions import requested, shown
 from ledger.api.problem import ApiError
 from ledger.api.volume_attachments import _shown
-from tests.service.api_world import PROJECT, Api, guest
+from ledger.config import PAGE_ITEMS_MAX, Limits
+from tests.service.api_world import PROJECT, SETTINGS, Api, guest, running_api
 
 # ------------------------------------------------------------------------ discovery
 
@@ -218,6 +221,26 @@ async def test_servers_are_filtered_and_paged(api: Api) -> None:
     everybody = (await api.get("/v2.1/servers?all_tenants=1"))["servers"]
     assert len(everybody) == 6
     assert (await api.get("/v2.1/servers?host=compute-2&all_tenants=True"))["servers"] == []
+
+
+async def test_the_largest_page_leads_to_what_is_behind_it(database_url: str) -> None:
+    """One row is read ahead, beyond the largest page there can be."""
+    settings = dataclasses.replace(SETTINGS, limits=Limits(page_items_max=PAGE_ITEMS_MAX))
+    async with running_api(database_url, settings) as api:
+        await api.server()
+        with psycopg.connect(database_url) as connection:
+            connection.execute(
+                "INSERT INTO instances SELECT (jsonb_populate_record("
+                "i, jsonb_build_object('server_id', gen_random_uuid()))).* "
+                "FROM instances i, generate_series(1, %s)",
+                [PAGE_ITEMS_MAX],
+            )
+        page = await api.get("/v2.1/servers")
+        [link] = page["servers_links"]
+        rest = await api.get("/v2.1" + link["href"].partition("/v2.1")[2])
+    names = {server["id"] for server in page["servers"] + rest["servers"]}
+    assert (len(page["servers"]), len(names)) == (PAGE_ITEMS_MAX, PAGE_ITEMS_MAX + 1)
+    assert "servers_links" not in rest
 
 
 async def test_a_parked_operation_shows_as_error_with_a_fault(api: Api) -> None:

@@ -353,7 +353,7 @@ async def test_the_stream_tells_what_happens_and_can_be_resumed(api: Api) -> Non
 
 
 async def test_streams_are_bounded(api: Api) -> None:
-    most = api.services.settings.limits.streams_max
+    most = api.components.settings.limits.streams_max
     streams = [await api.ask("GET", "/v1/events/stream") for _ in range(most)]
     refused = await api.ask("GET", "/v1/events/stream")
     assert (refused.status, (await refused.json())["code"]) == (503, "too_many_streams")
@@ -398,7 +398,7 @@ async def test_a_failing_check_makes_it_not_ready_and_is_named(api: Api) -> None
     async def dispatcher() -> str | None:
         return "it has stopped"
 
-    api.services.checks["dispatcher"] = dispatcher  # type: ignore[index]
+    api.components.checks["dispatcher"] = dispatcher  # type: ignore[index]
     answer = await api.ask("GET", "/readyz", None)
     assert answer.status == 503
     assert (await answer.json())["checks"]["dispatcher"] == "it has stopped"

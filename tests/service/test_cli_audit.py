@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from aggregates.attachment import Attachment
-from aggregates.base import Actor, Context
+from aggregates.base import Actor, EventContext
 from ledger.cli import shell
 from ledger.log.application import Ledger
 from projections.catalog import ALL
@@ -26,7 +26,7 @@ from tests.store.months import backdate, day
 
 EVENTS = 6
 ATTACHMENT, VOLUME, SERVER = (str(uuid4()) for _ in range(3))
-WHY = Context(actor=Actor(name="ada"), request_id="req-1", cause="api")
+WHY = EventContext(actor=Actor(name="ada"), request_id="req-1", cause="api")
 
 
 @pytest.fixture

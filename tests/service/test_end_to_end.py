@@ -130,7 +130,7 @@ def test_a_service_killed_while_cinder_works_loses_nothing(ready: Stack, call: s
     asking = Thread(target=_ask, args=(ready.detach if detaching else ready.attach, server, volume))
     asking.start()
     eventually(lambda: ready.cinder.model.counts.get(call, 0) > before, f"{call} is called")
-    ready.services[0].kill()
+    ready.components[0].kill()
     asking.join()
     ready.start_service()
     newest = ready.get(f"/v1/operations?volume={volume}&limit=1").json()["operations"][0]

@@ -73,13 +73,13 @@ async def test_what_is_due_is_counted_until_it_is_done(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, may_go_on = await api.server(), threading.Event()
-    create = api.services.cinder.attachment_create
+    create = api.components.cinder.attachment_create
 
     def waits(*args: Any) -> Any:
         assert may_go_on.wait(HELD_S)
         return create(*args)
 
-    monkeypatch.setattr(api.services.cinder, "attachment_create", waits)
+    monkeypatch.setattr(api.components.cinder, "attachment_create", waits)
     attaching = asyncio.create_task(api.attach(server, api.volume()))
     names = [f"ledger_operations_{what}" for what in ("due", "leased", "open running")]
 
@@ -120,7 +120,7 @@ async def test_a_projection_that_is_held_back_shows_its_lag(api: Api) -> None:
     server = await api.server()
     lag = "ledger_projection_lag_{} operations"
     assert (await shown(api))[lag.format("events")] == 0
-    async with api.services.queries._pool.connection() as connection:
+    async with api.components.queries._pool.connection() as connection:
         held = "SELECT FROM tracking WHERE projection = 'operations' FOR UPDATE"
         async with connection.transaction():
             await connection.execute(held)

@@ -31,7 +31,7 @@ def old_cinder(cloud: Stack) -> Callable[[], None]:
     start(cloud)
 
     def upgrade() -> None:
-        for process in (*cloud.agents.values(), *cloud.services.values()):
+        for process in (*cloud.agents.values(), *cloud.components.values()):
             assert not process.running or process.stop() == 0, process.log.read_text()[-2000:]
         cloud.start_cinder()
         start(cloud)

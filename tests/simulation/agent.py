@@ -19,7 +19,7 @@ from host_agent.executor import (
     _ATTACHING,
     _CHANGING_GUESTS,
     _GOING_ON,
-    World,
+    Ports,
     _exclude,
     _has_lock_name,
     _learn,
@@ -32,7 +32,7 @@ from host_agent.shared.ports import PortError, VolumeView
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import SCHEME
 from host_agent.storage.keys import KeyManagers
-from host_agent.verbs.context import Context as AgentContext
+from host_agent.verbs.context import RunContext as AgentContext
 from host_agent.verbs.context import Waits, final
 from ledger.log.application import ConflictError
 from tests.memory import Crash, Tripwire
@@ -169,7 +169,7 @@ class Agent:
             self._clear(Release(*host.leftovers))
 
     def _clear(self, release: Release) -> None:
-        world = World(**self._ports)
+        world = Ports(**self._ports)
         clock = cast("Any", self.cloud.clock)
         self.wants_registration = True
         try:
@@ -187,7 +187,7 @@ class Agent:
 
     def poll(self) -> None:
         """Take what is new in the mailbox."""
-        row = self.cloud.folded.rows["hosts"].get(self.name)
+        row = self.cloud.folded.row("hosts", self.name)
         if self.epoch is None or row is None:
             return
         if row["epoch"] != self.epoch:

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-from aggregates.base import Aggregate, Context
+from aggregates.base import Aggregate, EventContext
 from tests.memory import Crash, MemoryStore, Trouble
 
 #: Where the code under test takes an id from nowhere.
@@ -84,16 +84,16 @@ class Log(MemoryStore):
         self._saves = 0
 
     def load_many(self, *wanted: tuple[type[Aggregate], UUID]) -> list[Any]:
-        return self._folded.load(wanted)
+        return self._cache.load(wanted)
 
-    def save(self, *aggregates: Aggregate, context: Context, supposed: bool = False) -> int:
+    def save(self, *aggregates: Aggregate, context: EventContext) -> int:
         try:
-            return super().save(*aggregates, context=context, supposed=supposed)
+            return super().save(*aggregates, context=context)
         finally:
             self._saved()
 
     def keep(self, stored: list[Aggregate]) -> None:
-        """As if each third were another process's: what is supposed is often old."""
+        """As if each third were another process's: what is cached is often old."""
         self._saves += 1
         if self._saves % 3:
             super().keep(stored)

@@ -15,7 +15,7 @@ from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
-from handlers.actions import RULES, Act
+from handlers.actions import RULES, ActOnServer
 from handlers.build import BootDisk, BuildServer
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
@@ -88,7 +88,7 @@ class Clients:
         self.ask_for(self._choice(instance), instance)
 
     def _choice(self, instance: Instance) -> str:
-        host = instance.host and self.cloud.folded.rows["hosts"][instance.host]
+        host = instance.host and self.cloud.folded.row("hosts", instance.host)
         if host and host["fenced"] and self.random.random() < 0.7:
             return "evacuate"
         sensible = SENSIBLE.get(instance.vm_state)
@@ -213,7 +213,7 @@ class Clients:
         draw, cloud = self.random, self.cloud
         alive = [name for name in cloud.agents if cloud.agents[name].lives]
         elsewhere = [name for name in alive if name != instance.host]
-        request = Act(
+        request = ActOnServer(
             server_id=str(instance.id),
             flow=flow,
             destination=draw.choice(draw.choice([elsewhere, alive]) or list(cloud.agents)),

@@ -21,8 +21,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
 from host_agent.shared.contract import Command
-from host_agent.simulated.host_state import HOSTS
-from host_agent.simulated.host_state import Store as HostState
+from host_agent.simulated.host_state import HOSTS, HostState
 from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
@@ -142,11 +141,9 @@ class Cloud:
     def _commands_of(self, row: Row) -> list[tuple[str, Command]]:
         known = self._commands.get(row["operation_id"])
         if known is None or known[0] != row["position"]:
-            derived = OPERATIONS.derived[0].rows(row)
-            commands = [
-                (r["host"], Command.from_wire({**r["command"], "position": r["position"]}))
-                for r in derived
-            ]
+            state = self.folded.state("operations", row["operation_id"])
+            derived = OPERATIONS.derived[0].rows(state)
+            commands = [(r["host"], Command.from_wire(r["command"])) for r in derived]
             known = self._commands[row["operation_id"]] = (row["position"], commands)
         return known[1]
 
@@ -157,7 +154,7 @@ class Cloud:
     def open_on_host(self, name: str) -> list[str]:
         """As Queries.open_on_host gives them."""
         rows = [row for row in self.rows("operations") if row["state"] != "finished"]
-        return [row["operation_id"] for row in rows if name in _hosts_of(row["plan"])]
+        return [row["operation_id"] for row in rows if name in _hosts_of(row)]
 
     def live_guests(self, name: str) -> set[str]:
         """What runs on a host, whoever knows of it."""
@@ -202,5 +199,5 @@ class Cloud:
         return found is not None and found.multiattach
 
 
-def _hosts_of(plan: dict[str, Any]) -> set[str | None]:
-    return {*plan["hosts"].values(), *(lane.get("host") for lane in plan["lanes"])}
+def _hosts_of(row: Row) -> set[str | None]:
+    return {row["host"], row["destination"], *(step["place"] for step in row["steps"])}

@@ -1,4 +1,4 @@
-"""What must be so (DESIGN D6): after every save, after every step, and when all is at rest."""
+"""What must be so (decision 0026): after every save, after every step, and when all is at rest."""
 
 from __future__ import annotations
 
@@ -243,26 +243,29 @@ def _guest(cloud: Cloud, instance: Instance, guest: dict[str, Any]) -> Iterator[
 
 def _projections(cloud: Cloud) -> Iterator[str]:
     """What people read is what the aggregates say."""
-    shown = cloud.folded.rows
+    shown = cloud.folded.row
     for instance in cloud.instances(deleted=True):
-        row = shown["instances"][str(instance.id)]
+        row = shown("instances", str(instance.id))
         names = ("vm_state", "power_state", "host", "resize_source", "deleted")
         yield from _differ(row, instance, *names)
     for mapping in cloud.mappings():
-        row = shown["mappings"][str(mapping.id)]
+        row = shown("mappings", str(mapping.id))
         yield from _differ(row, mapping, "state", "volume_id", "attachment_id", "kept")
         yield from _differ(row, mapping, "device_name", "serial")
     for attachment in cloud.attachments():
-        row = shown["attachments"][str(attachment.id)] or {}
+        row = shown("attachments", str(attachment.id)) or {}
         yield from _differ(row, attachment, "state", "volume_id", "host")
         spans = {span["host"] for span in row["spans"] if span["to_position"] is None}
         if spans != ({attachment.host} if attachment.may_be_connected else set()):
             yield f"attachment {attachment.id} is shown on {spans}"
     for name in cloud.states:
         host = cloud.store.load(Host, host_uuid(name))
-        yield from _differ(shown["hosts"][name], host, "epoch", "fenced", "suspect")
+        yield from _differ(shown("hosts", name), host, "epoch", "fenced", "suspect")
     for operation in cloud.operations():
-        yield from _differ(shown["operations"][str(operation.id)], operation, "state", "lanes")
+        row = shown("operations", str(operation.id))
+        yield from _differ(row, operation, "state", "outcome")
+        if row and row["lanes"] != [lane.to_wire() for lane in operation.lanes]:
+            yield f"operation {operation.id} shows other lanes"
 
 
 def _differ(row: Row | None, aggregate: Aggregate, *names: str) -> Iterator[str]:

@@ -1,12 +1,11 @@
-"""Seeded storms over a whole cloud, with the invariants of DESIGN D6 after each.
+"""Seeded storms over a whole cloud, with the invariants of decision 0026 after each.
 
-SIMULATE_SEEDS: how many seeds (`make simulate`, `make nightly`); SIMULATE_FROM: the first.
+SIMULATE_SEEDS: how many seeds (`make simulate`, `test-deep`, `nightly`); SIMULATE_FROM: the first.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 import pytest
 
@@ -17,11 +16,12 @@ from tests.simulation.storm import Storm
 
 FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 #: By default as many as a change can wait for: a second each.
-SEEDS = int(os.environ.get("SIMULATE_SEEDS", "60"))
+SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
 #: A mapping of Cinder's old calls is needed for it; the cloud here is new.
 NOT_HERE = {"convert"}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_nothing_is_lost_or_leaked_whatever_happens(seed: int) -> None:
     Storm(seed).run()
@@ -38,14 +38,15 @@ def test_a_seed_repeats_exactly() -> None:
 
 def test_storms_contain_what_they_are_meant_to_test() -> None:
     """Every flow, every way an operation can go, and hosts that are fenced and come back."""
-    flows: Counter[str] = Counter()
-    topics: set[str] = set()
+    skipped = {Operation.StepSkipped}  # an operator who vouches for what is not so breaks the rest
+    kinds = set(Operation.TRANSITIONS) - skipped
+    kinds |= {Host.Fenced, Host.Unfenced, Host.LeftoversFound}
+    missing = (set(FLOWS) - NOT_HERE) | {kind.TOPIC for kind in kinds}
     for seed in range(30):
         storm = Storm(seed)
         storm.blow()
-        topics |= {type(event).TOPIC for event, _ in storm.cloud.store.log}
-        flows.update(str(row["flow"]) for row in storm.cloud.rows("operations"))
-    assert set(FLOWS) - NOT_HERE <= set(flows)
-    skipped = {Operation.StepSkipped}  # an operator who vouches for what is not so breaks the rest
-    assert {kind.TOPIC for kind in set(Operation.TRANSITIONS) - skipped} <= topics
-    assert {kind.TOPIC for kind in (Host.Fenced, Host.Unfenced, Host.LeftoversFound)} <= topics
+        missing -= {type(event).TOPIC for event, _ in storm.cloud.store.log}
+        missing -= {str(row["flow"]) for row in storm.cloud.rows("operations")}
+        if not missing:
+            return
+    raise AssertionError(f"in 30 storms there was no {missing}")

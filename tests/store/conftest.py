@@ -11,7 +11,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from aggregates.base import Actor, Context
+from aggregates.base import Actor, EventContext
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep.archive import Archive
@@ -37,8 +37,8 @@ def db(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
-def context() -> Context:
-    return Context(
+def context() -> EventContext:
+    return EventContext(
         actor=Actor(name="ada", user_id="u1", project_id="p1", roles=("admin", "member")),
         request_id=f"req-{uuid4()}",
         cause="api",

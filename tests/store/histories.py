@@ -15,21 +15,21 @@ from typing import Any
 
 import orjson
 
-from aggregates.base import Context, Event
+from aggregates.base import Event, EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
 from handlers import operator
 from host_agent.shared.contract import PowerState
-from ledger.log.mapper import IndexedEvent, LedgerMapper
+from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
 from tests.world import CONTEXT, HOST, OTHER, World
 
-MAPPER = LedgerMapper()
+MAPPER = LedgerMapper(JSONBody())
 
 
-def logged(position: int, event: Event, context: Context, at: datetime) -> LoggedEvent:
+def logged(position: int, event: Event, context: EventContext, at: datetime) -> LoggedEvent:
     """The event as a projection reads it from the log."""
     stored = MAPPER.to_stored_event(event)
     return LoggedEvent(
@@ -48,7 +48,8 @@ class Folded:
     """Every projection's rows, in memory."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Row | None]] = {p.name: {} for p in ALL}
+        self._states: dict[str, dict[str, Any]] = {p.name: {} for p in ALL}
+        self._shown: dict[str, Row] = {}  # the rows of states, by key
         self.position = 0
 
     def fold(self, event: LoggedEvent) -> None:
@@ -58,14 +59,31 @@ class Folded:
                 self._fold(projection, event)
 
     def _fold(self, projection: Projection, event: LoggedEvent) -> None:
-        rows, key = self.rows[projection.name], projection.key_of(event)
-        before = orjson.dumps(rows.get(key))
-        row = projection.fold(rows.get(key), event)
-        assert orjson.dumps(rows.get(key)) == before, "a fold never changes the row it is given"
-        rows[key] = row
+        states, key = self._states[projection.name], projection.key_of(event)
+        if projection.stateful:
+            self._shown.pop(key, None)
+            states[key] = projection.fold(states.get(key), event)
+            return
+        before = orjson.dumps(states.get(key))
+        row = projection.fold(states.get(key), event)
+        assert orjson.dumps(states.get(key)) == before, "a fold never changes the row it is given"
+        states[key] = row
+
+    def row(self, name: str, key: str) -> Row | None:
+        state = self._states[name].get(key)
+        if state is None or isinstance(state, dict):
+            return state
+        if key not in self._shown:
+            self._shown[key] = state.row()
+        return self._shown[key]
 
     def table(self, name: str) -> list[Row]:
-        return [row for row in self.rows[name].values() if row is not None]
+        rows = (self.row(name, key) for key in self._states[name])
+        return [row for row in rows if row is not None]
+
+    def state(self, name: str, key: str) -> Any:
+        """What a fold goes on from."""
+        return self._states[name][key]
 
     def derived(self, name: str) -> list[Row]:
         return [
@@ -73,7 +91,8 @@ class Folded:
             for projection in ALL
             for derived in projection.derived
             if derived.table == name
-            for parent in self.table(projection.name)
+            for parent in self._states[projection.name].values()
+            if parent is not None
             for row in derived.rows(parent)
         ]
 
@@ -90,9 +109,9 @@ class Watched:
         self._catch_up()
         world.store.save = self._saved  # type: ignore[method-assign]
 
-    def _saved(self, *aggregates: Any, context: Context, supposed: bool = False) -> int:
+    def _saved(self, *aggregates: Any, context: EventContext) -> int:
         try:
-            return self._save(*aggregates, context=context, supposed=supposed)
+            return self._save(*aggregates, context=context)
         finally:
             self._catch_up()
 
@@ -164,6 +183,6 @@ def _change_mind(world: World, operation_id: str, chance: random.Random) -> None
         pass  # too late, or nothing to unwind
 
 
-def stored_events(world: World) -> list[tuple[IndexedEvent, Context]]:
+def stored_events(world: World) -> list[tuple[IndexedEvent, EventContext]]:
     """The world's log in the form the recorder takes."""
     return [(MAPPER.to_stored_event(event), context) for event, context in world.store.log]

@@ -18,7 +18,7 @@ from eventsourcing.persistence import (
 )
 
 from aggregates.attachment import Attachment
-from aggregates.base import Context
+from aggregates.base import EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.volume import Volume
 from ledger.log import writer as writer_module
@@ -43,7 +43,7 @@ def log_of(db: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
 
 
 def test_several_aggregates_are_stored_in_one_append(
-    ledger: Ledger, db: psycopg.Connection[Any], context: Context
+    ledger: Ledger, db: psycopg.Connection[Any], context: EventContext
 ) -> None:
     attachment, volume = ledger.load_many((Attachment, uuid4()), (Volume, uuid4()))
     attachment.record(
@@ -189,11 +189,11 @@ def test_an_append_is_refused_if_what_it_relies_on_has_moved(
     recorder.insert_events(stored(relied_on, 1))
     for version in (0, 2):
         with pytest.raises(IntegrityError):
-            recorder.insert_events(stored(uuid4(), 1), unmoved={relied_on: version})
+            recorder.insert_events(stored(uuid4(), 1), relied_on={relied_on: version})
 
-    assert recorder.insert_events(stored(uuid4(), 1), unmoved={relied_on: 1}) == [2]
-    assert recorder.insert_events(stored(uuid4(), 1), unmoved={uuid4(): 0}) == [3]
-    assert recorder.insert_events(stored(relied_on, 2), unmoved={relied_on: 1}) == [4]
+    assert recorder.insert_events(stored(uuid4(), 1), relied_on={relied_on: 1}) == [2]
+    assert recorder.insert_events(stored(uuid4(), 1), relied_on={uuid4(): 0}) == [3]
+    assert recorder.insert_events(stored(relied_on, 2), relied_on={relied_on: 1}) == [4]
 
 
 def test_appends_may_rely_on_the_same_in_one_batch_but_who_moves_it_waits(
@@ -332,7 +332,7 @@ def test_closing_stores_what_is_queued(database_url: str, db: psycopg.Connection
 
 
 def test_metadata_stands_beside_each_event(
-    ledger: Ledger, db: psycopg.Connection[Any], context: Context
+    ledger: Ledger, db: psycopg.Connection[Any], context: EventContext
 ) -> None:
     attachment, volume_id, server_id = Attachment(uuid4()), str(uuid4()), str(uuid4())
     attachment.record(Attachment.AttachmentCreated, volume_id=volume_id, server_id=server_id)

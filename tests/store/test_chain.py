@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from psycopg import sql as sql_
 
 import sql
-from aggregates.base import Context
+from aggregates.base import EventContext
 from aggregates.volume import Volume
 from ledger.log import schema
 from ledger.log.application import Ledger
@@ -185,7 +185,7 @@ def head_of(db: psycopg.Connection[Any]) -> Checkpoint:
 
 
 def test_the_database_has_the_same_canonical_form(
-    ledger: Ledger, db: psycopg.Connection[Any], context: Context
+    ledger: Ledger, db: psycopg.Connection[Any], context: EventContext
 ) -> None:
     """Checked by decoding it: what comes out is what the columns say."""
     volume = Volume(uuid4())
@@ -208,6 +208,20 @@ def test_the_environment_does_not_choose_the_encoding(
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     with Ledger(database_url) as ledger:
         ledger.recorder.insert_events([StoredEvent(uuid4(), 1, "Ü", b"{}")])
+    assert [decode(row.canonical).topic for row in rows_of(db)] == ["Ü"]
+    assert verify(rows_of(db)) == head_of(db)
+
+
+def test_whoever_appends_by_hand_need_not_think_of_the_encoding(
+    database_url: str, db: psycopg.Connection[Any]
+) -> None:
+    by_hand = (
+        "SELECT head FROM append_events(ARRAY[(0, %(id)s, 0)::appended_stream],"
+        " ARRAY[(0, gen_random_uuid(), %(id)s, 1, 'Ü', '{}'::bytea, NULL, NULL, NULL, NULL,"
+        " NULL, NULL, NULL, NULL, NULL, NULL, NULL)::appended_event])"
+    )
+    with psycopg.connect(database_url, client_encoding="LATIN1") as latin:
+        latin.execute(by_hand, {"id": uuid4()})
     assert [decode(row.canonical).topic for row in rows_of(db)] == ["Ü"]
     assert verify(rows_of(db)) == head_of(db)
 

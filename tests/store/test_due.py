@@ -15,10 +15,10 @@ DUE, LEASED, LIMIT = 3_000, 40, 16
 #: A row of `operations`, due since so many seconds as its number says.
 OPERATION = """
 INSERT INTO operations (
-    operation_id, flow, server_id, volume_ids, state, plan, lanes, steps, active, retries,
-    unwinding, bound, request_id, started_at, started_position, due_at, updated_at, position)
-SELECT gen_random_uuid(), 'attach', gen_random_uuid(), '{}', 'running',
-       '{}', '[]', '{}', '{}', '{}', false, false, 'r', now(), n,
+    operation_id, flow, server_id, volume_ids, state, lanes, steps, unwinding, pivot_passed,
+    bound, request_id, started_at, started_position, due_at, updated_at, position)
+SELECT gen_random_uuid(), 'attach', gen_random_uuid(), '{}', 'running', '[]', '[]', false, false,
+       false, 'r', now(), n,
        now() - n * interval '1 second', now(), n
   FROM generate_series(1, %s) AS n
 """

@@ -46,7 +46,7 @@ class Thing(Aggregate):
 
 def test_the_body_is_what_the_class_declares_and_nothing_else() -> None:
     event = Renamed(originator_id=uuid4(), originator_version=1, about=About(host="h"), c=5)
-    stored = LedgerMapper().to_stored_event(event)
+    stored = LedgerMapper(JSONBody()).to_stored_event(event)
     assert orjson.loads(stored.state) == {"c": 5, "class_version": 3}
     assert stored.topic == "Renamed"
     assert stored.about == About(host="h")

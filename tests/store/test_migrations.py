@@ -10,16 +10,33 @@ import pytest
 
 import sql
 from ledger.log import schema
+from ledger.log.recorder import LedgerRecorder
 from ledger.log.schema import SchemaError
+from projections.catalog import ALL
+from projections.runner import catch_up
+from tests.store.histories import scenario, stored_events
 
+OLD_ROW = """
+INSERT INTO operations (
+    operation_id, flow, server_id, volume_ids, state, plan, lanes, steps, active, retries,
+    unwinding, bound, request_id, started_at, started_position, updated_at, position)
+VALUES (gen_random_uuid(), 'attach', gen_random_uuid(), '{}', 'running', '{}', '[]', '{}', '{}',
+    '{}', false, false, 'r', now(), 1, now(), 1)
+"""
+DETACHED = """
+INSERT INTO detached_months (month, first_position, last_position, file, sha256)
+VALUES ('2026-01-01', 1, 2, 'events-2026-01.jsonl.gz', 'x')
+"""
 CATALOG = {
     "columns": """
-        SELECT c.relname, c.relkind::text, c.reloptions, a.attnum, a.attname,
+        SELECT c.relname, c.relkind::text, c.reloptions,
+               row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), a.attname,
                format_type(a.atttypid, a.atttypmod), a.attnotnull,
                pg_get_expr(d.adbin, d.adrelid)
           FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
           LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
          WHERE c.relnamespace = 'public'::regnamespace AND a.attnum > 0 AND c.relkind <> 'i'
+           AND NOT a.attisdropped
          ORDER BY 1, 4""",
     "indexes": "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
     "views": "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' ORDER BY 1",
@@ -105,6 +122,37 @@ def test_a_failing_migration_leaves_nothing_behind(
     assert state.pending == ("0999_broken",)
     with psycopg.connect(empty_database_url) as connection:
         assert connection.execute("SELECT to_regclass('half')").fetchone() == (None,)
+
+
+def test_operations_are_made_anew_by_the_upgrade_that_changed_their_rows(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands in the old columns is of no use; what the log has is shown in the new ones."""
+    texts = sql.migrations()
+    before = {name: text for name, text in texts.items() if name < "0009"}
+    monkeypatch.setattr(sql, "migrations", lambda: before)
+    schema.upgrade(empty_database_url)
+    recorder = LedgerRecorder(empty_database_url)
+    watched = scenario(1)
+    for event, context in stored_events(watched.world):
+        recorder.insert_events([event], context=context)
+    recorder.close()
+    monkeypatch.setattr(sql, "migrations", lambda: texts)
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(OLD_ROW)
+        connection.execute(
+            "INSERT INTO tracking (projection, position)"
+            " SELECT 'operations', position FROM log_head"
+        )
+        connection.execute(DETACHED)
+        with pytest.raises(SchemaError, match=r"Restore them first.*event restore"):
+            schema.upgrade(empty_database_url)
+        connection.execute("DELETE FROM detached_months")
+        schema.upgrade(empty_database_url)
+        catch_up(empty_database_url, ALL)
+        shown = connection.execute("SELECT operation_id::text, steps FROM operations").fetchall()
+    expected = watched.folded.table("operations")
+    assert sorted(shown) == sorted((row["operation_id"], row["steps"]) for row in expected)
 
 
 def test_an_old_server_is_refused(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

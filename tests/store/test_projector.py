@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 
 from aggregates.base import Event
 from aggregates.host import Host, host_uuid
+from aggregates.operation import OperationState
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections import projector as projector_module
@@ -26,8 +27,9 @@ from projections import tables as tables_module
 from projections.base import LoggedEvent, Projection, Row, upcast
 from projections.catalog import ALL
 from projections.hosts import HOSTS
+from projections.operations import Followed
 from projections.projector import Projector
-from projections.runner import NotProjectingError, Runner, catch_up, connect
+from projections.runner import NotProjectingError, ProjectionRunner, catch_up, connect
 from projections.tables import Tables, prepare
 from tests.store.histories import Folded, scenario, stored_events
 
@@ -83,7 +85,10 @@ def test_tables_equal_the_folds_of_the_log(
 
     Projector(projecting, ALL).catch_up()
 
-    stored, folded = tables(projecting), watched.folded
+    check_same(tables(projecting), watched.folded)
+
+
+def check_same(stored: dict[str, list[Row]], folded: Folded) -> None:
     for projection in ALL:
         rows = {row[projection.key]: row for row in stored[projection.table]}
         expected = {row[projection.key]: row for row in folded.table(projection.name)}
@@ -96,6 +101,44 @@ def test_tables_equal_the_folds_of_the_log(
     assert stored["mailbox"] == sorted(
         folded.derived("mailbox"), key=lambda row: (row["operation_id"], row["run"])
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_another_process_has_folded_meanwhile_is_read_from_the_stream(
+    recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any], seed: int
+) -> None:
+    """Two take turns, so that neither has anything in memory that it could use."""
+    watched = scenario(seed)
+    with connect(database_url) as one, connect(database_url) as two:
+        projectors = Projector(one, ALL), Projector(two, ALL)
+        for turn, (event, context) in enumerate(stored_events(watched.world)):
+            recorder.insert_events([event], context=context)
+            projectors[turn % 2].catch_up()
+    check_same(tables(db), watched.folded)
+
+
+def test_an_operation_that_cannot_be_shown_holds_back_its_projection_alone(
+    recorder: LedgerRecorder, projecting: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for event, context in stored_events(scenario(5).world):
+        last = recorder.insert_events([event], context=context)[-1]
+    row = Followed.row
+
+    def broken(followed: Followed) -> Row:
+        if followed.operation.state is OperationState.FINISHED:
+            raise ValueError("no such view")
+        return row(followed)
+
+    monkeypatch.setattr(Followed, "row", broken)
+    projector = Projector(projecting, ALL)
+    projector.catch_up()
+    assert set(projector.holds) == {"operations"}
+    positions = dict(projector.positions)
+    assert positions.pop("operations") < last
+    assert set(positions.values()) == {last}
+
+    monkeypatch.setattr(Followed, "row", row)
+    wait_until(lambda: (projector.step(), projector.positions["operations"] == last)[1])
 
 
 def test_a_projection_that_another_process_is_at_stops_no_other(
@@ -118,7 +161,7 @@ def test_a_projection_that_another_process_is_at_stops_no_other(
 def counting(folded: list[int]) -> Projection:
     """Hosts, where folds are told, and a row counts the events that are in it."""
 
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
         folded.append(event.position)
         new = HOSTS.fold(row, event)
         assert new is not None
@@ -171,9 +214,9 @@ def test_rows_are_read_again_only_if_another_process_has_been_at_them(
     asked: list[set[str]] = []
     stored = Tables._stored
 
-    def note(tables: Tables, keys: set[str]) -> dict[str, Row | None]:
+    def note(tables: Tables, keys: set[str], position: int) -> dict[str, Any]:
         asked.append(keys)
-        return stored(tables, keys)
+        return stored(tables, keys, position)
 
     monkeypatch.setattr(Tables, "_stored", note)
     with connect(database_url) as one, connect(database_url) as two:
@@ -215,7 +258,7 @@ def test_keys_may_be_any_text(ledger: Ledger, projecting: psycopg.Connection[Any
 
 
 def poisoned(position: int) -> Projection:
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
         if event.position == position:
             raise ValueError("cannot fold this")
         return HOSTS.fold(row, event)
@@ -258,7 +301,7 @@ def test_a_held_projection_is_tried_again_and_goes_on_when_it_can(
         last = register(ledger, "h", number)
     broken = [True]
 
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
         if event.position == 2 and broken:
             raise ValueError("not yet")
         return HOSTS.fold(row, event)
@@ -344,15 +387,15 @@ def test_projections_see_bodies_in_their_newest_form() -> None:
 
 
 @pytest.fixture
-def runner(database_url: str) -> Iterator[Runner]:
-    runner = Runner(database_url, ALL)
+def runner(database_url: str) -> Iterator[ProjectionRunner]:
+    runner = ProjectionRunner(database_url, ALL)
     runner.start()
     yield runner
     runner.stop()
 
 
 def test_who_waits_for_a_position_then_reads_it(
-    ledger: Ledger, runner: Runner, db: psycopg.Connection[Any]
+    ledger: Ledger, runner: ProjectionRunner, db: psycopg.Connection[Any]
 ) -> None:
     for number in range(20):
         position = register(ledger, "h", number)
@@ -361,9 +404,9 @@ def test_who_waits_for_a_position_then_reads_it(
 
 
 def test_a_process_may_wait_for_what_another_one_projects(
-    ledger: Ledger, database_url: str, runner: Runner, db: psycopg.Connection[Any]
+    ledger: Ledger, database_url: str, runner: ProjectionRunner, db: psycopg.Connection[Any]
 ) -> None:
-    other = Runner(database_url, ALL)
+    other = ProjectionRunner(database_url, ALL)
     other.start()
     try:
         for number in range(20):
@@ -375,11 +418,11 @@ def test_a_process_may_wait_for_what_another_one_projects(
         other.stop()
 
 
-def test_waiting_for_what_never_comes_ends(runner: Runner) -> None:
+def test_waiting_for_what_never_comes_ends(runner: ProjectionRunner) -> None:
     assert not runner.wait_for(10**9, 0.05)
 
 
-def test_stopping_tells_who_waits(runner: Runner) -> None:
+def test_stopping_tells_who_waits(runner: ProjectionRunner) -> None:
     waiting = runner.projected(10**9)
     runner.stop()
     with pytest.raises(NotProjectingError):
@@ -388,7 +431,7 @@ def test_stopping_tells_who_waits(runner: Runner) -> None:
 
 
 def test_a_lost_connection_is_made_anew(
-    ledger: Ledger, runner: Runner, db: psycopg.Connection[Any]
+    ledger: Ledger, runner: ProjectionRunner, db: psycopg.Connection[Any]
 ) -> None:
     assert runner.wait_for(register(ledger, "h"), 10)
     db.execute(
@@ -401,7 +444,7 @@ def test_a_lost_connection_is_made_anew(
 
 def test_a_held_projection_is_not_waited_for(ledger: Ledger, database_url: str) -> None:
     others = [projection for projection in ALL if projection is not HOSTS]
-    runner = Runner(database_url, [*others, poisoned(1)])
+    runner = ProjectionRunner(database_url, [*others, poisoned(1)])
     runner.start()
     try:
         assert runner.wait_for(register(ledger, "h"), 10)
@@ -413,7 +456,8 @@ def test_what_one_process_cannot_fold_another_one_does(
     ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
 ) -> None:
     others = [projection for projection in ALL if projection is not HOSTS]
-    runners = [Runner(database_url, [*others, poisoned(1)]), Runner(database_url, ALL)]
+    kinds = ([*others, poisoned(1)], ALL)
+    runners = [ProjectionRunner(database_url, kind) for kind in kinds]
     for each in runners:
         each.start()
     try:
@@ -433,7 +477,7 @@ def test_who_was_beaten_takes_up_at_once_what_the_other_process_leaves_behind(
 ) -> None:
     monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 30.0)
     others = [projection for projection in ALL if projection is not HOSTS]
-    runner, projector = Runner(database_url, ALL), Projector(projecting, ALL)
+    runner, projector = ProjectionRunner(database_url, ALL), Projector(projecting, ALL)
     runner_module._listen(projecting)
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(runner._watch, projecting, projector)
@@ -445,4 +489,4 @@ def test_who_was_beaten_takes_up_at_once_what_the_other_process_leaves_behind(
 def test_in_memory_and_stored_folds_know_the_same_tables() -> None:
     declared = {p.table for p in ALL} | {d.table for p in ALL for d in p.derived}
     assert declared == set(TABLES)
-    assert set(Folded().rows) == {p.name for p in ALL}
+    assert all(Folded().table(p.name) == [] for p in ALL)

@@ -126,8 +126,8 @@ async def test_operations_are_found_by_each_filter_newest_first(
     assert ids(await queries.operations(after=page[0]["started_position"])) == everything[1:]
     one = await queries.operation(story.attach)
     assert one is not None
-    assert (one["outcome"], one["bound"], one["active"]) == ("completed", True, {})
-    assert {step["status"] for step in one["steps"].values()} == {"done"}
+    assert (one["outcome"], one["bound"], one["pivot_passed"]) == ("completed", True, False)
+    assert {step["status"] for step in one["steps"]} == {"done"}
 
 
 async def test_a_host_gets_its_commands_once_it_moves_its_cursor(

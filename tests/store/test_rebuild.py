@@ -20,7 +20,7 @@ from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep import long_work
 from ledger.upkeep import rebuild as module
-from ledger.upkeep.long_work import BusyError, Progress, Step
+from ledger.upkeep.long_work import BusyError, Checkmark, Progress
 from ledger.upkeep.rebuild import RebuildError, rebuild
 from projections import catalog
 from projections import projector as projector_module
@@ -46,7 +46,7 @@ def anew(
     dsn: str,
     *projections: Projection,
     watch: Callable[[Progress], None] = lambda _: None,
-) -> Step:
+) -> Checkmark:
     return long_work.run(dsn, "rebuild", rebuild(dsn, projections or ALL), watch)
 
 
@@ -65,7 +65,7 @@ def stop_after(done: int) -> Callable[[Progress], None]:
 def telling(folded: list[int]) -> Projection:
     """Hosts, where each fold is told."""
 
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
         folded.append(event.position)
         return HOSTS.fold(row, event)
 
@@ -287,7 +287,7 @@ def test_a_rebuild_of_something_else_begins_anew(
 def test_an_event_that_cannot_be_folded_ends_it_and_the_old_rows_stay(
     database_url: str, hosts: int, db: psycopg.Connection[Any]
 ) -> None:
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
         if event.position == 5:
             raise ValueError("cannot fold this")
         return HOSTS.fold(row, event)
@@ -388,7 +388,7 @@ def test_a_migration_in_the_middle_is_noticed(
 
 
 def interrupted_at(position: int) -> Projection:
-    def fold(row: Row | None, event: LoggedEvent) -> Row | None:
+    def fold(row: Row | None, event: LoggedEvent) -> Any:
         if event.position == position:
             signal.raise_signal(signal.SIGINT)
         return HOSTS.fold(row, event)

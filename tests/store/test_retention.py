@@ -160,6 +160,10 @@ def test_nothing_is_detached_that_a_projection_needs(past: Past, archived: Archi
     db.execute("UPDATE tracking SET position = 3 WHERE projection = 'attachments'")
     with pytest.raises(RetentionError, match="attachments"):
         list(detach(db, archived, JUNE))
+    march, *_, last = archived.months()
+    db.execute("UPDATE tracking SET position = %s WHERE projection = 'attachments'", (march.last,))
+    with pytest.raises(RetentionError, match=f"end of {last.month}"):
+        list(detach(db, archived, JUNE))  # of streams that end in a later month, it needs March
     db.execute("UPDATE tracking SET position = (SELECT position FROM log_head)")
     db.execute("INSERT INTO long_work (name) VALUES ('rebuild')")
     with pytest.raises(RetentionError, match="made anew from the events: rebuild"):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ledger.api.batched import Batched
+from ledger.api.batching import Batched
 
 
 class Asked:

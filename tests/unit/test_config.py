@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from host_agent.shared.settings import ConfigError
 from ledger import config
 from ledger.auth.tokens import AuthError, Identity, StaticTokens
-from ledger.config import ConfigError, Role
+from ledger.config import Role
 
 TOKEN = {"name": "ada", "user_id": "u1", "project_id": "p1", "roles": ["member"]}
 
@@ -49,7 +50,7 @@ password = "pass-of-cinder"
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "ledger.toml")
+    monkeypatch.setattr(config, "SOURCE", config.SOURCE._replace(file=tmp_path / "ledger.toml"))
     return tmp_path / "ledger.toml"
 
 
@@ -82,14 +83,6 @@ def test_flags_win_over_environment_over_file_over_defaults(file: Path) -> None:
     assert config.load(environ={}).listen.port == 1
 
 
-def test_file_named_by_flag_wins_over_the_environments(file: Path, tmp_path: Path) -> None:
-    for name in ("flag", "environ"):
-        (tmp_path / name).write_text(f"database_url = '{name}'")
-    environ = {"LEDGER_CONFIG": str(tmp_path / "environ")}
-    assert config.load(environ=environ).database_url == "environ"
-    assert config.load(tmp_path / "flag", environ).database_url == "flag"
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -99,13 +92,15 @@ def test_file_named_by_flag_wins_over_the_environments(file: Path, tmp_path: Pat
         ("[cinder]\nendpiont = 'x'", "unknown key 'cinder.endpiont', did you mean 'endpoint'?"),
         ("[cinder.backoff]\nzzz = 1", "unknown key 'cinder.backoff.zzz', known are"),
         ("[sever]\nx = 1", "unknown key 'sever'"),
-        ("[listen]\nport = 'many'", "listen.port: Input should be a valid integer"),
-        ("[listen]\nport = 65536", "listen.port: Input should be less than or equal to 65535"),
-        ("host_down_after_s = 0", "host_down_after_s: Input should be greater than 0"),
-        ("[cinder]\nconnect_timeout_s = 'long'", "cinder.connect_timeout_s: Input should be"),
-        ("listen = 5", "listen: Input should be"),
+        (
+            "[listen]\nport = 65536",
+            "port: is 65536, expected a whole number from 0 to 65535",
+        ),
+        ("host_down_after_s = 0", "host_down_after_s: is 0, expected a number above 0"),
+        ("[cinder]\nconnect_timeout_s = 'long'", "cinder.connect_timeout_s: expected a number"),
+        ("auth = 'king'", "auth: expected one of noauth, tokens"),
+        ("[limits]\npage_items_max = 1001", "is 1001, expected a whole number from 1 to 1000"),
         ("[limits]\npage_items_max = 5", "'page_items_default' is above 'page_items_max'"),
-        ("= 5", "Invalid"),
     ],
 )
 def test_what_is_wrong_is_refused_naming_key_and_file(file: Path, text: str, said: str) -> None:
@@ -118,17 +113,10 @@ def test_wrong_environment_is_refused_naming_the_variable(file: Path) -> None:
     assert refused(file, "", LEDGER_LISTEN__PORT="x").startswith(
         "environment variable LEDGER_LISTEN__PORT: listen.port: "
     )
-    assert "unknown key 'listen.prot'" in refused(file, "", LEDGER_LISTEN__PROT="1")
-    assert "no section" in refused(file, "database_url = 'x'", LEDGER_DATABASE_URL__X="1")
 
 
 def test_clients_variables_are_not_the_services(file: Path) -> None:
-    load(file, LEDGER_ENDPOINT="http://127.0.0.1", LEDGER_TEST_DATABASE_URL="x", PATH="/bin")
-
-
-def test_missing_file_that_was_named_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.toml: .*No such file"):
-        config.load(tmp_path / "nowhere.toml", {})
+    load(file, LEDGER_URL="http://127.0.0.1", LEDGER_TOKEN="x", LEDGER_TEST_DATABASE_URL="x")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "ledger.example.org", ""])
@@ -194,7 +182,7 @@ def test_tokens_mode_needs_tokens_and_different_ones(file: Path) -> None:
 
 
 def test_cinder_section_becomes_the_clients_settings(file: Path) -> None:
-    settings = load(file, FULL, LEDGER_CINDER__AUTH__PASSWORD="other").cinder_settings()
+    settings = load(file, FULL, LEDGER_CINDER__AUTH__PASSWORD="other").cinder
     assert settings.endpoint == "http://cinder:8776/v3"
     assert settings.connect_timeout_s == 3.0
     assert settings.auth

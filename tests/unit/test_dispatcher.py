@@ -14,7 +14,7 @@ import pytest
 
 from ledger import dispatcher as dispatcher_module
 from ledger.dispatcher import Dispatcher
-from ledger.wakeups import Watch
+from ledger.wakeups import Subscription
 
 THREADS = 3
 SOON_S = 10
@@ -85,8 +85,10 @@ async def at_once(_position: int) -> None:
 
 
 @asynccontextmanager
-async def running(leases: Leases, work: Work, projected: Any = at_once) -> AsyncIterator[Watch]:
-    woken = Watch()
+async def running(
+    leases: Leases, work: Work, projected: Any = at_once
+) -> AsyncIterator[Subscription]:
+    woken = Subscription()
     with ThreadPoolExecutor(THREADS) as threads:
         dispatcher = Dispatcher(
             "me", leases, work.carry_on, projected, woken, threads, concurrency_max=THREADS

@@ -74,3 +74,50 @@ def test_what_the_table_of_the_specs_names_exists() -> None:
     assert [name for name in runs if f'Scenario("{name}"' not in scenarios] == []
     modules = set(re.findall(r"`([\w/]+\.py)`", text)) - {"flows/test_every_flow.py"}
     assert [name for name in modules if not (ROOT / name).exists()] == []
+
+
+def test_what_the_architecture_names_exists() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    files = set(re.findall(r"`((?:[a-z_]+/)+[\w.]+\.(?:py|sql))`", text))
+    assert len(files) > 25
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
+def test_the_architecture_has_a_line_for_each_room() -> None:
+    """What is planned does not exist, and is not in the way of what does."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    first_cells = re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)
+    planned = [cell for cell in first_cells if "(planned)" in cell]
+    assert [cell for cell in planned if (ROOT / cell.split("`")[1]).exists()] == []
+    named = " ".join(first_cells)
+    rooms = {path.parent for path in [*ROOT.glob("*/__init__.py"), *ROOT.glob("*/*/__init__.py")]}
+    short = {str(room.relative_to(ROOT)) for room in rooms} - {"host_agent", "handlers/flows"}
+    missing = [room for room in short if f"`{room}/`" not in named]
+    assert [room for room in missing if f"`{room.removeprefix('host_agent/')}/`" not in named] == []
+
+
+def test_every_decision_is_in_the_index_and_has_its_number_once() -> None:
+    pages = sorted(path.name for path in (ROOT / "docs/decisions").glob("0*.md"))
+    index = (ROOT / "docs/decisions/README.md").read_text()
+    assert [page for page in pages if f"[{page[:4]}]({page})" not in index] == []
+    assert [int(page[:4]) for page in pages] == list(range(1, len(pages) + 1))
+
+
+def test_code_quotes_decisions_that_exist() -> None:
+    """By number; a document outside of the repository is nobody's to read."""
+    known = {path.name[:4] for path in (ROOT / "docs/decisions").glob("0*.md")}
+    texts = {
+        path: path.read_text()
+        for pattern in ("*/**/*.py", "sql/**/*.sql", "docs/**/*.md")
+        for path in ROOT.glob(pattern)
+        if ".venv" not in path.parts
+    }
+    quoted = {
+        (str(path.relative_to(ROOT)), number)
+        for path, text in texts.items()
+        for number in re.findall(r"decision[s]? (\d{4})\b", text)
+    }
+    assert len(quoted) > 5
+    assert [where for where in quoted if where[1] not in known] == []
+    foreign = [path for path, text in texts.items() if re.search(r"\bDESIGN\b|\(D\d{1,2}\)", text)]
+    assert [str(path.relative_to(ROOT)) for path in foreign] == []

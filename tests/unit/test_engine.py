@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -9,10 +10,11 @@ import pytest
 
 from aggregates.operation import SERVER, Operation, Outcome
 from handlers import progress
-from handlers.engine import Finish, Park, Run, Start, Wait, Work, decide
+from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
 from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Side, Stage, Step
-from host_agent.shared.contract import GuestOrder, Lane, Verb
+from host_agent.shared.contract import GuestOrder, Verb
+from host_agent.shared.lane import Lane, LaneSide
 from ledger import effects
 
 NOW = 1000.0
@@ -22,11 +24,16 @@ HOSTS: dict[Place, str | None] = {place: place.value for place in Place}
 ORDER = GuestOrder(server_id="s", definition="<domain/>")
 
 
-def lane(n: int = 0) -> dict[str, Any]:
-    found = Lane(
-        server_id="s", volume_id=f"v{n}", bdm_id=f"b{n}", attachment_id=None, device_name="vdb"
+def lane(n: int = 0) -> Lane:
+    return Lane(
+        server_id="s",
+        volume_id=f"v{n}",
+        bdm_id=f"b{n}",
+        attachment_id=None,
+        device_name="vdb",
+        host="h",
+        new=LaneSide(),
     )
-    return {**found.to_wire(), "host": "h", "new": {}}
 
 
 def operation(flow: str = "attach", lanes: int = 1) -> tuple[Operation, Plan]:
@@ -85,6 +92,28 @@ def test_a_new_operation_starts_its_first_stage() -> None:
     op, plan = operation()
     run = Run(lane=0, steps=("reserve", "bind"), undo=False, place=Place.LEDGER)
     assert decide(plan, op.history, NOW) == Start((run,))
+
+
+@pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize("flow", sorted(FLOWS))
+def test_what_is_left_is_what_will_be_done_in_that_order(flow: str, failing: bool) -> None:
+    """Forward to the end; or, after a failure of the first host step, back to the beginning."""
+    op, plan = operation(flow)
+    done: list[Left] = []
+    foreseen = left(plan, op.history)
+    while isinstance(decision := decide(plan, op.history, NOW), Start):
+        for run in decision.runs:
+            start(op, run)
+            for step in run.steps:
+                if failing and run.place is not Place.LEDGER and run.lane == 0:
+                    failing = False
+                    end(op, Operation.StepFailed, run.lane)
+                    done, foreseen = [], left(plan, op.history)
+                    break
+                end(op, Operation.StepSucceeded, run.lane)
+                done.append(Left(run.lane, step, run.undo))
+    assert done == [] if isinstance(decision, Park) else done == foreseen
+    assert left(plan, op.history) == (foreseen if isinstance(decision, Park) else [])
 
 
 def test_an_active_run_of_the_ledger_is_work_and_of_a_host_is_waiting() -> None:
@@ -306,6 +335,15 @@ def test_a_plan_needs_the_host_it_runs_on() -> None:
 def test_a_plan_survives_storage(flow: Flow) -> None:
     plan = flow.expand((lane(),), HOSTS, ORDER)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_plan_keeps_the_stages_it_was_stored_with_whatever_its_flow_has_now() -> None:
+    flow = FLOWS["detach"]
+    older = replace(flow, stages=flow.stages[:-1])
+    plans = [each.expand((lane(),), HOSTS, ORDER) for each in (flow, older, flow)]
+    assert [Plan.from_json(plan.to_json()).table for plan in plans] == [p.table for p in plans]
+    pivoted = replace(flow, pivot=None).expand((lane(),), HOSTS, ORDER)
+    assert Plan.from_json(pivoted.to_json()).pivot is None
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=lambda f: f.name)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ledger.api import services as services_module
+from ledger.api import components as services_module
+from ledger.api.components import Holds
 from ledger.api.problem import ApiError
-from ledger.api.services import Holds
-from ledger.wakeups import Watch
+from ledger.wakeups import Subscription
 
 APP: Any = None
 SOON_S, NEVER_S = 10, 0.2
@@ -47,7 +47,7 @@ async def test_who_is_gone_is_let_go_and_nobody_else(lost: bool) -> None:
     holds, stays, goes = Holds(10), a_request(), a_request()
     opened = holds.open(APP)
     await anext(opened)
-    kept, woken = Watch(), Watch()
+    kept, woken = Subscription(), Subscription()
     with holds.waiting(stays, kept), holds.waiting(goes, woken):
         assert not await woken.wait(NEVER_S)
         if lost:
@@ -60,7 +60,7 @@ async def test_who_is_gone_is_let_go_and_nobody_else(lost: bool) -> None:
 
 
 async def test_all_are_let_go_when_the_service_stops() -> None:
-    holds, watch = Holds(10), Watch()
+    holds, watch = Holds(10), Subscription()
     with holds.waiting(a_request(), watch):
         await holds.close(APP)
         assert await watch.wait(SOON_S)

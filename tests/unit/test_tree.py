@@ -105,6 +105,19 @@ def test_sql_is_in_sql_only() -> None:
     assert [found for path in outside for found in sql_in_code(path)] == []
 
 
+def test_code_of_ours_logs_events_and_their_fields() -> None:
+    """Loggers of the standard library are what libraries are given, or asked for their level."""
+    asked = {
+        str(path.relative_to(ROOT)) for path in PRODUCT if "logging.getLogger(" in path.read_text()
+    }
+    assert asked == {
+        "host_agent/shared/cinder/session.py",
+        "host_agent/shared/logs.py",
+        "host_agent/storage/keys.py",
+        "ledger/api/app.py",
+    }
+
+
 def test_packages_are_those_of_the_fixed_layout() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(PACKAGES)
@@ -147,13 +160,31 @@ def test_locks_hold_every_declared_dependency() -> None:
         "requirements.lock": [
             *project["project"]["dependencies"],
             *project["dependency-groups"]["build"],
-            *(need for extra in ("embedded", "test", "lint") for need in extras[extra]),
+            *(need for extra in ("service", "embedded", "test", "lint") for need in extras[extra]),
         ],
         "requirements-agent.lock": [*project["project"]["dependencies"], *extras["agent"]],
     }
     for name, needs in declared.items():
-        locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / name).read_text(), re.MULTILINE))
-        assert {re.split(r"[\[<>=~! ]", need)[0] for need in needs} - locked == set()
+        assert packages(needs) - locked(name) == set()
+    assert packages(extras["service"]) & locked("requirements-agent.lock") == set()
+
+
+def packages(needs: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=~! ]", need)[0] for need in needs}
+
+
+def locked(name: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+)==", (ROOT / name).read_text(), re.MULTILINE))
+
+
+def test_locks_agree_on_what_both_hold() -> None:
+    pins = [
+        dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
+        for name in ("requirements.lock", "requirements-agent.lock")
+    ]
+    assert {
+        name for name in pins[0].keys() & pins[1].keys() if pins[0][name] != pins[1][name]
+    } == set()
 
 
 @pytest.mark.slow

@@ -6,19 +6,20 @@ the same for the HTTP adapter and for the in-process simulation.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
 
 import requests
+import structlog
 from cinderclient import exceptions
 from keystoneauth1 import exceptions as keystone_exceptions
 
 from host_agent.shared import masking
+from host_agent.shared.backoff import Backoff
+from host_agent.shared.cinder.settings import RetryLimits
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 MESSAGE_CHARS_MAX = 1000
 
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 
 _KIND_AND_CODE = {
     400: (ErrorKind.FINAL, "refused"),
@@ -118,31 +119,21 @@ def _keystone_error(status: int) -> PortError:
     return PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backoff:
-    """How a call is tried again: delays double from first to max, each +-50 %."""
-
-    attempts_max: int = 5
-    delay_first_s: float = 0.5
-    delay_max_s: float = 8.0
-    deadline_s: float = 90.0  # no attempt begins later than this after the first
-
-
 class Retry:
-    """Runs a call under a `Backoff`.  Clock, sleep and randomness are passed in."""
+    """Runs a call within limits.  Clock, sleep and chance are passed in."""
 
     def __init__(
         self,
-        backoff: Backoff,
+        limits: RetryLimits,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.random,
+        chance: Callable[[], float] = random.random,
     ) -> None:
-        self._backoff = backoff
+        self._limits = limits
         self._clock = clock
         self._sleep = sleep
-        self._jitter = jitter
+        self._chance = chance
 
     def run(self, call: Callable[[], T], *, repeatable: bool) -> T:
         """The call's result, or the PortError of its last attempt.
@@ -150,21 +141,20 @@ class Retry:
         `repeatable`: doing it twice is as good as once, so UNKNOWN is tried again.
         `unauthorized` is not: the session has logged in afresh before it said so.
         """
-        began = self._clock()
-        for attempt in range(1, self._backoff.attempts_max + 1):
+        began, limits = self._clock(), self._limits
+        backoff = Backoff(limits.delay_first_s, limits.delay_max_s, self._chance)
+        for attempt in range(1, limits.attempts_max + 1):
             try:
                 return call()
             except PortError as error:
                 unknown = error.kind is ErrorKind.UNKNOWN and repeatable
                 again = error.kind is ErrorKind.RETRYABLE and error.code != "unauthorized"
-                delay = self._delay(attempt)
-                late = self._clock() - began + delay > self._backoff.deadline_s
-                if not (unknown or again) or late or attempt == self._backoff.attempts_max:
+                delay = backoff.next_s()
+                late = self._clock() - began + delay > limits.deadline_s
+                if not (unknown or again) or late or attempt == limits.attempts_max:
                     raise
-                _LOG.warning("%s; attempt %d, again in %.1f s", error.code, attempt, delay)
+                _LOG.warning(
+                    "trying again", why=error.code, attempt=attempt, wait_s=round(delay, 1)
+                )
             self._sleep(delay)
         raise AssertionError("attempts_max is at least 1")
-
-    def _delay(self, attempt: int) -> float:
-        full = self._backoff.delay_first_s * float(2 ** (attempt - 1))
-        return min(full, self._backoff.delay_max_s) * (0.5 + self._jitter())

@@ -28,14 +28,13 @@ from typing import Any
 
 from host_agent.shared import masking
 from host_agent.shared.cinder.calls import (
-    Backoff,
     Retry,
     error_of_status,
     port_error,
     timeout_error,
     too_old,
 )
-from host_agent.shared.cinder.session import Caller, CinderSettings, agree
+from host_agent.shared.cinder.session import Caller, agree
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import (
     AttachmentView,
@@ -48,9 +47,7 @@ from host_agent.shared.ports import (
 
 __all__ = [
     "MADE_FOR",
-    "Backoff",
     "CinderClient",
-    "CinderSettings",
     "Retry",
     "agree",
     "attachment_view",

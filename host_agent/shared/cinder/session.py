@@ -15,23 +15,23 @@ A leaf below the adapters of the `Cinder` and `OldCinder` ports (cinder.py, cind
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, TypeVar
 
+import structlog
 from cinderclient import api_versions
 from cinderclient import client as cinder_client
 from cinderclient.contrib import noauth
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading, service_token, session
 
-from host_agent.shared.cinder.calls import Backoff, Retry, error_of_status, port_error
+from host_agent.shared.cinder.calls import Retry, error_of_status, port_error
 from host_agent.shared.cinder.http import Transport
+from host_agent.shared.cinder.settings import CinderSettings, root_of
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 
@@ -43,58 +43,9 @@ MAX_MICROVERSION = (3, 71)  # the newest whose meaning this adapter knows
 PROJECT_OPTIONAL = (3, 67)  # below it, URLs must name the project
 VERSION_AGE_MAX_S = 300.0
 
-#: The options of a keystoneauth plugin that say for what its token is.
-_SCOPE = frozenset(
-    f"{what}_{name}" for what in ("project", "project_domain", "tenant") for name in ("id", "name")
-) | {"domain_id", "domain_name", "system_scope", "trust_id"}
-
-_LOG = logging.getLogger(__name__)
+_LOG = structlog.get_logger(__name__)
 _HTTP_LOG = logging.getLogger(__name__ + ".http")
 _HTTP_LOG.setLevel(logging.INFO)  # at DEBUG keystoneauth would log bodies, secrets included
-
-
-@dataclass(frozen=True, kw_only=True)
-class CinderSettings:
-    """Where Cinder is and who we are there.
-
-    Either `endpoint` (noauth: the v3 URL, with or without a project in its path) or
-    `auth`: options of a keystoneauth plugin ("auth_type", "auth_url", "username", ...),
-    in which case the catalog tells the endpoint unless `endpoint` overrides it.
-    `service_auth` are the options of the service token's user; None means `auth`.
-    """
-
-    endpoint: str | None = None
-    user_id: str = "attachment-ledger"
-    project_id: str = "service"
-    auth: Mapping[str, Any] | None = field(default=None, repr=False)
-    service_auth: Mapping[str, Any] | None = field(default=None, repr=False)
-    service_token: bool = True
-    service_role: str = "service"
-    region_name: str | None = None
-    interface: str = "internalURL"
-    connect_timeout_s: float = 5.0
-    read_timeout_s: float = 120.0  # an update waits for the backend
-    cacert: str | None = None
-    insecure: bool = False
-    backoff: Backoff = field(default_factory=Backoff)
-
-    def in_project(self, project_id: str) -> CinderSettings:
-        """The same user in another project: what it creates there belongs to that project."""
-        endpoint = self.endpoint and f"{root_of(self.endpoint)}/v3/{project_id}"
-        if self.auth is None:
-            return replace(self, endpoint=endpoint, project_id=project_id)
-        who = {k: v for k, v in self.auth.items() if k.replace("-", "_") not in _SCOPE}
-        return replace(
-            self,
-            endpoint=endpoint,
-            auth={**who, "project_id": project_id},
-            service_auth=self.service_auth or self.auth,
-        )
-
-
-def root_of(endpoint: str) -> str:
-    """The URL before /v3, where the version document is."""
-    return re.sub(r"/v3(/.*)?$", "", endpoint.rstrip("/"))
 
 
 class Dialogue:
@@ -213,6 +164,10 @@ class Dialogue:
                 break
         raise error_of_status(answer.status_code, f"No version document at {root}.")
 
+    def reach(self) -> None:
+        """Ask the server for its versions now, whatever is remembered."""
+        self._agreement()
+
     def close(self) -> None:
         self._session.session.close()
 
@@ -291,6 +246,13 @@ class Caller:
         try:
             self._dialogue.check_service_token()
         except keystone_exceptions.ClientException as error:
+            raise port_error(error) from None
+
+    def reach(self) -> None:
+        """Whether Cinder (and Keystone, for where it is) answers now; one attempt."""
+        try:
+            self._dialogue.reach()
+        except Exception as error:  # noqa: BLE001 - as in `_once`
             raise port_error(error) from None
 
     def close(self) -> None:

@@ -10,14 +10,15 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from aggregates.base import Actor, Aggregate, Context
+from aggregates.base import Actor, Aggregate, EventContext
 from aggregates.operation import Operation, StepStatus
 from aggregates.volume import Volume
+from host_agent.shared.lane import Lane, LaneSide
 from ledger.log import cache
 from ledger.log.application import ConflictError, Ledger
-from ledger.log.cache import Folded
+from ledger.log.cache import AggregateCache
 
-CONTEXT = Context(actor=Actor(name="test"), request_id="req-1", cause="test")
+CONTEXT = EventContext(actor=Actor(name="test"), request_id="req-1", cause="test")
 
 
 def hold(ledger: Ledger, volume_id: UUID, attachment_id: str) -> None:
@@ -93,20 +94,20 @@ def test_a_conflict_is_decided_again_on_what_is_stored(ledger: Ledger) -> None:
     assert list(ledger.load(Volume, id_).holders) == ["one", "faster", "mine"]
 
 
-def test_a_glimpse_asks_nobody_and_what_is_older_replaces_nothing(
+def test_the_cache_asks_nobody_and_what_is_older_replaces_nothing(
     ledger: Ledger, database_url: str
 ) -> None:
     id_ = uuid4()
-    assert ledger.glimpse(Volume, id_).version == 0
+    assert ledger.cached(Volume, id_).version == 0
     hold(ledger, id_, "one")
     older = ledger.load(Volume, id_)
     hold(ledger, id_, "two")
     with closing(Ledger(database_url)) as other:
         hold(other, id_, "three")
-    assert list(ledger.glimpse(Volume, id_).holders) == ["one", "two"]
+    assert list(ledger.cached(Volume, id_).holders) == ["one", "two"]
     ledger.load(Volume, id_)
-    ledger._folded.keep([older])
-    assert list(ledger.glimpse(Volume, id_).holders) == ["one", "two", "three"]
+    ledger._cache.keep([older])
+    assert list(ledger.cached(Volume, id_).holders) == ["one", "two", "three"]
 
 
 def test_a_log_that_has_lost_its_end_is_read_anew(ledger: Ledger, database_url: str) -> None:
@@ -137,7 +138,7 @@ def test_no_more_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.extend(versions.values())
         return {id_: [] if version else [_held(id_)] for id_, version in versions.items()}
 
-    kept, ids = Folded(read), [uuid4() for _ in range(3)]
+    kept, ids = AggregateCache(read), [uuid4() for _ in range(3)]
     for id_ in (ids[0], ids[1], ids[0], ids[2], ids[0], ids[1]):
         assert kept.load([(Volume, id_)])[0].version == 1
     assert asked == [None, None, 1, None, 1, None], "the one that was not used is gone"
@@ -147,10 +148,17 @@ def _held(id_: UUID) -> Any:
     return Volume.Held(originator_id=id_, originator_version=1, server_id="s", attachment_id="a")
 
 
-def test_a_twin_goes_its_own_way() -> None:
+def test_what_is_recorded_on_a_fork_is_not_seen_on_the_original() -> None:
     """In every container that an operation changes."""
     operation = Operation(uuid4())
-    lane = {"volume_id": "v", "bdm_id": "b", "new": {"volume_id": "w"}}
+    lane = Lane(
+        server_id="s",
+        volume_id="v",
+        bdm_id="b",
+        attachment_id=None,
+        device_name=None,
+        new=LaneSide(volume_id="w"),
+    ).to_wire()
     steps = [{"name": "connect", "do": "x", "undo": None}]
     plan = {"lanes": [lane], "stages": [{"place": "host", "side": "new", "steps": steps}]}
     operation.record(
@@ -159,16 +167,16 @@ def test_a_twin_goes_its_own_way() -> None:
     operation.record(
         Operation.RunStarted, run=1, lane=0, steps=["connect"], undo=False, host="h", epoch=0
     )
-    before, twin = _state(operation), operation.twin()
-    assert _state(twin) == before
+    before, fork = _state(operation), operation.fork()
+    assert _state(fork) == before
     outputs = {"disk": {"path": "/dev/x"}, "device_name": "vdb"}
     result = {"run": 1, "lane": 0, "step": "connect", "undo": False}
-    twin.record(Operation.StepSucceeded, **result, outputs=outputs, took_ms=1)
-    twin.record(Operation.UnwindRequested, reason="why")
-    twin.record(
+    fork.record(Operation.StepSucceeded, **result, outputs=outputs, took_ms=1)
+    fork.record(Operation.UnwindRequested, reason="why")
+    fork.record(
         Operation.RunStarted, run=2, lane=0, steps=["connect"], undo=True, host="i", epoch=1
     )
-    assert twin.history.record(0, "connect", undo=False).status is StepStatus.DONE
+    assert fork.history.record(0, "connect", undo=False).status is StepStatus.DONE
     assert _state(operation) == before
 
 

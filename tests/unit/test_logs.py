@@ -5,13 +5,13 @@ import json
 import logging
 from collections.abc import Iterator
 from contextvars import copy_context
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from ledger import telemetry
-from ledger.telemetry import masked
+from host_agent.shared import logs, masking
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +21,12 @@ def restored() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
+    logs.through_the_standard_library()
 
 
 def logged(**kwargs: str) -> tuple[io.StringIO, Any]:
     stream = io.StringIO()
-    telemetry.set_up(stream=stream, **kwargs)
+    logs.set_up(stream=stream, **kwargs)
     return stream, structlog.get_logger("ledger.test")
 
 
@@ -55,7 +55,7 @@ def test_bound_context_is_on_our_lines_and_on_the_libraries_and_ends_with_its_ta
     stream, log = logged()
 
     def task() -> None:
-        telemetry.bind(operation="op-1", request_id="req-1")
+        structlog.contextvars.bind_contextvars(operation="op-1", request_id="req-1")
         log.info("ours")
         logging.getLogger("cinderclient").info("%s %d", "theirs", 1)
 
@@ -67,50 +67,27 @@ def test_bound_context_is_on_our_lines_and_on_the_libraries_and_ends_with_its_ta
     assert "operation" not in after
 
 
-def test_level_is_kept_and_talkative_libraries_are_quiet() -> None:
+def test_level_is_kept_and_talkative_libraries_are_heard_at_debug_only() -> None:
     stream, log = logged(level="info")
     log.debug("detail")
     logging.getLogger("keystoneauth.session").info("REQ: curl ...")
     assert stream.getvalue() == ""
+    stream, log = logged(level="debug")
+    log.debug("detail")
+    logging.getLogger("urllib3.connectionpool").debug("GET /")
+    assert [line["event"] for line in lines(stream)] == ["detail", "GET /"]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "auth_password",
-        "password",
-        "passwd",
-        "keyring",
-        "secret",
-        "client_secret",
-        "token",
-        "X-Auth-Token",
-        "token_sha256",
-        "secret_key",
-        "connection_info",
-        "Authorization",
-        "credentials",
-    ],
-)
 @pytest.mark.parametrize("form", ["json", "human"])
-def test_secret_under_its_key_is_masked_at_any_depth(key: str, form: str) -> None:
+def test_secret_under_its_key_is_masked_at_any_depth(form: str) -> None:
     stream, log = logged(form=form)
-    log.info("x", **{key: "hunter2"}, deep={"list": [{key: {"data": "hunter2"}}]})
+    log.info("x", token="hunter2", deep={"list": [{"token": {"data": "hunter2"}}]})
     assert stream.getvalue()
     assert "hunter2" not in stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "postgresql://ledger:hunter2@db/ledger",
-        "auth_password=hunter2 failed",
-        "{'auth_password': 'hunter2', 'x': 1}",
-        '{"keyring": "hunter2"}',
-        "X-Auth-Token: hunter2",
-    ],
-)
-def test_secret_in_text_is_masked_in_events_fields_and_tracebacks(text: str) -> None:
+def test_secret_in_text_is_masked_in_events_fields_and_tracebacks() -> None:
+    text = "postgresql://ledger:hunter2@db/ledger"
     stream, log = logged()
     log.info(text, why=text)
     logging.getLogger("library").info("said %s", text)
@@ -123,14 +100,22 @@ def test_secret_in_text_is_masked_in_events_fields_and_tracebacks(text: str) -> 
     assert "hunter2" not in stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    "harmless",
-    [
-        {"secret_uuid": "u", "token_count": 3, "service_token": True, "token": None},
-        {"volume_id": "v", "auth_enabled": True, "author": "ada"},
-        "http://127.0.0.1:8776/v3",
-        "waiting for volume v: status is creating",
-    ],
-)
-def test_what_is_no_secret_is_shown(harmless: Any) -> None:
-    assert masked(harmless) == harmless
+@pytest.mark.parametrize("form", ["json", "human"])
+def test_what_was_learnt_is_masked_on_every_line_even_in_a_traceback(form: str) -> None:
+    masking.learn({"auth_password": "in-the-traceback"})
+    stream, log = logged(form=form)
+    try:
+        raise RuntimeError("CHAP in-the-traceback")
+    except RuntimeError:
+        log.exception("failed", why="in-the-traceback")
+        logging.getLogger("os_brick").exception("token=%s", "abcdefgh")
+    assert stream.getvalue().count("RuntimeError: CHAP ***") == 2
+    assert "in-the-traceback" not in stream.getvalue()
+    assert "abcdefgh" not in stream.getvalue()
+
+
+def test_a_field_that_json_has_no_form_for_is_text() -> None:
+    stream, log = logged()
+    log.info("x", path=Path("/a"), pairs={(1, 2): "b"}, kind={"c"})
+    (line,) = lines(stream)
+    assert (line["path"], line["kind"]) == ("/a", "{'c'}")

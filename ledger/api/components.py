@@ -14,11 +14,12 @@ from host_agent.shared.ports import Cinder
 from ledger.api.problem import RETRY_AFTER_S, ApiError
 from ledger.auth.tokens import Authenticator
 from ledger.config import Settings
+from ledger.log.writer import Writer
 from ledger.requests import Requests
 from ledger.service import Service
-from ledger.wakeups import Wakeups, Watch
+from ledger.wakeups import Subscription, Wakeups
 from projections.queries import Queries
-from projections.runner import Runner
+from projections.runner import ProjectionRunner
 
 #: Says what is wrong, None if nothing is.
 Check = Callable[[], Awaitable[str | None]]
@@ -28,20 +29,21 @@ SWEEP_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Services:
+class Components:
     """One process's parts.
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
-    and projections, by name (schema, dispatcher).  `registry` is what /metrics shows beside
+    and projections, by name (dispatcher, Cinder).  `registry` is what /metrics shows beside
     its own numbers.
     """
 
     requests: Requests
     service: Service
+    writer: Writer
     queries: Queries
     wakeups: Wakeups
-    runner: Runner
+    runner: ProjectionRunner
     cinder: Cinder
     settings: Settings
     authenticator: Authenticator
@@ -54,7 +56,7 @@ class Holds:
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._waiting: dict[Watch, web.Request] = {}
+        self._waiting: dict[Subscription, web.Request] = {}
         self.count = 0
         self.closing = asyncio.Event()
 
@@ -75,7 +77,7 @@ class Holds:
             self.count -= 1
 
     @contextmanager
-    def waiting(self, request: web.Request, watch: Watch) -> Iterator[None]:
+    def waiting(self, request: web.Request, watch: Subscription) -> Iterator[None]:
         """Wake `watch` also when waiting is of no use any more."""
         self._waiting[watch] = request
         try:
@@ -111,5 +113,5 @@ def is_gone(request: web.Request) -> bool:
     return transport is None or transport.is_closing()
 
 
-SERVICES: web.AppKey[Services] = web.AppKey("services", Services)
+COMPONENTS: web.AppKey[Components] = web.AppKey("services", Components)
 HOLDS: web.AppKey[Holds] = web.AppKey("holds", Holds)

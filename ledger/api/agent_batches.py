@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from aggregates.base import Context
+from aggregates.base import EventContext
 from host_agent.shared.contract import Registration
-from ledger.api.batched import Batched
+from ledger.api.batching import Batched
 from ledger.api.call import projected
+from ledger.api.components import Components
 from ledger.api.contacts import Contacts
-from ledger.api.services import Services
-from ledger.service import Taken
+from ledger.service import RegistrationResult
 from projections.base import Row
 
 COMMANDS_MAX = 100  # of one answer
@@ -34,20 +34,20 @@ class Asked:
     """A registration that waits for its turn."""
 
     host: str
-    said: Registration
-    context: Context
+    registration: Registration
+    context: EventContext
 
 
-class Desk:
+class AgentBatcher:
     """`connected`: how many agents' polls are held just now."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, components: Components) -> None:
+        self._components = components
         self._looks = Batched(self._look, LOOKS_MAX)
         self._registrations = Batched(
-            self._register, REGISTERED_MAX, lambda asked: 1 + len(asked.said.guests)
+            self._register, REGISTERED_MAX, lambda asked: 1 + len(asked.registration.guests)
         )
-        self._contacts = Contacts(services.queries.touch_hosts)
+        self._contacts = Contacts(components.queries.touch_hosts)
         self.connected = 0
 
     async def open(self, _: web.Application) -> AsyncIterator[None]:
@@ -75,51 +75,61 @@ class Desk:
         """What waits for the host's agent after its cursor (Queries.mailboxes)."""
         return await self._looks.ask((host, after))
 
-    async def register(self, host: str, said: Registration, context: Context) -> Taken:
+    async def register(
+        self, host: str, registration: Registration, context: EventContext
+    ) -> RegistrationResult:
         """Take a registration; returns when all of it can be read, the contact too."""
-        return await self._registrations.ask(Asked(host, said, context))
+        return await self._registrations.ask(Asked(host, registration, context))
 
     async def _look(self, wanted: Sequence[tuple[str, int]]) -> Sequence[Row]:
-        return await self._services.queries.mailboxes(wanted, COMMANDS_MAX)
+        return await self._components.queries.mailboxes(wanted, COMMANDS_MAX)
 
-    async def _register(self, batch: Sequence[Asked]) -> Sequence[Taken | Exception]:
-        service, queries = self._services.service, self._services.queries
-        known = await asyncio.to_thread(service.unchanged, [(one.host, one.said) for one in batch])
+    async def _register(self, batch: Sequence[Asked]) -> Sequence[RegistrationResult | Exception]:
+        service, queries = self._components.service, self._components.queries
+        known = await asyncio.to_thread(
+            service.unchanged, [(one.host, one.registration) for one in batch]
+        )
         shown = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
         await self._contacts.written()
         # Only with everything known is a guest that was not shown surely one that is gone.
-        await projected(self._services, (await queries.head())["position"])
+        await projected(self._components, (await queries.head())["position"])
         guests = await queries.guests_of_hosts([one.host for one in batch])
         lost = await asyncio.gather(
             *(self._lost(one, guests[one.host]) for one in batch), return_exceptions=True
         )
-        await projected(self._services, max((at for at in lost if isinstance(at, int)), default=0))
+        await projected(
+            self._components, max((at for at in lost if isinstance(at, int)), default=0)
+        )
         return [_answer(*each) for each in zip(shown, lost, strict=True)]
 
-    async def _taken(self, asked: Asked, known: Taken | None) -> Taken:
+    async def _taken(self, asked: Asked, known: RegistrationResult | None) -> RegistrationResult:
         if known is not None:
             return known
-        register = self._services.service.register
-        shown, _ = await asyncio.to_thread(register, asked.host, asked.said, asked.context)
+        register = self._components.service.register
+        shown, _ = await asyncio.to_thread(register, asked.host, asked.registration, asked.context)
         return shown
 
     async def _lost(self, asked: Asked, guests: set[str]) -> int:
         """Note the guests that the host does not show any more; the last position written."""
         position = 0
-        for server_id in sorted(guests.difference(guest.server_id for guest in asked.said.guests)):
+        for server_id in sorted(
+            guests.difference(guest.server_id for guest in asked.registration.guests)
+        ):
             lost = await asyncio.to_thread(
-                self._services.service.lost_guest, server_id, asked.host, asked.context
+                self._components.service.lost_guest, server_id, asked.host, asked.context
             )
             position = max(position, lost)
         return position
 
 
-def _answer(shown: Taken | BaseException, lost: int | BaseException) -> Taken | Exception:
+def _answer(
+    shown: RegistrationResult | BaseException, lost: int | BaseException
+) -> RegistrationResult | Exception:
     for failed in (shown, lost):
         if isinstance(failed, Exception):
             return failed
-    assert isinstance(shown, Taken), "gather is not cancelled by what it gathers"
+    assert isinstance(shown, RegistrationResult), "gather is not cancelled by what it gathers"
     return shown
 
 
-DESK: web.AppKey[Desk] = web.AppKey("desk", Desk)
+AGENT_BATCHER: web.AppKey[AgentBatcher] = web.AppKey("desk", AgentBatcher)

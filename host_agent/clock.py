@@ -1,0 +1,34 @@
+"""Time for runs, and what ends their waiting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+
+class Stopping(Exception):  # noqa: N818 - not an error: the agent was asked to stop
+    """The agent stops: leave the run where it is, without a report."""
+
+
+class Clock(Protocol):
+    """Seconds of a monotonic clock."""
+
+    def now(self) -> float: ...
+
+    def wait(self, seconds: float) -> None:
+        """Return after `seconds`; raises Stopping as soon as the agent stops."""
+
+
+class StopClock:
+    """The real clock of runs; waiting ends with Stopping when `stop` is set."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        if self._stop.wait(seconds):
+            raise Stopping

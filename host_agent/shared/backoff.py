@@ -1,0 +1,31 @@
+"""How long to wait before another attempt: twice as long each time, up to a bound.
+
+Pure: chance is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_DOUBLINGS_MAX = 60  # any bound is reached by then, and no float overflows
+
+
+def wait_s(attempts: int, first_s: float, max_s: float) -> float:
+    """Seconds to wait after so many attempts, at least one."""
+    return min(first_s * 2.0 ** min(attempts - 1, _DOUBLINGS_MAX), max_s)
+
+
+class Backoff:
+    """Waits that chance puts between half and all of `wait_s`: not all come back at once."""
+
+    def __init__(self, first_s: float, max_s: float, chance: Callable[[], float]) -> None:
+        """`chance` from 0 to 1."""
+        self._first_s, self._max_s, self._chance = first_s, max_s, chance
+        self._attempts = 0
+
+    def reset(self) -> None:
+        self._attempts = 0
+
+    def next_s(self) -> float:
+        self._attempts += 1
+        return wait_s(self._attempts, self._first_s, self._max_s) * (0.5 + self._chance() / 2)

@@ -1,0 +1,154 @@
+"""A lane: one volume of one server, as requests, plans, commands and host agents speak of it.
+
+One type from the request that names a volume to the command that a host gets.  It is the
+leaf that aggregates, handlers and agents share; its JSON is stored in the log and sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import NoneType
+from typing import Any, Self
+
+from host_agent.shared.wire import may, take_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneSide:
+    """One of the two attachments of a lane that moves: what differs between them."""
+
+    volume_id: str = ""  # "": the lane's own
+    attachment_id: str | None = None
+    host: str | None = None
+    disk: dict[str, Any] | None = None
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        return cls(
+            volume_id=may(data, "volume_id", str) or "",
+            attachment_id=may(data, "attachment_id", str),
+            host=may(data, "host", str),
+            disk=may(data, "disk", dict),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """One volume of one server: everything a host needs to know about it.
+
+    No secrets: connection information is fetched from Cinder by `attachment_id`.
+
+    In a plan a lane that moves, or is swapped, has two sides: what the server has now and,
+    as `new`, what it is to have.  A command is about one side of it (see `side`).
+    """
+
+    server_id: str
+    volume_id: str  # "": still to be made
+    bdm_id: str
+    attachment_id: str | None
+    device_name: str | None  # without /dev/, e.g. "vdb"
+    multiattach: bool = False
+    tag: str | None = None
+    boot_index: int | None = None
+    delete_on_termination: bool = False
+    #: The id the guest knows the disk by.  It stays when the volume behind it changes.
+    serial: str | None = None
+    #: The host that holds the attachment, where a flow's lanes are on several.
+    host: str | None = None
+    #: How the host sees the volume, as its `volume_connect` told: a ports.Disk's source,
+    #: and "format", "discard", "readonly".
+    disk: dict[str, Any] | None = None
+    #: Made by Cinder's old calls: no attachment of Cinder's new kind stands behind it.
+    legacy: bool = False
+    #: In a command of a move or a swap: the pair's other attachment, new or old.
+    other: LaneSide | None = None
+    #: Attachments of this (volume, server) that the ledger knows: no orphans.
+    known: tuple[str, ...] = ()
+    #: How to make the volume, if `volume_id` is "": the service creates it (boot).
+    create: dict[str, Any] | None = None
+    #: In a plan: the side that the server is to have.
+    new: LaneSide | None = None
+
+    @property
+    def disk_serial(self) -> str:
+        """The id the guest knows the disk by."""
+        return self.serial or self.volume_id
+
+    @property
+    def volume_ids(self) -> set[str]:
+        """The volumes of both sides, as far as they exist."""
+        return {self.volume_id, self.new.volume_id if self.new else ""} - {""}
+
+    @property
+    def attachment_ids(self) -> set[str]:
+        """The attachments of both sides, as far as they are known."""
+        ids = {self.attachment_id, self.new.attachment_id if self.new else None}
+        return {id_ for id_ in ids if id_ is not None}
+
+    def volume_of(self, *, new: bool) -> str:
+        """The volume of one side of a plan's lane; "": still to be made."""
+        return (self.new.volume_id if new and self.new else "") or self.volume_id
+
+    def side(self, *, new: bool) -> Self:
+        """One side of a plan's lane, as a command has it: the other one is `other`."""
+        if self.new is None:
+            return self
+        current = LaneSide(**{name: getattr(self, name) for name in _OF_A_SIDE})
+        coming = replace(self.new, volume_id=self.volume_of(new=True))
+        mine, others = (coming, current) if new else (current, coming)
+        return replace(self, **vars(mine), new=None, other=others)
+
+    def learn(self, outputs: dict[str, Any], *, new: bool = False) -> Self:
+        """With what a step that works on one of its sides found out (see Report)."""
+        facts = {name: outputs[name] for name in _LEARNT if name in outputs}
+        if new and facts:
+            facts = {"new": replace(self.new or LaneSide(), **facts)}
+        if "device_name" in outputs:  # of both sides: the guest has one disk at a time
+            facts["device_name"] = outputs["device_name"]
+        return replace(self, **facts) if facts else self
+
+    def to_wire(self) -> dict[str, Any]:
+        wire = {**vars(self), "known": list(self.known)}
+        wire["other"] = dict(vars(self.other)) if self.other else None
+        del wire["new"]
+        if self.new is not None:
+            wire["new"] = {name: value for name, value in vars(self.new).items() if value}
+        return wire
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        found = take_all(data, _REQUIRED, _NEWER)
+        if "known" in found:
+            found["known"] = tuple(found["known"])
+        for name in ("other", "new"):
+            if name in found:
+                found[name] = LaneSide.from_wire(found[name])
+        return cls(**found)
+
+
+_TEXT, _MAYBE, _FLAG, _NUMBER = (str,), (str, NoneType), (bool,), (int, NoneType)
+_REQUIRED: dict[str, tuple[type, ...]] = {
+    "server_id": _TEXT,
+    "volume_id": _TEXT,
+    "bdm_id": _TEXT,
+    "attachment_id": _MAYBE,
+    "device_name": _MAYBE,
+    "multiattach": _FLAG,
+    "tag": _MAYBE,
+    "boot_index": _NUMBER,
+    "delete_on_termination": _FLAG,
+}
+#: What plans that may still be stored do not have.
+_NEWER = {
+    "serial": str,
+    "host": str,
+    "disk": dict,
+    "legacy": bool,
+    "other": dict,
+    "known": list,
+    "create": dict,
+    "new": dict,
+}
+#: What each side of a lane has of its own; and what of it steps find out.
+_OF_A_SIDE = tuple(LaneSide.__dataclass_fields__)
+_LEARNT = ("volume_id", "attachment_id", "disk")

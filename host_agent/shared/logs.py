@@ -1,0 +1,86 @@
+"""Logs of both programs: human lines on a terminal, one JSON object per line elsewhere.
+
+Code of ours logs an event and its fields, `structlog.get_logger(__name__)`; libraries log
+as they do.  Every line passes the same processors: what is bound to the context
+(`structlog.contextvars`) is added, secrets are masked.  Masking is the second net; the
+first is that secrets are not handed to a logger.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from host_agent.shared.masking import masked
+
+#: Libraries that tell every request: heard only at DEBUG.
+_TALKATIVE = ("aiohttp.access", "keystoneauth", "urllib3", "asyncio")
+
+
+def set_up(level: str = "info", form: str = "auto", stream: TextIO | None = None) -> None:
+    """Configure logging for this process; a second call replaces the first.
+
+    `form` is "human", "json" or "auto": human where `stream` (stderr) is a terminal.
+    """
+    stream = stream or sys.stderr
+    human = form == "human" or (form == "auto" and stream.isatty())
+    through_the_standard_library()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_shared_processors(), processors=_final_processors(human=human)
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    quiet = logging.NOTSET if root.level <= logging.DEBUG else max(root.level, logging.WARNING)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(quiet)
+
+
+def through_the_standard_library() -> None:
+    """Our events go to the standard library's handlers, whichever there are, as libraries' do."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,  # first: what is not logged costs nothing
+            *_shared_processors(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _shared_processors() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _final_processors(*, human: bool) -> list[Processor]:
+    """Exceptions become text before masking, so that theirs is masked as well."""
+    common: list[Processor] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        _mask_secrets,
+    ]
+    if human:
+        return [*common, structlog.dev.ConsoleRenderer(colors=False)]
+    return [*common, structlog.processors.JSONRenderer(default=str, skipkeys=True)]
+
+
+def _mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    # Names with an underscore are structlog's own (the record, exc_info before it is text).
+    return {
+        key: value if key.startswith("_") else masked(value, key) for key, value in event.items()
+    }

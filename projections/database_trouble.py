@@ -1,0 +1,39 @@
+"""What the database says is wrong: for people, who may be anybody."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+
+#: Trouble is told for so long: who meets it tries again more often while anybody waits.
+TROUBLE_AGE_S = 5.0
+_OF_THE_DATA = (psycopg.DataError, psycopg.IntegrityError)
+
+
+def in_words(error: psycopg.Error) -> str:
+    """In PostgreSQL's own words, without data, and without where it is or who we are there."""
+    if error.diag.message_primary is not None:
+        return error.diag.message_primary
+    _, _, fatal = str(error).rpartition("FATAL:")  # of a connection that was refused
+    return fatal.strip().partition("\n")[0] if "FATAL:" in str(error) else "no connection"
+
+
+class Trouble:
+    """What somebody who tries again and again has met last, if it is not over."""
+
+    def __init__(self) -> None:
+        self._last: tuple[str, float] | None = None
+
+    def met(self, error: psycopg.Error) -> None:
+        """What is wrong with the data is no trouble of the database's."""
+        if not isinstance(error, _OF_THE_DATA):
+            self._last = in_words(error), time.monotonic()
+
+    def end(self) -> None:
+        self._last = None
+
+    def now(self) -> str | None:
+        """The words for it; None if there is none, or was none for TROUBLE_AGE_S."""
+        last = self._last
+        return last[0] if last and time.monotonic() - last[1] < TROUBLE_AGE_S else None

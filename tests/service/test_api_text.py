@@ -1,0 +1,80 @@
+"""Texts of tenants, agents and strangers: what cannot be shown is refused, or escaped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from tests.service.api_world import DEFINITION, HOST, Api, eventually, guest
+
+
+@pytest.mark.parametrize("odd", ["\ufffe", "\x1b[2J", "\x9b", "\u202e"])
+async def test_a_name_or_reason_that_cannot_be_shown_is_refused(api: Api, odd: str) -> None:
+    await api.server()
+    head = await api.head()
+    for path, body in (
+        ("/v1/servers", {"name": f"web{odd}", "disks": []}),
+        (f"/v1/hosts/{HOST}/unfence", {"reason": f"it is back{odd}"}),
+    ):
+        answer = await api.ask("POST", path, "admin", json=body)
+        assert (answer.status, (await answer.json())["code"]) == (400, "unshowable")
+        assert odd not in await answer.text()
+    assert await api.head() == head
+
+
+async def test_a_tag_is_one_line(api: Api) -> None:
+    server, volume = await api.server(), api.volume()
+    answer = await api.attach(server, volume, tag="a\nb", delete_on_termination=False)
+    assert answer.status == 400
+
+
+async def test_a_guests_odd_name_is_escaped_and_its_host_served(api: Api) -> None:
+    """Its project's lists, too, and its definition cannot break them."""
+    name = "vm\ufffe\x1b[2J"
+    bad = DEFINITION.replace("<name>vm", f"<name>{name}")
+    server = guest(name=name, definition=bad)
+    await api.register(server)
+    for path in ("/v2.1/servers/detail?all_tenants=1", f"/v2.1/servers/{server['server_id']}"):
+        answer = await api.ask("GET", path, "admin", "2.47")
+        assert answer.status == 200
+        assert "vm\\\\ufffe\\\\u001b[2J" in await answer.text()
+
+
+@pytest.mark.parametrize("header", ["X-Auth-Token", "X-User-Id", "Idempotency-Key", "X-Other"])
+async def test_bytes_of_a_header_that_are_not_ascii_are_a_bad_request(
+    api: Api, header: str
+) -> None:
+    status = await _raw(api, f"{header}: \xff\xfe\xe4".encode("latin-1"))
+    assert status == 400
+
+
+async def _raw(api: Api, header: bytes) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.http.port)
+    writer.write(b"GET /v2.1/servers HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header)
+    writer.write(b"\r\n\r\n")
+    line = await reader.readline()
+    writer.close()
+    return int(line.split()[1])
+
+
+async def test_a_client_that_breaks_off_is_no_error_in_the_log(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    await api.server()
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.http.port)
+    writer.write(
+        b"POST /v1/servers HTTP/1.1\r\nHost: x\r\nX-Auth-Token: admin-token\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+    )
+    assert (await reader.readline()).split()[1] == b"100"  # it reads the body now
+    with caplog.at_level(logging.ERROR):
+        writer.close()
+
+        async def counted() -> bool:
+            page = await (await api.ask("GET", "/metrics", None)).text()
+            return 'route="server_build",status="499"' in page
+
+        await eventually(counted, "the request that was broken off is counted")
+    assert [record.getMessage() for record in caplog.records] == []

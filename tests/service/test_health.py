@@ -1,0 +1,309 @@
+"""`/readyz` says whether the process can do its work, and if not, why and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from host_agent.shared.cinder.settings import CinderSettings
+from ledger.api import health
+from ledger.api.health import InThread, Readiness
+from ledger.bootstrap import _reachable
+from ledger.config import Settings
+from tests.doubles.running_cinder import running_cinder
+from tests.service.api_world import Api, eventually, running_api
+from tests.service.test_metrics import shown
+from tests.stack import eventually as eventually_true
+from tests.stack import running_stack
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "ANSWER_AGE_S", 0.0)
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def role(db: psycopg.Connection[Any]) -> Iterator[sql.Identifier]:
+    """Somebody who may do what the service does, and is no superuser."""
+    name = sql.Identifier(f"service_of_{db.info.dbname}")
+    db.execute(sql.SQL("CREATE ROLE {} LOGIN").format(name))
+    db.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(name))
+    yield name
+    db.execute(sql.SQL("DROP OWNED BY {}").format(name))
+    db.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+@pytest.fixture
+async def api_of_role(database_url: str, role: sql.Identifier) -> AsyncIterator[Api]:
+    url = urlsplit(database_url)
+    who = role.as_string().strip('"')
+    dsn = f"{url.scheme}://{who}@{url.netloc.rpartition('@')[2]}{url.path}?{url.query}"
+    async with running_api(dsn) as running:
+        yield running
+
+
+async def checks(api: Api) -> Any:
+    answer = await api.ask("GET", "/readyz", None)
+    found = await answer.json()
+    failing = any(found["checks"].values())
+    assert (answer.status, found["status"]) == ((503, "failing") if failing else (200, "ok"))
+    return found["checks"]
+
+
+async def says(api: Api, check: str, words: str) -> None:
+    async def said() -> bool:
+        return words in ((await checks(api))[check] or "")
+
+    await eventually(said, f"{check}: {words}")
+
+
+async def ready(api: Api) -> None:
+    async def well() -> bool:
+        return not any((await checks(api)).values())
+
+    await eventually(well, "ready again")
+
+
+def cut(db: psycopg.Connection[Any]) -> None:
+    db.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name LIKE 'attachment-ledger%' AND datname = current_database()"
+    )
+
+
+# --- the database -----------------------------------------------------------------------------
+
+
+async def test_a_database_that_can_only_be_read(api: Api, db: psycopg.Connection[Any]) -> None:
+    name = sql.Identifier(db.info.dbname)
+    setting = sql.SQL("ALTER DATABASE {} {} default_transaction_read_only")
+    await ready(api)
+    db.execute(setting.format(name, sql.SQL("SET")) + sql.SQL(" = on"))
+    cut(db)
+    await says(api, "database", "events cannot be stored: cannot execute")
+    await says(api, "database", "in a read-only transaction")
+    await says(api, "projections", "in a read-only transaction")
+
+    db.execute("SET default_transaction_read_only = off")
+    db.execute(setting.format(name, sql.SQL("RESET")))
+    cut(db)
+    await ready(api)
+
+
+async def test_a_role_without_connections_left(
+    api_of_role: Api, role: sql.Identifier, db: psycopg.Connection[Any]
+) -> None:
+    await ready(api_of_role)
+    db.execute(sql.SQL("ALTER ROLE {} CONNECTION LIMIT 0").format(role))
+    db.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'attachment-ledger writer' AND datname = current_database()"
+    )
+    await says(api_of_role, "database", "events cannot be stored: too many connections")
+    db.execute(sql.SQL("ALTER ROLE {} CONNECTION LIMIT -1").format(role))
+    await ready(api_of_role)
+
+
+async def test_a_connection_that_was_lost_and_made_anew_is_no_trouble(
+    api: Api, db: psycopg.Connection[Any]
+) -> None:
+    await ready(api)
+    for _ in range(3):
+        db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'attachment-ledger writer' AND datname = current_database()"
+        )
+        for _ in range(2):
+            assert (await checks(api))["database"] is None
+
+
+@pytest.mark.parametrize(
+    "right", ["INSERT on events", "UPDATE on log_head", "DELETE on hosts", "UPDATE on leases"]
+)
+async def test_a_right_that_is_missing_is_named(
+    right: str, api_of_role: Api, role: sql.Identifier, db: psycopg.Connection[Any]
+) -> None:
+    await ready(api_of_role)
+    privilege, _, table = right.partition(" on ")
+    change = sql.SQL("{} {} ON {} {} {}")
+    what = sql.SQL(privilege), sql.Identifier(table)
+    db.execute(change.format(sql.SQL("REVOKE"), *what, sql.SQL("FROM"), role))
+    assert (await checks(api_of_role))["database"] == f"rights are missing: {right}"
+    db.execute(change.format(sql.SQL("GRANT"), *what, sql.SQL("TO"), role))
+    await ready(api_of_role)
+
+
+async def test_projections_that_this_process_cannot_write(
+    api_of_role: Api, role: sql.Identifier, db: psycopg.Connection[Any]
+) -> None:
+    db.execute(sql.SQL("REVOKE UPDATE ON tracking FROM {}").format(role))
+    registering = asyncio.create_task(api_of_role.register())
+    trouble = "this process projects nothing: permission denied for table tracking"
+    await says(api_of_role, "projections", trouble)
+    db.execute(sql.SQL("GRANT UPDATE ON tracking TO {}").format(role))
+    await registering
+    await ready(api_of_role)
+
+
+async def test_a_full_disk_is_told_as_long_as_somebody_meets_it(
+    api: Api, db: psycopg.Connection[Any]
+) -> None:
+    """What fails is to make the table longer: an append of nothing would succeed."""
+    db.execute(
+        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE disk_full USING MESSAGE = 'could not extend file: No space left on device';"
+        " END $$"
+    )
+    db.execute("CREATE TRIGGER full_disk BEFORE INSERT ON events EXECUTE FUNCTION full_disk()")
+    registering = asyncio.create_task(api.register())
+    await says(api, "database", "events cannot be stored: could not extend file: No space left")
+    for _ in range(20):
+        assert "No space left" in (await checks(api))["database"]
+    db.execute("DROP TRIGGER full_disk ON events")
+    await registering
+    await ready(api)
+
+
+async def test_a_log_that_is_locked_by_somebody(
+    api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "APPEND_S_MAX", 0.1)
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT FROM log_head FOR UPDATE")
+        await says(api, "database", "an append takes longer than 0.1 s")
+    monkeypatch.undo()
+    await ready(api)
+
+
+async def test_asking_stores_no_event_and_counts_as_no_append(api: Api) -> None:
+    before, head = await shown(api), await api.head()
+    await ready(api)
+    assert await api.head() == head
+    name = "ledger_append_seconds_count"
+    assert (await shown(api))[name] == before[name]
+
+
+# --- projections ------------------------------------------------------------------------------
+
+
+async def test_a_projection_that_is_held_back_is_named_with_what_to_type(api: Api) -> None:
+    await api.register()
+    await api.projected()
+    async with api.components.queries._pool.connection() as connection:
+        await connection.execute("UPDATE tracking SET position = 0 WHERE projection = 'hosts'")
+    await api.register(service_version=3)
+
+    async def held() -> bool:
+        return (await shown(api))["ledger_projection_held hosts"] == 1
+
+    await eventually(held, "it stands where its rows have been")
+    answer = await api.ask("GET", "/readyz", None)
+    assert answer.status == 503
+    said = (await answer.json())["checks"]["projections"]
+    assert "hosts is held back by position 1" in said
+    assert "RowBeyondMarkError" in said
+    assert "attachment-ledger projection rebuild hosts" in said
+    assert (await shown(api))["ledger_projection_held operations"] == 0
+
+
+# --- Cinder -----------------------------------------------------------------------------------
+
+
+def settings_for(endpoint: str) -> Settings:
+    return Settings(cinder=CinderSettings(endpoint=endpoint))
+
+
+async def test_cinder_is_asked_whether_it_is_there() -> None:
+    async with AsyncExitStack() as stack:
+        with running_cinder() as cinder:
+            check = _reachable(settings_for(cinder.endpoint), stack)
+            assert await check() is None
+        said = await check()
+    assert said is not None
+    assert "Cinder cannot be reached" in said
+
+
+async def test_a_cinder_that_takes_calls_and_never_answers_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ledger.bootstrap.CINDER_S_MAX", 0.1)
+    async with AsyncExitStack() as stack:
+        with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+            port = silent.getsockname()[1]
+            check = _reachable(settings_for(f"http://127.0.0.1:{port}/v3"), stack)
+            said = await check()
+    assert said is not None
+    assert "did not answer in time" in said
+
+
+def test_a_service_whose_cinder_is_gone_says_so(tmp_path: Path, database_url: str) -> None:
+    with running_stack(tmp_path, database_url) as stack:
+        stack.start_service()
+        assert stack.get("/readyz").json()["checks"]["cinder"] is None
+        stack._exits.close()
+
+        def said() -> str | None:
+            answer = stack.get("/readyz")
+            return answer.json()["checks"]["cinder"] if answer.status_code == 503 else None
+
+        assert "Cinder cannot be reached" in eventually_true(said, "not ready")
+
+
+# --- what asking costs ------------------------------------------------------------------------
+
+
+async def test_any_number_of_callers_is_one_check(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    async def count() -> str | None:
+        made.append(1)
+        await asyncio.sleep(0)
+        return None
+
+    monkeypatch.setattr(health, "ANSWER_AGE_S", 3600.0)
+    api.components.checks["count"] = count  # type: ignore[index]
+    readiness = Readiness(api.components)
+    await asyncio.gather(*(readiness.found() for _ in range(50)))
+    assert await readiness.found() == {"database": None, "projections": None, "count": None}
+    assert len(made) == 1
+
+    readiness._until = 0.0  # as an hour later
+    await readiness.found()
+    assert len(made) == 2
+
+
+async def test_checks_do_not_pile_up_behind_one_that_hangs() -> None:
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def hang() -> str | None:
+        begun.append(1)
+        go_on.wait()
+        return "it hung"
+
+    check = InThread(hang)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(check(), 0.01)
+    assert len(begun) == 1
+    go_on.set()
+    assert await check() == "it hung"
+    assert len(begun) == 2
