@@ -78,9 +78,20 @@ class Attachment(Aggregate):
 
         waived: str | None = None
 
+    @dataclass(frozen=True, kw_only=True)
+    class Disowned(Event):
+        """Cinder made it, and no step has it: `why`.  From here on nobody may take it over, and
+        whoever finds it deletes it.
+        """
+
+        volume_id: str
+        server_id: str
+        why: str
+
     S = AttachmentState
     TRANSITIONS: ClassVar = {
         AttachmentCreated: (frozenset({None}), S.RESERVED),
+        Disowned: (frozenset({None}), S.DELETED),
         ConnectorUpdated: (
             frozenset({S.RESERVED, S.CONNECTING, S.CONNECTED, S.ATTACHED, S.DISCONNECTED}),
             S.CONNECTING,
@@ -100,6 +111,7 @@ class Attachment(Aggregate):
         self.server_id: str | None = None
         self.host: str | None = None
         self.legacy = False
+        self.disowned = False
 
     def about(self) -> About:
         return About(
@@ -114,6 +126,9 @@ class Attachment(Aggregate):
             case self.AttachmentCreated():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
                 self.legacy = event.legacy
+            case self.Disowned():
+                self.volume_id, self.server_id = event.volume_id, event.server_id
+                self.disowned = True
             case self.ConnectorUpdated():
                 self.host = event.host
             case self.VolumeRenamed():

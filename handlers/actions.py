@@ -175,10 +175,11 @@ def delete(
     by_volume = {mapping.volume_id: mapping for mapping in server.attached}
     # What no mapping leads to has nothing to be unbound, and ends by itself.
     no_mapping, lanes = str(origin.bdm_id), []
+    known = [str(attachment.id) for attachment in attachments]
     for attachment in attachments:
         mapping = by_volume.get(attachment.volume_id)
         held = attachment.host if attachment.may_be_connected else None
-        lanes.append(_lane_of_attachment(attachment, mapping, held, no_mapping))
+        lanes.append(_lane_of_attachment(attachment, mapping, held, no_mapping, known))
     for lane in unlearnt:
         mapping = by_volume.get(lane.volume_id)
         lanes.append(_lane_of_unlearnt(lane, mapping, no_mapping))
@@ -318,7 +319,11 @@ def _converting(server: Server, places: Places) -> Lanes:
 
 
 def _lane_of_attachment(
-    attachment: Attachment, mapping: BlockDeviceMapping | None, host: str | None, no_mapping: str
+    attachment: Attachment,
+    mapping: BlockDeviceMapping | None,
+    host: str | None,
+    no_mapping: str,
+    known: list[str],
 ) -> Lane:
     """An attachment of a server that is deleted, with the mapping it belongs to, if any."""
     assert attachment.server_id is not None, "a recorded attachment has a server"
@@ -335,6 +340,7 @@ def _lane_of_attachment(
         serial=mapping.serial if mapping else None,
         host=host,
         legacy=attachment.legacy,
+        known=tuple(known),
     )
 
 

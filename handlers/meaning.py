@@ -152,7 +152,21 @@ def _disconnected(done: Done) -> None:
         )
 
 
+def _ended(done: Done) -> None:
+    """Nobody knew them, and they are gone."""
+    for attachment_id, volume_id in done.outputs.get("ended", {}).items():
+        attachment = done.book.get(Attachment, attachment_id)
+        if attachment.version == 0:
+            attachment.record(
+                Attachment.Disowned,
+                volume_id=volume_id,
+                server_id=done.server_id,
+                why="found in Cinder, where nobody knew it",
+            )
+
+
 def _deleted(done: Done) -> None:
+    _ended(done)
     if done.lane.attachment_id is None:  # the reservation never came to be
         return
     # Undoing may delete at the host and again in the ledger: one fact (LP 1812969).
@@ -369,6 +383,8 @@ MEANING: dict[str, Callable[[Done], None]] = {
     Verb.ATTACHMENT_COMPLETE: _completed,  # equals LedgerVerb.ATTACHMENT_COMPLETE
     Verb.VOLUME_DISCONNECT: _disconnected,
     LedgerVerb.CONNECTION_WAIVE: _disconnected,
+    LedgerVerb.RESERVATION_TIDY: _ended,
+    LedgerVerb.ATTACHMENTS_CLEAR: _ended,
     Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
     LedgerVerb.VOLUME_CREATE: _made,
     LedgerVerb.MIGRATION_COMPLETE: _migrated_by_cinder,

@@ -35,6 +35,8 @@ from handlers.retries import retry_delay_s
 from host_agent.shared.contract import ErrorKind, GuestOrder, StepError, Verb
 from host_agent.shared.lane import Lane
 
+#: The code of a step's failure for its host's sake.
+FENCED = "host_fenced"
 #: What the ledger does outside of itself; all its other verbs only record what is true.
 EFFECTS = frozenset(
     {
@@ -42,6 +44,7 @@ EFFECTS = frozenset(
         LedgerVerb.ATTACHMENT_DELETE,
         LedgerVerb.ATTACHMENT_COMPLETE,
         LedgerVerb.RESERVATION_TIDY,
+        LedgerVerb.ATTACHMENTS_CLEAR,
         LedgerVerb.VOLUME_CREATE,
         LedgerVerb.VOLUME_DELETE,
         LedgerVerb.MIGRATION_COMPLETE,
@@ -60,7 +63,13 @@ def plan_of(operation: Operation) -> Plan:
 
 
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:
-    """The lane as this step sees it, with what steps have found out so far."""
+    """The lane as this step sees it, with what steps have found out so far.
+
+    A step for the whole server has one of no volume.
+    """
+    if lane == SERVER:
+        assert operation.started is not None
+        return Lane.of_server(operation.started.server_id)
     new = plan_of(operation).stage_of(step).side is Side.NEW
     return operation.lanes[lane].side(new=new)
 
@@ -221,7 +230,7 @@ def is_replaceable(plan: Plan, steps: Iterable[str], *, undo: bool) -> bool:
 def fenced_error(host: str) -> StepError:
     """Why a host's steps fail once it is fenced."""
     message = f"Host {host} is fenced; nothing is sent to it."
-    return StepError(kind=ErrorKind.FINAL, code="host_fenced", message=message)
+    return StepError(kind=ErrorKind.FINAL, code=FENCED, message=message)
 
 
 def succeeded(

@@ -23,6 +23,7 @@ from host_agent.leftovers import Leftovers
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import AgentRunningError, Locks
+from host_agent.sent import FileMarks
 from host_agent.shared import logs
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
@@ -157,6 +158,7 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         users=link,
         keys=settings.key_managers(),
         records=records,
+        sent=FileMarks(Path(settings.agent.lock_path) / "sent"),
         multiattach=capabilities["multiattach"],
     )
     hooks = Hooks(

@@ -38,6 +38,7 @@ import structlog
 from host_agent.clock import StopClock, Stopping
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
+from host_agent.sent import Sent
 from host_agent.shared import masking
 from host_agent.shared.contract import (
     Command,
@@ -62,7 +63,7 @@ from host_agent.shared.ports import (
 from host_agent.storage.keys import NO_KEYS
 from host_agent.storage.records import Records
 from host_agent.verbs import GUEST_VERBS, VERBS
-from host_agent.verbs.cinder import wait_until
+from host_agent.verbs.cinder import take_back, wait_until
 from host_agent.verbs.context import RunContext, Waits, final, is_missing
 from host_agent.watch import RunWatch
 
@@ -113,6 +114,7 @@ class Ports:
     users: Users
     keys: Keys = NO_KEYS
     records: Records = field(default_factory=dict)
+    sent: Sent = field(default_factory=set)
     multiattach: bool = True
 
 
@@ -334,6 +336,8 @@ class Executor:
             verdict = self._hooks.report(report)
             if verdict is Verdict.STALE:
                 _LOG.warning("run dropped after %s: the ledger does not expect it", step.name)
+                if report.error is None:
+                    _take_back(_learn(command, report.outputs), step, context)
                 return False
             if verdict is Verdict.STOP or report.error is not None:
                 return True
@@ -389,6 +393,16 @@ class Executor:
             outputs=outputs or {},
             error=error,
         )
+
+
+def _take_back(command: Command, step: CommandStep, context: RunContext) -> None:
+    """Nobody will hear of what the step made: the operation has gone on without this host."""
+    if command.lane is None:
+        return
+    try:
+        take_back(context, step.verb, command.lane)
+    except PortError as error:
+        _LOG.warning("not taken back (%s, %s): %s", error.kind, error.code, error.message)
 
 
 def _key(command: Command) -> Key:

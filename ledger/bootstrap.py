@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -125,7 +126,6 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         wakeups = await stack.enter_async_context(Wakeups(dsn))
         service, queries = Service(ledger, cinder, old_cinder), Queries(pool)
 
-        # Having the address to ourselves makes our name: who had it before us is dead.
         listener = _listening_socket(settings)
         stack.callback(listener.close)
 
@@ -136,7 +136,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         dispatched_max = settings.limits.dispatcher_concurrency_max
         threads = ThreadPoolExecutor(dispatched_max, thread_name_prefix="dispatcher")
         dispatcher = Dispatcher(
-            holder=f"{socket.gethostname()}:{listener.getsockname()[1]}",
+            place=_place(listener),
             leases=queries,
             carry_on=service.carry_on,
             projected=projected,
@@ -168,6 +168,17 @@ def _listening_socket(settings: Settings) -> socket.socket:
     host, port = settings.listen.host, settings.listen.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def _place(listener: socket.socket) -> str:
+    """What only one living process has: an address, on one network of one running kernel.
+
+    Host name and port are not enough: containers may share both.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    network = Path("/proc/self/ns/net").stat().st_ino
+    host, port = listener.getsockname()[:2]
+    return f"{socket.gethostname()}/{boot}/{network}/{host}:{port}"
 
 
 async def _serve(app: web.Application, listener: socket.socket, stack: AsyncExitStack) -> str:

@@ -26,10 +26,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from typing import Protocol
+from uuid import uuid4
 
 import structlog
 
-from ledger.effects import LATE_S
+from host_agent.shared.ports import LATE_S
 
 #: A lease not renewed for so long is free; renewed at a third of it.
 LEASE_S = 10.0
@@ -47,7 +48,7 @@ class Leases(Protocol):
     ) -> list[tuple[str, bool]]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, ids: Sequence[str]) -> None: ...
-    async def release_all(self, holder: str) -> None: ...
+    async def inherit(self, place: str, holder: str) -> None: ...
 
 
 class Woken(Protocol):
@@ -61,17 +62,18 @@ class Woken(Protocol):
 class Dispatcher:
     """Takes and does what is due.
 
-    `holder` names this process, and its next life, among all that may live at once: what
-    it held when it died is free as soon as it is back.  `carry_on` does an operation's next
-    things and returns the position of what it wrote (ledger.service); it runs in `threads`,
-    `concurrency_max` of them at once, each of which may be blocked by Cinder.  `projected`
-    returns when the projections have come to a position; `woken` is set when an operation
-    has come to be due.
+    `place` is one that only one living process can have; each life in it holds its leases
+    under a name of its own, so that nobody takes another for itself.  What earlier lives in
+    the place held when they died is free as soon as there is a new one.  `carry_on` does an
+    operation's next things and returns the position of what it wrote (ledger.service); it runs
+    in `threads`, `concurrency_max` of them at once, each of which may be blocked by Cinder.
+    `projected` returns when the projections have come to a position; `woken` is set when an
+    operation has come to be due.
     """
 
     def __init__(
         self,
-        holder: str,
+        place: str,
         leases: Leases,
         carry_on: Callable[[str], int],
         projected: Callable[[int], Awaitable[object]],
@@ -79,7 +81,7 @@ class Dispatcher:
         threads: Executor,
         concurrency_max: int,
     ) -> None:
-        self._holder = holder
+        self._place, self._holder = place, f"{place}/{uuid4()}"
         self._leases = leases
         self._carry_on = carry_on
         self._projected = projected
@@ -101,8 +103,8 @@ class Dispatcher:
         """Until cancelled; then what is under way gets to its next recorded point."""
         renewal = asyncio.create_task(self._renew())
         try:
-            with _survived("leases_not_released"):
-                await self._leases.release_all(self._holder)
+            with _survived("leases_not_inherited"):
+                await self._leases.inherit(self._place, self._holder)
             while True:
                 with _survived("dispatcher_failed"):
                     await self._give_back()

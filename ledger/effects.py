@@ -11,26 +11,31 @@ A lost request may even be carried out *after* that look: whoever sent it gave u
 waiting, or died, and Cinder does not know.  So an attempt that follows another one of
 unknown outcome gives the reservation LATE_S to appear before it makes one; and what a
 dead dispatcher has left behind is not touched for as long (ledger.dispatcher).
+
+A process may also stand still between its look and its request, for longer than its lease;
+then somebody else has done the step when its answer comes (ledger.take_back).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
+
+import structlog
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract import ErrorKind, StepError
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
+from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError
 
-#: How long a reservation may take to appear whose request was sent by somebody who is
-#: gone.  Creating one without connector is a few rows in Cinder's database.
-LATE_S = 5.0
+_log = structlog.get_logger(__name__)
+
 LATE_POLL_S = 0.25
 
 
@@ -42,7 +47,41 @@ class EffectContext:
     old_cinder: OldCinder
     book: Book
     wait: Callable[[float], None]
-    uncertain: bool = False  # an earlier attempt of this step may still have an effect
+    uncertain: bool = False  # an earlier attempt to do this step may still have an effect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of one effect."""
+
+    outputs: dict[str, Any] = field(default_factory=dict)
+    error: StepError | None = None
+    took_ms: int = 0
+
+
+def carry_out(verb: str, lane: Lane, context: EffectContext) -> Result:
+    """Do one effect; whatever it raises is its result."""
+    began = time.monotonic()
+    outputs: dict[str, Any] = {}
+    error: StepError | None = None
+    try:
+        outputs = EFFECTS[verb](lane, context)
+    except PortError as failure:
+        error = failure.as_step_error()
+    except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full
+        _log.exception("step_crashed", verb=verb, volume=lane.volume_id)
+        error = _unexpected(failure)
+    took_ms = int((time.monotonic() - began) * 1000)
+    return Result(outputs=outputs, error=error, took_ms=took_ms)
+
+
+def _unexpected(error: Exception) -> StepError:
+    """An error nobody foresaw; its text may hold anything, so only its type is kept."""
+    return StepError(
+        kind=ErrorKind.UNKNOWN,
+        code="internal",
+        message=f"Unexpected {type(error).__name__}; the service's log has the traceback.",
+    )
 
 
 def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -71,18 +110,17 @@ def _reserve_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
 def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Delete the attachment; one the host deleted already is not asked for again.
 
-    One whose answer was lost is what nobody knows of this volume and server; a host that
-    made it and is fenced may have given it its connector, but cannot have connected.
+    With it goes what nobody knows of this volume and server: whose answer was lost, or which
+    was made after all when its sender had given up.  A host that made one and is fenced may
+    have given it its connector, but cannot have connected.
     """
     if lane.legacy:
         return _delete_by_old_calls(lane, context)
-    if lane.attachment_id is None:
-        for orphan in _unknown(lane, context):
-            if orphan.status in {"reserved", "attaching"}:
-                context.cinder.attachment_delete(orphan.id)
-    elif context.book.get(Attachment, lane.attachment_id).state is not AttachmentState.DELETED:
-        context.cinder.attachment_delete(lane.attachment_id)
-    return {}
+    if lane.attachment_id is not None:
+        attachment = context.book.get(Attachment, lane.attachment_id)
+        if attachment.state is not AttachmentState.DELETED:
+            context.cinder.attachment_delete(lane.attachment_id)
+    return _end_unknown(lane, context)
 
 
 def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -106,7 +144,14 @@ def tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """A server that could not be built keeps what is reserved for it (LP 1899649); what was
     reserved by a call that seemed to fail is not known to be its, and goes.
     """
-    return delete(lane, context) if lane.attachment_id is None else {}
+    if lane.legacy:
+        return delete(lane, context) if lane.attachment_id is None else {}
+    return _end_unknown(lane, context)
+
+
+def clear(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Nothing of a server that is gone stays in Cinder: what nobody knows, of any volume."""
+    return _end_unknown(lane, context)
 
 
 def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -172,17 +217,34 @@ def _end_migration(lane: Lane, context: EffectContext, *, error: bool) -> str:
 
 
 def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
-    """Bare reservations that nobody knows."""
-    unknown = _unknown(lane, context)
-    return [view for view in unknown if view.status == "reserved" and not view.connection_info]
+    """Bare reservations that nobody knows, nor has given up."""
+    bare = [
+        view
+        for view in _pair(lane, context)
+        if view.status == "reserved" and not view.connection_info
+    ]
+    return [view for view in bare if context.book.get(Attachment, view.id).version == 0]
 
 
-def _unknown(lane: Lane, context: EffectContext) -> list[AttachmentView]:
-    known = context.book.get(Volume, lane.volume_id).holders
-    views = context.cinder.attachments(lane.volume_id, lane.server_id)
-    unknown = [view for view in views if view.id not in known]
-    # One whose deletion somebody vouched for may still be there; it is not new.
-    return [view for view in unknown if context.book.get(Attachment, view.id).version == 0]
+def _end_unknown(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """End what no step has: nobody learnt its id, so nobody connected it.
+
+    Whoever calls it has the claim on the volume, or the server is deleted: nobody makes one
+    now.  One whose deletion an operator vouched for was known, and stays as the sign it is.
+    """
+    if context.uncertain:
+        context.wait(LATE_S)
+    ended = {}
+    for view in _pair(lane, context):
+        known = context.book.get(Attachment, view.id)
+        if view.incomplete and (known.version == 0 or known.disowned):
+            context.cinder.attachment_delete(view.id)
+            ended[view.id] = view.volume_id
+    return {"ended": ended} if ended else {}
+
+
+def _pair(lane: Lane, context: EffectContext) -> list[AttachmentView]:
+    return context.cinder.attachments(lane.volume_id or None, lane.server_id)
 
 
 EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
@@ -190,6 +252,7 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.ATTACHMENT_DELETE: delete,
     LedgerVerb.ATTACHMENT_COMPLETE: complete,
     LedgerVerb.RESERVATION_TIDY: tidy,
+    LedgerVerb.ATTACHMENTS_CLEAR: clear,
     LedgerVerb.VOLUME_CREATE: make_volume,
     LedgerVerb.VOLUME_DELETE: delete_volume,
     LedgerVerb.MIGRATION_COMPLETE: complete_migration,

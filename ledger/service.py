@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -23,15 +22,16 @@ from aggregates.attachment import Attachment
 from aggregates.base import Aggregate, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from aggregates.operation import Operation, OperationState
+from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.volume import Volume
 from handlers import handover, leftovers, operator, progress
 from handlers.engine import Wait, Work
 from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
-from host_agent.shared.ports import Cinder, OldCinder, PortError
-from ledger.effects import EFFECTS, EffectContext
+from host_agent.shared.ports import Cinder, OldCinder
+from ledger.effects import EffectContext, Result, carry_out
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
+from ledger.take_back import take_back
 
 _log = structlog.get_logger(__name__)
 
@@ -283,42 +283,45 @@ class Service:
         """Do one effect of the ledger's own and record what came of it."""
         run = work.runs[0]
         step = operation.history.next_step(run)
-        verb = progress.verb_of(operation, run)
         lane = progress.lane_of(operation, run.lane, step)
-        earlier = operation.history.record(run.lane, step, undo=run.undo).error
         effect = EffectContext(
             cinder=self._cinder,
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
-            uncertain=(earlier or {}).get("kind") == ErrorKind.UNKNOWN,
+            uncertain=_uncertain(operation, run, step),
         )
-        began = time.monotonic()
-        outputs: dict[str, Any] = {}
-        error: StepError | None = None
+        verb = progress.verb_of(operation, run)
+        result = carry_out(verb, lane, effect)
+
+        def record(fresh: Unit) -> tuple[Work | Wait | None, int] | None:
+            return self._record(operation, run, step, result, fresh)
+
         try:
-            outputs = EFFECTS[verb](lane, effect)
-        except PortError as failure:
-            error = failure.as_step_error()
-        except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full
-            _log.exception("step_crashed", step=step, operation=str(operation.id))
-            error = unexpected(failure)
-        took_ms = int((time.monotonic() - began) * 1000)
+            recorded = run_optimistically(self._store, record)
+        except errors.IllegalTransitionError as refusal:  # what was found is somebody's by now
+            why = {"code": refusal.code, "message": str(refusal)}
+            result = Result(error=StepError(kind=ErrorKind.RETRYABLE, **why))
+            recorded = run_optimistically(self._store, record)
+        if recorded is None and result.error is None:
+            take_back(verb, lane, result.outputs, operation, effect, self._store)
+        return recorded or (None, 0)
 
-        def record(fresh: Unit) -> tuple[Work | Wait | None, int]:
-            again = fresh.get(Operation, operation.id)
-            try:
-                active = again.active_run(run.number, None, step)
-            except errors.StaleReportError:
-                return None, 0  # another dispatcher did it too, and was first
-            if error is None:
-                progress.succeeded(again, active, outputs, took_ms, fresh)
-            else:
-                progress.failed(again, active, error, self._clock())
-            decision = progress.advance(again, fresh, self._clock())
-            return decision, fresh.save(own_context(again))
-
-        return run_optimistically(self._store, record)
+    def _record(
+        self, operation: Operation, run: ActiveRun, step: str, result: Result, unit: Unit
+    ) -> tuple[Work | Wait | None, int] | None:
+        """What is next, and the position; None: another did the step too, and was first."""
+        again = unit.get(Operation, operation.id)
+        try:
+            active = again.active_run(run.number, None, step)
+        except errors.StaleReportError:
+            return None
+        if result.error is None:
+            progress.succeeded(again, active, result.outputs, result.took_ms, unit)
+        else:
+            progress.failed(again, active, result.error, self._clock())
+        decision = progress.advance(again, unit, self._clock())
+        return decision, unit.save(own_context(again))
 
     def _save_or_leave(
         self, unit: Unit, operation: Operation, decision: Work | Wait
@@ -327,6 +330,12 @@ class Service:
             return decision, unit.save(own_context(operation))
         except ConflictError:
             return None, 0  # somebody decided the same, or better; the next call sees it
+
+
+def _uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
+    """Whether an attempt to do this step may have an effect that is not seen yet."""
+    error = operation.history.record(run.lane, step, undo=False).error or {}
+    return error.get("kind") == ErrorKind.UNKNOWN or error.get("code") == progress.FENCED
 
 
 def _apply_registration(name: str, registration: Registration, unit: Unit) -> RegistrationResult:
@@ -348,12 +357,3 @@ def _apply_registration(name: str, registration: Registration, unit: Unit) -> Re
     if host.suspect:
         again = not leftovers.take(host, registration, unit) or again
     return RegistrationResult(host, again)
-
-
-def unexpected(error: Exception) -> StepError:
-    """An error nobody foresaw; its text may hold anything, so only its type is kept."""
-    return StepError(
-        kind=ErrorKind.UNKNOWN,
-        code="internal",
-        message=f"Unexpected {type(error).__name__}; the service's log has the traceback.",
-    )

@@ -28,7 +28,9 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
 
 def _new(event: LoggedEvent) -> Row:
     return {
-        **event.body,
+        "volume_id": event.body["volume_id"],
+        "server_id": event.body["server_id"],
+        "adopted": event.body.get("adopted", False),
         "legacy": event.body.get("legacy", False),
         "attachment_id": event.originator_id,
         "spans": [],
@@ -72,6 +74,7 @@ _CHANGES: dict[str, Callable[[Row, LoggedEvent], Row]] = {
     Attachment.Connected.TOPIC: lambda _, event: {"device_path": event.body["device_path"]},
     Attachment.Disconnected.TOPIC: _released,
     Attachment.Deleted.TOPIC: _deleted,
+    Attachment.Disowned.TOPIC: _deleted,
 }
 
 ATTACHMENTS = Projection(

@@ -21,6 +21,7 @@ from aggregates.operation import Operation
 ENDINGS = [
     Operation.OperationFinished.TOPIC,
     Attachment.Deleted.TOPIC,
+    Attachment.Disowned.TOPIC,
     BlockDeviceMapping.MappingEnded.TOPIC,
 ]
 

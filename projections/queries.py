@@ -370,9 +370,9 @@ class Queries:
         """Give leases back."""
         await self._all("release", holder=holder, ids=list(ids))
 
-    async def release_all(self, holder: str) -> None:
-        """Let run out what this holder's last life left behind."""
-        await self._all("release_all", holder=holder)
+    async def inherit(self, place: str, holder: str) -> None:
+        """Let run out what others than `holder` left behind in its place."""
+        await self._all("inherit", place=place, holder=holder)
 
     # ------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class World:
         self.hosts = {HOST: HostState(initial={"define": define}), OTHER: HostState()}
         self.host = self.hosts[HOST]
         self.records: dict[str, dict[str, Record]] = {name: {} for name in self.hosts}
+        self.sent: dict[str, set[str]] = {name: set() for name in self.hosts}
         self.store = MemoryStore(lambda: self.trouble)
         self.boot()
         for name in self.hosts:
@@ -138,6 +139,7 @@ class World:
             "users": Users(self, name),
             "keys": self._tripwire("keys", KeyManagers(FIXED_KEY)),
             "records": self.records[name],
+            "sent": self.sent[name],
         }
 
     def register(self, name: str = HOST, service_version: int = 2) -> dict[str, Any]:
@@ -324,11 +326,7 @@ class World:
         return [id_ for id_ in ids if self.store.load(Operation, id_).state != "finished"]
 
     def mappings(self) -> list[BlockDeviceMapping]:
-        ids = {
-            e.originator_id
-            for e, _ in self.store.log
-            if isinstance(e, BlockDeviceMapping.MappingCreated)
-        }
+        ids = {event.originator_id for event in events(self, BlockDeviceMapping.MappingCreated)}
         found = [self.store.load(BlockDeviceMapping, id_) for id_ in ids]
         return [mapping for mapping in found if mapping.live]
 

@@ -40,5 +40,7 @@ DELETE = Flow(
                 Step("volume", LedgerVerb.VOLUME_DELETE),
             ),
         ),
+        # What requests have left in Cinder that nobody waited for, of any volume.
+        once(Place.LEDGER, Step("clear", LedgerVerb.ATTACHMENTS_CLEAR)),
     ),
 )

@@ -69,6 +69,13 @@ class Lane:
     #: In a plan: the side that the server is to have.
     new: LaneSide | None = None
 
+    @classmethod
+    def of_server(cls, server_id: str) -> Self:
+        """None in particular: what is to be done concerns the whole server."""
+        return cls(
+            server_id=server_id, volume_id="", bdm_id="", attachment_id=None, device_name=None
+        )
+
     @property
     def disk_serial(self) -> str:
         """The id the guest knows the disk by."""

@@ -20,6 +20,10 @@ from host_agent.shared.contract import Guest as GuestSeen
 #: Cinder's connection information.  Holds secrets: never logged, stored or reported.
 ConnectionInfo = dict[str, Any]
 
+#: How long, in seconds, Cinder may take to begin with a request whose sender is gone: a few rows
+#: in its database.  Whoever may have such a request under way looks only after that.
+LATE_S = 5.0
+
 
 class PortError(Exception):
     """A call to Cinder, os-brick or libvirt failed; `kind` says what that means."""
@@ -68,6 +72,11 @@ class AttachmentView:
     status: str  # reserved, attaching, attached, detached, error_attaching, ...
     connection_info: ConnectionInfo
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether Cinder was never told that it is in use."""
+        return self.status in {"reserved", "attaching", "error_attaching"}
+
     def __repr__(self) -> str:  # connection_info holds secrets: never show it
         return f"AttachmentView({self.id}, {self.status}, connected={bool(self.connection_info)})"
 
@@ -94,8 +103,8 @@ class Cinder(Protocol):
     def volume(self, volume_id: str) -> VolumeView: ...
     def encryption(self, volume_id: str) -> Encryption: ...
     def attachment(self, attachment_id: str) -> AttachmentView: ...
-    def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
-        """All of the pair, with their connection information."""
+    def attachments(self, volume_id: str | None, server_id: str) -> list[AttachmentView]:
+        """All of the pair, or (None) of the server, with their connection information."""
 
     def attachment_create(
         self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from host_agent.shared.contract import Verb
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
 from host_agent.storage import connection
@@ -100,8 +101,14 @@ def attachment_delete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     it, and the device could come back as another tenant's (CVE-2023-2088).
     """
     refuse_if_plugged(ctx, lane)
-    flow_of(ctx, lane).delete()
-    return {}
+    ended = flow_of(ctx, lane).delete()
+    return {"ended": dict.fromkeys(ended, lane.volume_id)} if ended else {}
+
+
+def take_back(ctx: RunContext, verb: Verb, lane: Lane) -> None:
+    """Undo what a step made whose result the ledger does not want any more."""
+    if verb is Verb.ATTACHMENT_CREATE:
+        flow_of(ctx, lane).take_back()
 
 
 def volume_wait_ready(ctx: RunContext, lane: Lane) -> dict[str, Any]:

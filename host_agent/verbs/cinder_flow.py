@@ -8,12 +8,14 @@ asked again whenever it is needed.  Only this module knows which lane has which.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from host_agent.sent import let_land, sending
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError
@@ -21,6 +23,7 @@ from host_agent.storage import connection
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext, final, is_missing, no_attachment_id
 
+_LOG = logging.getLogger(__name__)
 _CONNECTED = frozenset({"attaching", "attached"})
 
 
@@ -49,22 +52,26 @@ class NewFlow:
         and one that failed halfway is a bare reservation.
         """
         ctx, lane = self._ctx, self._lane
-        self._delete_orphans()
+        self._make_room()
         connector = self._connector()
-        made = ctx.cinder.attachment_create(lane.volume_id, lane.server_id, connector)
+        with sending(ctx.sent, self._pair()):
+            made = ctx.cinder.attachment_create(lane.volume_id, lane.server_id, connector)
         if not made.connection_info:
             made = ctx.cinder.attachment(made.id)
         return Made(made.id, self._learnt(made))
 
     def update(self) -> ConnectionInfo:
         """Unless it has a connection: an attached one would go back to `attaching`."""
+        let_land(self._ctx.sent, self._id(), self._ctx.clock)
         view = self._view()
         if view.connection_info and view.status in _CONNECTED:
             return self._learnt(view)
         return self.refresh()
 
     def refresh(self) -> ConnectionInfo:
-        view = self._ctx.cinder.attachment_update(self._id(), self._connector())
+        let_land(self._ctx.sent, self._id(), self._ctx.clock)
+        with sending(self._ctx.sent, self._id()):
+            view = self._ctx.cinder.attachment_update(self._id(), self._connector())
         if not view.connection_info:
             view = self._view()
         return self._learnt(replace(view, status="attaching"))  # the answer may say what it was
@@ -82,12 +89,18 @@ class NewFlow:
                 f"Attachment {view.id} is {view.status!r} in Cinder after being completed.",
             )
 
-    def delete(self) -> None:
-        """One that is gone is success; one that was never told of is found as for `create`."""
-        if self._lane.attachment_id is None:
-            self._delete_orphans()
-        else:
+    def delete(self) -> list[str]:
+        """One that is gone is success; with it go, and are told, those that nobody knows."""
+        if self._lane.attachment_id is not None:
             self._delete(self._lane.attachment_id)
+        if not self._knows_all():
+            return []
+        let_land(self._ctx.sent, self._pair(), self._ctx.clock)
+        return self._delete_orphans(self._rows())
+
+    def take_back(self) -> None:
+        """Delete one that was made in vain."""
+        self._delete(self._id())
 
     def to_disconnect(self, own: Record | None) -> list[ConnectionInfo]:
         """All that may be connected, by Cinder's word and by this host's own record."""
@@ -131,13 +144,39 @@ class NewFlow:
                 "attachment_gone", f"Attachment {self._id()} does not exist in Cinder."
             ) from error
 
-    def _delete_orphans(self) -> None:
+    def _make_room(self) -> None:
+        """For one more, which Cinder refuses while another is `attaching`."""
+        let_land(self._ctx.sent, self._pair(), self._ctx.clock)
+        rows = self._rows()
+        self._delete_orphans(rows)
+        has = self._lane.other and self._lane.other.attachment_id
+        for view in rows:
+            if view.id == has and view.status == "attaching":
+                # The server has it, so it was complete: a late update took that back.
+                self._ctx.cinder.attachment_complete(view.id)
+
+    def _rows(self) -> list[AttachmentView]:
+        return self._ctx.cinder.attachments(self._lane.volume_id, self._lane.server_id)
+
+    def _delete_orphans(self, rows: list[AttachmentView]) -> list[str]:
         """Attachments of this pair whose ids nobody has learnt, so nobody connected them."""
         lane = self._lane
-        known = {*lane.known, lane.other and lane.other.attachment_id}
-        for view in self._ctx.cinder.attachments(lane.volume_id, lane.server_id):
-            if view.id not in known and view.status in {"reserved", "attaching"}:
-                self._delete(view.id)
+        known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
+        orphans = [view.id for view in rows if view.id not in known and view.incomplete]
+        for orphan in orphans:
+            _LOG.warning("deleting attachment %s, which nobody knows", orphan)
+            self._delete(orphan)
+        return orphans
+
+    def _knows_all(self) -> bool:
+        """Whether the lane says which attachments the ledger knows; some older plans do not, and
+        of a new one that attaches there is only what the ledger itself has made.
+        """
+        lane = self._lane
+        return lane.other is not None or lane.attachment_id in {None, *lane.known}
+
+    def _pair(self) -> str:
+        return f"{self._lane.volume_id}+{self._lane.server_id}"
 
     def _delete(self, attachment_id: str) -> None:
         try:
@@ -195,11 +234,19 @@ class OldFlow:
         host = ctx.brick.connector()["host"]
         ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", host)
 
-    def delete(self) -> None:
+    def delete(self) -> list[str]:
         """Of a lane that moves only this host's connection ends: the server keeps its row."""
         if self._lane.other is not None:
             self._terminate()
-            return
+        else:
+            self._give_back()
+        return []
+
+    def take_back(self) -> None:
+        """What Cinder has of a connection that was made in vain."""
+        self._terminate()
+
+    def _give_back(self) -> None:
         try:
             status = self._ctx.cinder.volume(self._lane.volume_id).status
         except PortError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from host_agent.clock import Clock
+from host_agent.sent import Sent
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import (
@@ -67,6 +68,7 @@ class RunContext:
     keys: Keys = NO_KEYS
     watch: Watch = field(default_factory=Unwatched)
     records: Records = field(default_factory=dict)
+    sent: Sent = field(default_factory=set)
     multiattach: bool = True
     connected: dict[str, Any] | None = None
     ready: set[str] = field(default_factory=set)

@@ -29,6 +29,7 @@ CONNECTIONS_MAX = 100_000
 DEFINITION_CHARS_MAX = 64 * 1024
 DEVICES_MAX = 1_000
 CAPABILITIES_MAX = 64
+ENDED_MAX = 1_000
 MESSAGE_CHARS_MAX = 1_000
 NUMBER_MAX = 2**31 - 1
 
@@ -135,6 +136,10 @@ def _checked_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
     if outputs.get("power_state") is not None:
         _require(outputs["power_state"] in set(PowerState), "power_state")
         facts["power_state"] = outputs["power_state"]
+    if outputs.get("ended"):
+        ended = outputs["ended"]
+        _require(isinstance(ended, dict) and len(ended) <= ENDED_MAX, "ended")
+        facts["ended"] = {_id(a, "ended"): _id(str(v), "ended") for a, v in ended.items()}
     if outputs.get("disk") is not None:
         facts["disk"] = _checked_disk(outputs["disk"])
     return facts

@@ -31,6 +31,7 @@ CALLS: dict[AnyVerb, tuple[str, str]] = {
     LedgerVerb.ATTACHMENT_RESERVE: ("Cinder", "attachment create, no connector"),
     LedgerVerb.ATTACHMENT_DELETE: ("Cinder", "attachment delete"),
     LedgerVerb.RESERVATION_TIDY: ("Cinder", "attachment delete, only an unknown one"),
+    LedgerVerb.ATTACHMENTS_CLEAR: ("Cinder", "attachment delete, all unknown ones of the server"),
     LedgerVerb.MAPPING_BIND: ("ledger", "record the mapping"),
     LedgerVerb.MAPPING_UNBIND: ("ledger", "end the mapping"),
     LedgerVerb.MAPPING_SWITCH: ("ledger", "point the mapping to it"),

@@ -36,6 +36,7 @@ BOOKKEEPING = frozenset(
 VERBS: dict[str, str] = {
     LedgerVerb.ATTACHMENT_RESERVE: "reserve the volume in Cinder (attachment without connector)",
     LedgerVerb.RESERVATION_TIDY: "keep the reservation; delete one that nobody knows of",
+    LedgerVerb.ATTACHMENTS_CLEAR: "delete attachments of the server that nobody knows of",
     LedgerVerb.MAPPING_BIND: "record the device of the server",
     LedgerVerb.MAPPING_UNBIND: "forget the device of the server",
     LedgerVerb.MAPPING_SWITCH: "let the server have the volume through this attachment",
@@ -261,6 +262,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.Disconnected": _disconnected,
     "Attachment.VolumeRenamed": _text("Cinder calls the attachment's volume {volume_id} now"),
     "Attachment.Deleted": _waived("Attachment deleted in Cinder"),
+    "Attachment.Disowned": _text("Attachment in Cinder that no step has is given up: {why}"),
     "BlockDeviceMapping.MappingCreated": _text("Recorded as device {device_name} of the server"),
     "BlockDeviceMapping.DevicePlugged": _plugged,
     "BlockDeviceMapping.DeviceUnplugged": _waived("Guest let the disk go"),

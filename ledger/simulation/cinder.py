@@ -81,7 +81,7 @@ class CinderServer:
         except _Injected as struck:
             if struck.fault.is_timeout:
                 await self._hold(request)
-            response = error_response(struck.fault.status, struck.fault.message)
+            response = error_response(struck.fault.status, _about(request, struck.fault))
         response.headers["OpenStack-API-Version"] = f"volume {views.version_text(version)}"
         response.headers["Vary"] = "OpenStack-API-Version"
         response.headers["x-openstack-request-id"] = f"req-{self.model.new_id()}"
@@ -148,6 +148,13 @@ class CinderServer:
             await asyncio.sleep(0.05)  # aiohttp has no event for a caller that went away
         if request.transport is not None:
             request.transport.abort()
+
+
+def _about(request: web.Request, fault: Fault) -> str:
+    """What is not found is named, as Cinder does."""
+    named = any(id_ in fault.message for id_ in request.match_info.values())
+    missing = fault.status == HTTPStatus.NOT_FOUND and not named
+    return f"{fault.message} ({request.path})" if missing else fault.message
 
 
 def _ids(model: CinderModel, asked: Call) -> dict[str, str | None]:

@@ -348,9 +348,10 @@ RETURNING operation_id;
 -- Gives leases back.
 DELETE FROM leases WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uuid[]);
 
--- name: release_all
--- Lets all leases of a holder run out now, for those that its last life left behind.
-UPDATE leases SET until = '-infinity' WHERE holder = %(holder)s;
+-- name: inherit
+-- Lets all leases run out now that earlier holders of a place have left behind.
+UPDATE leases SET until = '-infinity'
+ WHERE starts_with(holder, %(place)s || '/') AND holder <> %(holder)s;
 
 -- name: changed
 -- Whose host was given commands, or changed, and which operations moved (and are bound, over,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from host_agent.executor import Verdict
 from host_agent.shared.contract import ErrorKind, PowerState, Verb
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import PortError
 from host_agent.simulated.host_state import connected_paths, set_power
-from tests.agent.bench import Bench
+from tests.agent.bench import WAIT_S, Bench, Reports, command, running_executor
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, plugged
 
@@ -89,9 +92,35 @@ def test_create_removes_what_one_that_failed_halfway_has_left(bench: Bench) -> N
 def test_undo_of_a_create_with_a_lost_answer_finds_what_it_made(bench: Bench) -> None:
     lane = moving(bench)
     before = rows(bench, lane)
-    bench.run(lane, Verb.ATTACHMENT_CREATE)
-    assert bench.run(lane, Verb.ATTACHMENT_DELETE) == {}
+    made = bench.run(lane, Verb.ATTACHMENT_CREATE)["attachment_id"]
+    assert bench.run(lane, Verb.ATTACHMENT_DELETE) == {"ended": {made: lane.volume_id}}
     assert rows(bench, lane) == before
+
+
+def test_attachment_that_the_ledger_does_not_want_any_more_is_taken_back(
+    bench: Bench, reports: Reports, tmp_path: Path
+) -> None:
+    """The operation has gone on without this host: nobody will hear of what it has made."""
+    lane, dropped = moving(bench), threading.Event()
+    before = rows(bench, lane)
+    reports.verdicts = [Verdict.STALE]
+    with running_executor(bench.world(), tmp_path, reports, dropped=dropped.set) as executor:
+        executor.submit(command(lane, (Verb.ATTACHMENT_CREATE, Verb.VOLUME_CONNECT)))
+        assert dropped.wait(WAIT_S)
+    assert reports.got[0].outputs["attachment_id"] not in before
+    assert rows(bench, lane) == before
+
+
+def test_plan_that_does_not_say_what_is_known_ends_nothing_unknown(bench: Bench) -> None:
+    """As they were stored before lanes said it."""
+    lane = bench.attached()
+    other = bench.model.attachment_create(lane.volume_id, lane.server_id)
+    bench.run(lane, Verb.DISK_UNPLUG)
+    bench.run(lane, Verb.VOLUME_DISCONNECT)
+    assert bench.run(replace(lane, known=()), Verb.ATTACHMENT_DELETE) == {}
+    assert rows(bench, lane) == {other.id: "reserved"}
+    ended = bench.run(replace(lane, known=(lane.attachment_id or "",)), Verb.ATTACHMENT_DELETE)
+    assert ended == {"ended": {other.id: lane.volume_id}}
 
 
 def test_former_host_lets_go_of_its_own_and_leaves_the_new_one(bench: Bench) -> None:

@@ -283,18 +283,29 @@ def test_each_error_answer_has_its_kind_and_code(
     simulated: SimulatedWorld, http_status: int, kind: ErrorKind, code: str
 ) -> None:
     volume = simulated.new_volume()
-    script(simulated, call="volume_show", do="fail", status=http_status, count=None, message="Hm.")
+    hm = f"Hm, {volume}."
+    script(simulated, call="volume_show", do="fail", status=http_status, count=None, message=hm)
     error = refusal(lambda: simulated.port.volume(volume))
-    assert (error.kind, error.code, error.message) == (kind, code, "Hm.")
+    assert (error.kind, error.code, error.message) == (kind, code, hm)
 
 
-def test_an_update_that_meets_500_is_repeated(simulated: SimulatedWorld) -> None:
-    # LP 1970642
+def test_an_update_whose_fate_is_unknown_is_not_repeated_here(simulated: SimulatedWorld) -> None:
+    """Its step is, after a look (LP 1970642): late, it would take a completion back."""
     row = simulated.port.attachment_create(simulated.new_volume(), new_uuid())
-    script(simulated, call="attachment_update", do="fail_after", status=500, count=2)
-    assert simulated.port.attachment_update(row.id, connector()).connection_info
-    assert simulated.time.slept == [0.5, 1.0]
-    assert len(simulated.port.attachments(row.volume_id, row.server_id or "")) == 1
+    script(simulated, call="attachment_update", do="fail_after", status=500)
+    error = refusal(lambda: simulated.port.attachment_update(row.id, connector()))
+    assert error.kind is ErrorKind.UNKNOWN
+    assert simulated.model.counts["attachment_update"] == 1
+
+
+def test_all_attachments_of_a_server_are_listed_without_a_volume(
+    simulated: SimulatedWorld,
+) -> None:
+    server = new_uuid()
+    rows = [simulated.port.attachment_create(simulated.new_volume(), server) for _ in "ab"]
+    simulated.port.attachment_create(simulated.new_volume(), new_uuid())
+    found = {row.id for row in simulated.port.attachments(None, server)}
+    assert found == {row.id for row in rows}
 
 
 def test_a_delete_whose_answer_was_lost_is_repeated_and_is_success(

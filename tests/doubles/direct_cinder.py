@@ -191,10 +191,11 @@ class DirectCinder:
 
         return self._run(read)
 
-    def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
+    def attachments(self, volume_id: str | None, server_id: str) -> list[AttachmentView]:
         def read() -> list[AttachmentView]:
             with self._around("attachment_list", volume_id=volume_id, server_id=server_id):
-                rows = self._model.attachments_of(volume_id)
+                every = self._model.attachments.values()
+                rows = every if volume_id is None else self._model.attachments_of(volume_id)
                 wanted = [row for row in rows if row.instance == server_id]
                 return [_view(views.attachment_detail(row)) for row in wanted]
 
@@ -214,7 +215,7 @@ class DirectCinder:
                 row = self._model.attachment_update(attachment_id, connector)
                 return _view(views.updated_attachment(before, row))
 
-        return self._run(update)
+        return self._run(update, repeatable=False)
 
     def attachment_complete(self, attachment_id: str) -> None:
         def complete() -> None:

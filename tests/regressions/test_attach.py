@@ -13,9 +13,8 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.accept import AttachVolume
 from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
-from host_agent.shared.ports import PortError
+from host_agent.shared.ports import LATE_S, PortError
 from host_agent.simulated.host_state import connected_paths
-from ledger.effects import LATE_S
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import SILENT
 from tests.world import CONTEXT, HOST, SERVER, Broken, World, events, first_point

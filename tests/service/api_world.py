@@ -298,7 +298,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
             registry=registry_of(log.log_recorder.writer),
         )
         dispatcher = Dispatcher(
-            holder="test",
+            place="test",
             leases=components.queries,
             carry_on=components.service.carry_on,
             projected=lambda position: asyncio.wrap_future(runner.projected(position)),

@@ -23,6 +23,7 @@ from host_agent.executor import (
     _exclude,
     _has_lock_name,
     _learn,
+    _take_back,
 )
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
@@ -123,7 +124,7 @@ class Agent:
             mortal = Mortal(cloud.chance, lambda: self.lives and self.life == life)
             return Tripwire(what, port, lambda: mortal)
 
-        cinder = tripped("cinder", cloud.direct)
+        cinder = tripped("cinder", cloud.late)
         return {
             "cinder": cinder,
             "old_cinder": cinder,
@@ -132,6 +133,7 @@ class Agent:
             "users": Users(cloud, name),
             "keys": tripped("keys", KeyManagers(FIXED_KEY)),
             "records": cloud.records[name],
+            "sent": cloud.sent[name],
         }
 
     # --------------------------------------------------------- registration
@@ -321,6 +323,9 @@ class Agent:
             if self.life == life:
                 self.taken.pop(key, None)
                 self.wants_registration, self._after = True, 0
+                if taken.context is not None and report.error is None:
+                    command = _learn(taken.command, report.outputs)
+                    _take_back(command, command.steps[taken.step], taken.context)
             return
         if self.life != life:
             return

@@ -29,10 +29,11 @@ from ledger.simulation.cinder_model import CinderModel
 from projections.base import Row
 from projections.operations import OPERATIONS
 from tests.doubles.direct_cinder import DirectCinder
-from tests.memory import Clock, Tripwire
+from tests.memory import Tripwire
 from tests.simulation.agent import Agent
 from tests.simulation.chance import Chance, Log
 from tests.simulation.invariants import broken_by
+from tests.simulation.late import LandingClock, LateCinder
 from tests.store.histories import Folded, logged
 
 HOSTS_RANGE, SERVERS_RANGE, VOLUMES_RANGE = (3, 4), (4, 8), (8, 12)
@@ -46,14 +47,19 @@ class Cloud:
     def __init__(self, seed: int) -> None:
         self.chance = Chance(seed)
         self.actions: list[str] = []
-        self.clock = Clock()
+        self.clock = LandingClock()
         self.cinder = CinderModel(clock=self.clock, new_id=lambda: str(self.chance.new_id()))
         self.cinder.deleting_reads = self.chance.random.choice([0, 2])
         self.cinder.add_backend(SHARED_BACKEND, "iscsi", shared_targets=True)
         self.direct = DirectCinder(self.cinder)
+        self.late = LateCinder(self, self.direct)
+        #: What requests left that came later than anybody waits; it goes with its volume.
+        self.strays: set[str] = set()
+        #: Servers of an operation whose dispatcher was paused, and perhaps died in taking back.
+        self.overtaken: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
-        cinder = Tripwire("cinder", self.direct, lambda: self.chance)
+        cinder = Tripwire("cinder", self.late, lambda: self.chance)
         self.service = Service(self.store, cinder, cinder, self.clock, self.clock.wait)
         self.requests = Requests(self.store, cinder, self.clock)
         self._commands: dict[str, tuple[int, list[tuple[str, Command]]]] = {}
@@ -88,6 +94,7 @@ class Cloud:
             )
         self.states = {name: HostState(initial={"define": guests[name]}) for name in names}
         self.records: dict[str, dict[str, Record]] = {name: {} for name in names}
+        self.sent: dict[str, set[str]] = {name: set() for name in names}
         #: Paths that a host had connected when it lost power.
         self.lost: dict[str, set[str]] = {name: set() for name in names}
         #: Guests that go on, on hosts that were cut off from everything as they were fenced.
@@ -189,6 +196,11 @@ class Cloud:
     def attachments(self) -> list[Attachment]:
         rows = [row for row in self.rows("attachments") if row["state"] != "deleted"]
         return [self.store.load(Attachment, UUID(row["attachment_id"])) for row in rows]
+
+    def server_of(self, operation_id: str) -> str:
+        started = self.store.load(Operation, UUID(operation_id)).started
+        assert started is not None
+        return started.server_id
 
     def volume(self, volume_id: str) -> Volume:
         return self.store.load(Volume, UUID(volume_id))

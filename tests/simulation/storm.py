@@ -18,16 +18,20 @@ from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
 from host_agent.shared.contract import PowerState
-from ledger.effects import LATE_S
+from host_agent.shared.ports import LATE_S
+from ledger.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
 from tests.memory import Crash
 from tests.simulation.agent import Agent
 from tests.simulation.clients import Clients
 from tests.simulation.cloud import Cloud
 from tests.simulation.invariants import broken_at_rest, broken_on_hosts
+from tests.simulation.late import TOO_LATE_S
 from tests.world import CONTEXT
 
 TICKS = 600
+#: How often a dispatcher that is overtaken is so because it is stopped.
+PAUSES = 0.3
 #: How often a parked operation is retried in the calm before it counts as stuck.
 RETRIES_MAX = 5
 #: More than anything takes; what takes more goes in circles.
@@ -85,7 +89,7 @@ class Storm:
 
     def _blow(self) -> None:
         chance = self.cloud.chance
-        chance.calm, chance.meanwhile = False, self._tick
+        chance.calm, chance.meanwhile = False, self._meanwhile
         self.cloud.on_the_way = self._while_a_guest_moves
         for _ in range(self.ticks):
             self._tick()
@@ -98,6 +102,13 @@ class Storm:
         self._settle_servers()
         self._come_to_rest()
         self._delete_everything()
+
+    def _meanwhile(self) -> None:
+        """Somebody else is faster; or as much faster as one who is stopped makes possible."""
+        if self._advancing and self.random.random() < PAUSES:
+            self._overtake()
+        else:
+            self._tick()
 
     def _tick(self) -> None:
         deeds, weights = zip(*self._deeds, strict=True)
@@ -113,6 +124,14 @@ class Storm:
         due = [id_ for id_ in self.cloud.due() if id_ not in self._advancing]
         if due:
             self._advance(self.random.choice(due))
+
+    def _overtake(self) -> None:
+        """A dispatcher is paused, in the midst of something, until its lease is another's."""
+        operation_id = self.random.choice(sorted(self._advancing))
+        self.cloud.overtaken.add(self.cloud.server_of(operation_id))
+        self.cloud.note(f"a dispatcher is overtaken at [{operation_id[:8]}]")
+        self.cloud.clock.wait(LEASE_S + LATE_S)
+        self._advance(operation_id)
 
     def _advance(self, operation_id: str) -> None:
         self._advancing.add(operation_id)
@@ -366,6 +385,7 @@ class Storm:
 
     def _delete_everything(self) -> None:
         """Nothing is left of anything (but volumes that were to stay)."""
+        self.cloud.clock.wait(TOO_LATE_S[1])  # no request is under way any more
         servers = [str(instance.id) for instance in self.cloud.instances()]
         self._must(partial(self.clients.delete, server_id) for server_id in servers)
         assert not self.cloud.cinder.attachments, "attachments are left"

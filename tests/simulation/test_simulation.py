@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from aggregates.attachment import Attachment
 from aggregates.host import Host
 from aggregates.operation import Operation
 from handlers.flows import FLOWS
@@ -40,7 +41,7 @@ def test_storms_contain_what_they_are_meant_to_test() -> None:
     """Every flow, every way an operation can go, and hosts that are fenced and come back."""
     skipped = {Operation.StepSkipped}  # an operator who vouches for what is not so breaks the rest
     kinds = set(Operation.TRANSITIONS) - skipped
-    kinds |= {Host.Fenced, Host.Unfenced, Host.LeftoversFound}
+    kinds |= {Host.Fenced, Host.Unfenced, Host.LeftoversFound, Attachment.Disowned}
     missing = (set(FLOWS) - NOT_HERE) | {kind.TOPIC for kind in kinds}
     for seed in range(30):
         storm = Storm(seed)

@@ -16,6 +16,7 @@ from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep.archive import Archive
 from ledger.upkeep.retention import archive
+from projections.runner import connect
 from tests.store.months import Past, day
 
 
@@ -68,3 +69,9 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def projecting(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with connect(database_url) as connection:
+        yield connection

@@ -31,7 +31,8 @@ from projections.projector import Projector
 from projections.runner import ProjectionRunner, catch_up, connect
 from projections.tables import ProjectionError, RowBeyondMarkError
 from projections.writes import Mark, Replacement, TablePlace, advance, columns
-from tests.store.test_projector import counting, fill, register, tables, tracked, wait_until
+from tests.store.following import register, tracked, wait_until
+from tests.store.test_projector import counting, fill, tables
 
 SEEDS = range(8)
 Moment = Callable[[str], None]
@@ -70,9 +71,9 @@ def interrupt(projector: Projector, patch: pytest.MonkeyPatch, moment: Moment) -
 
 
 def _loading(stored: Any, moment: Moment) -> Any:
-    def loading(keys: set[str]) -> Any:
+    def loading(keys: set[str], position: int) -> Any:
         moment("rows")
-        return stored(keys)
+        return stored(keys, position)
 
     return loading
 

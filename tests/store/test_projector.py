@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -22,24 +20,18 @@ from aggregates.operation import OperationState
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections import projector as projector_module
-from projections import runner as runner_module
 from projections import tables as tables_module
 from projections.base import LoggedEvent, Projection, Row, upcast
 from projections.catalog import ALL
 from projections.hosts import HOSTS
 from projections.operations import Followed
 from projections.projector import Projector
-from projections.runner import NotProjectingError, ProjectionRunner, catch_up, connect
+from projections.runner import connect
 from projections.tables import Tables, prepare
+from tests.store.following import poisoned, register, tracked, wait_until
 from tests.store.histories import Folded, scenario, stored_events
 
 TABLES = ["instances", "mappings", "attachments", "spans", "operations", "mailbox", "hosts"]
-
-
-@pytest.fixture
-def projecting(database_url: str) -> Iterator[psycopg.Connection[Any]]:
-    with connect(database_url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -68,12 +60,6 @@ def fill(recorder: LedgerRecorder, seeds: range) -> int:
             id_ = renamed.setdefault(UUID(str(event.originator_id)), uuid4())
             last = recorder.insert_events([replace(event, originator_id=id_)], context=context)[-1]
     return last
-
-
-def register(ledger: Ledger, name: str, version: int = 1) -> int:
-    host = ledger.load(Host, host_uuid(name))
-    host.register(name, version, {})
-    return ledger.save(host)
 
 
 def test_tables_equal_the_folds_of_the_log(
@@ -196,18 +182,6 @@ def test_of_several_projectors_each_event_counts_exactly_once(
     assert rows == [(30,)] * 4
 
 
-def tracked(db: psycopg.Connection[Any], name: str) -> int:
-    row = db.execute("SELECT position FROM tracking WHERE projection = %s", (name,)).fetchone()
-    return int(row[0]) if row else 0
-
-
-def wait_until(condition: Any, deadline_s: float = 30) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        time.sleep(0.005)
-
-
 def test_rows_are_read_again_only_if_another_process_has_been_at_them(
     ledger: Ledger, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,15 +229,6 @@ def test_keys_may_be_any_text(ledger: Ledger, projecting: psycopg.Connection[Any
         Projector(projecting, [HOSTS]).catch_up()
     rows = projecting.execute("SELECT host, service_version FROM hosts").fetchall()
     assert sorted(rows) == sorted((name, 2) for name in names)
-
-
-def poisoned(position: int) -> Projection:
-    def fold(row: Row | None, event: LoggedEvent) -> Any:
-        if event.position == position:
-            raise ValueError("cannot fold this")
-        return HOSTS.fold(row, event)
-
-    return replace(HOSTS, fold=fold)
 
 
 def test_an_event_that_cannot_be_folded_holds_back_its_projection_alone(
@@ -381,109 +346,6 @@ class Upcasting(Event):
 def test_projections_see_bodies_in_their_newest_form() -> None:
     assert upcast("Upcasting", {"old": 1}) == {"new": 1}
     assert upcast("Upcasting", {"class_version": 2, "new": 1}) == {"new": 1}
-
-
-# --------------------------------------------------------------------- the runner
-
-
-@pytest.fixture
-def runner(database_url: str) -> Iterator[ProjectionRunner]:
-    runner = ProjectionRunner(database_url, ALL)
-    runner.start()
-    yield runner
-    runner.stop()
-
-
-def test_who_waits_for_a_position_then_reads_it(
-    ledger: Ledger, runner: ProjectionRunner, db: psycopg.Connection[Any]
-) -> None:
-    for number in range(20):
-        position = register(ledger, "h", number)
-        assert runner.wait_for(position, 10)
-        assert db.execute("SELECT service_version FROM hosts").fetchone() == (number,)
-
-
-def test_a_process_may_wait_for_what_another_one_projects(
-    ledger: Ledger, database_url: str, runner: ProjectionRunner, db: psycopg.Connection[Any]
-) -> None:
-    other = ProjectionRunner(database_url, ALL)
-    other.start()
-    try:
-        for number in range(20):
-            position = register(ledger, f"h{number}")
-            assert other.wait_for(position, 10)
-            assert runner.wait_for(position, 10)
-            assert db.execute("SELECT count(*) FROM hosts").fetchone() == (number + 1,)
-    finally:
-        other.stop()
-
-
-def test_waiting_for_what_never_comes_ends(runner: ProjectionRunner) -> None:
-    assert not runner.wait_for(10**9, 0.05)
-
-
-def test_stopping_tells_who_waits(runner: ProjectionRunner) -> None:
-    waiting = runner.projected(10**9)
-    runner.stop()
-    with pytest.raises(NotProjectingError):
-        waiting.result(1)
-    assert not runner.wait_for(10**9, 1)
-
-
-def test_a_lost_connection_is_made_anew(
-    ledger: Ledger, runner: ProjectionRunner, db: psycopg.Connection[Any]
-) -> None:
-    assert runner.wait_for(register(ledger, "h"), 10)
-    db.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE application_name = 'attachment-ledger projections'"
-        " AND datname = current_database()"
-    )
-    assert runner.wait_for(register(ledger, "i"), 10)
-
-
-def test_a_held_projection_is_not_waited_for(ledger: Ledger, database_url: str) -> None:
-    others = [projection for projection in ALL if projection is not HOSTS]
-    runner = ProjectionRunner(database_url, [*others, poisoned(1)])
-    runner.start()
-    try:
-        assert runner.wait_for(register(ledger, "h"), 10)
-    finally:
-        runner.stop()
-
-
-def test_what_one_process_cannot_fold_another_one_does(
-    ledger: Ledger, database_url: str, db: psycopg.Connection[Any]
-) -> None:
-    others = [projection for projection in ALL if projection is not HOSTS]
-    kinds = ([*others, poisoned(1)], ALL)
-    runners = [ProjectionRunner(database_url, kind) for kind in kinds]
-    for each in runners:
-        each.start()
-    try:
-        for number in range(30):
-            last = register(ledger, "h", number)
-        wait_until(lambda: tracked(db, "hosts") == last)
-    finally:
-        for each in runners:
-            each.stop()
-
-
-def test_who_was_beaten_takes_up_at_once_what_the_other_process_leaves_behind(
-    ledger: Ledger,
-    database_url: str,
-    projecting: psycopg.Connection[Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(runner_module, "POLL_INTERVAL_S", 30.0)
-    others = [projection for projection in ALL if projection is not HOSTS]
-    runner, projector = ProjectionRunner(database_url, ALL), Projector(projecting, ALL)
-    runner_module._listen(projecting)
-    with ThreadPoolExecutor(1) as pool:
-        watching = pool.submit(runner._watch, projecting, projector)
-        register(ledger, "h")
-        catch_up(database_url, others)
-        watching.result(10)
 
 
 def test_in_memory_and_stored_folds_know_the_same_tables() -> None:

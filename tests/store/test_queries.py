@@ -352,12 +352,27 @@ async def test_what_a_dead_holder_left_is_free_and_known_as_taken_over(
 ) -> None:
     now = datetime.now(UTC)
     [first, *others] = due_operations
-    assert await queries.due(now, 1, "host:1", 60) == [(first, False)]
-    assert sorted(await taken(queries, now, 10, "host:2", 60)) == sorted(others)
-    await queries.release_all("host:1")
-    assert await queries.due(now, 10, "host:1", 60) == [(first, True)]
-    await queries.release("host:1", [first])
-    assert await queries.due(now, 10, "host:2", 60) == [(first, False)]
+    assert await queries.due(now, 1, "here/1", 60) == [(first, False)]
+    assert sorted(await taken(queries, now, 10, "here, too/1", 60)) == sorted(others)
+    await queries.inherit("here", "here/2")
+    assert await queries.due(now, 10, "here/2", 60) == [(first, True)]
+    await queries.inherit("here", "here/2")
+    assert await queries.due(now, 10, "here/3", 60) == [], "its own it keeps"
+    await queries.release("here/2", [first])
+    assert await queries.due(now, 10, "here, too/1", 60) == [(first, False)]
+
+
+async def test_each_life_of_a_process_has_its_own_leases(
+    queries: Queries, due_operations: list[str]
+) -> None:
+    """One that was paused, and goes on beside its successor, neither renews nor ends its work."""
+    now = datetime.now(UTC)
+    assert sorted(await taken(queries, now, 10, "here/1", 60)) == sorted(due_operations)
+    await queries.inherit("here", "here/2")
+    assert sorted(await taken(queries, now, 10, "here/2", 60)) == sorted(due_operations)
+    assert await queries.renew("here/1", due_operations, 60) == []
+    await queries.release("here/1", due_operations)
+    assert await taken(queries, now, 10, "here/3", 60) == []
 
 
 async def test_lists_are_bounded_whatever_is_asked_for(

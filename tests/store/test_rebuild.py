@@ -30,8 +30,9 @@ from projections.hosts import HOSTS
 from projections.projector import Projector
 from projections.runner import catch_up, connect
 from projections.tables import ProjectionError
+from tests.store.following import register, tracked, wait_until
 from tests.store.test_migrations import catalog as schema_of
-from tests.store.test_projector import TABLES, fill, register, tables, tracked, wait_until
+from tests.store.test_projector import TABLES, fill, tables
 
 DEADLINE_S = 30.0
 

@@ -30,6 +30,7 @@ class Leases:
         self.held: set[str] = set()
         self.released: list[list[str]] = []
         self.asked: list[int] = []
+        self.heirs: list[tuple[str, str]] = []
 
     async def due(
         self, _now: datetime, limit: int, _holder: str, _lease_s: float
@@ -47,8 +48,9 @@ class Leases:
         self.released.append(list(ids))
         self.held -= set(ids)
 
-    async def release_all(self, _holder: str) -> None:
+    async def inherit(self, place: str, holder: str) -> None:
         self.held.clear()
+        self.heirs.append((place, holder))
 
 
 class Work:
@@ -192,6 +194,18 @@ async def test_what_another_left_behind_stays_so_if_we_stop_as_well() -> None:
     async with running(leases, work):
         await until(lambda: leases.held)
     assert (work.done, leases.released, leases.held) == ([], [], {"left"})
+
+
+async def test_each_life_holds_its_leases_under_a_name_of_its_own() -> None:
+    """One that was taken for dead, and goes on, does not take its successor's for its own."""
+    leases = Leases()
+    for lives in (1, 2):
+        async with running(leases, Work()):
+            await until(lambda lives=lives: len(leases.heirs) == lives)
+    [(place, first), (same, second)] = leases.heirs
+    assert place == same
+    assert first != second
+    assert {first.startswith(f"{place}/"), second.startswith(f"{place}/")} == {True}
 
 
 async def test_a_row_that_is_late_is_not_asked_about_again_and_again() -> None:

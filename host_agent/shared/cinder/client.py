@@ -10,7 +10,9 @@ Theory of operation
   (`os-complete`); with less, their calls are FINAL `cinder_too_old` and volumes are
   still served.
 * `attachment_create` is never repeated: it takes no id of ours, so the caller looks for
-  its orphan first.  `volume_create` is, as it finds its volume by its metadata.
+  its orphan first.  `attachment_update` is not if its fate is unknown: carried out late, it
+  takes an attachment that is attached back to `attaching`.  `volume_create` is, as it finds
+  its volume by its metadata.
 * What was done although its answer was lost is seen at the repetition: a volume that
   is going, a migration that ended as it was told to.
 * From 3.69 a volume's `shared_targets` may be null, which older microversions report
@@ -196,16 +198,18 @@ class CinderClient(Caller):
             lambda cinder: attachment_view(vars(cinder.attachments.show(attachment_id)))
         )
 
-    def attachments(self, volume_id: str, server_id: str) -> list[AttachmentView]:
-        """All of this volume and server, of any project, with connection information."""
-        wanted = {"volume_id": volume_id, "instance_id": server_id, "all_tenants": "1"}
+    def attachments(self, volume_id: str | None, server_id: str) -> list[AttachmentView]:
+        """All of them, of any project, with connection information."""
+        wanted = {"instance_id": server_id, "all_tenants": "1"}
+        if volume_id is not None:
+            wanted["volume_id"] = volume_id
         rows: list[AttachmentView] = []
         for _page in range(PAGES_MAX):
             page = self._page(wanted, rows[-1].id if rows else None)
             rows += page
             if len(page) < PAGE_ROWS:
                 return rows
-        text = f"Volume {volume_id} has more than {len(rows)} attachments of one server."
+        text = f"Server {server_id} has more than {len(rows)} attachments."
         raise PortError(ErrorKind.FINAL, "too_many_attachments", text)
 
     def _page(self, wanted: dict[str, str], marker: str | None) -> list[AttachmentView]:
@@ -228,10 +232,12 @@ class CinderClient(Caller):
         )
 
     def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
+        """One attempt if nobody knows what came of it: a late one would undo a completion."""
         return self._call(
             lambda cinder: attachment_view(
                 vars(cinder.attachments.update(attachment_id, connector))
-            )
+            ),
+            repeatable=False,
         )
 
     def attachment_complete(self, attachment_id: str) -> None:

@@ -23,12 +23,13 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 import structlog
-from cinderclient import api_versions
+from cinderclient import api_versions, exceptions
 from cinderclient import client as cinder_client
 from cinderclient.contrib import noauth
 from keystoneauth1 import exceptions as keystone_exceptions
 from keystoneauth1 import loading, service_token, session
 
+from host_agent.shared.cinder.answers import check
 from host_agent.shared.cinder.calls import Retry, error_of_status, port_error
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.settings import CinderSettings, root_of
@@ -107,7 +108,7 @@ class Dialogue:
         return client
 
     def _made(self, version: Microversion, endpoint: str | None) -> Any:
-        return cinder_client.Client(
+        made = cinder_client.Client(
             api_versions.APIVersion(f"{version[0]}.{version[1]}"),
             session=self._session,
             os_endpoint=endpoint,
@@ -115,6 +116,8 @@ class Dialogue:
             endpoint_type=self._settings.interface,
             logger=_HTTP_LOG,
         )
+        made.client.request = _checked(made.client.request)
+        return made
 
     def version(self) -> Microversion:
         return self._negotiate()[0]
@@ -196,6 +199,21 @@ class Dialogue:
                 "named in Cinder's service_token_roles."
             )
             raise PortError(ErrorKind.FINAL, "no_service_token", text)
+
+
+def _checked(request: Callable[..., Any]) -> Callable[..., Any]:
+    """A client's way to ask, which believes nobody but Cinder (shared.cinder.answers)."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        raising = kwargs.pop("raise_exc", True)
+        answer, body = request(*args, raise_exc=False, **kwargs)
+        sent = f"{kwargs.get('body')} {kwargs.get('json')}"
+        check(answer.status_code, answer.text, body, path=str(args[0]), sent=sent)
+        if raising and answer.status_code >= HTTPStatus.BAD_REQUEST:
+            raise exceptions.from_response(answer, body)
+        return answer, body
+
+    return checked
 
 
 def load_auth(options: Mapping[str, Any]) -> Any:

@@ -1,0 +1,93 @@
+"""Requests to Cinder that may still be carried out though nobody waits for their answer.
+
+Whoever gives up waiting, or dies, does not take its request back: Cinder may carry it out
+after somebody has looked what came of it.  Then there is a second attachment, or one that is
+attached goes back to `attaching`.  So a request that takes effect each time it is made leaves
+a mark until it was answered, one empty file that outlives the agent; and whoever finds the
+mark lets LATE_S pass before it looks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableSet
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import LATE_S, PortError
+
+#: Keys are ids, or several joined by "+".  In tests a plain set will do.
+Sent = MutableSet[str]
+
+
+class Waiting(Protocol):
+    """The part of a clock that is needed here."""
+
+    def wait(self, seconds: float) -> None: ...
+
+
+@contextmanager
+def sending(sent: Sent, key: str) -> Iterator[None]:
+    """Keep a mark while a request is on its way, and if nobody knows what became of it."""
+    sent.add(key)
+    try:
+        yield
+    except PortError as error:
+        if error.kind is not ErrorKind.UNKNOWN:  # it was refused, or never sent
+            sent.discard(key)
+        raise
+    sent.discard(key)
+
+
+def let_land(sent: Sent, key: str, clock: Waiting) -> None:
+    """Wait, if an earlier request may be under way; then look."""
+    if key in sent:
+        clock.wait(LATE_S)
+        sent.discard(key)
+
+
+class FileMarks(MutableSet[str]):
+    """Marks as the files of one directory, each durable when `add` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def __contains__(self, key: object) -> bool:
+        return self._file(str(key)).exists()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(path.name for path in self._path.iterdir()))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def add(self, key: str) -> None:
+        try:
+            self._file(key).touch(mode=0o600)
+            handle = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise PortError(
+                ErrorKind.RETRYABLE,
+                "record_failed",
+                f"{self._path} cannot be written ({type(error).__name__}): without it nothing is "
+                "asked of Cinder. See that its disk is writable and not full.",
+            ) from error
+
+    def discard(self, key: str) -> None:
+        """One that cannot be removed costs the next who looks a wait, and no more."""
+        try:
+            self._file(key).unlink(missing_ok=True)
+        except OSError:
+            return
+
+    def _file(self, key: str) -> Path:
+        """Ids come from another service: nothing but a plain file name may result."""
+        return self._path / "+".join(str(UUID(part)) for part in key.split("+"))

@@ -1,0 +1,72 @@
+"""Whether an answer is Cinder's own, and about what it was asked for.
+
+Between Cinder and us are load balancers, proxies and gateways, and each has pages of its own:
+a 404 for a backend it has lost, a 400 for a header it does not like, a 200 that asks for a
+login.  Believed, such a 404 is an attachment that is gone, and the next step gives its volume
+away.  So a refusal counts only in Cinder's form, a fault by the name that its status has
+there (cinder.api.openstack.wsgi.Fault), and a 404 only if it names what was asked for.  A
+success is JSON, or nothing where Cinder says nothing.  All else says nothing about the world.
+
+401 and 429 are said by others in Cinder's name, by right: whoever asks for a login or slows
+us down has not passed the request on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
+
+#: By status; each other is a computeFault.
+_FAULTS = {
+    400: "badRequest",
+    403: "forbidden",
+    404: "itemNotFound",
+    405: "badMethod",
+    409: "conflictingRequest",
+    413: "overLimit",
+    415: "badMediaType",
+    501: "notImplemented",
+    503: "serviceUnavailable",
+}
+_OTHERS = frozenset({401, 429})
+#: Where Cinder answers without a body, beside those with one.
+_SILENT = frozenset({HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT})
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def check(status: int, text: str, body: object, *, path: str, sent: str) -> None:
+    """Raise UNKNOWN `not_cinders` for an answer that is not Cinder's.
+
+    `text` is the answer, `body` what it is as JSON; `path` and `sent` are the request.
+    """
+    if status >= HTTPStatus.BAD_REQUEST:
+        told = _told(status, body)
+        ours = status in _OTHERS or told is not None
+        if status == HTTPStatus.NOT_FOUND and told is not None:
+            named = any(id_ in told for id_ in _ID.findall(path + sent))
+            ours = named or not _ID.search(path)
+    elif status in _SILENT and not text:
+        ours = True
+    else:
+        ours = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES and isinstance(body, Mapping)
+    if not ours:
+        raise PortError(
+            ErrorKind.UNKNOWN,
+            "not_cinders",
+            f"HTTP {status} came in a form that is not Cinder's: something between us answers for "
+            "it. Look at the proxy or load balancer in front of Cinder.",
+        )
+
+
+def _told(status: int, body: object) -> str | None:
+    """What Cinder says in its error form, if it is that."""
+    fault = body.get(_FAULTS.get(status, "computeFault")) if isinstance(body, Mapping) else None
+    if not isinstance(fault, Mapping) or fault.get("code") != status:
+        return None
+    message: Any = fault.get("message")
+    return message if isinstance(message, str) else None

@@ -1,0 +1,90 @@
+"""Undoing an effect whose step somebody else has done as well, and was first.
+
+A lease only avoids double work: a process that is stopped between its look and its request,
+and goes on when its lease has long been another's, makes a second attachment in Cinder.  The
+log refuses its result, and with it the id would be lost, and the volume reserved for ever.
+So whoever is told that a step is done takes back what it made beside.
+
+Another process may just have found the same attachment, and be about to take it over.  So it
+is given up in the log first (`Attachment.Disowned`): of the two saves one is refused, and
+either the attachment is somebody's, and stays, or nobody takes it over any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from aggregates.attachment import Attachment
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.plan import AnyVerb, LedgerVerb
+from host_agent.shared.lane import Lane
+from host_agent.shared.ports import PortError
+from ledger.effects import EffectContext
+from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
+
+Made = dict[str, Any]
+
+_log = structlog.get_logger(__name__)
+
+
+def take_back(
+    verb: AnyVerb,
+    lane: Lane,
+    made: Made,
+    operation: Operation,
+    effect: EffectContext,
+    store: AggregateStore,
+) -> None:
+    """End what a step made that was done.  A failure is not tried again here: whoever releases
+    the volume next ends all that nobody knows.
+    """
+    if verb not in _TAKEN_BACK:
+        return
+    _log.warning("step_done_twice", verb=verb, operation=str(operation.id))
+    try:
+        _TAKEN_BACK[verb](lane, made, operation, replace(effect, book=Unit(store)), store)
+    except PortError as failure:
+        _log.warning("not_taken_back", verb=verb, code=failure.code, why=failure.message)
+
+
+def _reservation(
+    lane: Lane, made: Made, operation: Operation, effect: EffectContext, store: AggregateStore
+) -> None:
+    """One that the log knows is somebody's."""
+    if not lane.legacy:
+        if _disowned(lane, made["attachment_id"], operation, store):
+            effect.cinder.attachment_delete(made["attachment_id"])
+        return
+    # The old calls leave a status and no row: whoever has the volume, or claims it, uses it.
+    volume = effect.book.get(Volume, lane.volume_id)
+    free = volume.claimant is None and not volume.holders
+    if free and effect.cinder.volume(lane.volume_id).status == "attaching":
+        effect.old_cinder.unreserve(lane.volume_id)
+
+
+def _disowned(lane: Lane, attachment_id: str, operation: Operation, store: AggregateStore) -> bool:
+    """Give an attachment up that the log does not know; whether it is given up."""
+
+    def change(unit: Unit) -> bool:
+        attachment = unit.get(Attachment, attachment_id)
+        if attachment.version == 0:
+            attachment.record(
+                Attachment.Disowned,
+                volume_id=lane.volume_id,
+                server_id=lane.server_id,
+                why="made for a step that another process had done",
+            )
+            unit.save(own_context(operation))
+        return attachment.disowned
+
+    return run_optimistically(store, change)
+
+
+_TAKEN_BACK: dict[str, Callable[[Lane, Made, Operation, EffectContext, AggregateStore], None]] = {
+    LedgerVerb.ATTACHMENT_RESERVE: _reservation,
+}

@@ -1,0 +1,148 @@
+"""Who answered: a refusal, or a success, is believed only if Cinder says it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from host_agent.shared.cinder.client import CinderClient
+from host_agent.shared.cinder.old import OldCinderClient
+from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
+from tests.contracts.cinder_worlds import FakeTime, new_uuid, refusal
+
+ONCE = RetryLimits(attempts_max=1)
+PAGE = "<html><body><h1>Not here</h1></body></html>"
+VERSIONS = json.dumps({"versions": [{"id": "v3.0", "version": "3.71"}]})
+
+
+@contextmanager
+def answering(status: int, body: str, kind: str = "application/json") -> Iterator[str]:
+    """Something that stands where Cinder should be, and answers all calls so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            versions = self.path in {"/", "/v3/"}
+            told = (VERSIONS if versions else body).encode()
+            self.send_response(200 if versions else status)
+            self.send_header("Content-Type", "application/json" if versions else kind)
+            self.send_header("Content-Length", str(len(told)))
+            self.end_headers()
+            self.wfile.write(told)
+
+        do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815 - http.server's names
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v3"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def fault(name: str, code: int, message: str) -> str:
+    return json.dumps({name: {"code": code, "message": message}})
+
+
+def said(endpoint: str, call: Callable[[CinderClient], object]) -> PortError:
+    client = CinderClient(CinderSettings(endpoint=endpoint), retry=FakeTime().retry(ONCE))
+    try:
+        return refusal(lambda: call(client))
+    finally:
+        client.close()
+
+
+ID = new_uuid()
+CALLS: dict[str, Callable[[CinderClient], object]] = {
+    "volume": lambda c: c.volume(ID),
+    "attachment": lambda c: c.attachment(ID),
+    "attachments": lambda c: c.attachments(ID, ID),
+    "create": lambda c: c.attachment_create(ID, ID),
+    "update": lambda c: c.attachment_update(ID, {"host": "h"}),
+    "complete": lambda c: c.attachment_complete(ID),
+    "delete": lambda c: c.attachment_delete(ID),
+    "make": lambda c: c.volume_create({"size_gb": 1}, ID),
+    "unmake": lambda c: c.volume_delete(ID),
+    "migrated": lambda c: c.migrate_volume_completion(ID, ID, error=False),
+}
+
+
+STATUSES = (200, 202, 302, 400, 403, 404, 405, 409, 413, 500, 503)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_page_of_whoever_stands_between_says_nothing(
+    status: int, call: Callable[[CinderClient], object]
+) -> None:
+    with answering(status, PAGE, "text/html") as endpoint:
+        assert said(endpoint, call).kind is ErrorKind.UNKNOWN
+
+
+@pytest.mark.parametrize("call", ["volume", "attachments", "create", "update", "make", "migrated"])
+def test_silence_is_no_answer_to_a_question(call: str) -> None:
+    with answering(204, "") as endpoint:
+        assert said(endpoint, CALLS[call]).kind is ErrorKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        fault("error", 404, f"Volume {ID} could not be found."),  # Keystone's form
+        fault("itemNotFound", 400, f"Volume {ID} could not be found."),
+        json.dumps({"message": f"no Route matched {ID}"}),  # an API gateway's
+        json.dumps({"itemNotFound": f"Volume {ID} could not be found."}),
+        json.dumps([1]),
+        "",
+        fault("itemNotFound", 404, "The resource could not be found."),  # a wrong path
+        fault("itemNotFound", 404, f"Volume {new_uuid()} could not be found."),
+    ],
+)
+def test_what_is_gone_is_said_by_cinder_and_named(body: str) -> None:
+    with answering(404, body) as endpoint:
+        error = said(endpoint, CALLS["attachment"])
+        assert (error.kind, error.code) == (ErrorKind.UNKNOWN, "not_cinders")
+        assert said(endpoint, CALLS["delete"]).code == "not_cinders", "nor is it deleted"
+
+
+def test_cinders_own_words_are_believed() -> None:
+    for name, status, code in (
+        ("itemNotFound", 404, "not_found"),
+        ("badRequest", 400, "refused"),
+        ("conflictingRequest", 409, "refused"),
+        ("overLimit", 413, "refused"),
+        ("forbidden", 403, "forbidden"),
+    ):
+        with answering(status, fault(name, status, f"{ID} it is.")) as endpoint:
+            error = said(endpoint, CALLS["attachment"])
+        assert (error.kind, error.code, error.message) == (ErrorKind.FINAL, code, f"{ID} it is.")
+
+
+@pytest.mark.parametrize("status", [401, 429])
+def test_who_asks_for_a_login_or_for_patience_has_passed_nothing_on(status: int) -> None:
+    with answering(status, PAGE, "text/html") as endpoint:
+        assert said(endpoint, CALLS["create"]).kind is ErrorKind.RETRYABLE
+
+
+def test_the_old_calls_believe_nobody_else_either() -> None:
+    with answering(404, PAGE, "text/html") as endpoint:
+        client = OldCinderClient(CinderSettings(endpoint=endpoint), retry=FakeTime().retry(ONCE))
+        calls: list[Callable[[], object]] = [
+            lambda: client.reserve(ID),
+            lambda: client.detach(ID, ID),
+            lambda: client.old_attachments(ID),
+        ]
+        assert {refusal(call).code for call in calls} == {"not_cinders"}
+        client.close()

@@ -1,0 +1,129 @@
+"""Every flow, by a process that is stopped at any point while another does its work.
+
+A lease runs out when its holder is paused (SIGSTOP, a machine that is moved, a long pause of
+the disk); the next one does what is due.  Then the first goes on as if nothing had been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from aggregates.attachment import Attachment
+from aggregates.operation import Outcome
+from host_agent.shared.ports import LATE_S
+from ledger.dispatcher import LEASE_S
+from tests.flows.test_every_flow import BY_NAME, Scenario, _undisturbed
+from tests.memory import Trouble
+from tests.world import CONTEXT, SERVER, World, events
+
+
+class Paused(Trouble):
+    """At one point the process is stopped, and `meanwhile` happens."""
+
+    def __init__(self, number: int, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._number, self._meanwhile = number, meanwhile
+
+    def at(self, point: str, modes: tuple[str, ...]) -> str | None:
+        mode = super().at(point, modes)
+        if len(self.met) - 1 == self._number:
+            self._meanwhile()
+        return mode
+
+
+def overtaken(world: World, operation_id: str) -> None:
+    """Another dispatcher does all that the operation wants of the ledger now."""
+    world.clock.wait(LEASE_S + LATE_S)
+    world.service.carry_on(operation_id)
+
+
+def paused_at(number: int, world: World, ask: Callable[[World], str]) -> str:
+    operation_id = ask(world)
+    world.trouble = Paused(number, lambda: overtaken(world, operation_id))
+    return operation_id
+
+
+@BY_NAME
+def test_whoever_was_paused_leaves_nothing_behind(
+    scenario: Scenario, record_property: Callable[[str, int], None]
+) -> None:
+    calm = _undisturbed(scenario)
+    world = scenario.world()
+    operation_id = scenario.ask(world)
+    world.trouble = Trouble()
+    world.run(operation_id)
+    points = world.trouble.met
+    for number, point in enumerate(points):
+        world = scenario.world()
+        operation = world.run(paused_at(number, world, scenario.ask))
+        what = f"{scenario.name} paused at {number} {point}: {operation.first_error}"
+        assert operation.outcome is Outcome.COMPLETED, what
+        assert world.summary() == calm.after, what
+        assert world.wrong() == [], what
+    record_property("cases", len(points))
+
+
+def met(**more: Any) -> list[str]:
+    """The points of an attach after it was asked for."""
+    world = World(**more)
+    operation_id = world.attach()
+    world.trouble = Trouble()
+    world.run(operation_id)
+    return world.trouble.met
+
+
+def test_what_was_made_beside_is_given_up_before_it_is_deleted() -> None:
+    """So that nobody takes it over in between, and the history tells of it."""
+    world = World()
+    world.done(paused_at(met().index("cinder.attachment_create"), world, World.attach))
+    [made] = events(world, Attachment.AttachmentCreated)
+    [beside] = events(world, Attachment.Disowned)
+    assert beside.originator_id != made.originator_id
+    left = [row.id for row in world.cinder.attachments_of(world.volumes[0])]
+    assert left == [str(made.originator_id)]
+
+
+def test_what_another_takes_over_is_taken_back_by_nobody() -> None:
+    """Paused after its request: whoever goes on finds what it made, and has it from then on."""
+    world = World()
+    world.done(paused_at(met().index("cinder.attachment_create") + 1, world, World.attach))
+    [made] = events(world, Attachment.AttachmentCreated)
+    assert made.adopted
+    assert events(world, Attachment.Disowned) == []
+
+
+def test_what_was_given_up_is_not_taken_over() -> None:
+    """It was found, and is given up before the finding is recorded: another one is made."""
+    world = World()
+    stray = world.cinder.attachment_create(world.volumes[0], SERVER)
+    operation_id = world.attach()
+
+    def give_up() -> None:
+        attachment = world.store.load(Attachment, UUID(stray.id))
+        of = {"volume_id": world.volumes[0], "server_id": SERVER}
+        attachment.record(Attachment.Disowned, **of, why="made beside")
+        world.store.save(attachment, context=CONTEXT)
+        world.cinder.attachment_delete(stray.id)
+
+    world.trouble = Paused(met().index("cinder.attachments") + 1, give_up)
+    world.done(operation_id)
+    assert world.wrong() == []
+    [made] = events(world, Attachment.AttachmentCreated)
+    assert str(made.originator_id) != stray.id
+
+
+def test_a_reservation_by_the_old_calls_is_taken_back_if_nobody_has_the_volume() -> None:
+    """The attach is undone, and its volume free, when the paused process reserves it."""
+    world = World(legacy=True)
+    operation_id = world.attach()
+
+    def undone() -> None:
+        overtaken(world, operation_id)
+        world.service.act(operation_id, "unwind", "changed my mind", CONTEXT)
+        world.run(operation_id)
+
+    world.trouble = Paused(met(legacy=True).index("cinder.reserve"), undone)
+    world.service.advance(operation_id)
+    assert world.cinder.volume(world.volumes[0]).status == "available"
