@@ -98,6 +98,8 @@ class History:
     passed: bool = False  # undoing the pivot found that it has happened
     moot: bool = False  # something was not done because a fence had made it pointless
     runs: int = 0
+    #: Steps of runs that ended before them, and that may have been begun all the same.
+    begun: frozenset[tuple[int, str]] = frozenset()
 
     def record(self, lane: int, step: str, *, undo: bool) -> StepRecord:
         return self.records.get((lane, step, undo), _NOT_BEGUN)
@@ -120,7 +122,8 @@ class History:
     def touched(self, lane: int, step: str) -> bool:
         """Whether the step may have had an effect."""
         record = self.records.get((lane, step, False))
-        if record is not None and record.status is not StepStatus.PENDING:
+        known = record is not None and record.status is not StepStatus.PENDING
+        if known or (lane, step) in self.begun:
             return True
         run = self.active.get(lane)
         return run is not None and not run.undo and step in run.steps
@@ -178,7 +181,10 @@ class Operation(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class StepRetried(Event):
-        """The step did not work, or nobody knows; it will be done again."""
+        """The step did not work, or nobody knows; it will be done again.
+
+        `further`: the steps of the run after it that may have been begun all the same.
+        """
 
         run: int
         lane: int
@@ -186,16 +192,18 @@ class Operation(Aggregate):
         undo: bool
         error: dict[str, Any]
         retry_at: float
+        further: list[str] = field(default_factory=list)
 
     @dataclass(frozen=True, kw_only=True)
     class StepFailed(Event):
-        """The step did not work and is not tried again by itself."""
+        """The step did not work and is not tried again by itself; `further`: see StepRetried."""
 
         run: int
         lane: int
         step: str
         undo: bool
         error: dict[str, Any]
+        further: list[str] = field(default_factory=list)
 
     @dataclass(frozen=True, kw_only=True)
     class Parked(Event):
@@ -343,6 +351,8 @@ class Operation(Aggregate):
         facts = {"error": event.error, "retry_at": retry_at, "asked": asked}
         self._result(event, undo=event.undo, status=status, **facts)
         del self.history.active[event.lane]
+        if not event.undo:
+            self.history.begun |= {(event.lane, step) for step in event.further}
 
     def _unwind(self) -> None:
         self.history.unwinding = True

@@ -48,11 +48,35 @@ class Volume(Aggregate):
         server_id: str
         attachment_id: str
 
+    @dataclass(frozen=True, kw_only=True)
+    class VolumeMade(Event):
+        """We have created it in Cinder for a disk of this server; the mapping's id is its mark
+        there (metadata), which was in the log before.
+        """
+
+        server_id: str
+        mark: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class VolumeDeleted(Event):
+        """We have deleted it in Cinder, or are about to: nobody takes it over any more."""
+
+        server_id: str
+        why: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class VolumeDeletionRefused(Event):
+        """It was to be deleted, and Cinder refused: `why`.  It stays."""
+
+        server_id: str
+        why: str
+
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.claimant: str | None = None
         self.flow: str | None = None  # the claimant's
         self.holders: dict[str, str] = {}  # attachment id -> server id
+        self.deleted = False
 
     def about(self) -> About:
         return About(volume_id=str(self.id))
@@ -67,6 +91,8 @@ class Volume(Aggregate):
                 self.holders[event.attachment_id] = event.server_id
             case self.Released():
                 self.holders.pop(event.attachment_id, None)
+            case self.VolumeDeleted():
+                self.deleted = True
 
     def refuse_claimed(self) -> None:
         """Raises ClaimedError naming the operation in the way."""
@@ -84,6 +110,13 @@ class Volume(Aggregate):
         """Raises ClaimedError naming the operation in the way."""
         self.refuse_claimed()
         self.record(self.Claimed, claimant=operation_id, server_id=server_id, flow=flow)
+
+    def made(self, server_id: str, mark: str) -> None:
+        """Cinder has it now, for this server.  Raises IllegalTransitionError if it was given up."""
+        if self.deleted:
+            topic = self.VolumeMade.TOPIC
+            raise errors.IllegalTransitionError(event=topic, id=str(self.id), state="deleted")
+        self.record(self.VolumeMade, server_id=server_id, mark=mark)
 
     def release(self, operation_id: str) -> None:
         """End the operation's claim, if it has it."""

@@ -160,15 +160,16 @@ def delete(
     server: Server,
     attachments: Sequence[Attachment],
     unlearnt: Sequence[Lane] = (),
+    unmade: Sequence[Lane] = (),
     other_host: str | None = None,
     arrival: str | None = None,
 ) -> Operation:
     """Accept a deletion: possible in any state, unless an operation is at work.
 
     `attachments` are all that the server still has, wherever they are; `unlearnt` is where
-    Cinder may have more of them, that no host has connected; `other_host` is one where a
-    move that did not come to an end may have brought the guest, `arrival` one where it may
-    even come yet.
+    Cinder may have more of them, that no host has connected; `unmade` the lanes for which a
+    volume may have been made that no mapping has; `other_host` is one where a move that did
+    not come to an end may have brought the guest, `arrival` one where it may even come yet.
     """
     instance = server.instance
     check_vm_state(instance, "delete", set(VmState) - {S.DELETED})
@@ -183,6 +184,8 @@ def delete(
     for lane in unlearnt:
         mapping = by_volume.get(lane.volume_id)
         lanes.append(_lane_of_unlearnt(lane, mapping, no_mapping))
+    bound = {lane.bdm_id for lane in lanes}
+    lanes += [_lane_of_unmade(lane, known) for lane in unmade if lane.bdm_id not in bound]
     bare = [m for m in server.mappings if m.live and m.volume_id is None]
     places: dict[Place, str | None] = {
         Place.HOST: instance.host,
@@ -350,6 +353,11 @@ def _lane_of_unlearnt(lane: Lane, mapping: BlockDeviceMapping | None, no_mapping
     """
     together = mapping.delete_on_termination if mapping else False
     return replace(lane, bdm_id=no_mapping, host=None, delete_on_termination=together)
+
+
+def _lane_of_unmade(lane: Lane, known: list[str]) -> Lane:
+    """A volume that was made, or may still be, and that no mapping has: found by its mark."""
+    return replace(lane, new=None, attachment_id=None, host=None, known=tuple(known))
 
 
 LANES: dict[str, Callable[[Server, Places], Lanes]] = {

@@ -37,7 +37,7 @@ def host_fenced(operation: Operation, host: str, now: float) -> bool:
         error = fenced_error(host)
         if is_replaceable(plan, todo, undo=run.undo):
             error = replace(error, kind=ErrorKind.RETRYABLE)
-        failed(operation, run, error, now, at_once=True)
+        failed(operation, run, error, now, at_once=True, further=True)
     return bool(runs) or going_there
 
 

@@ -196,8 +196,30 @@ def _converted(done: Done) -> None:
 
 
 def _made(done: Done) -> None:
-    if done.lane.create is not None and done.volume.claimant is None:
-        done.volume.claim(done.operation_id, server_id=done.server_id, flow="boot")
+    volume_id = done.outputs.get("volume_id")
+    if volume_id is None:
+        return
+    volume = done.book.get(Volume, volume_id)
+    volume.made(done.server_id, done.lane.bdm_id)
+    if volume.claimant is None:
+        volume.claim(done.operation_id, server_id=done.server_id, flow="boot")
+
+
+def _unmade(done: Done) -> None:
+    _volumes_deleted(done, "made for a server that could not be built")
+
+
+def _volume_let_go(done: Done) -> None:
+    _volumes_deleted(done, "it goes with its server")
+
+
+def _volumes_deleted(done: Done, why: str) -> None:
+    for volume_id in done.outputs.get("deleted", ()):
+        volume = done.book.get(Volume, volume_id)
+        if not volume.deleted:
+            volume.record(Volume.VolumeDeleted, server_id=done.server_id, why=why)
+    if (refused := done.outputs.get("refused")) and done.lane.volume_id:
+        done.volume.record(Volume.VolumeDeletionRefused, server_id=done.server_id, why=refused)
 
 
 def _migrated_by_cinder(done: Done) -> None:
@@ -387,6 +409,8 @@ MEANING: dict[str, Callable[[Done], None]] = {
     LedgerVerb.ATTACHMENTS_CLEAR: _ended,
     Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
     LedgerVerb.VOLUME_CREATE: _made,
+    LedgerVerb.VOLUME_UNMAKE: _unmade,
+    LedgerVerb.VOLUME_DELETE: _volume_let_go,
     LedgerVerb.MIGRATION_COMPLETE: _migrated_by_cinder,
     LedgerVerb.MAPPING_BIND: _bound,
     LedgerVerb.MAPPING_UNBIND: _unbound,

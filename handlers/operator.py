@@ -79,6 +79,9 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
         what = f"an attachment of volume {lane.volume_id} that nobody knows"
         why = f"Cinder may have {what}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
+    for lane in unmade(operation, book):
+        why = f"a volume with mark {lane.bdm_id} would be left to nobody; retry, or skip"
+        _refuse(operation, "be given up", why)
     finish(operation, Outcome.CANCELLED, book, reason=reason)
 
 
@@ -110,6 +113,18 @@ def unlearnt(operation: Operation) -> list[Lane]:
         if item.undo and plan.step(item.step).undo in _DELETIONS
     ]
     return list({lane.volume_id: lane for lane in lanes if lane.attachment_id is None}.values())
+
+
+def unmade(operation: Operation, book: Book) -> list[Lane]:
+    """Lanes for which a volume may have been made that no mapping has."""
+    makes = [step.name for step in plan_of(operation).steps if step.do is LedgerVerb.VOLUME_CREATE]
+    return [
+        lane
+        for number, lane in enumerate(operation.lanes)
+        if lane.create
+        and not book.get(BlockDeviceMapping, lane.bdm_id).volume_id
+        and any(operation.history.touched(number, name) for name in makes)
+    ]
 
 
 def _require_parked(operation: Operation, act: str) -> None:

@@ -64,6 +64,8 @@ class LedgerVerb(StrEnum):
     MAPPING_SWITCH = "mapping_switch"  # to the new side's attachment
     MAPPING_SWITCH_KEEPING = "mapping_switch_keeping"  # the former one, until confirmed
     VOLUME_CREATE = "volume_create"
+    VOLUME_AWAIT = "volume_await"  # until Cinder has made it
+    VOLUME_UNMAKE = "volume_unmake"  # delete it, unless the server has it
     VOLUME_DELETE = "volume_delete"  # if it goes with its server
     MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
     MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not
@@ -111,6 +113,27 @@ MOOT: dict[AnyVerb, LedgerVerb] = {
     Verb.VOLUME_CONNECT: LedgerVerb.NOTHING,
     Verb.DISK_REPLACE: LedgerVerb.NOTHING,
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
+}
+
+
+#: The next step of a run begins only when the result of one of these is durable.  Everywhere
+#: else the run's intent is enough, for done again all of it is right; but after these
+#: the next step would take away what doing them again goes by:
+DURABLE: frozenset[AnyVerb] = frozenset(
+    {
+        # The new attachment's id.  One that nobody has learnt is deleted as an orphan, so
+        # nothing may have been connected by it.
+        Verb.ATTACHMENT_CREATE,
+        # That it is off the host.  Once Cinder has forgotten the attachment, a host without
+        # a record of it cannot tell whether there is something left.
+        Verb.VOLUME_DISCONNECT,
+    }
+)
+
+#: What the undo of a pivot takes back besides it, being an *ensure*: a disk is plugged as it
+#: was connected, or is connected anew.
+TAKES_BACK: dict[AnyVerb, frozenset[AnyVerb]] = {
+    Verb.DISK_PLUG: frozenset({Verb.VOLUME_DISCONNECT})
 }
 
 
@@ -286,6 +309,23 @@ class Plan:
         """Whether failing there can no longer unwind the plan."""
         return name in self.table.after_pivot
 
+    def durable(self, name: str) -> list[str]:
+        """The directions ("do", "undo") in which the result of a step must be durable before
+        the next step of its run begins.
+
+        Around a pivot it is known where the plan stands: whether all before it is done when
+        it begins, and whether it happened before anything follows that its undo does not
+        take back with it; undoing it, too, may find that it has.
+        """
+        step, steps = self.step(name), self.stage_of(name).steps
+        after = next(iter(steps[steps.index(step) + 1 :]), None)
+        is_pivot, is_before = name == self.pivot, after is not None and after.name == self.pivot
+        taken_back = TAKES_BACK.get(step.undo, ()) if step.undo else ()
+        turns = is_pivot and after is not None and after.do not in taken_back
+        do = step.do in DURABLE or turns or is_before
+        undo = step.undo in DURABLE or is_pivot
+        return [direction for direction, is_so in (("do", do), ("undo", undo)) if is_so]
+
     def to_json(self) -> dict[str, Any]:
         return {
             "flow": self.flow,
@@ -301,7 +341,12 @@ class Plan:
                     "side": stage.side.value,
                     "once": stage.once,
                     "steps": [
-                        {"name": s.name, "do": s.do.value, "undo": s.undo and s.undo.value}
+                        {
+                            "name": s.name,
+                            "do": s.do.value,
+                            "undo": s.undo and s.undo.value,
+                            "durable": self.durable(s.name),
+                        }
                         for s in stage.steps
                     ],
                 }

@@ -46,6 +46,8 @@ EFFECTS = frozenset(
         LedgerVerb.RESERVATION_TIDY,
         LedgerVerb.ATTACHMENTS_CLEAR,
         LedgerVerb.VOLUME_CREATE,
+        LedgerVerb.VOLUME_AWAIT,
+        LedgerVerb.VOLUME_UNMAKE,
         LedgerVerb.VOLUME_DELETE,
         LedgerVerb.MIGRATION_COMPLETE,
         LedgerVerb.MIGRATION_FAIL,
@@ -271,11 +273,18 @@ def _done(
 
 
 def failed(
-    operation: Operation, run: ActiveRun, error: StepError, now: float, *, at_once: bool = False
+    operation: Operation,
+    run: ActiveRun,
+    error: StepError,
+    now: float,
+    *,
+    at_once: bool = False,
+    further: bool = False,
 ) -> None:
     """The run's next step did not work: try again later, or not at all.
 
     `at_once`: again without a pause, whatever was tried before: somebody else will do it.
+    `further`: the run's later steps may have been begun all the same.
     """
     step = operation.history.next_step(run)
     attempts = operation.history.record(run.lane, step, undo=run.undo).attempts + 1
@@ -289,11 +298,20 @@ def failed(
         "step": step,
         "undo": run.undo,
         "error": error.to_wire(),
+        "further": _further(operation, run, step) if further else [],
     }
     if delay_s is None:
         operation.record(Operation.StepFailed, **fields)
     else:
         operation.record(Operation.StepRetried, **fields, retry_at=now + delay_s)
+
+
+def _further(operation: Operation, run: ActiveRun, step: str) -> list[str]:
+    """The steps after this one that its host may have begun without a word of it."""
+    plan, direction = plan_of(operation), "undo" if run.undo else "do"
+    at = run.steps.index(step)
+    told = (n for n, name in enumerate(run.steps[at:]) if direction in plan.durable(name))
+    return list(run.steps[at + 1 : at + 1 + next(told, len(run.steps))])
 
 
 def park(operation: Operation, left: tuple[Left, ...], book: Book) -> None:

@@ -35,7 +35,9 @@ BY_VERB: dict[str, Policy] = {
     Verb.GUEST_MIGRATE: Policy(attempts=2),
     Verb.VOLUME_WAIT_READY: Policy(attempts=3),
     #: A volume made from an image takes minutes until it can be reserved (nova: 180 s).
-    LedgerVerb.VOLUME_CREATE: Policy(attempts=100, max_s=5.0),
+    LedgerVerb.VOLUME_AWAIT: Policy(attempts=100, max_s=5.0),
+    #: Nor can it be deleted before.
+    LedgerVerb.VOLUME_UNMAKE: Policy(attempts=100, max_s=5.0),
 }
 
 

@@ -13,9 +13,8 @@ verbs whose work goes on by itself are asked all the same: it may have been begu
 agent before us, and they end it.
 
 A run holds its locks (locks.py) from before its first step until after its last
-report.  After each step its report is delivered, for as long as it takes, and only
-the ledger's "continue" lets the next step begin: it is durable by then.  The first
-failing step ends the run; what to do about it is the ledger's decision.
+report.  Reports are delivered for as long as it takes, and when is said in reporting.py.
+The first failing step ends the run; what to do about it is the ledger's decision.
 
 Nothing is kept on disk.  Killed at any point, the agent is handed the unfinished
 command again, and the verbs find out what is done.  A run that the ledger does not
@@ -30,7 +29,6 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 from typing import Any
 
 import structlog
@@ -38,6 +36,7 @@ import structlog
 from host_agent.clock import StopClock, Stopping
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
+from host_agent.reporting import Reporting, Verdict, deliver_in_time, report_of
 from host_agent.sent import Sent
 from host_agent.shared import masking
 from host_agent.shared.contract import (
@@ -47,6 +46,7 @@ from host_agent.shared.contract import (
     GuestOrder,
     Report,
     StepError,
+    StepResult,
     Verb,
 )
 from host_agent.shared.lane import Lane
@@ -89,14 +89,6 @@ _GOING_ON = frozenset({Verb.DISK_COPY, Verb.GUEST_MIGRATE})
 Key = tuple[str, int]
 
 
-class Verdict(Enum):
-    """What the ledger said to a report."""
-
-    CONTINUE = auto()
-    STOP = auto()  # the run is over
-    STALE = auto()  # it does not expect this report: drop the run
-
-
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     workers: int = 8
@@ -121,7 +113,9 @@ class Ports:
 @dataclass
 class _Run:
     command: Command
+    resumed: bool  # it may have been begun before, by an agent that died over it or gave it up
     watch: RunWatch
+    reporting: Reporting
 
 
 def _nothing() -> None:
@@ -174,10 +168,15 @@ class Executor:
         self._queue: list[_Run] = []
         self._running: list[_Run] = []
         self._finished: OrderedDict[Key, None] = OrderedDict()
+        self._news = threading.Event()  # a result waits to be reported
         self._threads = [
             threading.Thread(target=self._work, name=f"run-{number}", daemon=True)
             for number in range(self._limits.workers)
         ]
+        in_time = (self._reportings, self._news, self._stop)
+        self._threads.append(
+            threading.Thread(target=deliver_in_time, args=in_time, name="reports", daemon=True)
+        )
 
     def start(self) -> None:
         for thread in self._threads:
@@ -186,6 +185,7 @@ class Executor:
     def stop(self, timeout_s: float) -> bool:
         """Begin nothing new, end waits, let running steps finish; whether all did in time."""
         self._stop.set()
+        self._news.set()
         with self._lock:
             self._queue.clear()
             self._waiting.notify_all()
@@ -196,9 +196,12 @@ class Executor:
                 thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def submit(self, command: Command) -> bool:
-        """Queue a command, waiting for room; whether it was taken (no duplicate, not stopping)."""
-        run = _Run(command, self._watch(command))
+    def submit(self, command: Command, *, resumed: bool = False) -> bool:
+        """Queue a command, waiting for room; whether it was taken (no duplicate, not stopping).
+
+        `resumed`: it may have been begun before.
+        """
+        run = self._new_run(command, resumed=resumed)
         with self._lock:
             if command.cancel:
                 self._cancel(command)
@@ -228,13 +231,20 @@ class Executor:
                 run.watch.cancel()
         for number, run in enumerate(self._queue):
             if _key(run.command) == _key(command):
-                self._queue[number] = _Run(command, self._watch(command))
+                self._queue[number] = self._new_run(command, resumed=run.resumed)
 
-    def _watch(self, command: Command) -> RunWatch:
+    def _new_run(self, command: Command, *, resumed: bool) -> _Run:
+        def send(results: tuple[StepResult, ...]) -> Verdict:
+            return self._hooks.report(report_of(command, results, resumed=resumed))
+
         watch = RunWatch(self._stop, lambda done, total: self._hooks.progress(command, done, total))
         if command.cancel:
             watch.cancel()
-        return watch
+        return _Run(command, resumed, watch, Reporting(send))
+
+    def _reportings(self) -> list[Reporting]:
+        with self._lock:
+            return [run.reporting for run in self._running]
 
     # --- workers ----------------------------------------------------------------------
 
@@ -290,10 +300,14 @@ class Executor:
             if command.cancel and command.steps[0].verb not in _GOING_ON:
                 raise final("cancelled", "Called off before it was begun.")
             with self._locks.hold(self._lock_names(context, command), self._clock):
-                return self._run_steps(command, context)
+                return self._run_steps(run, context)
+        except Stopping:
+            run.reporting.deliver()
+            raise
         except PortError as error:  # before any step: tell it as the first one's result
-            report = self._report_of(command, command.steps[0], began, error=error.as_step_error())
-            return self._hooks.report(report) is not Verdict.STALE
+            result = self._result_of(command.steps[0], began, error=error.as_step_error())
+            run.reporting.ended(result)
+            return run.reporting.deliver() is not Verdict.STALE
 
     def _lock_names(self, context: RunContext, command: Command) -> list[str]:
         verbs = {step.verb for step in command.steps}
@@ -322,29 +336,35 @@ class Executor:
                 return None
             raise
 
-    def _run_steps(self, command: Command, context: RunContext) -> bool:
+    def _run_steps(self, run: _Run, context: RunContext) -> bool:
         """Every step knows what those before it have told."""
+        command = run.command
         for step in command.steps:
             if self._stop.is_set():
                 raise Stopping
             if not self._hooks.is_current(command.epoch):
                 _LOG.warning("run dropped before %s: this host was fenced since", step.name)
                 return False
-            report = self._step(command, step, context)
+            result = self._step(command, step, context)
             if step.verb in _CHANGING_GUESTS:
                 self._hooks.guests_changed()
-            verdict = self._hooks.report(report)
+            last = result.error is not None or step is command.steps[-1]
+            if run.reporting.ended(result, last=last, durable=step.durable):
+                run.reporting.deliver()
+            else:
+                self._news.set()
+            verdict = run.reporting.verdict
             if verdict is Verdict.STALE:
                 _LOG.warning("run dropped after %s: the ledger does not expect it", step.name)
-                if report.error is None:
-                    _take_back(_learn(command, report.outputs), step, context)
+                if result.error is None:
+                    _take_back(_learn(command, result.outputs), step, context)
                 return False
-            if verdict is Verdict.STOP or report.error is not None:
+            if verdict is Verdict.STOP or result.error is not None:
                 return True
-            command = _learn(command, report.outputs)
+            command = _learn(command, result.outputs)
         return True
 
-    def _step(self, command: Command, step: CommandStep, context: RunContext) -> Report:
+    def _step(self, command: Command, step: CommandStep, context: RunContext) -> StepResult:
         began = self._clock.now()
         outputs: dict[str, Any] = {}
         failure: StepError | None = None
@@ -365,17 +385,16 @@ class Executor:
                 code="internal",
                 message=f"Unexpected {name} in the agent: see its log.",
             )
-        return self._report_of(command, step, began, outputs=outputs, error=failure)
+        return self._result_of(step, began, outputs=outputs, error=failure)
 
-    def _report_of(
+    def _result_of(
         self,
-        command: Command,
         step: CommandStep,
         began: float,
         *,
         outputs: dict[str, Any] | None = None,
         error: StepError | None = None,
-    ) -> Report:
+    ) -> StepResult:
         took_ms = round((self._clock.now() - began) * 1000)
         if error is None:
             _LOG.info("step %s done in %d ms", step.name, took_ms)
@@ -384,15 +403,7 @@ class Executor:
             _LOG.warning(
                 "step %s failed (%s, %s): %s", step.name, error.kind, error.code, error.message
             )
-        return Report(
-            operation_id=command.operation_id,
-            run=command.run,
-            epoch=command.epoch,
-            step=step.name,
-            took_ms=took_ms,
-            outputs=outputs or {},
-            error=error,
-        )
+        return StepResult(step=step.name, took_ms=took_ms, outputs=outputs or {}, error=error)
 
 
 def _take_back(command: Command, step: CommandStep, context: RunContext) -> None:

@@ -27,16 +27,19 @@ from uuid import uuid4
 import structlog
 
 from aggregates.attachment import Attachment, AttachmentState
+from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from host_agent.shared.contract import ErrorKind, StepError
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError
+from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError, VolumeView
 
 _log = structlog.get_logger(__name__)
 
 LATE_POLL_S = 0.25
+#: States of a volume that Cinder is still making.
+UNFINISHED = frozenset({"creating", "downloading"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,17 +172,46 @@ def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Create the volume of a new server's disk, if it is to be, and wait until it can be had."""
+    """Create the volume of a new server's disk, if it is to be; or find it by its mark."""
     if lane.create is None:
         return {}
+    for volume in _made(lane, context):
+        if not context.book.get(Volume, volume.id).deleted:
+            return {"volume_id": volume.id}
     volume = context.cinder.volume_create(lane.create, lane.bdm_id)
+    if context.book.get(Volume, volume.id).deleted:
+        text = f"Volume {volume.id} was made beside and given up; it is not gone yet."
+        raise PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
+    return {"volume_id": volume.id}
+
+
+def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Wait until a volume that was made can be had."""
+    if lane.create is None:
+        return {}
+    volume = context.cinder.volume(lane.volume_id)
     if volume.status.startswith("error"):
         text = f"Volume {volume.id} could not be created ({volume.status}): see its messages."
         raise PortError(ErrorKind.FINAL, "volume_error", text)
     if volume.status not in {"available", "reserved", "in-use"}:
-        text = f"Volume {volume.id} is {volume.status}."
-        raise PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
-    return {"volume_id": volume.id}
+        raise _not_ready(volume)
+    return {}
+
+
+def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Delete what was made with the lane's mark, unless the server has it: then it goes with it.
+
+    It has one from its reservation on, which stays when a server cannot be built (LP 1899649).
+    """
+    if lane.create is None or context.book.get(BlockDeviceMapping, lane.bdm_id).volume_id:
+        return {}
+    deleted = []
+    for volume in _made(lane, context):
+        if volume.status in UNFINISHED:
+            raise _not_ready(volume)
+        context.cinder.volume_delete(volume.id)
+        deleted.append(volume.id)
+    return {"deleted": deleted} if deleted else {}
 
 
 def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -187,16 +219,30 @@ def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
     The last of its attachments that goes does it: before that Cinder would refuse.
     """
-    held = context.book.get(Volume, lane.volume_id).held_by(lane.server_id)
-    if not lane.delete_on_termination or held:
-        return {}
     try:
+        if lane.create is not None:
+            return unmake_volume(lane, context)
+        held = context.book.get(Volume, lane.volume_id).held_by(lane.server_id)
+        if not lane.delete_on_termination or held:
+            return {}
         context.cinder.volume_delete(lane.volume_id)
     except PortError as error:
         if error.kind is not ErrorKind.FINAL:
             raise
         return {"refused": error.message}
-    return {}
+    return {"deleted": [lane.volume_id]}
+
+
+def _made(lane: Lane, context: EffectContext) -> list[VolumeView]:
+    """The volumes with the lane's mark; one may come late that nobody waited for."""
+    if context.uncertain:
+        context.wait(LATE_S)
+    return context.cinder.volumes_made(lane.bdm_id, (lane.create or {}).get("project_id"))
+
+
+def _not_ready(volume: VolumeView) -> PortError:
+    text = f"Volume {volume.id} is {volume.status}."
+    return PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
 
 
 def complete_migration(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -254,6 +300,8 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.RESERVATION_TIDY: tidy,
     LedgerVerb.ATTACHMENTS_CLEAR: clear,
     LedgerVerb.VOLUME_CREATE: make_volume,
+    LedgerVerb.VOLUME_AWAIT: await_volume,
+    LedgerVerb.VOLUME_UNMAKE: unmake_volume,
     LedgerVerb.VOLUME_DELETE: delete_volume,
     LedgerVerb.MIGRATION_COMPLETE: complete_migration,
     LedgerVerb.MIGRATION_FAIL: fail_migration,

@@ -206,6 +206,7 @@ class Requests:
             server = _server(unit, server_id)
             volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
             arrival: str | None = None
+            unmade: list[Lane] = []
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
                 # Cinder's own migration has to hear its end from the operation itself.
@@ -216,6 +217,7 @@ class Requests:
                     hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
                     arrival = arrival or progress.arrival(operation)
                     unlearnt += operator.unlearnt(operation)
+                    unmade += operator.unmade(operation, unit)
                     progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
             server = replace(server, volumes=volumes)
             held = [
@@ -231,6 +233,7 @@ class Requests:
                 server=server,
                 attachments=left,
                 unlearnt=unlearnt,
+                unmade=unmade,
                 other_host=others[0] if others else None,
                 arrival=arrival,
             )

@@ -24,8 +24,9 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.volume import Volume
-from handlers import handover, leftovers, operator, progress
+from handlers import handover, inventory, leftovers, operator, progress
 from handlers.engine import Wait, Work
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder
 from ledger.effects import EffectContext, Result, carry_out
@@ -39,11 +40,13 @@ _log = structlog.get_logger(__name__)
 @dataclass(frozen=True)
 class RegistrationResult:
     """What became of a registration.  `again`: some of it was not looked at, for a flow is
-    just changing it; whoever showed it has to show it again.
+    just changing it; whoever showed it has to show it again.  `position`: where the log
+    ended afterwards.
     """
 
     host: Host
     again: bool
+    position: int = 0
 
 
 class Service:
@@ -101,39 +104,48 @@ class Service:
             known.append(None if any(each.unsaved for each in (shown.host, *guests)) else shown)
         return known
 
+    def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
+        """Take what has changed of a host's guests; whether it is to be shown again.
+
+        Raises StaleEpochError if the host has to register first.
+        """
+
+        def change(unit: Unit) -> bool:
+            host = unit.get(Host, host_uuid(name))
+            host.check_epoch(changes.epoch)
+            if host.suspect or not host.version:
+                raise errors.StaleEpochError(host=name, given=changes.epoch, current=host.epoch)
+            shown = [inventory.seen(name, guest, unit) for guest in changes.guests]
+            missed = [inventory.missed(name, server_id, unit) for server_id in changes.gone]
+            unit.save(context)
+            return not all(shown + missed)
+
+        return run_optimistically(self._store, change)
+
     def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
         """The host does not show this guest any more."""
 
         def change(unit: Unit) -> int:
-            instance = unit.get(Instance, server_id)
-            if instance.version and instance.host == host:
-                instance.observe(
-                    name=instance.name,
-                    host=host,
-                    power_state="nostate",
-                    devices=(),
-                )
+            inventory.missed(host, server_id, unit)
             return unit.save(context)
 
         return run_optimistically(self._store, change)
 
     def report(self, name: str, report: Report, context: EventContext) -> tuple[bool, int]:
-        """Take the result of one step; whether the run goes on, and the last position.
+        """Take the results of steps of a run; whether it goes on, and the last position.
 
-        A repeated report is answered as the first one was.  A success that cannot be true
-        of what the ledger knows is a failed step, for an operator to look at: refused, the
-        host would report it for ever.  Raises StaleEpochError, StaleReportError.
+        What is known of them already is answered as it was the first time.  A success that
+        cannot be true of what the ledger knows is a failed step, for an operator to look at:
+        refused, the host would report it for ever.  Raises StaleEpochError, StaleReportError.
         """
         try:
             return run_optimistically(
                 self._store, lambda unit: self._report(unit, name, report, context)
             )
-        except errors.IllegalTransitionError as refusal:
-            _log.warning("report_contradicts", step=report.step, operation=report.operation_id)
-            why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
-            failed = replace(report, outputs={}, error=why)
+        except _ContradictedError as error:
+            report = _contradicted(report, error.step, error.refusal)
             return run_optimistically(
-                self._store, lambda unit: self._report(unit, name, failed, context)
+                self._store, lambda unit: self._report(unit, name, report, context)
             )
 
     def _report(
@@ -141,13 +153,20 @@ class Service:
     ) -> tuple[bool, int]:
         unit.get(Host, host_uuid(name)).check_epoch(report.epoch)
         operation = unit.get(Operation, report.operation_id)
-        if operation.is_known(report.run, name, report.step):
-            return operation.is_active(report.run), 0
-        run = operation.active_run(report.run, name, report.step)
-        if report.error is None:
-            progress.succeeded(operation, run, report.outputs, report.took_ms, unit)
-        else:
-            progress.failed(operation, run, report.error, self._clock())
+        new = [r for r in report.results if not operation.is_known(report.run, name, r.step)]
+        active = operation.is_active(report.run)
+        if not new or (len(new) < len(report.results) and not active):
+            return active, 0
+        for result in new:
+            run = operation.active_run(report.run, name, result.step)
+            if result.error is not None:
+                now = self._clock()
+                progress.failed(operation, run, result.error, now, further=report.further)
+                continue
+            try:
+                progress.succeeded(operation, run, result.outputs, result.took_ms, unit)
+            except errors.IllegalTransitionError as refusal:
+                raise _ContradictedError(result.step, refusal) from refusal
         progress.advance(operation, unit, self._clock())
         position = unit.save(within(context, operation))
         return operation.is_active(report.run), position
@@ -338,22 +357,29 @@ def _uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
     return error.get("kind") == ErrorKind.UNKNOWN or error.get("code") == progress.FENCED
 
 
+class _ContradictedError(Exception):
+    """A step that is said to have succeeded cannot have."""
+
+    def __init__(self, step: str, refusal: errors.IllegalTransitionError) -> None:
+        super().__init__(step, refusal)
+        self.step, self.refusal = step, refusal
+
+
+def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionError) -> Report:
+    """The report with this step failed; what it says came after may have been done."""
+    _log.warning("report_contradicts", step=step, operation=report.operation_id)
+    why = StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
+    at = [result.step for result in report.results].index(step)
+    failed = replace(report.results[at], outputs={}, error=why)
+    return replace(report, results=(*report.results[:at], failed), further=True)
+
+
 def _apply_registration(name: str, registration: Registration, unit: Unit) -> RegistrationResult:
     """Take what an agent says of itself and of its guests."""
     host = unit.get(Host, host_uuid(name))
     host.register(name, registration.service_version, registration.capabilities)
-    again = False
-    for guest in registration.guests:
-        looked = unit.get(Instance, guest.server_id).observe(
-            name=guest.name,
-            host=name,
-            power_state=guest.power_state,
-            devices=guest.devices,
-            owner=(guest.project_id, guest.user_id),
-            definition=guest.definition,
-            epoch=host.epoch,
-        )
-        again = again or not looked
+    looked = [inventory.seen(name, guest, unit) for guest in registration.guests]
+    again = not all(looked)
     if host.suspect:
         again = not leftovers.take(host, registration, unit) or again
     return RegistrationResult(host, again)

@@ -24,10 +24,14 @@ from aggregates.volume import Volume
 from handlers.plan import AnyVerb, LedgerVerb
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError
-from ledger.effects import EffectContext
+from ledger.effects import UNFINISHED, EffectContext
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
 
 Made = dict[str, Any]
+
+#: How long to wait for a volume to be made before it can be deleted (nova waits as long).
+MADE_S = 180.0
+MADE_POLL_S = 5.0
 
 _log = structlog.get_logger(__name__)
 
@@ -85,6 +89,32 @@ def _disowned(lane: Lane, attachment_id: str, operation: Operation, store: Aggre
     return run_optimistically(store, change)
 
 
+def _volume(
+    lane: Lane, made: Made, operation: Operation, effect: EffectContext, store: AggregateStore
+) -> None:
+    """The same for a volume; where none was to be made there is nothing."""
+    volume_id = made.get("volume_id")
+    if volume_id is None:
+        return
+
+    def change(unit: Unit) -> bool:
+        volume = unit.get(Volume, volume_id)
+        if volume.version == 0:
+            why = "made for a step that another process had done"
+            volume.record(Volume.VolumeDeleted, server_id=lane.server_id, why=why)
+            unit.save(own_context(operation))
+        return volume.deleted
+
+    if not run_optimistically(store, change):
+        return
+    for _ in range(round(MADE_S / MADE_POLL_S)):
+        if effect.cinder.volume(volume_id).status not in UNFINISHED:
+            break
+        effect.wait(MADE_POLL_S)  # Cinder deletes none that it is still making
+    effect.cinder.volume_delete(volume_id)
+
+
 _TAKEN_BACK: dict[str, Callable[[Lane, Made, Operation, EffectContext, AggregateStore], None]] = {
     LedgerVerb.ATTACHMENT_RESERVE: _reservation,
+    LedgerVerb.VOLUME_CREATE: _volume,
 }

@@ -209,7 +209,9 @@ def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
         flow=operation.started.flow,
         steps=tuple(
             CommandStep(
-                name=name, verb=Verb(run.verb or plan.verb(name, undo=run.undo, host=run.host))
+                name=name,
+                verb=Verb(run.verb or plan.verb(name, undo=run.undo, host=run.host)),
+                durable=("undo" if run.undo else "do") in plan.durable(name),
             )
             for name in todo
         ),

@@ -21,16 +21,14 @@ from aggregates.attachment import Attachment
 from aggregates.base import Actor, Event, EventContext
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import SERVER as SERVER_LANE
-from aggregates.operation import Operation, OperationState
+from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.volume import Volume
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
-from handlers.progress import lane_of, order_of, verb_of
-from host_agent import verbs
-from host_agent.shared.contract import ErrorKind, PowerState, Registration, Report, StepError
+from host_agent.reporting import Reporting, Verdict, report_of
+from host_agent.shared.contract import Command, ErrorKind, PowerState, Registration, StepResult
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
@@ -42,6 +40,7 @@ from host_agent.verbs.context import Waits
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
+from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, plugged
 from tests.memory import Clock, Crash, MemoryStore, Tripwire, Trouble
@@ -85,6 +84,7 @@ class World:
         self.legacy = legacy
         self.dead: set[str] = set()  # hosts whose agents do nothing
         self.acting: str | None = None  # the host whose agent is doing something just now
+        self.alone = False  # agents report each result by itself, as old ones do
         self.server_id = SERVER
         self.volumes = [str(uuid5(NAMES, f"volume-{n}")) for n in range(volumes)]
         for number, volume_id in enumerate(self.volumes):
@@ -109,6 +109,7 @@ class World:
     def boot(self) -> None:
         """All processes start anew, with nothing but what was durable."""
         HOSTS.update(self.hosts)
+        self.known_at = len(self.store.log)  # what was begun until then may have been given up
         direct = DirectCinder(self.cinder)
         cinder = self._tripwire("cinder", direct)
         self.service = Service(self.store, cinder, cinder, self.clock, self.clock.wait)
@@ -263,48 +264,38 @@ class World:
         runs = [r for r in active if r.host is not None and host in {None, r.host}]
         for run in runs:
             ctx = AgentContext(clock=self.clock, waits=Waits(), **self.agents[run.host or ""])
-            owed = [
-                s
-                for s in run.steps
-                if not operation.history.record(run.lane, s, undo=run.undo).resolved
-            ]
-            for step in owed[:steps]:
-                if not self._agent_step(operation_id, run, step, ctx):
-                    break
+            command = command_of(operation, run, self._started_at(operation, run))
+            reporting = Reporting(self._ledger_of(command, run.host or ""), self.clock)
+            self.acting = run.host
+            try:
+                run_command(command, ctx, reporting, steps, alone=self.alone)
+            finally:
+                self.acting = None
         return bool(runs)
 
-    def _agent_step(self, operation_id: str, run: Any, step: str, ctx: AgentContext) -> bool:
-        operation = self.operation(operation_id)
-        outputs: dict[str, Any] = {}
-        error: StepError | None = None
-        self.acting = run.host
-        try:
-            outputs = self._carry_out(operation, run, step, ctx)
-        except PortError as failure:
-            error = failure.as_step_error()
-        finally:
-            self.acting = None
-        report = Report(
-            operation_id=operation_id,
-            run=run.number,
-            epoch=run.epoch,
-            step=step,
-            took_ms=1,
-            outputs=outputs,
-            error=error,
-        )
-        try:
-            return self.service.report(run.host, report, CONTEXT)[0]
-        except (errors.StaleEpochError, errors.StaleReportError):  # the agent drops the run
-            return False
+    def _ledger_of(
+        self, command: Command, host: str
+    ) -> Callable[[tuple[StepResult, ...]], Verdict]:
+        """Whom the host's agent reports a command's results to."""
+        resumed = command.position <= self.known_at
 
-    def _carry_out(
-        self, operation: Operation, run: Any, step: str, ctx: AgentContext
-    ) -> dict[str, Any]:
-        verb: Any = verb_of(operation, run)
-        if run.lane == SERVER_LANE:
-            return verbs.GUEST_VERBS[verb](ctx, order_of(operation, step))
-        return verbs.VERBS[verb](ctx, lane_of(operation, run.lane, step))
+        def send(results: tuple[StepResult, ...]) -> Verdict:
+            report = report_of(command, results, resumed=resumed)
+            try:
+                goes_on, _ = self.service.report(host, report, CONTEXT)
+            except (errors.StaleEpochError, errors.StaleReportError):
+                return Verdict.STALE
+            return Verdict.CONTINUE if goes_on else Verdict.STOP
+
+        return send
+
+    def _started_at(self, operation: Operation, run: ActiveRun) -> int:
+        return next(
+            position
+            for position, (event, _) in enumerate(self.store.log, 1)
+            if isinstance(event, Operation.RunStarted)
+            and (event.originator_id, event.run) == (operation.id, run.number)
+        )
 
     # -------------------------------------------------------------- looking
 

@@ -26,7 +26,10 @@ BOOT = Flow(
         Stage(
             Place.LEDGER,
             (
-                Step("make", LedgerVerb.VOLUME_CREATE),
+                # Its mark in Cinder, the mapping's id, is in the log before: so it has an owner
+                # from before it exists.  One that a mapping has goes with its server.
+                Step("make", LedgerVerb.VOLUME_CREATE, undo=LedgerVerb.VOLUME_UNMAKE),
+                Step("made", LedgerVerb.VOLUME_AWAIT),
                 Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.RESERVATION_TIDY),
                 Step("bind", LedgerVerb.MAPPING_BIND),
             ),

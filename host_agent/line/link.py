@@ -4,11 +4,12 @@ Theory of operation.  These go over the line, each retried for as long as it tak
 bounded exponential back-off and jitter:
 
 - the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
-  the start, after a lost connection, when the ledger says our epoch is stale, and
-  whenever the inventory changed.  Only one task sends it, so that an older inventory
-  never overtakes a newer one; an inventory that could not be read is not sent, for a
-  guest that is missing from it counts as gone.  The answer may name leftovers (decision 0027):
-  they are cleared, and shown to be, before any command is asked for.
+  the start, after a lost connection, when the ledger says our epoch is stale, and now
+  and then.  In between only what has changed of it (`POST .../guests`).  Only one task
+  sends either, so that an older inventory never overtakes a newer one; an inventory that
+  could not be read is not sent, for a guest that is missing from it counts as gone.  The
+  answer may name leftovers (decision 0027): they are cleared, and shown to be, before any
+  command is asked for.
 - the subscription (`GET .../commands`, long poll): the cursor is the highest position
   seen.  After every loss it goes back to 0 and the ledger tells all that is
   unfinished; what is already under way is recognised by the executor.
@@ -34,6 +35,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -41,7 +43,6 @@ from urllib.parse import quote
 import structlog
 
 from host_agent.clock import Stopping
-from host_agent.executor import Verdict
 from host_agent.leftovers import Release
 from host_agent.line.client import (
     REQUEST_S,
@@ -49,7 +50,9 @@ from host_agent.line.client import (
     LinkError,
     LinkSettings,
 )
+from host_agent.reporting import Verdict
 from host_agent.shared.backoff import Backoff
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import (
     Command,
     ErrorKind,
@@ -80,7 +83,7 @@ class StaleEpochError(Exception):
 class CommandRunner(Protocol):
     """What takes commands: the executor."""
 
-    def submit(self, command: Command) -> bool: ...
+    def submit(self, command: Command, *, resumed: bool) -> bool: ...
     def forget_queued(self) -> None: ...
 
 
@@ -103,6 +106,7 @@ class Link:
         self._registered = False
         self._life = 0
         self._after = 0
+        self._known_at: int | None = None  # commands until there may have been begun before
         self._resync_backoff = self._backoff()
 
     # --- for runs -----------------------------------------------------------------------
@@ -126,6 +130,9 @@ class Link:
         status, answer = self._insist("POST", "/reports", report.to_wire())
         if status == HTTPStatus.OK and isinstance(answer.get("continue"), bool):
             self._resync_backoff.reset()
+            rest = report.results[answer.get("taken", 1) :]
+            if answer["continue"] and rest:  # a ledger that knows reports of one result only
+                return self.report(replace(report, results=rest))
             return Verdict.CONTINUE if answer["continue"] else Verdict.STOP
         if answer.get("code") == "stale_epoch":
             self._lost()
@@ -134,7 +141,7 @@ class Link:
                 "the ledger does not take report %s/%d %s (HTTP %d %s): run dropped",
                 report.operation_id,
                 report.run,
-                report.step,
+                report.results[0].step,
                 status,
                 answer.get("code"),
             )
@@ -199,8 +206,11 @@ class Link:
             self._wanted.clear()
             try:
                 registration = self._describe()
-                known = registration == sent and self._registered
-                if not known or time.monotonic() >= again_at:
+                if not self._registered or time.monotonic() >= again_at:
+                    sent = None
+                if sent is not None:
+                    sent = self._show_changes(registration, sent)
+                if sent is None:
                     release, again = self._register(registration, runner)
                     if release:
                         clear(release)
@@ -220,6 +230,21 @@ class Link:
                 self._closing.wait()
             if self._wanted.wait(self._settings.inventory_interval_s):
                 self._closing.wait(INVENTORY_PAUSE_S)  # a burst of events is one change
+
+    def _show_changes(self, now: Registration, sent: Registration) -> Registration | None:
+        """What the ledger has been shown then; None: it is to be shown everything.
+
+        What a host has connected matters only before it is registered.
+        """
+        if replace(now, guests=(), connections=()) != replace(sent, guests=(), connections=()):
+            return None
+        changes = Changes.between(self._epoch or 0, sent.guests, now.guests)
+        if not changes.guests and not changes.gone:
+            return sent
+        status, answer = self._call("POST", "/guests", changes.to_wire())
+        if status != HTTPStatus.OK:  # another epoch; or it does not know of changes
+            return None
+        return sent if answer.get("again") else replace(sent, guests=now.guests)
 
     def _register(self, registration: Registration, runner: CommandRunner) -> tuple[Release, bool]:
         """What is to be cleared before this host is registered; nothing: it is.  And whether
@@ -243,7 +268,7 @@ class Link:
         with self._state:
             first, self._registered = not self._registered, True
             if first:
-                self._after = 0
+                self._after, self._known_at = 0, answer.get("position")
                 self._state.notify_all()
         if first:
             host, guests = self._settings.host, len(registration.guests)
@@ -306,7 +331,9 @@ class Link:
         if not self.is_current(command.epoch):
             _LOG.warning("command %s of epoch %d ignored", command.id, command.epoch)
             return
-        runner.submit(command)
+        known_at = self._known_at
+        new = known_at is not None and command.position > known_at and not command.cancel
+        runner.submit(command, resumed=not new)
 
     def _decline(self, data: Any, why: str) -> None:
         """Say so, if it can be made out whom to tell; else there is only the log."""

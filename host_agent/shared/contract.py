@@ -1,12 +1,12 @@
 """The published language between ledger and host agents.
 
-Both sides import this module and nothing else of each other's protocol; it is
-stdlib only, so that either side can be upgraded first.
+Both sides import this module and nothing else of each other's protocol, so that
+either can be upgraded first.
 
-A *command* is a contiguous run of host steps of one lane (one volume of one
-server).  The agent runs the steps in order under one shared-target lock and
-posts one *report* per step as it happens; the first failed step ends the run.
-Running a command again is always right: every verb looks before it acts.
+A *command* is a contiguous run of host steps of one lane (one volume of one server).
+The agent runs the steps in order under one shared-target lock.  Their results travel
+together in a *report*; the first failed step ends the run.  Running a command again is
+always right: every verb looks before it acts.
 
 All wire forms are plain JSON objects; `to_wire`/`from_wire` convert.  Unknown
 keys are ignored on reading (the other side may be newer), missing ones are an
@@ -26,6 +26,8 @@ E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
 SERVICE_VERSION = 2
+#: Results of one report: the steps of the longest run.
+RESULTS_MAX = 64
 
 
 class Verb(StrEnum):
@@ -120,18 +122,23 @@ class GuestOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandStep:
-    """One step of a command: `name` is unique in the plan, `verb` says what to do."""
+    """One step of a command: `name` is unique in the plan, `verb` says what to do.
+
+    `durable`: the ledger has its result before the next step begins; so if it is not said.
+    """
 
     name: str
     verb: Verb
+    durable: bool = True
 
     def to_wire(self) -> dict[str, Any]:
-        return {"name": self.name, "verb": self.verb.value}
+        return {"name": self.name, "verb": self.verb.value, "durable": self.durable}
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
         verb = _choice(Verb, take(data, "verb", str), "verb")
-        return cls(name=take(data, "name", str), verb=verb)
+        durable = may(data, "durable", bool) is not False
+        return cls(name=take(data, "name", str), verb=verb, durable=durable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +223,7 @@ class StepError:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class StepResult:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
 
     Outputs a ledger understands, by verb (all optional, all free of secrets):
@@ -228,9 +235,6 @@ class Report:
     `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state.
     """
 
-    operation_id: str
-    run: int
-    epoch: int
     step: str
     took_ms: int
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -243,13 +247,44 @@ class Report:
     def from_wire(cls, data: Any) -> Self:
         error = take(data, "error", (dict, type(None)))
         return cls(
-            operation_id=take(data, "operation_id", str),
-            run=take(data, "run", int),
-            epoch=take(data, "epoch", int),
             step=take(data, "step", str),
             took_ms=take(data, "took_ms", int),
             outputs=take(data, "outputs", dict),
             error=StepError.from_wire(error) if error is not None else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Results of consecutive steps of a run, in order; only the last may be a failure.
+
+    `further`: later steps may have been begun, by an agent that died before it said so.
+    On the wire the first result stands beside the ids, the others are in "more".
+    """
+
+    operation_id: str
+    run: int
+    epoch: int
+    results: tuple[StepResult, ...]
+    further: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        first, *more = [result.to_wire() for result in self.results]
+        own = {name: value for name, value in vars(self).items() if name != "results"}
+        return {**own, **first, "more": more}
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        more = may(data, "more", list) or []
+        results = tuple(map(StepResult.from_wire, (data, *more[:RESULTS_MAX])))
+        if len(results) > RESULTS_MAX or any(result.error for result in results[:-1]):
+            raise WireError("'more' is too long, or goes on after a failed step")
+        return cls(
+            operation_id=take(data, "operation_id", str),
+            run=take(data, "run", int),
+            epoch=take(data, "epoch", int),
+            results=results,
+            further=bool(may(data, "further", bool)),
         )
 
 

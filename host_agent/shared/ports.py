@@ -113,7 +113,11 @@ class Cinder(Protocol):
         self, attachment_id: str, connector: dict[str, Any]
     ) -> AttachmentView: ...
     def attachment_complete(self, attachment_id: str) -> None: ...
-    def attachment_delete(self, attachment_id: str) -> None: ...
+    def attachment_delete(self, attachment_id: str) -> bool:
+        """Whether the answer shows that it is gone; else only a look can tell.
+
+        Cinder answers with the volume's attachments as they are afterwards.
+        """
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
         """Create a volume, or find the one created earlier with the same `key` (metadata).
@@ -121,6 +125,9 @@ class Cinder(Protocol):
         `wanted`: size_gb, name, volume_type, snapshot_id, image_id, availability_zone,
         project_id; all but size_gb may be None.  Never multi-attach (S3).
         """
+
+    def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
+        """All that `volume_create` has made with this key, but what is going."""
 
     def volume_delete(self, volume_id: str) -> None:
         """Ask for deletion; a volume that is gone, or going, is success."""

@@ -180,7 +180,8 @@ class NewFlow:
 
     def _delete(self, attachment_id: str) -> None:
         try:
-            self._ctx.cinder.attachment_delete(attachment_id)
+            if self._ctx.cinder.attachment_delete(attachment_id):
+                return
             left = self._ctx.cinder.attachment(attachment_id)
         except PortError as error:
             if is_missing(error):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
@@ -92,7 +92,8 @@ class AgentBatcher:
         shown = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
         await self._contacts.written()
         # Only with everything known is a guest that was not shown surely one that is gone.
-        await projected(self._components, (await queries.head())["position"])
+        head = (await queries.head())["position"]
+        await projected(self._components, head)
         guests = await queries.guests_of_hosts([one.host for one in batch])
         lost = await asyncio.gather(
             *(self._lost(one, guests[one.host]) for one in batch), return_exceptions=True
@@ -100,7 +101,7 @@ class AgentBatcher:
         await projected(
             self._components, max((at for at in lost if isinstance(at, int)), default=0)
         )
-        return [_answer(*each) for each in zip(shown, lost, strict=True)]
+        return [_answer(*each, head) for each in zip(shown, lost, strict=True)]
 
     async def _taken(self, asked: Asked, known: RegistrationResult | None) -> RegistrationResult:
         if known is not None:
@@ -123,13 +124,13 @@ class AgentBatcher:
 
 
 def _answer(
-    shown: RegistrationResult | BaseException, lost: int | BaseException
+    shown: RegistrationResult | BaseException, lost: int | BaseException, position: int
 ) -> RegistrationResult | Exception:
     for failed in (shown, lost):
         if isinstance(failed, Exception):
             return failed
     assert isinstance(shown, RegistrationResult), "gather is not cancelled by what it gathers"
-    return shown
+    return replace(shown, position=position)
 
 
 AGENT_BATCHER: web.AppKey[AgentBatcher] = web.AppKey("desk", AgentBatcher)

@@ -11,12 +11,14 @@ from typing import Any
 
 import structlog
 
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import (
     Guest,
     PowerState,
     Registration,
     Report,
     StepError,
+    StepResult,
 )
 from host_agent.shared.definition import is_readable
 from host_agent.shared.masking import mask
@@ -78,6 +80,18 @@ def checked_registration(registration: Registration) -> Registration:
     return replace(registration, guests=guests, connections=connections)
 
 
+def checked_changes(said: Changes) -> Changes:
+    """The changes in canonical form.  Raises WireError."""
+    _require(0 <= said.epoch <= NUMBER_MAX, "epoch")
+    _require(len(said.guests) <= GUESTS_MAX, "guests")
+    _require(len(said.gone) <= GUESTS_MAX, "gone")
+    _require(all(isinstance(server_id, str) for server_id in said.gone), "gone")
+    guests = tuple(map(_checked_guest, said.guests))
+    gone = tuple(_id(server_id, "gone") for server_id in said.gone)
+    _require(len({*(guest.server_id for guest in guests), *gone}) == len(guests + gone), "guests")
+    return replace(said, guests=guests, gone=gone)
+
+
 def _check_migration(value: Any) -> None:
     _require(isinstance(value, dict) and set(value) == _MIGRATION_KEYS, "migration")
     _require(all(isinstance(v, str) and _URI.match(v) for v in value.values()), "migration")
@@ -110,14 +124,22 @@ def _is_definition(text: str) -> bool:
 
 def checked_report(report: Report) -> Report:
     """The report in canonical form, with known facts only.  Raises WireError."""
-    for name, number in (("run", report.run), ("epoch", report.epoch), ("took_ms", report.took_ms)):
+    for name, number in (("run", report.run), ("epoch", report.epoch)):
         _require((name == "run") <= number <= NUMBER_MAX, name)
-    _require(bool(_WORD.match(report.step)), "step")
     return replace(
         report,
         operation_id=_id(report.operation_id, "operation_id"),
-        outputs=_checked_outputs(report.outputs),
-        error=_checked_error(report.error) if report.error else None,
+        results=tuple(map(_checked_result, report.results)),
+    )
+
+
+def _checked_result(result: StepResult) -> StepResult:
+    _require(0 <= result.took_ms <= NUMBER_MAX, "took_ms")
+    _require(bool(_WORD.match(result.step)), "step")
+    return replace(
+        result,
+        outputs=_checked_outputs(result.outputs),
+        error=_checked_error(result.error) if result.error else None,
     )
 
 

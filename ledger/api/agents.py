@@ -13,9 +13,10 @@ from typing import Any
 
 from aiohttp import web
 
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import QUESTIONS, Registration, Report
 from ledger.api.agent_batches import AGENT_BATCHER
-from ledger.api.agent_checks import checked_registration, checked_report
+from ledger.api.agent_checks import checked_changes, checked_registration, checked_report
 from ledger.api.call import Call, answer
 from ledger.api.hosts import unknown_host
 from ledger.api.problem import ApiError
@@ -45,6 +46,17 @@ async def register(call: Call) -> web.StreamResponse:
     return answer(
         _registered(name, await batcher.register(name, registration, call.context("registration")))
     )
+
+
+async def guests(call: Call) -> web.StreamResponse:
+    """POST guests: what has changed of them since this epoch's agent showed them last."""
+    name = _own_host(call)
+    said = checked_changes(Changes.from_wire(await call.json_object(REGISTRATION_BYTES_MAX)))
+    call.request.app[AGENT_BATCHER].heard(name)
+    again = await asyncio.to_thread(
+        call.components.service.changed, name, said, call.context("registration")
+    )
+    return answer({"again": again})
 
 
 async def volume_users(call: Call) -> web.StreamResponse:
@@ -111,7 +123,7 @@ async def commands(call: Call) -> web.StreamResponse:
 
 
 async def reports(call: Call) -> web.StreamResponse:
-    """POST reports: the result of one step; whether the run goes on."""
+    """POST reports: results of steps of a run; whether it goes on."""
     name = _own_host(call)
     report = checked_report(Report.from_wire(await call.json_object(REPORT_BYTES_MAX)))
     call.request.app[AGENT_BATCHER].heard(name)
@@ -120,7 +132,7 @@ async def reports(call: Call) -> web.StreamResponse:
     )
     # Not waited for: the agent reads nothing back, and its next step can begin.
     del position
-    return answer({"continue": goes_on})
+    return answer({"continue": goes_on, "taken": len(report.results)})
 
 
 def _only_asks(command: dict[str, Any]) -> bool:
@@ -144,5 +156,10 @@ def _registered(name: str, shown: RegistrationResult) -> Registered:
     guests, attachments = host.leftovers if host.suspect else ((), ())
     release: Any = {"guests": list(guests), "attachments": list(attachments)}
     return Registered(
-        host=name, epoch=host.epoch, fenced=host.fenced, release=release, again=shown.again
+        host=name,
+        epoch=host.epoch,
+        fenced=host.fenced,
+        release=release,
+        again=shown.again,
+        position=shown.position,
     )

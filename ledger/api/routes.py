@@ -371,6 +371,14 @@ _AGENT = (
         body=schemas_agent.RegistrationBody,
         answers={200: schemas.Registered},
     ),
+    Route(
+        name="host_guests",
+        method="POST",
+        path="/v1/hosts/{host}/guests",
+        handler=agents.guests,
+        body=schemas_agent.ChangesBody,
+        answers={200: schemas_agent.Again},
+    ),
     _get(
         "host_commands",
         "/v1/hosts/{host}/commands",

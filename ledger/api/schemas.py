@@ -396,7 +396,8 @@ class Hosts(Shown):
 
 class Registered(Shown):
     """`release`: what the host is to let go of before it gets any command; `again`: something
-    that it shows was not looked at, because a flow is changing it, and is to be shown again.
+    that it shows was not looked at, because a flow is changing it, and is to be shown again;
+    `position`: where the log ended, so that commands after it were never given before.
     """
 
     host: str
@@ -404,6 +405,7 @@ class Registered(Shown):
     fenced: bool
     release: Leftovers
     again: bool
+    position: int
 
 
 class Users(Shown):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from host_agent.shared.contract import ErrorKind, PowerState
+from host_agent.shared.contract import RESULTS_MAX, ErrorKind, PowerState
 from ledger.api.schemas import Id
 
 _NUMBER_MAX = 2**31 - 1
@@ -52,25 +52,50 @@ class RegistrationBody(Said):
     connections: list[Id] = []
 
 
+class ChangesBody(Said):
+    """Guests that have changed, or are gone, since this epoch's agent showed them last."""
+
+    epoch: Number
+    guests: list[GuestBody]
+    gone: list[Id]
+
+
+class Again(BaseModel):
+    """Whether some of it was not looked at, and is to be shown again."""
+
+    again: bool
+
+
 class StepErrorBody(Said):
     kind: ErrorKind
     code: Word
     message: str
 
 
-class ReportBody(Said):
+class ResultBody(Said):
     """The result of one step; `outputs` that the contract does not name are dropped."""
 
-    operation_id: Id
-    run: Annotated[int, Field(ge=1, le=_NUMBER_MAX)]
-    epoch: Number
     step: Word
     took_ms: Number
     outputs: dict[str, Any]
     error: StepErrorBody | None
 
 
+class ReportBody(ResultBody):
+    """The results of consecutive steps of a run: the first, and `more`.
+
+    `further`: steps after these may have been begun by an agent that died.
+    """
+
+    operation_id: Id
+    run: Annotated[int, Field(ge=1, le=_NUMBER_MAX)]
+    epoch: Number
+    more: Annotated[list[ResultBody], Field(max_length=RESULTS_MAX - 1)] = []
+    further: bool = False
+
+
 class Continue(BaseModel):
-    """Whether the agent goes on with the run."""
+    """Whether the agent goes on with the run, and how many of the results were taken."""
 
     continue_: Annotated[bool, Field(alias="continue")]
+    taken: int

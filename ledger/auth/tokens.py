@@ -192,6 +192,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "flow": _READERS,
     # agents, each for its own host
     "host_register": _AGENTS,
+    "host_guests": _AGENTS,
     "host_commands": _AGENTS,
     "host_reports": _AGENTS,
     "host_progress": _AGENTS,

@@ -37,6 +37,8 @@ CALLS: dict[AnyVerb, tuple[str, str]] = {
     LedgerVerb.MAPPING_SWITCH: ("ledger", "point the mapping to it"),
     LedgerVerb.MAPPING_SWITCH_KEEPING: ("ledger", "point the mapping to it, keep the former"),
     LedgerVerb.VOLUME_CREATE: ("Cinder", "volume create, if it does not exist"),
+    LedgerVerb.VOLUME_AWAIT: ("Cinder", "volume show, until it is made"),
+    LedgerVerb.VOLUME_UNMAKE: ("Cinder", "volume delete, if we made it and no mapping has it"),
     LedgerVerb.VOLUME_DELETE: ("Cinder", "volume delete, if it goes with the server"),
     LedgerVerb.MIGRATION_COMPLETE: ("Cinder", "migrate_volume_completion"),
     LedgerVerb.MIGRATION_FAIL: ("Cinder", "migrate_volume_completion, error"),

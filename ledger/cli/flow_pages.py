@@ -58,7 +58,7 @@ decides ([the command line](../cli.md)). Undoing a pivot may find that it has ha
 too, there is only forward. Without a pivot a flow can be undone to its end.
 
 A host that is fenced, or that does not exist (an offloaded server has none), can neither
-hold nor release anything. As far as the fence vouches for it (decision 0035) the ledger does
+hold nor release anything. As far as the fence vouches for it (decision 0038) the ledger does
 instead what is below; where a live migration has ended is told by its other host; what would put
 something back on the fenced host is in vain, and left out. A swap's copy and a conversion that were
 under way there park: no fence tells what they had done.

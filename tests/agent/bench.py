@@ -14,14 +14,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from host_agent.executor import Executor, Hooks, Limits, Ports, Verdict
+from host_agent.executor import Executor, Hooks, Limits, Ports
 from host_agent.locks import Locks
+from host_agent.reporting import Verdict
 from host_agent.shared.contract import (
     Command,
     CommandStep,
     GuestOrder,
     PowerState,
     Report,
+    StepResult,
     Verb,
 )
 from host_agent.shared.faults import Faults
@@ -264,14 +266,18 @@ class Reports:
         assert self.gate.wait(WAIT_S)
         if self.verdicts:
             return self.verdicts.pop(0)
-        return Verdict.STOP if report.error else Verdict.CONTINUE
+        return Verdict.STOP if report.results[-1].error else Verdict.CONTINUE
+
+    def results(self) -> list[StepResult]:
+        return [result for report in self.got for result in report.results]
 
     def steps(self) -> list[str]:
-        return [report.step for report in self.got]
+        return [result.step for result in self.results()]
 
-    def wait(self, count: int) -> list[Report]:
-        eventually(lambda: len(self.got) >= count, f"{count} reports, got {self.steps()}")
-        return self.got
+    def wait(self, count: int) -> list[StepResult]:
+        """The results of so many steps."""
+        eventually(lambda: len(self.results()) >= count, f"{count} results, got {self.steps()}")
+        return self.results()
 
 
 class Gauge:

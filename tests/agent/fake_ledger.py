@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from host_agent.shared.changes import Changes
 from host_agent.shared.contract import Command, Registration, Report
 from tests.agent.bench import WAIT_S
 
@@ -34,7 +35,9 @@ class FakeLedger:
         self.next_step: dict[str, int] = {}
         self.reports: list[Report] = []
         self.refused: list[tuple[str, Report]] = []
-        self.registrations: list[Registration] = []
+        self.registrations: list[Registration] = []  # and what changes make of them
+        self.changes: list[Changes] = []
+        self.knows_no_changes = False
         self.polls: list[int] = []
         self.release: Callable[[Registration], dict[str, Any]] | None = None
         self.users: dict[str, list[str]] = {}  # servers by attachment that asks
@@ -44,6 +47,8 @@ class FakeLedger:
         self.drop_answers = 0  # so many reports are recorded and then answered by a closed line
         self.denied = False
         self.expects_nothing = False  # every report is stale
+        self.takes_one = False  # as ledgers did that knew reports of one result only
+        self.position = 0  # where the log ends when somebody registers
         self.port = 0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -64,7 +69,8 @@ class FakeLedger:
         return command.id not in self.commands
 
     def steps_of(self, command: Command) -> list[str]:
-        return [r.step for r in self.reports if r.operation_id == command.operation_id]
+        mine = [r for r in self.reports if r.operation_id == command.operation_id]
+        return [result.step for report in mine for result in report.results]
 
     # --- server -------------------------------------------------------------------------
 
@@ -96,6 +102,7 @@ class FakeLedger:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         app = web.Application(middlewares=[self._gate])
         app.router.add_put("/v1/hosts/{host}", self._register)
+        app.router.add_post("/v1/hosts/{host}/guests", self._guests)
         app.router.add_get("/v1/hosts/{host}/commands", self._poll)
         app.router.add_post("/v1/hosts/{host}/reports", self._report)
         app.router.add_post("/v1/hosts/{host}/progress", self._progress)
@@ -121,11 +128,29 @@ class FakeLedger:
     async def _register(self, request: web.Request) -> web.Response:
         said = Registration.from_wire(await request.json())
         self.registrations.append(said)
-        told = {"host": request.match_info["host"], "epoch": self.epoch, "fenced": self.fenced}
-        told["again"] = self.again
+        told: dict[str, Any] = {
+            "host": request.match_info["host"],
+            "epoch": self.epoch,
+            "fenced": self.fenced,
+        }
+        told |= {"again": self.again, "position": self.position}
         if self.release is not None:
             told["release"] = self.release(said)
         return web.json_response(told)
+
+    async def _guests(self, request: web.Request) -> web.Response:
+        """The registration that it amounts to."""
+        if self.knows_no_changes:
+            return web.json_response({"code": "not_found"}, status=404)
+        said = Changes.from_wire(await request.json())
+        if said.epoch != self.epoch:
+            return web.json_response({"code": "stale_epoch"}, status=409)
+        self.changes.append(said)
+        last = self.registrations[-1]
+        guests = {guest.server_id: guest for guest in (*last.guests, *said.guests)}
+        left = tuple(guest for id_, guest in guests.items() if id_ not in said.gone)
+        self.registrations.append(replace(last, guests=left))
+        return web.json_response({"again": self.again})
 
     async def _users(self, request: web.Request) -> web.Response:
         servers = self.users.get(request.query["attachment_id"], [])
@@ -162,8 +187,11 @@ class FakeLedger:
             return web.json_response({"code": "stale_epoch"}, status=409)
         command_id = f"{report.operation_id}/{report.run}"
         given = self.commands.get(command_id)
-        expected = given.steps[self.next_step[command_id]].name if given else None
-        if self.expects_nothing or given is None or report.step != expected:
+        if self.takes_one:
+            report = replace(report, results=report.results[:1])
+        steps = [result.step for result in report.results]
+        owed = [step.name for step in self._rest(given).steps] if given else []
+        if self.expects_nothing or given is None or steps != owed[: len(steps)]:
             self.refused.append(("stale_report", report))
             return web.json_response({"code": "stale_report"}, status=409)
         self._accept(given, report)
@@ -171,11 +199,12 @@ class FakeLedger:
             self.drop_answers -= 1
             assert request.transport is not None
             request.transport.abort()
-        return web.json_response({"continue": report.error is None})
+        said = {"continue": command_id in self.commands}
+        return web.json_response(said if self.takes_one else {**said, "taken": len(steps)})
 
     def _accept(self, given: Command, report: Report) -> None:
         """Record it; what is left of the command is what will be handed out again."""
         self.reports.append(report)
-        self.next_step[given.id] += 1
-        if report.error is not None or self.next_step[given.id] == len(given.steps):
+        self.next_step[given.id] += len(report.results)
+        if report.results[-1].error is not None or self.next_step[given.id] == len(given.steps):
             del self.commands[given.id]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.executor import Verdict
+from host_agent.reporting import Verdict
 from host_agent.shared.contract import ErrorKind, Report, Verb
 from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import (
@@ -34,7 +34,8 @@ def test_steps_run_in_order_and_each_is_reported(
         assert executor.submit(given)
         got = reports.wait(len(ATTACH))
     assert reports.steps() == [verb.value for verb in ATTACH]
-    assert all(r.operation_id == given.operation_id and r.epoch == given.epoch for r in got)
+    ids = (given.operation_id, given.run, given.epoch)
+    assert all((r.operation_id, r.run, r.epoch) == ids for r in reports.got)
     assert all(r.error is None and r.took_ms >= 0 for r in got)
     assert got[0].outputs["driver"] == "iscsi"
     assert broken_invariants(bench.store) == []
@@ -79,7 +80,7 @@ def test_first_failing_step_ends_the_run(bench: Bench, reports: Reports, tmp_pat
     assert reports.steps()[:3] == ["attachment_update", "volume_wait_ready", "volume_connect"]
     assert got[2].error is not None
     assert (got[2].error.kind, got[2].error.code) == (ErrorKind.FINAL, "x")
-    assert got[3].operation_id != got[2].operation_id
+    assert reports.got[3].operation_id != reports.got[2].operation_id
 
 
 def test_unexpected_exception_is_unknown_and_shows_only_its_type(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.executor import Verdict
+from host_agent.reporting import Verdict
 from host_agent.shared.contract import ErrorKind, Report, Verb
 from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import (
@@ -87,9 +87,9 @@ def test_runs_of_one_server_and_volume_are_serial_and_in_the_ledgers_order(
     with running_executor(bench.world(), tmp_path, reports) as executor:
         executor.submit(attach)
         executor.submit(detach)
-        got = reports.wait(len(ATTACH) + len(DETACH))
+        reports.wait(len(ATTACH) + len(DETACH))
     operations = [attach.operation_id] * len(ATTACH) + [detach.operation_id] * len(DETACH)
-    assert [r.operation_id for r in got] == operations
+    assert [r.operation_id for r in reports.got] == operations
     assert connected_paths(bench.store) == set()
 
 
@@ -100,7 +100,7 @@ def test_of_two_detaches_of_a_multiattach_volume_exactly_one_disconnects(
     given = {lane.attachment_id or "": command(lane, DETACH) for lane in (first, second)}
 
     def recording(report: Report) -> Verdict:
-        if report.step == "volume_disconnect":
+        if report.results[0].step == "volume_disconnect":
             gone = next(id_ for id_, c in given.items() if c.operation_id == report.operation_id)
             del bench.users.by_attachment[gone]
         return reports(report)
@@ -166,8 +166,8 @@ def test_lp1947370_run_waits_for_the_target_lock_of_another_process(
         executor.submit(command(lane))
         free = command(bench.lane(shared_targets=False), (Verb.VOLUME_WAIT_READY,))
         executor.submit(free)
-        got = reports.wait(1)
-        assert [r.operation_id for r in got] == [free.operation_id]
+        reports.wait(1)
+        assert [r.operation_id for r in reports.got] == [free.operation_id]
         holder.release()
         reports.wait(1 + len(ATTACH))
 

@@ -139,16 +139,71 @@ def test_changed_inventory_is_sent_and_an_unchanged_one_is_not(
     assert fake_ledger.registrations[-1].guests[0].power_state is PowerState.SHUTDOWN
 
 
-def test_an_unchanged_inventory_is_sent_again_after_a_while(
-    agent: Agent, fake_ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+def test_between_registrations_only_what_has_changed_is_sent(
+    agent: Agent, fake_ledger: FakeLedger
 ) -> None:
+    first, second = agent.bench.server(), agent.bench.server()
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.changes) == 1, "the new guests")
+    set_power(agent.bench.store, first, PowerState.SHUTDOWN)
+    with agent.bench.store.edit() as state:
+        del state["guests"][second]
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.changes) == 2, "what has become of them")
+    said = fake_ledger.changes[1]
+    assert [(guest.server_id, guest.power_state) for guest in said.guests] == [
+        (first, PowerState.SHUTDOWN)
+    ]
+    assert said.gone == (second,)
+    [left] = fake_ledger.registrations[-1].guests
+    assert left == said.guests[0]
+
+
+def test_a_change_that_was_not_looked_at_is_sent_again(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    fake_ledger.again = True
     agent.bench.server()
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.changes) == 1, "the new guest")
+    fake_ledger.again = False
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.changes) == 2, "the new guest, again")
+    assert fake_ledger.changes[0] == fake_ledger.changes[1]
+
+
+def test_a_ledger_that_knows_no_changes_is_shown_everything(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    fake_ledger.knows_no_changes = True
+    agent.bench.server()
+    agent.link.wake()
+    eventually(lambda: len(fake_ledger.registrations) == 2, "a registration")
+    assert len(fake_ledger.registrations[-1].guests) == 1
+
+
+def test_a_ledger_in_another_epoch_is_shown_everything(
+    agent: Agent, fake_ledger: FakeLedger
+) -> None:
+    fake_ledger.epoch = 2
+    agent.bench.server()
+    agent.link.wake()
+    eventually(lambda: agent.link.is_current(2), "the new epoch")
+    assert fake_ledger.changes == []
+    assert len(fake_ledger.registrations[-1].guests) == 1
+
+
+def test_an_unchanged_inventory_is_sent_again_after_a_while(
+    bench: Bench, fake_ledger: FakeLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(link, "REGISTER_AGAIN_S", 0.0)
-    agent.link.wake()
-    eventually(lambda: len(fake_ledger.registrations) == 2, "the new guest")
-    agent.link.wake()
-    eventually(lambda: len(fake_ledger.registrations) >= 3, "the same again")
-    assert fake_ledger.registrations[-1] == fake_ledger.registrations[-2]
+    bench.server()
+    with Agent(bench, fake_ledger, tmp_path).running() as agent:
+        eventually(lambda: len(fake_ledger.registrations) == 1, "a registration")
+        agent.link.wake()
+        eventually(lambda: len(fake_ledger.registrations) >= 2, "the same again")
+    assert fake_ledger.registrations[0] == fake_ledger.registrations[1]
+    assert fake_ledger.changes == [], "all of it"
 
 
 def test_what_the_ledger_could_not_look_at_is_shown_at_the_next_look(
@@ -296,7 +351,7 @@ def test_command_of_an_unknown_verb_is_declined(
     monkeypatch.setattr(type(given), "to_wire", lambda _self: wire)
     fake_ledger.give(given)
     finished(fake_ledger, given)
-    error = fake_ledger.reports[0].error
+    error = fake_ledger.reports[0].results[0].error
     assert error is not None
     assert (error.kind, error.code) == (ErrorKind.FINAL, "not_understood")
     assert "volume_teleport" in error.message

@@ -81,6 +81,16 @@ def test_lp1935057_attachment_left_behind_by_its_deletion_is_an_error(bench: Ben
     assert status(bench, lane.attachment_id) is None
 
 
+def test_a_deletion_whose_answer_shows_it_is_not_looked_at_again(bench: Bench) -> None:
+    lane = bench.attached()
+    bench.run(lane, *DETACH[:2])
+    bench.calls.clear()
+    bench.run(lane, Verb.ATTACHMENT_DELETE)
+    assert [call for call in bench.calls if call.startswith("cinder.")] == [
+        "cinder.attachment_delete"
+    ]
+
+
 def test_lp1786318_guest_that_refuses_keeps_the_disk_in_both_copies(bench: Bench) -> None:
     lane = bench.attached()
     bench.faults.replace([{"call": "guests.unplug", "do": "lie", "code": "ignored"}])

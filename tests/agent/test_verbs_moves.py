@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.executor import Verdict
+from host_agent.reporting import Verdict
 from host_agent.shared.contract import ErrorKind, PowerState, Verb
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import PortError
@@ -107,7 +107,7 @@ def test_attachment_that_the_ledger_does_not_want_any_more_is_taken_back(
     with running_executor(bench.world(), tmp_path, reports, dropped=dropped.set) as executor:
         executor.submit(command(lane, (Verb.ATTACHMENT_CREATE, Verb.VOLUME_CONNECT)))
         assert dropped.wait(WAIT_S)
-    assert reports.got[0].outputs["attachment_id"] not in before
+    assert reports.got[0].results[0].outputs["attachment_id"] not in before
     assert rows(bench, lane) == before
 
 

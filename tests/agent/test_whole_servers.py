@@ -11,9 +11,9 @@ import pytest
 
 from host_agent import watch
 from host_agent.clock import Stopping
-from host_agent.executor import Verdict
 from host_agent.locks import names_for_guest
-from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Report, Verb
+from host_agent.reporting import Verdict
+from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Report, StepResult, Verb
 from host_agent.shared.ports import PortError, Watch
 from host_agent.simulated.host_state import HOSTS, SCHEME
 from host_agent.watch import RunWatch
@@ -31,8 +31,8 @@ STOP = (Verb.GUEST_STOP,)
 READY = (Verb.VOLUME_WAIT_READY,)
 
 
-def codes(got: list[Report]) -> list[str | None]:
-    return [report.error.code if report.error else None for report in got]
+def codes(got: list[StepResult]) -> list[str | None]:
+    return [result.error.code if result.error else None for result in got]
 
 
 def test_command_for_a_server_waits_for_its_volumes_and_they_for_it(
@@ -51,8 +51,11 @@ def test_command_for_a_server_waits_for_its_volumes_and_they_for_it(
         eventually(lambda: len(executor._running) == 2, "the other server's run")
         assert len(executor._queue) == 2
         reports.gate.set()
-        got = reports.wait(len(ATTACH) + 3)
-    of_server = [r.step for r in got if r.operation_id != got[1].operation_id or r is got[0]]
+        reports.wait(len(ATTACH) + 3)
+    got = reports.got
+    of_server = [
+        r.results[0].step for r in got if r.operation_id != got[1].operation_id or r is got[0]
+    ]
     assert of_server[-2:] == ["guest_stop", "volume_wait_ready"]
     assert of_server.index("guest_stop") > of_server.index("attachment_complete")
 
@@ -155,7 +158,7 @@ def test_queued_command_that_is_called_off_does_nothing(
         assert not executor.submit(cancelling(given))
         reports.gate.set()
         got = reports.wait(2)
-    assert (got[1].operation_id, got[1].step) == (given.operation_id, "attachment_update")
+    assert (reports.got[1].operation_id, got[1].step) == (given.operation_id, "attachment_update")
     assert codes(got) == [None, "cancelled"]
     assert bench.calls == []
     assert len(reports.got) == 2

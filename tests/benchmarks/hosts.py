@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.hosts PORT HOSTS SERVERS_PER_HOST
 
-Each registers with its guests, polls for commands, and reports each step as done, at once,
+Each registers with its guests, polls for commands, and reports their steps as done, at once,
 with what a host would tell of it.  A line on stdin says what to do from now on: `answer`
 (report), `hold` (take commands and sit on them).  A lost connection is what it is to an agent: it
 polls again and reports again.  On stdout it says `registered` when all are, and after the
@@ -20,6 +20,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from tests.benchmarks.line import Line
+from tests.benchmarks.reports import reports_of
 
 POLL_S = 20
 AGAIN_S = 0.2
@@ -122,21 +123,9 @@ class SimulatedHost:
             command = await self._taken.get()
             await self._shared.answering.wait()
             async with self._shared.at_once:
-                for step in command["steps"]:
-                    await self._carried_out(command, step["name"])
-
-    async def _carried_out(self, command: dict[str, Any], step: str) -> None:
-        said = {
-            "operation_id": command["operation_id"],
-            "run": command["run"],
-            "epoch": command["epoch"],
-            "step": step,
-            "took_ms": 1,
-            "outputs": OUTPUTS.get(step, {}),
-            "error": None,
-        }
-        await self._answered(self._reports, "POST", f"{self._path}/reports", said)
-        self._shared.reported()
+                for said in reports_of(command, lambda step: OUTPUTS.get(step["name"], {})):
+                    await self._answered(self._reports, "POST", f"{self._path}/reports", said)
+                    self._shared.reported()
 
     async def _answered(
         self, line: Line, method: str, path: str, body: Any = None

@@ -2,7 +2,7 @@
 
 It does what host_agent.line.link does: registers, polls from its cursor, and after a loss comes
 back with the same growing pauses, registers again and asks from the beginning.  It keeps
-every command it was given.  One that `plays` reports each step of it as done.
+every command it was given.  One that `plays` reports its steps as done.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from uuid import UUID, uuid5
 from host_agent.line.client import LinkSettings
 from host_agent.shared.backoff import Backoff
 from tests.benchmarks.line import Line
+from tests.benchmarks.reports import reports_of
 
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 _GUESTS = UUID("f7f1c2d0-3f53-4f0f-9a63-6f3b1e5b8a11")
@@ -123,15 +124,11 @@ class LightAgent:
         self._after = answer["after"]
 
     async def _play(self, line: Line, command: dict[str, Any]) -> None:
-        for step in command["steps"]:
+        def outputs_of(step: dict[str, Any]) -> dict[str, Any]:
             power = _POWER.get(step["verb"])
-            said = {
-                **{name: command[name] for name in ("operation_id", "run", "epoch")},
-                "step": step["name"],
-                "took_ms": 0,
-                "outputs": {"power_state": power} if power else {},
-                "error": None,
-            }
+            return {"power_state": power} if power else {}
+
+        for said in reports_of(command, outputs_of):
             await self._ask(line, "POST", "/reports", said)
 
     async def _ask(self, line: Line, method: str, path: str, body: Any = None) -> dict[str, Any]:

@@ -291,6 +291,16 @@ def test_our_deletes_are_a_services(running: RunningCinder) -> None:
     assert running.model.attachments == {}
 
 
+def test_an_attachment_that_the_answer_to_its_deletion_still_lists_is_not_gone(
+    running: RunningCinder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # LP 1935057: the export could not be removed, and the row is left.
+    row = running.model.attachment_create(running.model.add_volume().id, new_uuid(), connector())
+    monkeypatch.setattr(running.model, "drop_attachment", lambda _id: None)
+    with talking(running) as client:
+        assert client.attachment_delete(row.id) is False
+
+
 def test_without_a_service_token_the_self_check_fails_loudly(running: RunningCinder) -> None:
     # LP 2019892
     with talking(running, service_token=False) as client:

@@ -98,13 +98,24 @@ def test_a_volume_belongs_to_the_project_it_was_wanted_for(world: World) -> None
     until_available(world.port, theirs)
 
 
-@pytest.mark.parametrize("call", ["volume_create", "volume_list"])
-def test_a_create_whose_answer_was_lost_leaves_one_volume(
-    simulated: SimulatedWorld, call: str
+def test_a_create_whose_answer_was_lost_is_not_repeated_here_and_found_again(
+    simulated: SimulatedWorld,
 ) -> None:
-    simulated.faults.replace([{"call": call, "do": "fail_after", "status": 504, "count": 2}])
-    volume = create(simulated, new_uuid())
+    key = new_uuid()
+    simulated.faults.replace([{"call": "volume_create", "do": "fail_after", "status": 504}])
+    assert refusal(lambda: create(simulated, key)).kind is ErrorKind.UNKNOWN
+    volume = create(simulated, key)
     assert list(simulated.model.volumes) == [volume]
+
+
+def test_what_was_made_is_found_by_its_mark_in_its_project(world: World) -> None:
+    key = new_uuid()
+    assert world.port.volumes_made(key, None) == []
+    ours, theirs = create(world, key), create(world, key, project_id=OTHER_PROJECT)
+    assert [view.id for view in world.port.volumes_made(key, None)] == [ours]
+    assert [view.id for view in world.port.volumes_made(key, OTHER_PROJECT)] == [theirs]
+    for volume in (ours, theirs):
+        until_available(world.port, volume)
 
 
 @pytest.mark.parametrize(

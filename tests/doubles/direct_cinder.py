@@ -130,16 +130,8 @@ class DirectCinder:
         return self._run(read)
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
-        def find() -> list[VolumeView]:
-            with self._around("volume_list"):
-                return [
-                    volume_view(views.volume_detail(self._model, row, self._version))
-                    for row in self._model.listed_volumes()
-                    if row.metadata.get(MADE_FOR) == key and row.project_id == project_id
-                ]
-
         def find_or_create() -> VolumeView:
-            found = [view for view in find() if not is_leaving(view)]
+            found = self._made_with(key, wanted.get("project_id"))
             return found[0] if found else self.volume(create())
 
         def create() -> str:
@@ -163,7 +155,20 @@ class DirectCinder:
                 return made.id
 
         project_id = wanted.get("project_id") or DEFAULT_PROJECT
-        return self._run(find_or_create)
+        return self._run(find_or_create, repeatable=False)
+
+    def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
+        return self._run(lambda: self._made_with(key, project_id))
+
+    def _made_with(self, key: str, project_id: str | None) -> list[VolumeView]:
+        with self._around("volume_list"):
+            made = [
+                volume_view(views.volume_detail(self._model, row, self._version))
+                for row in self._model.listed_volumes()
+                if row.metadata.get(MADE_FOR) == key
+                and row.project_id == (project_id or DEFAULT_PROJECT)
+            ]
+        return [view for view in made if not is_leaving(view)]
 
     def volume_delete(self, volume_id: str) -> None:
         def delete() -> None:
@@ -225,17 +230,20 @@ class DirectCinder:
 
         self._run(complete)
 
-    def attachment_delete(self, attachment_id: str) -> None:
-        def delete() -> None:
+    def attachment_delete(self, attachment_id: str) -> bool:
+        def delete() -> bool:
             with self._around("attachment_delete", attachment_id=attachment_id) as fault:
-                if fault is None or not fault.lies:
-                    self._model.attachment_delete(attachment_id)
+                if fault is not None and fault.lies:
+                    return False
+                left = self._model.attachment_delete(attachment_id)
+                return all(row.id != attachment_id for row in left)
 
         try:
-            self._run(delete)
+            return self._run(delete)
         except PortError as error:
             if error.code != "not_found":
                 raise
+            return False
 
     # --- the old flow --------------------------------------------------------------------------
 

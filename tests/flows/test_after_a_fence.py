@@ -13,7 +13,7 @@ import pytest
 from aggregates import errors
 from aggregates.operation import OperationState
 from tests.doubles.host_checks import plugged
-from tests.flows.test_every_flow import SCENARIOS, Scenario
+from tests.flows.test_every_flow import BY_NAME, SCENARIOS, Scenario
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
 from tests.flows.test_every_flow import _undisturbed as undisturbed
 from tests.memory import Crash, Trouble
@@ -93,3 +93,42 @@ def _lacks_attachments(world: World, server_id: str, host: str) -> bool:
     rows = [row for row in world.cinder.attachments.values() if row.instance == server_id]
     has = any(world.legacy or row.host == host for row in rows)
     return bool(plugged(world.hosts[host])[server_id]) and not has
+
+
+#: No fence tells what a copy, or a conversion, had done when its host died.
+_UNDECIDED = frozenset({"swap", "migrate-volume", "convert"})
+
+
+@BY_NAME
+def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario) -> None:
+    """At every point of the flow: nothing waits for the host, parks for it, or keeps a claim."""
+    calm = undisturbed(scenario)
+    for first in range(len(calm.points)):
+        world = scenario.begin()
+        world.trouble = Trouble({first: "crash"})
+        operation_id = scenario.ask(world)
+        _stop_at_trouble(world, operation_id)
+        world.trouble, what = Trouble(), f"{scenario.name} at {first} {calm.points[first]}"
+        world.fence(HOST)
+        operation = world.run(operation_id)
+        if scenario.name in _UNDECIDED and operation.state is OperationState.PARKED:
+            assert operation.history.records, "parked with nothing left"
+            continue
+        assert operation.state is OperationState.FINISHED, what
+        assert not world.instance.claims, what
+        assert not world.instance.faults or world.instance.never_built, what
+
+
+def _stop_at_trouble(world: World, operation_id: str) -> None:
+    """Run until the planned crash, and do not start anything again."""
+    planned = max(world.trouble.plan)
+    for _ in range(400):
+        operation = world.operation(operation_id)
+        if len(world.trouble.met) > planned or operation.state is not OperationState.RUNNING:
+            return
+        try:
+            if world.service.advance(operation_id) is not None:
+                world.run_agent(operation_id)
+        except Crash:
+            world.boot()
+            return

@@ -21,10 +21,10 @@ import pytest
 from aggregates import errors
 from aggregates.operation import ActiveRun, Operation, OperationState, Outcome
 from handlers.build import BootDisk
-from host_agent.shared.contract import PowerState, Report
+from host_agent.shared.contract import PowerState, Report, StepResult
 from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.effects import EFFECTS
-from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
+from tests.memory import CALL_MODES, SAVE_MODES, Trouble
 from tests.world import CONTEXT, HOST, OTHER, World
 
 #: So many pairs of each scenario, chosen by a seed; `make test-deep` and nightly runs take more.
@@ -305,6 +305,27 @@ def _pair(scenario: Scenario, calm: Undisturbed, chance: random.Random) -> dict[
 
 @pytest.mark.deep
 @BY_NAME
+def test_an_agent_that_dies_and_then_fails_further_back_leaves_nothing(scenario: Scenario) -> None:
+    """What it had done is not all told: its next life begins before it, and gets stuck there."""
+    calm = _undisturbed(scenario)
+    kind = _failure(calm)
+    for first in range(len(calm.points)):
+        _check(scenario, calm, {first: "crash_after", first + 1: kind})
+
+
+@BY_NAME
+def test_an_agent_that_reports_each_result_by_itself_does_the_same(scenario: Scenario) -> None:
+    """As agents did before results travelled together, and as they do with such a ledger."""
+    calm = _undisturbed(scenario)
+    world = scenario.world()
+    world.alone = True
+    operation = world.run(scenario.ask(world))
+    assert operation.outcome is Outcome.COMPLETED
+    assert world.summary() == calm.after
+    assert world.wrong() == []
+
+
+@BY_NAME
 def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> None:
     """From each point on every call of a port fails; when all is healed, a retry ends it.
 
@@ -312,13 +333,16 @@ def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> 
     """
     calm = _undisturbed(scenario)
     asked = _points_of_asking(scenario)
-    kinds = ["retryable", "final", "unknown"]
-    if "cinder.volume_delete" in calm.points:  # a refusal of it is noted, and nothing fails (S3)
-        kinds[1] = "retryable"
+    kinds = ["retryable", _failure(calm), "unknown"]
     for first, point in enumerate(calm.points):
         if point != "save" and first >= asked:
             for kind in kinds if PAIRS > PAIRS_DEFAULT else (kinds[first % 3],):
                 _check(scenario, calm, dict.fromkeys(range(first, first + 300), kind))
+
+
+def _failure(calm: Undisturbed) -> str:
+    """A failure for good; but Cinder's refusal to delete a volume is noted, and none (S3)."""
+    return "retryable" if "cinder.volume_delete" in calm.points else "final"
 
 
 def _points_of_asking(scenario: Scenario) -> int:
@@ -397,45 +421,5 @@ def test_every_report_of_another_epoch_is_refused(scenario: Scenario) -> None:
 
 
 def _report(operation_id: str, run: ActiveRun, epoch: int) -> Report:
-    return Report(
-        operation_id=operation_id, run=run.number, epoch=epoch, step=run.steps[0], took_ms=0
-    )
-
-
-#: No fence tells what a copy, or a conversion, had done when its host died.
-_UNDECIDED = frozenset({"swap", "migrate-volume", "convert"})
-
-
-@BY_NAME
-def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario) -> None:
-    """At every point of the flow: nothing waits for the host, parks for it, or keeps a claim."""
-    calm = _undisturbed(scenario)
-    for first in range(len(calm.points)):
-        world = scenario.begin()
-        world.trouble = Trouble({first: "crash"})
-        operation_id = scenario.ask(world)
-        _stop_at_trouble(world, operation_id)
-        world.trouble, what = Trouble(), f"{scenario.name} at {first} {calm.points[first]}"
-        world.fence(HOST)
-        operation = world.run(operation_id)
-        if scenario.name in _UNDECIDED and operation.state is OperationState.PARKED:
-            assert operation.history.records, "parked with nothing left"
-            continue
-        assert operation.state is OperationState.FINISHED, what
-        assert not world.instance.claims, what
-        assert not world.instance.faults or world.instance.never_built, what
-
-
-def _stop_at_trouble(world: World, operation_id: str) -> None:
-    """Run until the planned crash, and do not start anything again."""
-    planned = max(world.trouble.plan)
-    for _ in range(400):
-        operation = world.operation(operation_id)
-        if len(world.trouble.met) > planned or operation.state is not OperationState.RUNNING:
-            return
-        try:
-            if world.service.advance(operation_id) is not None:
-                world.run_agent(operation_id)
-        except Crash:
-            world.boot()
-            return
+    results = (StepResult(step=run.steps[0], took_ms=0),)
+    return Report(operation_id=operation_id, run=run.number, epoch=epoch, results=results)

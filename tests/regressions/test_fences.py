@@ -1,6 +1,6 @@
 """A fence vouches for what was on its host before it, and for nothing that came afterwards.
 
-Decision 0035; a storm found the first of these (one guest on two hosts).
+Decision 0038; a storm found the first of these (one guest on two hosts).
 """
 
 from __future__ import annotations

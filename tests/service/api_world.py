@@ -7,7 +7,7 @@ the same requests a real one sends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -130,6 +130,14 @@ class Api:
         }
         response = await self.ask("PUT", f"/v1/hosts/{host}", f"agent-{host[-1]}", json=body)
         assert response.status == 200, await response.text()
+        return await response.json()
+
+    async def changes(self, *guests: dict[str, Any], gone: Sequence[str] = (), **said: Any) -> Any:
+        """What has changed of compute-1's guests."""
+        body = {"epoch": 0, "guests": list(guests), "gone": list(gone), **said}
+        response = await self.ask("POST", f"/v1/hosts/{HOST}/guests", "agent-1", json=body)
+        assert response.status == 200, await response.text()
+        await self.projected()
         return await response.json()
 
     async def server(self, project_id: str | None = PROJECT, **fields: Any) -> str:

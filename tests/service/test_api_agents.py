@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import Command, Guest, Registration, Report, StepError
+from host_agent.shared.changes import Changes
+from host_agent.shared.contract import Command, Guest, Registration, Report, StepError, StepResult
 from ledger.api import schemas_agent
 from tests.service.api_world import HOST, OTHER, Api, guest
 
@@ -17,7 +18,8 @@ SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
 async def test_registering_shows_guests_and_answers_the_epoch(api: Api) -> None:
     release: dict[str, Any] = {"guests": [], "attachments": []}
     known = {"host": HOST, "epoch": 0, "fenced": False, "release": release, "again": False}
-    assert await api.register(guest(name="vm-1")) == known
+    answer = await api.register(guest(name="vm-1"))
+    assert answer == {**known, "position": await api.head()}
     [server] = (await api.get("/v2.1/servers/detail"))["servers"]
     assert server["name"] == "vm-1"
 
@@ -41,6 +43,42 @@ async def test_a_guest_that_a_flow_is_just_changing_is_to_be_shown_again(api: Ap
     assert (await api.register(off))["again"] is False
     [shown] = (await api.get("/v2.1/servers/detail"))["servers"]
     assert shown["status"] == "SHUTOFF"
+
+
+async def test_changes_of_guests_leave_the_others_as_they_are(api: Api) -> None:
+    one, two, three = guest(name="one"), guest(name="two"), guest(name="three")
+    await api.register(one, two)
+    off = {**one, "power_state": "shutdown"}
+    assert await api.changes(off, three) == {"again": False}
+    assert await api.changes(gone=[two["server_id"]]) == {"again": False}
+    shown = {row["name"]: row for row in (await api.get("/v2.1/servers/detail"))["servers"]}
+    states = {name: row["OS-EXT-STS:power_state"] for name, row in shown.items()}
+    assert states == {"one": 4, "two": 0, "three": 1}
+    head = await api.head()
+    assert await api.changes(off, gone=[two["server_id"]]) == {"again": False}
+    assert await api.head() == head, "nothing new"
+
+
+async def test_a_change_that_a_flow_is_just_making_is_to_be_shown_again(api: Api) -> None:
+    one = guest()
+    await api.register(one)
+    await api.act(one["server_id"], "pause")
+    assert await api.changes({**one, "power_state": "shutdown"}) == {"again": True}
+    assert await api.changes(gone=[one["server_id"]]) == {"again": True}
+    assert await api.changes(one) == {"again": False}
+
+
+async def test_changes_are_of_a_host_that_is_registered_in_this_epoch(api: Api) -> None:
+    one = guest()
+    path = f"/v1/hosts/{HOST}"
+    said = {"epoch": 0, "guests": [one], "gone": []}
+    assert (await api.ask("POST", f"{path}/guests", "agent-1", json=said)).status == 409
+    await api.register()
+    fence = {"reason": "no answer", "evidence": "power is off"}
+    assert (await api.ask("POST", f"{path}/fence", "admin", json=fence)).status == 200
+    for epoch in (0, 1):
+        answer = await api.ask("POST", f"{path}/guests", "agent-1", json={**said, "epoch": epoch})
+        assert (answer.status, (await answer.json())["code"]) == (409, "stale_epoch")
 
 
 async def test_a_guest_that_is_not_shown_any_more_is_lost(api: Api) -> None:
@@ -96,15 +134,81 @@ async def test_reports_move_the_operation_and_a_repeated_one_is_answered_alike(a
     [command] = await api.commands()
     for step in ("update", "ready"):
         answer = await api.report(command, step)
-        assert (answer.status, await answer.json()) == (200, {"continue": True})
+        assert (answer.status, await answer.json()) == (200, {"continue": True, "taken": 1})
     head = await api.head()
     again = await api.report(command, "update")
-    assert (again.status, await again.json()) == (200, {"continue": True})
+    assert (again.status, await again.json()) == (200, {"continue": True, "taken": 1})
     assert await api.head() == head
     for step in ("connect", "plug"):
         await api.report(command, step)
     answer = await api.report(command, "complete")
-    assert await answer.json() == {"continue": False}
+    assert await answer.json() == {"continue": False, "taken": 1}
+
+
+def result(step: str, **fields: Any) -> dict[str, Any]:
+    return {"step": step, "took_ms": 1, "outputs": {}, "error": None, **fields}
+
+
+async def test_the_results_of_a_report_are_one_append(api: Api) -> None:
+    """And so are true together, or not at all."""
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    head = await api.head()
+    answer = await api.report(command, "update", more=[result("ready"), result("connect")])
+    assert (answer.status, await answer.json()) == (200, {"continue": True, "taken": 3})
+    events = (await api.get(f"/v1/events?after={head}"))["events"]
+    assert [e["body"]["step"] for e in events if e["topic"] == "Operation.StepSucceeded"] == [
+        "update",
+        "ready",
+        "connect",
+    ]
+    assert len({e["recorded_at"] for e in events}) == 1
+    more = [result("complete")]
+    assert (await (await api.report(command, "plug", more=more)).json())["continue"] is False
+
+
+async def test_a_report_of_which_a_part_is_known_adds_the_rest(api: Api) -> None:
+    """The answer to the first was lost, and more was done before it was sent again."""
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    await api.report(command, "update", more=[result("ready")])
+    more = [result(step) for step in ("ready", "connect", "plug", "complete")]
+    answer = await api.report(command, "update", more=more)
+    assert (answer.status, await answer.json()) == (200, {"continue": False, "taken": 5})
+    head = await api.head()
+    again = await api.report(command, "update", more=more)
+    assert (again.status, await again.json()) == (200, {"continue": False, "taken": 5})
+    assert await api.head() == head
+
+
+async def test_of_a_report_that_is_stale_nothing_is_taken(api: Api) -> None:
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    head = await api.head()
+    answer = await api.report(command, "update", more=[result("connect")])
+    assert (answer.status, (await answer.json())["code"]) == (409, "stale_report")
+    assert await api.head() == head
+
+
+async def test_nothing_is_reported_after_a_failed_step(api: Api) -> None:
+    await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    error = {"kind": "final", "code": "no_iscsi", "message": "no portal"}
+    answer = await api.report(command, "update", error=error, more=[result("ready")])
+    assert (answer.status, (await answer.json())["code"]) == (400, "malformed")
+    more = [result("ready", error=error)]
+    answer = await api.report(command, "update", more=more)
+    assert (answer.status, await answer.json()) == (200, {"continue": False, "taken": 2})
+
+
+async def test_an_agent_is_told_which_commands_nobody_was_given_before(api: Api) -> None:
+    await api.register(shown := guest())
+    position = (await api.register(shown))["position"]
+    assert position == await api.head()
+    await api.attach(shown["server_id"], api.volume())
+    [command] = await api.commands()
+    assert command["position"] > position
+    assert (await api.register(shown))["position"] >= command["position"]
 
 
 async def test_a_failed_step_ends_the_run(api: Api) -> None:
@@ -112,7 +216,7 @@ async def test_a_failed_step_ends_the_run(api: Api) -> None:
     [command] = await api.commands()
     error = {"kind": "final", "code": "no_iscsi", "message": "no portal"}
     answer = await api.report(command, "update", error=error)
-    assert await answer.json() == {"continue": False}
+    assert await answer.json() == {"continue": False, "taken": 1}
 
 
 async def test_a_late_report_is_stale(api: Api) -> None:
@@ -149,11 +253,17 @@ async def test_only_facts_of_the_contract_reach_the_log(api: Api) -> None:
         (schemas_agent.GuestBody, Guest),
         (schemas_agent.RegistrationBody, Registration),
         (schemas_agent.StepErrorBody, StepError),
-        (schemas_agent.ReportBody, Report),
+        (schemas_agent.ResultBody, StepResult),
+        (schemas_agent.ChangesBody, Changes),
     ],
 )
 def test_the_document_knows_the_keys_of_the_contract(model: Any, wire: Any) -> None:
     assert set(model.model_fields) == set(wire.__dataclass_fields__)
+
+
+def test_the_document_knows_a_report_as_it_is_sent() -> None:
+    sent = Report(operation_id="o", run=1, epoch=0, results=(StepResult(step="s", took_ms=1),))
+    assert set(schemas_agent.ReportBody.model_fields) == set(sent.to_wire())
 
 
 # ------------------------------------------------------------------- after a fence

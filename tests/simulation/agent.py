@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from aggregates import errors
-from host_agent import verbs
 from host_agent.executor import (
     _ATTACHING,
     _CHANGING_GUESTS,
@@ -27,7 +26,17 @@ from host_agent.executor import (
 )
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
-from host_agent.shared.contract import QUESTIONS, Command, Registration, Report, StepError, Verb
+from host_agent.reporting import Reporting, Verdict, report_of
+from host_agent.shared.changes import Changes
+from host_agent.shared.contract import (
+    QUESTIONS,
+    Command,
+    Guest,
+    Registration,
+    StepError,
+    StepResult,
+    Verb,
+)
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError, VolumeView
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
@@ -36,6 +45,7 @@ from host_agent.storage.keys import KeyManagers
 from host_agent.verbs.context import RunContext as AgentContext
 from host_agent.verbs.context import Waits, final
 from ledger.log.application import ConflictError
+from tests.commands import carry_out
 from tests.memory import Crash, Tripwire
 from tests.simulation.chance import Mortal
 from tests.world import CONTEXT, FIXED_KEY
@@ -44,6 +54,8 @@ if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
 SERVICE_VERSION = 2
+#: How often a result is reported before others have joined it (REPORT_AFTER_S has passed).
+LATE_RATE = 0.3
 
 
 class Unheld:
@@ -79,15 +91,22 @@ class Users:
 
 @dataclass
 class Taken:
-    """A command that the agent has; `names` are its locks once it has begun."""
+    """A command that the agent has; `names` are its locks once it has begun.
+
+    `owes`: nothing more is begun until what it has done is told.
+    """
 
     command: Command
+    reporting: Reporting
+    resumed: bool
     names: frozenset[str] | None = None
     step: int = 0
-    owed: Report | None = None
+    owes: bool = False
     busy: bool = False
     watch: Following = field(default_factory=Following)
     context: AgentContext | None = None
+    ended: bool = False
+    made: bool = False  # its last step succeeded
 
 
 class Agent:
@@ -109,6 +128,8 @@ class Agent:
         self.lives, self.life = True, self.life + 1
         self.taken, self._finished, self._after = {}, set[tuple[str, int]](), 0
         self.epoch, self._said, self.wants_registration = None, None, True
+        self._shown: tuple[Guest, ...] | None = None  # the guests that the ledger knows of
+        self._known_at: int | None = None  # commands until there may have been begun before
         self._ports = self._new_ports()
 
     def stop(self) -> None:
@@ -155,6 +176,9 @@ class Agent:
             )
             return
         said = self._said
+        if self._shown is not None:
+            self._show_changes(said, self._shown)
+            return
         try:
             told, _ = self.cloud.service.register(self.name, said, CONTEXT)
             shown = {guest.server_id for guest in said.guests}
@@ -162,7 +186,9 @@ class Agent:
                 self.cloud.service.lost_guest(server_id, self.name, CONTEXT)
         except (Crash, ConflictError):  # the ledger's: the agent asks again
             return
-        self._said, host = None, told.host
+        self._said, self._shown, host = None, said.guests, told.host
+        if self._known_at is None:
+            self._known_at = len(self.cloud.store.log)
         if host.epoch != self.epoch:
             self.taken = {k: t for k, t in self.taken.items() if t.names is not None}
             self.epoch, self._after = host.epoch, 0
@@ -170,8 +196,23 @@ class Agent:
         if self.clearing:
             self._clear(Release(*host.leftovers))
 
+    def _show_changes(self, said: Registration, shown: tuple[Guest, ...]) -> None:
+        """Between registrations only what has changed is told."""
+        changes = Changes.between(self.epoch or 0, shown, said.guests)
+        try:
+            again = self.cloud.service.changed(self.name, changes, CONTEXT)
+        except (Crash, ConflictError):  # the ledger's: the agent tells it again
+            return
+        except errors.StaleEpochError:
+            self._shown = None
+            return
+        self._said = None
+        if not again:
+            self._shown = said.guests
+
     def _clear(self, release: Release) -> None:
         world = Ports(**self._ports)
+        self._shown = None
         clock = cast("Any", self.cloud.clock)
         self.wants_registration = True
         try:
@@ -180,6 +221,10 @@ class Agent:
             self.cloud.note(f"{self.name}: leftovers not cleared: {error.code}")
         except Crash:
             self._crashed()
+
+    def register_again(self) -> None:
+        """It does so now and then, even if everything was shown before."""
+        self.wants_registration, self._shown = True, None
 
     @property
     def registering(self) -> bool:
@@ -201,7 +246,8 @@ class Agent:
                 if command.position > after and (only_asks or not asked):
                     self._take(command)
             if asked:  # registering, it begins anew with the mailbox
-                self.wants_registration, self._after = True, 0
+                self._after = 0
+                self.register_again()
 
     def _take(self, command: Command) -> None:
         self._after, key = command.position, (command.id, command.epoch)
@@ -211,8 +257,22 @@ class Agent:
             if known.names is None:
                 known.command = command
         if known is None and key not in self._finished:
-            taken = self.taken[key] = Taken(command)
+            new = self._known_at is not None and command.position > self._known_at
+            resumed = not new or command.cancel
+            taken = self.taken[key] = Taken(command, self._reporting(command, resumed), resumed)
             taken.watch.called_off = command.cancel
+
+    def _reporting(self, command: Command, resumed: bool) -> Reporting:
+        def send(results: tuple[StepResult, ...]) -> Verdict:
+            report = report_of(command, results, resumed=resumed)
+            try:
+                goes_on = self.cloud.service.report(self.name, report, CONTEXT)[0]
+            except (errors.StaleReportError, errors.StaleEpochError) as stale:
+                self.cloud.note(f"{self.name}: {stale.code}", command)
+                return Verdict.STALE
+            return Verdict.CONTINUE if goes_on else Verdict.STOP
+
+        return Reporting(send, self.cloud.clock)
 
     def ready(self) -> list[Taken]:
         """What may go on, or begin, now."""
@@ -229,15 +289,15 @@ class Agent:
         return ready
 
     def step(self, taken: Taken) -> None:
-        """Begin a command, do its next step, or deliver what came of it."""
+        """Begin a command, do its next step, or deliver what came of those before it."""
         if taken.names is None and not self._begin(taken):
             return
         life, taken.busy = self.life, True
         try:
-            if taken.owed is None:
-                taken.owed = self._carry_out(taken)
+            if taken.owes or self._is_late(taken):
+                self._deliver(taken)
             else:
-                self._deliver(taken, taken.owed)
+                self._carry_out(taken)
         except Crash:
             if self.life == life:
                 self._crashed()
@@ -282,59 +342,48 @@ class Agent:
 
     # ---------------------------------------------------------------- steps
 
-    def _carry_out(self, taken: Taken) -> Report:
+    def _is_late(self, taken: Taken) -> bool:
+        """What waits to be reported has waited for long enough: by chance, now and then."""
+        return taken.reporting.due_at is not None and self.cloud.chance.random.random() < LATE_RATE
+
+    def _carry_out(self, taken: Taken) -> None:
         command, step = taken.command, taken.command.steps[taken.step]
-        context, error = taken.context, None
-        outputs: dict[str, Any] = {}
-        assert context is not None
-        called_off = command.cancel and taken.step == 0 and step.verb not in _GOING_ON
-        try:
-            if called_off:
-                raise final("cancelled", "Called off before it was begun.")
+        assert taken.context is not None
+        if command.cancel and taken.step == 0 and step.verb not in _GOING_ON:
+            error = final("cancelled", "Called off before it was begun.").as_step_error()
+            result = StepResult(step=step.name, took_ms=0, error=error)
+        else:
             if step.verb is Verb.GUEST_MIGRATE and command.guest and command.guest.destination:
                 self.cloud.on_the_way(command.guest.destination["host"])
-            if command.guest is not None:
-                outputs = verbs.GUEST_VERBS[step.verb](context, command.guest)
-            elif command.lane is not None:
-                outputs = verbs.VERBS[step.verb](context, command.lane)
-        except PortError as failure:
-            error = failure.as_step_error()
+            result = carry_out(command, step, taken.context)
         self.wants_registration |= step.verb in _CHANGING_GUESTS
-        self.cloud.note(f"{self.name}: {command.flow} {step.name} {_said(error)}", command)
-        return Report(
-            operation_id=command.operation_id,
-            run=command.run,
-            epoch=command.epoch,
-            step=step.name,
-            took_ms=0,
-            outputs=outputs,
-            error=error,
-        )
+        self.cloud.note(f"{self.name}: {command.flow} {step.name} {_said(result.error)}", command)
+        taken.command, taken.step = _learn(command, result.outputs), taken.step + 1
+        taken.made = result.error is None
+        taken.ended = result.error is not None or taken.step == len(command.steps)
+        taken.owes = taken.reporting.ended(result, last=taken.ended, durable=step.durable)
 
-    def _deliver(self, taken: Taken, report: Report) -> None:
+    def _deliver(self, taken: Taken) -> None:
         key = (taken.command.id, taken.command.epoch)
         life = self.life
         try:
-            goes_on = self.cloud.service.report(self.name, report, CONTEXT)[0]
+            verdict = taken.reporting.deliver()
         except (Crash, ConflictError):  # the ledger's: delivered again
-            return
-        except (errors.StaleReportError, errors.StaleEpochError) as stale:
-            self.cloud.note(f"{self.name}: {stale.code}", taken.command)
-            if self.life == life:
-                self.taken.pop(key, None)
-                self.wants_registration, self._after = True, 0
-                if taken.context is not None and report.error is None:
-                    command = _learn(taken.command, report.outputs)
-                    _take_back(command, command.steps[taken.step], taken.context)
+            taken.owes = True
             return
         if self.life != life:
             return
-        taken.owed = None
-        if goes_on and report.error is None:
-            taken.command, taken.step = _learn(taken.command, report.outputs), taken.step + 1
+        taken.owes = False
+        if verdict is Verdict.CONTINUE and not taken.ended:
             return
         self.taken.pop(key, None)
-        self._finished.add(key)
+        if verdict is Verdict.STALE:
+            self.wants_registration, self._after, self._known_at = True, 0, None
+            self._shown = None
+            if taken.context is not None and taken.made:
+                _take_back(taken.command, taken.command.steps[taken.step - 1], taken.context)
+        else:
+            self._finished.add(key)
 
 
 def _said(error: StepError | None) -> str:

@@ -16,6 +16,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
+from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.storage import connection
 from projections.base import Row
 from tests.doubles.host_checks import plugged
@@ -110,6 +111,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     yield from _unfinished(cloud)
     yield from _ledger(cloud)
     yield from _cinder(cloud)
+    yield from _made_for_nobody(cloud)
     yield from _hosts(cloud)
     yield from broken_on_hosts(cloud)
     yield from _projections(cloud)
@@ -191,6 +193,18 @@ def _cinder(cloud: Cloud) -> Iterator[str]:
         has = bool(cloud.cinder.attachments_of(volume.id))
         if has != (volume.status in _HELD) and volume.going is None:
             yield f"volume {volume.id} is {volume.status}, attachments: {has}"
+
+
+def _made_for_nobody(cloud: Cloud) -> Iterator[str]:
+    """What we made in Cinder was given to its server, or is gone."""
+    bound = {
+        event.volume_id
+        for event, _ in cloud.store.log
+        if isinstance(event, BlockDeviceMapping.MappingCreated)
+    }
+    for volume in cloud.cinder.volumes.values():
+        if MADE_FOR in volume.metadata and volume.id not in bound and volume.going is None:
+            yield f"volume {volume.id} was made, and no server has had it: {volume.status}"
 
 
 def _goes_with_its_volume(cloud: Cloud, row: Any) -> bool:

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from aggregates.instance import Instance
 from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import LATE_S, PortError
+from host_agent.shared.ports import LATE_S, PortError, VolumeView
 from tests.memory import Clock, Crash
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
 #: Those that take effect each time they are carried out.
-CALLS = frozenset({"attachment_create", "attachment_update"})
+CALLS = frozenset({"attachment_create", "attachment_update", "volume_create"})
 #: How many of them come later than anybody waits.
 TOO_LATE = 0.2
 TOO_LATE_S = (2 * LATE_S, 60.0)
@@ -60,7 +60,7 @@ class LateCinder:
             draw = self._cloud.chance.random
             if self._cloud.chance.calm or draw.random() >= self._rate:
                 return real(*args)
-            too_late = draw.random() < TOO_LATE
+            too_late = draw.random() < TOO_LATE and call != "volume_create"
             seconds = draw.uniform(*TOO_LATE_S) if too_late else draw.uniform(0.0, 0.9 * LATE_S)
             self._cloud.note(f"{call} comes {seconds:.1f} s late")
             self._cloud.clock.later(seconds, lambda: self._land(lambda: real(*args), too_late))
@@ -77,7 +77,9 @@ class LateCinder:
         except PortError as refused:
             cloud.note(f"late request: {refused.code}")
             return
-        cloud.note(f"late request: attachment {row.id}")
+        cloud.note(f"late request: {row.id}")
+        if isinstance(row, VolumeView):
+            return
         if too_late:
             cloud.strays.add(row.id)
         if cloud.store.load(Instance, UUID(row.server_id)).deleted:

@@ -285,7 +285,7 @@ class Storm:
             # An inventory is told again after a while, even if it is the same: what was not
             # looked at before, because a flow was changing it, is looked at now.
             for agent in self.cloud.agents.values():
-                agent.wants_registration = True
+                agent.register_again()
             for _ in range(ROUNDS_MAX):
                 if not self._go_on(retries):
                     break
@@ -322,7 +322,7 @@ class Storm:
     def _shown(self, agent: Agent) -> bool:
         """A host shows what it has; whether that was news, or it has to let go of some of it."""
         known = len(self.cloud.store.log)
-        for _ in ("it looks", "it tells"):
+        for _ in ("it looks", "it tells what has changed", "or all"):
             if agent.registering:
                 agent.register()
         return len(self.cloud.store.log) > known or agent.clearing

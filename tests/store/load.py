@@ -11,6 +11,7 @@ import sys
 import threading
 from uuid import uuid4
 
+import structlog
 from eventsourcing.persistence import StoredEvent
 
 from ledger.log.recorder import LedgerRecorder
@@ -31,6 +32,8 @@ def append_on_and_on(recorder: LedgerRecorder, appends: int | None) -> None:
 
 
 def main(dsn: str, threads: int, appends: int | None) -> None:
+    # stdout is for what was acknowledged; structlog writes there if nobody tells it otherwise.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     recorder = LedgerRecorder(dsn)
     workers = [
         threading.Thread(target=append_on_and_on, args=(recorder, appends)) for _ in range(threads)

@@ -11,8 +11,8 @@ Theory of operation
   still served.
 * `attachment_create` is never repeated: it takes no id of ours, so the caller looks for
   its orphan first.  `attachment_update` is not if its fate is unknown: carried out late, it
-  takes an attachment that is attached back to `attaching`.  `volume_create` is, as it finds
-  its volume by its metadata.
+  takes an attachment that is attached back to `attaching`.  Nor is `volume_create`: whoever
+  repeats it finds its volume by its metadata, if it is given the time.
 * What was done although its answer was lost is seen at the repetition: a volume that
   is going, a migration that ended as it was told to.
 * From 3.69 a volume's `shared_targets` may be null, which older microversions report
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeVar
 
 from host_agent.shared import masking
 from host_agent.shared.cinder.calls import (
@@ -65,6 +65,8 @@ __all__ = [
     "too_old",
     "volume_view",
 ]
+
+T = TypeVar("T")
 
 NEW_FLOW = (3, 44)  # os-complete: S1's new flow
 PAGE_ROWS = 50  # far below any sensible osapi_max_limit, so a short page is the last
@@ -243,13 +245,16 @@ class CinderClient(Caller):
     def attachment_complete(self, attachment_id: str) -> None:
         self._call(lambda cinder: cinder.attachments.complete(attachment_id))
 
-    def attachment_delete(self, attachment_id: str) -> None:
+    def attachment_delete(self, attachment_id: str) -> bool:
         """An attachment that is not there any more is success."""
         try:
-            self._call(lambda cinder: cinder.attachments.delete(attachment_id))
+            _, body = self._call(lambda cinder: cinder.attachments.delete(attachment_id))
         except PortError as error:
             if error.code != "not_found":
                 raise
+            return False
+        left = body.get("attachments") if isinstance(body, dict) else None
+        return isinstance(left, list) and all(row.get("id") != attachment_id for row in left)
 
     def volume_create(self, wanted: dict[str, Any], key: str) -> VolumeView:
         """Cinder creates in the project that the token is for, and ignores any other.
@@ -257,13 +262,21 @@ class CinderClient(Caller):
         So a volume for `project_id` is made with our user's token for that project,
         where Keystone must know a role of it; an administrator's does not suffice.
         """
-        project_id = wanted.get("project_id")
-        if project_id is None:
-            return self._call(lambda cinder: _find_or_create(cinder, wanted, key))
+        if (project_id := wanted.get("project_id")) is not None:
+            ours = {**wanted, "project_id": None}
+            return self._in_project(project_id, lambda there: there.volume_create(ours, key))
+        return self._call(lambda cinder: _find_or_create(cinder, wanted, key), repeatable=False)
+
+    def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
+        if project_id is not None:
+            return self._in_project(project_id, lambda there: there.volumes_made(key, None))
+        return self._call(lambda cinder: _made_with(cinder, key))
+
+    def _in_project(self, project_id: str, act: Callable[[CinderClient], T]) -> T:
         there = CinderClient(self._settings.in_project(project_id), retry=self._retry)
         with closing(there):
             try:
-                return there.volume_create({**wanted, "project_id": None}, key)
+                return act(there)
             except PortError as error:
                 if error.code != "unauthorized":
                     raise
@@ -284,11 +297,8 @@ class CinderClient(Caller):
 
 
 def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView:
-    mark = {MADE_FOR: key}
-    for found in cinder.volumes.list(search_opts={"metadata": mark}):
-        view = volume_view(vars(found))
-        if not is_leaving(view):
-            return view
+    for found in _made_with(cinder, key):
+        return found
     made = cinder.volumes.create(
         wanted["size_gb"],
         name=wanted.get("name"),
@@ -296,9 +306,14 @@ def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView
         snapshot_id=wanted.get("snapshot_id"),
         imageRef=wanted.get("image_id"),
         availability_zone=wanted.get("availability_zone"),
-        metadata=mark,
+        metadata={MADE_FOR: key},
     )
     return volume_view(vars(cinder.volumes.get(made.id)))  # the answer lacks fields
+
+
+def _made_with(cinder: Any, key: str) -> list[VolumeView]:
+    found = cinder.volumes.list(search_opts={"metadata": {MADE_FOR: key}})
+    return [view for view in (volume_view(vars(row)) for row in found) if not is_leaving(view)]
 
 
 def _no_role(project_id: str) -> PortError:

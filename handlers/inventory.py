@@ -1,0 +1,38 @@
+"""What a host shows of its guests, guest by guest: what the ledger makes of it.
+
+Both return False for what was not looked at, because a flow is just changing it: it has to be
+said again.
+"""
+
+from __future__ import annotations
+
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from handlers.meaning import Book
+from host_agent.shared.contract import Guest
+
+
+def seen(host: str, guest: Guest, book: Book) -> bool:
+    """The host shows this guest."""
+    return book.get(Instance, guest.server_id).observe(
+        name=guest.name,
+        host=host,
+        power_state=guest.power_state,
+        devices=guest.devices,
+        owner=(guest.project_id, guest.user_id),
+        definition=guest.definition,
+        epoch=book.get(Host, str(host_uuid(host))).epoch,
+    )
+
+
+def missed(host: str, server_id: str, book: Book) -> bool:
+    """The host does not show this guest any more."""
+    instance = book.get(Instance, server_id)
+    if not instance.version or instance.host != host:
+        return True
+    return instance.observe(
+        name=instance.name,
+        host=host,
+        power_state="nostate",
+        devices=(),
+    )

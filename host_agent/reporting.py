@@ -1,0 +1,102 @@
+"""The results of one run, on their way to the ledger.
+
+Theory of operation.  Results wait here and travel together, in order.  They are delivered
+when the run ends or a step fails, before the next step where a result must be durable by
+then (CommandStep.durable), and otherwise when the first of them has waited for
+REPORT_AFTER_S: by the run itself if it is between two steps, else by the executor's own
+thread, so that a long step does not hide what came before it.  So a run that is cut off from
+the ledger begins nothing more after REPORT_AFTER_S.
+
+What has not been delivered when the agent dies is done again by its next life.  That one may
+then fail at a step that this one had left behind, so its reports say so (Report.further).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum, auto
+
+from host_agent.clock import Stopping
+from host_agent.shared.contract import Command, Report, StepResult
+
+#: How long a result may wait for others to be delivered with.
+REPORT_AFTER_S = 0.5
+
+
+class Verdict(Enum):
+    """What the ledger said to a report."""
+
+    CONTINUE = auto()
+    STOP = auto()  # the run is over
+    STALE = auto()  # it does not expect this report: drop the run
+
+
+class Reporting:
+    """What a run has done and not told yet.
+
+    `send` delivers the results, for as long as it takes; what it raises leaves them here.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[tuple[StepResult, ...]], Verdict],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send, self._clock = send, clock
+        self._sending = threading.Lock()  # so that reports keep their order
+        self._lock = threading.Lock()
+        self._waiting: list[StepResult] = []
+        self.due_at: float | None = None  # by the clock; None: nothing waits
+        self.verdict = Verdict.CONTINUE
+
+    def ended(self, result: StepResult, *, last: bool = False, durable: bool = False) -> bool:
+        """A step has its result; whether what waits is to be delivered before the next one.
+
+        `last`: nothing of the run comes after it; `durable`: nothing before it is.
+        """
+        with self._lock:
+            self._waiting.append(result)
+            if self.due_at is None:
+                self.due_at = self._clock() + REPORT_AFTER_S
+            return last or durable or self.due_at <= self._clock()
+
+    def deliver(self) -> Verdict:
+        """Deliver all that waits; what the ledger said last."""
+        with self._sending:
+            with self._lock:
+                results, self.due_at = tuple(self._waiting), None
+            if results and self.verdict is Verdict.CONTINUE:
+                self.verdict = self._send(results)
+            with self._lock:
+                del self._waiting[: len(results)]
+            return self.verdict
+
+
+def report_of(command: Command, results: tuple[StepResult, ...], *, resumed: bool) -> Report:
+    """The report of these results; `resumed`: the command may have been begun before."""
+    return Report(
+        operation_id=command.operation_id,
+        run=command.run,
+        epoch=command.epoch,
+        results=results,
+        further=resumed,
+    )
+
+
+def deliver_in_time(
+    running: Callable[[], list[Reporting]], news: threading.Event, stop: threading.Event
+) -> None:
+    """Deliver what has waited for long enough, until `stop`; `news`: a result waits."""
+    while not stop.is_set():
+        waiting = [(each.due_at, each) for each in running() if each.due_at is not None]
+        if not waiting:
+            news.wait()
+            news.clear()
+            continue
+        due_at, first = min(waiting, key=lambda pair: pair[0])
+        if not stop.wait(due_at - time.monotonic()):
+            with suppress(Stopping):  # the run hears of it, too
+                first.deliver()

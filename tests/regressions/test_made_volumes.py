@@ -1,0 +1,172 @@
+"""Volumes that we make have an owner from before they exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aggregates import errors
+from aggregates.operation import OperationState, Outcome
+from aggregates.volume import Volume
+from handlers.build import BootDisk
+from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import LATE_S
+from ledger.simulation.cinder_rows import Late
+from tests.flows.test_overtaken import overtaken
+from tests.memory import Crash, Trouble
+from tests.world import CONTEXT, HOST, Broken, World, events
+
+MADE = BootDisk(create={"size_gb": 1}, delete_on_termination=True)
+KEPT = BootDisk(create={"size_gb": 1})
+
+
+def booting(disk: BootDisk) -> tuple[World, str]:
+    world = World(None, volumes=1)
+    operation_id = world.build(disk)
+    world.trouble = Trouble()
+    return world, operation_id
+
+
+def made(world: World) -> list[str]:
+    return [row.id for row in world.cinder.listed_volumes() if MADE_FOR in row.metadata]
+
+
+def points() -> list[str]:
+    world, operation_id = booting(MADE)
+    world.run(operation_id)
+    return world.trouble.met
+
+
+def test_its_id_is_in_the_log_while_it_is_creating() -> None:
+    world, operation_id = booting(MADE)
+    world.service.advance(operation_id)
+    [event] = events(world, Volume.VolumeMade)
+    assert [str(event.originator_id)] == list(world.cinder.volumes.keys() - world.volumes)
+    assert world.cinder.volumes[str(event.originator_id)].status == "creating"
+    assert event.mark == world.operation(operation_id).lanes[0].bdm_id
+
+
+@pytest.mark.parametrize("disk", [MADE, KEPT], ids=["goes-with-server", "stays"])
+def test_a_made_volume_that_ends_in_error_is_deleted(disk: BootDisk) -> None:
+    world, operation_id = booting(disk)
+    world.service.advance(operation_id)
+    volume = next(v for v in world.cinder.volumes.values() if MADE_FOR in v.metadata)
+    volume.creating, volume.status = None, "error"
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    assert made(world) == []
+    assert len(events(world, Volume.VolumeDeleted)) == 1
+    assert world.wrong() == []
+
+
+@pytest.mark.parametrize("mode", ["final", "final_after", "retryable", "unknown_after"])
+@pytest.mark.parametrize("call", ["cinder.attachment_create", "cinder.volume"])
+def test_a_boot_that_fails_before_the_server_has_it_deletes_it(call: str, mode: str) -> None:
+    world, operation_id = booting(MADE)
+    met = [n for n, point in enumerate(points()) if point == call][:1]
+    first = met[0]
+    plan = dict.fromkeys(range(first, first + 300), mode)
+    world.trouble = Trouble(plan) if mode in {"retryable", "unknown_after"} else Trouble()
+    if not world.trouble.plan:
+        world.trouble = Trouble({first: mode})
+    operation = world.run(operation_id)
+    world.trouble = Trouble()
+    if operation.state is OperationState.PARKED:
+        world.service.act(operation_id, "retry", "healed", CONTEXT)
+        operation = world.run(operation_id)
+    assert operation.outcome is Outcome.FAILED
+    assert made(world) == []
+
+
+def test_another_lanes_error_deletes_what_is_still_creating() -> None:
+    world = World(None, volumes=1)
+    operation_id = world.build(MADE, BootDisk(volume_id=world.volumes[0]))
+    world.service.advance(operation_id)
+    volume = world.cinder.volumes[made(world)[0]]
+    volume.status, volume.creating = "creating", Late(at=world.clock.seconds, reads=5)
+    world.cinder.volume(world.volumes[0]).status = "error"
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    assert made(world) == []
+    assert world.mappings() == []
+
+
+def test_it_goes_with_a_server_whose_boot_is_parked() -> None:
+    world, operation_id = booting(MADE)
+    world.service.advance(operation_id)
+    broken = Broken(world, "cinder.volume", ErrorKind.FINAL)
+    refused = Broken(world, "cinder.volume_delete", ErrorKind.FINAL)
+    assert world.run(operation_id).state is OperationState.PARKED
+    with pytest.raises(errors.OperatorActError, match="left to nobody"):
+        world.service.act(operation_id, "give_up", "whatever", CONTEXT)
+    broken.heal()
+    refused.heal()
+    assert len(made(world)) == 1
+    world.done(world.delete())
+    assert made(world) == []
+    assert world.wrong() == []
+
+
+def test_one_that_the_server_has_goes_with_it_if_it_is_to() -> None:
+    for disk, left in ((MADE, 0), (KEPT, 1)):
+        world, operation_id = booting(disk)
+        world.done(operation_id)
+        world.done(world.delete())
+        assert len(made(world)) == left
+        assert len(events(world, Volume.VolumeDeleted)) == 1 - left
+
+
+def test_what_cinder_refuses_to_delete_is_in_the_history() -> None:
+    world, operation_id = booting(MADE)
+    world.done(operation_id)
+    Broken(world, "cinder.volume_delete", ErrorKind.FINAL)
+    world.done(world.delete())
+    [refused] = events(world, Volume.VolumeDeletionRefused)
+    assert str(refused.originator_id) == made(world)[0]
+    assert "broken" in refused.why
+
+
+def test_one_that_comes_late_is_found_by_its_mark() -> None:
+    """Its request is carried out when its sender is dead."""
+    world, operation_id = booting(MADE)
+    create, late = world.cinder.add_volume, list[dict[str, Any]]()
+    world.trouble = Trouble({points().index("cinder.volume_create"): "crash"})
+    with pytest.raises(Crash):
+        world.service.advance(operation_id)
+    world.boot()
+    mark = world.operation(operation_id).lanes[0].bdm_id
+    late.append({"metadata": {MADE_FOR: mark}, "available_after_reads": 1})
+    world.clock.wait(LATE_S)  # which the next dispatcher gives it
+    create(**late.pop())
+    world.done(operation_id)
+    assert len(made(world)) == 1
+
+
+def test_one_that_was_made_beside_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paused behind its look: two were made, and one of them is the server's."""
+    world, operation_id = booting(MADE)
+    cinder: Any = world.service._cinder
+    real = cinder.volume_create
+
+    def beside(_wanted: dict[str, Any], key: str) -> Any:
+        monkeypatch.setattr(cinder, "volume_create", real)
+        overtaken(world, operation_id)
+        made = world.cinder.add_volume(metadata={MADE_FOR: key}, available_after_reads=1)
+        made.status, made.creating = "creating", Late(at=world.clock.seconds, reads=3)
+        return cinder.volume(made.id)
+
+    monkeypatch.setattr(cinder, "volume_create", beside, raising=False)
+    world.done(operation_id)
+    [kept] = made(world)
+    assert [str(e.originator_id) for e in events(world, Volume.VolumeMade)] == [kept]
+    [gone] = events(world, Volume.VolumeDeleted)
+    assert str(gone.originator_id) != kept
+
+
+def test_a_host_that_is_fenced_while_it_is_creating_leaves_nothing_to_nobody() -> None:
+    world, operation_id = booting(MADE)
+    world.service.advance(operation_id)
+    world.fence(HOST)
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    world.done(world.delete())
+    assert made(world) == []
