@@ -41,6 +41,12 @@ class ClaimedError(DomainError):
     code = "claimed"
 
 
+class ParkedClaimError(ClaimedError):
+    """{what} {id} is claimed by operation {operation_id}, which is parked: it does not go on
+    before an operator has decided to {acts}.
+    """
+
+
 class VmStateError(DomainError):
     """Cannot '{action}' instance {server_id} while it is in vm_state {vm_state}"""
 
@@ -178,6 +184,14 @@ class HostNotFencedError(DomainError):
 
     code = "host_not_fenced"
     status = 400
+
+
+class FenceTooOldError(DomainError):
+    """The fence of host {host} says nothing of instance {server_id}, which came there, or began
+    to run there, after it. Look at the host again, and fence it again with that evidence.
+    """
+
+    code = "fence_too_old"
 
 
 class DestinationError(DomainError):

@@ -114,13 +114,16 @@ class Host(Aggregate):
         """Fencing a fenced host again adds evidence and raises the epoch again."""
         self.record(self.Fenced, epoch=self.epoch + 1, reason=reason, evidence=evidence)
 
-    def report_leftovers(self, guests: list[str], attachments: list[str]) -> None:
+    def report_leftovers(
+        self, guests: list[str], attachments: list[str], *, all_decided: bool
+    ) -> None:
         """What it must release; no commands until the list is empty (decision 0027).
 
         While it is fenced its servers may still be evacuated, so that what is its now may
-        not be its when it comes back: it stays suspect.
+        not be its when it comes back: it stays suspect.  So it does while it is not decided
+        of all that it holds whether it is its.
         """
-        if not guests and not attachments and not self.fenced:
+        if not guests and not attachments and all_decided and not self.fenced:
             if self.suspect:
                 self.record(self.LeftoversCleared)
         elif (tuple(guests), tuple(attachments)) != self.leftovers:

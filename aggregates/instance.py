@@ -2,7 +2,8 @@
 
 Invariants: at most one live mapping per (server, volume) (LP 1937375); a device
 name is given away once; an exclusive claim stands alone; only flows move a guest
-from host to host, whatever hosts show.
+from host to host, whatever hosts show.  The epoch of its host in which it came there, or
+began to run there, is known: a fence says nothing of what comes after it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ VM_STATE_OF = {
     "shutdown": VmState.STOPPED,
     "crashed": VmState.STOPPED,
 }
+#: In these a guest uses its volumes.
+RUNNING = frozenset({"running", "paused"})
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Instance(Aggregate):
         devices: list[str]
         project_id: str | None
         user_id: str | None
+        epoch: int = 0  # of the host then
 
     @dataclass(frozen=True, kw_only=True)
     class InstanceObserved(Event):
@@ -82,6 +86,7 @@ class Instance(Aggregate):
         host: str
         power_state: str
         devices: list[str]
+        epoch: int = 0  # of the host then
 
     @dataclass(frozen=True, kw_only=True)
     class Defined(Event):
@@ -105,6 +110,7 @@ class Instance(Aggregate):
 
         host: str
         power_state: str
+        epoch: int = 0  # of the host then
 
     @dataclass(frozen=True, kw_only=True)
     class GuestLeft(Event):
@@ -186,6 +192,7 @@ class Instance(Aggregate):
         super().__init__(id)
         self.name = ""
         self.host: str | None = None
+        self.epoch = 0  # of the host, when the guest came there or began to run there
         self.project_id: str | None = None
         self.user_id: str | None = None
         self.power_state = "nostate"
@@ -228,9 +235,9 @@ class Instance(Aggregate):
             case self.GuestLeft():
                 self.left_on.add(event.host)
             case self.Placed():
-                self.host, self.offloaded, self.managed = event.host, False, True
+                self._is_at(event)
+                self.offloaded, self.managed = False, True
                 self.left_on.discard(event.host)
-                self._has_power(event.power_state)
             case self.Resized():
                 self.resize_source = event.source
                 self.source_definition = event.source_definition
@@ -273,11 +280,17 @@ class Instance(Aggregate):
                 self.devices[event.bdm_id] = changed
 
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
-        self.name, self.host = event.name, event.host
-        self.seen_devices = tuple(event.devices)
-        self._has_power(event.power_state)
+        self.name, self.seen_devices = event.name, tuple(event.devices)
+        self._is_at(event)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id
+
+    def _is_at(self, event: InstanceRegistered | InstanceObserved | Placed) -> None:
+        begins = event.power_state in RUNNING and self.power_state not in RUNNING
+        if begins or event.host != self.host:
+            self.epoch = event.epoch
+        self.host = event.host
+        self._has_power(event.power_state)
 
     def _has_power(self, power_state: str) -> None:
         self.power_state = power_state
@@ -313,11 +326,11 @@ class Instance(Aggregate):
         host: str,
         power_state: str,
         devices: tuple[str, ...],
-        project_id: str | None,
-        user_id: str | None,
+        owner: tuple[str | None, str | None] = (None, None),
         definition: str | None = None,
+        epoch: int = 0,
     ) -> bool:
-        """Take what a host shows; seeing nothing new records nothing.
+        """Take what a host shows in this epoch of its; seeing nothing new records nothing.
 
         A host cannot take a guest from another one by showing it: only flows move
         guests - or people, of those without volumes that no flow has ever placed, from a
@@ -336,9 +349,10 @@ class Instance(Aggregate):
         if any(claim.exclusive for claim in self.claims.values()):
             return not news
         if self.version == 0:
-            self.record(self.InstanceRegistered, **seen, project_id=project_id, user_id=user_id)
+            by = {"project_id": owner[0], "user_id": owner[1]}
+            self.record(self.InstanceRegistered, **seen, epoch=epoch, **by)
         elif news:
-            self.record(self.InstanceObserved, **seen)
+            self.record(self.InstanceObserved, **seen, epoch=epoch)
         if definition is not None and definition != self.definition:
             self.record(self.DefinitionChanged, definition=definition)
         return True
@@ -373,13 +387,8 @@ class Instance(Aggregate):
             raise errors.DeviceInUseError(device=f"/dev/{wanted}")
         name = wanted or self._next_name(taken)
         serial = self.serial_for(volume_id, bdm_id) if volume_id else None
-        self.record(
-            self.DeviceReserved,
-            bdm_id=bdm_id,
-            volume_id=volume_id,
-            device_name=name,
-            serial=serial,
-        )
+        given = {"bdm_id": bdm_id, "volume_id": volume_id, "device_name": name}
+        self.record(self.DeviceReserved, **given, serial=serial)
         return name
 
     def release_device(self, bdm_id: str) -> None:
@@ -408,10 +417,10 @@ class Instance(Aggregate):
         serial = self.serial_for(volume_id, bdm_id) if volume_id and new_disk else None
         self.record(self.DeviceVolumeSet, bdm_id=bdm_id, volume_id=volume_id, serial=serial)
 
-    def place(self, host: str, power_state: str) -> None:
+    def place(self, host: str, power_state: str, epoch: int) -> None:
         """Say where the guest is and whether it runs; what is already so records nothing."""
         if (self.host, self.power_state, self.offloaded) != (host, power_state, False):
-            self.record(self.Placed, host=host, power_state=power_state)
+            self.record(self.Placed, host=host, power_state=power_state, epoch=epoch)
 
     def refuse_claimed(self, *, exclusive: bool) -> None:
         """Raises ClaimedError naming the operation in the way."""
@@ -420,7 +429,6 @@ class Instance(Aggregate):
                 raise errors.ClaimedError(what="Instance", id=str(self.id), operation_id=claimant)
 
     def claim(self, operation_id: str, *, exclusive: bool, flow: str | None = None) -> None:
-        """Raises ClaimedError naming the operation in the way."""
         self.refuse_claimed(exclusive=exclusive)
         self.record(self.Claimed, claimant=operation_id, exclusive=exclusive, flow=flow)
 

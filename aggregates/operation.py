@@ -65,6 +65,7 @@ class StepRecord(NamedTuple):
     took_ms: int | None = None
     run: int = 0  # the run that brought the last result,
     host: str | None = None  # and where that was; None: the ledger itself
+    asked: tuple[str, int] | None = None  # the host, and its epoch when it was asked first
 
     @property
     def resolved(self) -> bool:
@@ -84,6 +85,7 @@ class ActiveRun(NamedTuple):
     host: str | None  # None: the ledger itself
     epoch: int
     cancelled: bool = False  # to end where it is: somebody wants the operation undone
+    verb: str | None = None  # if it is not the steps' own: another host answers for a fenced one
 
 
 @dataclass
@@ -94,6 +96,7 @@ class History:
     active: dict[int, ActiveRun] = field(default_factory=dict)
     unwinding: bool = False  # asked for; a failure before the pivot needs no asking
     passed: bool = False  # undoing the pivot found that it has happened
+    moot: bool = False  # something was not done because a fence had made it pointless
     runs: int = 0
     #: Steps of runs that ended before them, and that may have been begun all the same.
     begun: frozenset[tuple[int, str]] = frozenset()
@@ -163,6 +166,7 @@ class Operation(Aggregate):
         undo: bool
         host: str | None
         epoch: int
+        verb: str | None = None  # see ActiveRun
 
     @dataclass(frozen=True, kw_only=True)
     class StepSucceeded(Event):
@@ -294,7 +298,13 @@ class Operation(Aggregate):
             case self.RunStarted():
                 self.history.runs = event.run
                 self.history.active[event.lane] = ActiveRun(
-                    event.run, event.lane, tuple(event.steps), event.undo, event.host, event.epoch
+                    event.run,
+                    event.lane,
+                    tuple(event.steps),
+                    event.undo,
+                    event.host,
+                    event.epoch,
+                    verb=event.verb,
                 )
             case self.StepSucceeded():
                 self._succeeded(event)
@@ -318,6 +328,7 @@ class Operation(Aggregate):
         # Undoing a pivot may find that it is too late: it has happened, and counts as done.
         passed = event.undo and bool(event.outputs.get("passed"))
         self.history.passed = self.history.passed or passed
+        self.history.moot = self.history.moot or bool(event.outputs.get("moot"))
         self._result(
             event, undo=event.undo and not passed, status=StepStatus.DONE, took_ms=event.took_ms
         )
@@ -333,7 +344,12 @@ class Operation(Aggregate):
             status, retry_at = StepStatus.RETRYING, event.retry_at
         else:
             self.first_error = self.first_error or event.error
-        self._result(event, undo=event.undo, status=status, error=event.error, retry_at=retry_at)
+        run = self.history.active[event.lane]
+        asked = self.history.record(event.lane, event.step, undo=event.undo).asked
+        if run.host is not None and (asked is None or asked[0] != run.host):
+            asked = (run.host, run.epoch)
+        facts = {"error": event.error, "retry_at": retry_at, "asked": asked}
+        self._result(event, undo=event.undo, status=status, **facts)
         del self.history.active[event.lane]
         if not event.undo:
             self.history.begun |= {(event.lane, step) for step in event.further}

@@ -13,9 +13,10 @@ from enum import StrEnum
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.host import Host
-from aggregates.instance import Instance, VmState
+from aggregates.instance import RUNNING, Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
+from handlers.fences import vouches
 from handlers.guards import (
     MOVES_VERSION,
     Contact,
@@ -32,7 +33,6 @@ from host_agent.shared.definition import resized
 from host_agent.shared.lane import Lane, LaneSide
 
 S = VmState
-_RUNNING = frozenset({"running", "paused"})
 #: After these a guest runs, whatever it did before (Nova's hard reboot starts it).
 _STARTS = frozenset({"start", "unshelve", "reboot"})
 
@@ -162,13 +162,14 @@ def delete(
     unlearnt: Sequence[Lane] = (),
     unmade: Sequence[Lane] = (),
     other_host: str | None = None,
+    arrival: str | None = None,
 ) -> Operation:
     """Accept a deletion: possible in any state, unless an operation is at work.
 
     `attachments` are all that the server still has, wherever they are; `unlearnt` is where
     Cinder may have more of them, that no host has connected; `unmade` the lanes for which a
-    volume may have been made that no mapping has; `other_host` is one where a
-    move that did not come to an end may have brought the guest.
+    volume may have been made that no mapping has; `other_host` is one where a move that did
+    not come to an end may have brought the guest, `arrival` one where it may even come yet.
     """
     instance = server.instance
     check_vm_state(instance, "delete", set(VmState) - {S.DELETED})
@@ -190,6 +191,7 @@ def delete(
         Place.HOST: instance.host,
         Place.SOURCE: instance.resize_source,
         Place.DESTINATION: other_host,
+        Place.ARRIVAL: arrival,
     }
     order = GuestOrder(server_id=str(instance.id), running=False, force=True)
     operation = start("delete", origin, instance, lanes, places, server.volumes.values(), order)
@@ -209,17 +211,19 @@ def _places(
         places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
     for place, need in rule.needs.items():
         if (name := places[place]) is not None:
-            _check_need(need, hosts.get(name), hosts.contact(name))
+            _check_need(need, instance, hosts.get(name), hosts.contact(name))
     if rule.destination:
         places[Place.DESTINATION] = _destination(request, instance, hosts)
     return places
 
 
-def _check_need(need: Need, host: Host, contact: Contact) -> None:
+def _check_need(need: Need, instance: Instance, host: Host, contact: Contact) -> None:
     if need is Need.FENCED and not host.fenced:
         raise errors.HostNotFencedError(host=host.name)
     if need is Need.ANSWERS or (need is Need.EITHER and not host.fenced):
         check_contact(host, contact)
+    elif not vouches(host, instance):
+        raise errors.FenceTooOldError(host=host.name, server_id=str(instance.id))
 
 
 def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
@@ -254,7 +258,7 @@ def _order(
         definition = resized(definition, request.vcpus, request.memory_mb)
     running = request.running
     if running is None:
-        running = instance.power_state in _RUNNING or request.flow in _STARTS
+        running = instance.power_state in RUNNING or request.flow in _STARTS
     order = GuestOrder(
         server_id=request.server_id,
         definition=definition,

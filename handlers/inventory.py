@@ -6,6 +6,7 @@ said again.
 
 from __future__ import annotations
 
+from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from handlers.meaning import Book
 from host_agent.shared.contract import Guest
@@ -18,9 +19,9 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
         host=host,
         power_state=guest.power_state,
         devices=guest.devices,
-        project_id=guest.project_id,
-        user_id=guest.user_id,
+        owner=(guest.project_id, guest.user_id),
         definition=guest.definition,
+        epoch=book.get(Host, str(host_uuid(host))).epoch,
     )
 
 
@@ -34,6 +35,4 @@ def missed(host: str, server_id: str, book: Book) -> bool:
         host=host,
         power_state="nostate",
         devices=(),
-        project_id=None,
-        user_id=None,
     )

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate
+from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
@@ -131,6 +132,11 @@ def _connected(done: Done) -> None:
 
 
 def _completed(done: Done) -> None:
+    if done.host is None:  # in place of a fenced host, which may have been at a refresh
+        if done.attachment.state is AttachmentState.ATTACHED:
+            return
+        if done.attachment.state is AttachmentState.CONNECTING:
+            done.attachment.record(Attachment.Connected, device_path=None)
     done.attachment.record(Attachment.Completed)
 
 
@@ -321,7 +327,18 @@ def _spawned(done: Done) -> None:
 def _powered(done: Done) -> None:
     power_state = done.outputs.get("power_state") or done.instance.power_state
     if done.host is not None:
-        done.instance.place(done.host, power_state)
+        _placed(done, done.host, power_state)
+
+
+def _power_waived(done: Done) -> None:
+    """What it was to be on a fenced host: whoever takes the guest from there goes by it.
+
+    Nobody has put it there since the fence, which vouches for it as before.
+    """
+    fenced = str(done.outputs["fenced_host"])
+    runs = done.order is not None and done.order.running
+    epoch = done.book.get(Host, str(host_uuid(fenced))).epoch - 1
+    done.instance.place(fenced, "running" if runs else "shutdown", epoch)
 
 
 def _removed(done: Done) -> None:
@@ -337,7 +354,15 @@ def _removed(done: Done) -> None:
 def _moved(done: Done) -> None:
     destination = done.hosts[Place.DESTINATION]
     assert destination is not None, "a migration has a destination"
-    done.instance.place(destination, done.instance.power_state)
+    _placed(done, destination, done.instance.power_state)
+
+
+def _placed(done: Done, host: str, power_state: str) -> None:
+    """In which of the host's epochs it came there is for fences to say (handlers.fences): a host
+    that brings its guest to another may do so after that one was fenced.
+    """
+    epoch = done.book.get(Host, str(host_uuid(host))).epoch
+    done.instance.place(host, power_state, epoch)
 
 
 def _failed(done: Done) -> None:
@@ -377,7 +402,7 @@ MEANING: dict[str, Callable[[Done], None]] = {
     Verb.ATTACHMENT_REFRESH: _updated,
     Verb.ATTACHMENT_CONVERT: _converted,
     Verb.VOLUME_CONNECT: _connected,
-    Verb.ATTACHMENT_COMPLETE: _completed,
+    Verb.ATTACHMENT_COMPLETE: _completed,  # equals LedgerVerb.ATTACHMENT_COMPLETE
     Verb.VOLUME_DISCONNECT: _disconnected,
     LedgerVerb.CONNECTION_WAIVE: _disconnected,
     LedgerVerb.RESERVATION_TIDY: _ended,
@@ -401,6 +426,7 @@ MEANING: dict[str, Callable[[Done], None]] = {
     Verb.GUEST_RESUME: _powered,
     Verb.GUEST_REMOVE: _removed,
     LedgerVerb.GUEST_WAIVE: _removed,
+    LedgerVerb.POWER_WAIVE: _power_waived,
     Verb.GUEST_MIGRATE: _moved,
     LedgerVerb.INSTANCE_FAIL: _failed,
     LedgerVerb.INSTANCE_OFFLOAD: _offloaded,

@@ -15,11 +15,18 @@ from handlers import engine
 from handlers.engine import Left, pivot_passed
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
-from handlers.progress import finish, lane_of, plan_of, skip
+from handlers.progress import arrival, finish, lane_of, plan_of, skip
 from host_agent.shared.lane import Lane
 
 #: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.
 _DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})
+
+
+def acts(operation: Operation) -> str:
+    """What may be done about a parked operation, in words."""
+    if pivot_passed(plan_of(operation), operation.history):
+        return "retry it, skip its step, or give it up"
+    return "retry it, skip its step, unwind it, or give it up"
 
 
 def retry(operation: Operation, reason: str) -> None:
@@ -53,12 +60,16 @@ def unwind(operation: Operation, reason: str) -> None:
 def give_up(operation: Operation, reason: str, book: Book) -> None:
     """End a parked operation as it is; what is left stays as the log shows it.
 
-    Not if that left an attachment behind that no mapping leads to, or nobody knows: nobody
-    could ever release it.  Its steps are then to be done, or vouched for one by one.
+    Not if nobody knew then where the guest is, or if that left an attachment behind that no
+    mapping leads to, or nobody knows: nobody could ever release it.  Its steps are then to be
+    done, or vouched for one by one.
     """
     _require_parked(operation, "be given up")
     if plan_of(operation).patient:
         why = "its server is deleted, and nobody else will release what is left; retry, or skip"
+        _refuse(operation, "be given up", why)
+    if (host := arrival(operation)) is not None:
+        why = f"its guest may be on host {host}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
     for attachment in _strays(operation, book):
         where = f"attachment {attachment.id} on host {attachment.host}"

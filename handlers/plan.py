@@ -13,7 +13,7 @@ of a pivot may find that the pivot has happened; then, too, there is only forwar
 
 A host that is fenced, or that does not exist (an offloaded server's), cannot let go
 of anything any more, nor hold it.  Steps that only release something are then the
-ledger's (`INSTEAD`): the fence is the evidence.
+ledger's (`INSTEAD`): the fence is the evidence, as far as it goes (handlers.fences).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Place(StrEnum):
     SOURCE = "source"
     DESTINATION = "destination"
     HOLDER = "holder"  # the host that holds the lane's attachment
+    ARRIVAL = "arrival"  # where a migration that nobody saw end may still bring the guest
 
 
 class Side(StrEnum):
@@ -68,9 +69,11 @@ class LedgerVerb(StrEnum):
     VOLUME_DELETE = "volume_delete"  # if it goes with its server
     MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
     MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not
+    ATTACHMENT_COMPLETE = "attachment_complete"  # of a host that cannot any more
     DISK_WAIVE = "disk_waive"  # these three: there is no host that could have it
     CONNECTION_WAIVE = "connection_waive"
     GUEST_WAIVE = "guest_waive"
+    POWER_WAIVE = "power_waive"  # it is to run, or not; where, is for who takes it from there
     INSTANCE_FAIL = "instance_fail"  # ERROR until it is deleted
     INSTANCE_OFFLOAD = "instance_offload"
     INSTANCE_DELETE = "instance_delete"
@@ -81,12 +84,35 @@ class LedgerVerb(StrEnum):
 
 AnyVerb = Verb | LedgerVerb
 
-#: What the ledger does instead of a host that is fenced, or that does not exist.
+#: What the ledger does instead of a host that is fenced, or that does not exist: these let go.
 INSTEAD: dict[AnyVerb, LedgerVerb] = {
     Verb.DISK_UNPLUG: LedgerVerb.DISK_WAIVE,
     Verb.VOLUME_DISCONNECT: LedgerVerb.CONNECTION_WAIVE,
     Verb.ATTACHMENT_DELETE: LedgerVerb.ATTACHMENT_DELETE,
     Verb.GUEST_REMOVE: LedgerVerb.GUEST_WAIVE,
+}
+#: And of one that is fenced: Cinder hears from the ledger what the host had done.
+FENCED_INSTEAD: dict[AnyVerb, LedgerVerb] = {
+    **INSTEAD,
+    Verb.ATTACHMENT_COMPLETE: LedgerVerb.ATTACHMENT_COMPLETE,
+    Verb.GUEST_START: LedgerVerb.POWER_WAIVE,
+}
+#: Undone on it: what is put back is there no more, and comes back where the guest is started next.
+UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
+    **FENCED_INSTEAD,
+    Verb.DISK_PLUG: LedgerVerb.NOTHING,
+    Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
+    Verb.GUEST_STOP: LedgerVerb.NOTHING,
+    Verb.GUEST_PAUSE: LedgerVerb.NOTHING,
+    Verb.GUEST_RESUME: LedgerVerb.NOTHING,
+    Verb.GUEST_STAY: LedgerVerb.NOTHING,  # if its destination is fenced as well (handlers.progress)
+}
+#: After the pivot: in vain there, and done anew by whoever starts the guest next.
+MOOT: dict[AnyVerb, LedgerVerb] = {
+    Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
+    Verb.VOLUME_CONNECT: LedgerVerb.NOTHING,
+    Verb.DISK_REPLACE: LedgerVerb.NOTHING,
+    Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
 
 
@@ -171,7 +197,9 @@ class Flow:
     """A table of the product: `handlers/flows/` holds one per row of the design.
 
     `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may
-    work later is tried until it does; nobody waits for it (release work).
+    work later is tried until it does; nobody waits for it (release work).  `trusts`: up to
+    its pivot it goes on only as long as the fence of that host says that the guest is not
+    running there.
     """
 
     name: str
@@ -179,6 +207,7 @@ class Flow:
     pivot: str | None = None
     exclusive: bool = True
     patient: bool = False
+    trusts: Place | None = None
 
     def expand(
         self,
@@ -191,6 +220,7 @@ class Flow:
             flow=self.name,
             table=Table(self.stages, self.pivot),
             patient=self.patient,
+            trusts=self.trusts,
             lanes=lanes,
             hosts=hosts,
             guest=guest,
@@ -207,6 +237,7 @@ class Plan:
     hosts: dict[Place, str | None]
     guest: GuestOrder | None = None
     patient: bool = False
+    trusts: Place | None = None
 
     def __post_init__(self) -> None:
         _rule(len(self.lanes) <= LANES_MAX, f"at most {LANES_MAX} lanes")
@@ -254,8 +285,19 @@ class Plan:
         if verb is None:
             raise PlanError(f"step {name} has no undo")
         if host is None and self.stage_of(name).place is not Place.LEDGER:
-            return INSTEAD[verb]
+            instead = self.instead(name, undo=undo)
+            assert instead is not None, "a run is the ledger's only if it can do all of it"
+            return instead
         return verb
+
+    def instead(self, name: str, *, undo: bool) -> LedgerVerb | None:
+        """What the ledger does where the step's host is fenced; None: nobody but it can do that."""
+        step = self.step(name)
+        if undo:
+            return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
+        return FENCED_INSTEAD.get(step.do) or (
+            MOOT.get(step.do) if self.after_pivot(name) else None
+        )
 
     def host_of(self, lane: int, place: Place) -> str | None:
         """The host that a lane's stage runs on; None: the ledger, or no host at all."""
@@ -289,6 +331,7 @@ class Plan:
             "flow": self.flow,
             "pivot": self.pivot,
             "patient": self.patient,
+            "trusts": self.trusts,
             "hosts": {place.value: host for place, host in self.hosts.items()},
             "lanes": [lane.to_wire() for lane in self.lanes],
             "guest": self.guest and self.guest.to_wire(),
@@ -319,6 +362,7 @@ class Plan:
             flow=data["flow"],
             table=_table(data),
             patient=data.get("patient", False),
+            trusts=Place(data["trusts"]) if data.get("trusts") else None,
             hosts={Place(place): host for place, host in data["hosts"].items()},
             lanes=tuple(Lane.from_wire(lane) for lane in data["lanes"]),
             guest=GuestOrder.from_wire(guest) if guest else None,

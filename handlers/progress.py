@@ -7,14 +7,17 @@ never says that a step succeeded without saying what that made true.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from aggregates import errors
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
+from handlers import fences
 from handlers.engine import (
     Finish,
     Left,
@@ -25,12 +28,11 @@ from handlers.engine import (
     Work,
     decide,
     pivot_passed,
-    unwinds,
 )
 from handlers.meaning import Book, Done, Outputs, apply_meaning
-from handlers.plan import INSTEAD, AnyVerb, LedgerVerb, Place, Plan, Side
+from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, Side
 from handlers.retries import retry_delay_s
-from host_agent.shared.contract import ErrorKind, GuestOrder, StepError
+from host_agent.shared.contract import ErrorKind, GuestOrder, StepError, Verb
 from host_agent.shared.lane import Lane
 
 #: The code of a step's failure for its host's sake.
@@ -40,6 +42,7 @@ EFFECTS = frozenset(
     {
         LedgerVerb.ATTACHMENT_RESERVE,
         LedgerVerb.ATTACHMENT_DELETE,
+        LedgerVerb.ATTACHMENT_COMPLETE,
         LedgerVerb.RESERVATION_TIDY,
         LedgerVerb.ATTACHMENTS_CLEAR,
         LedgerVerb.VOLUME_CREATE,
@@ -73,6 +76,16 @@ def lane_of(operation: Operation, lane: int, step: str) -> Lane:
     return operation.lanes[lane].side(new=new)
 
 
+def arrival(operation: Operation) -> str | None:
+    """The host to which a migration may still bring the guest: nobody has seen its end."""
+    plan, history = plan_of(operation), operation.history
+    step = next((step.name for step in plan.steps if step.do is Verb.GUEST_MIGRATE), None)
+    if step is None or not history.touched(SERVER, step):
+        return None
+    known = any(history.record(SERVER, step, undo=undo).resolved for undo in (False, True))
+    return None if known else plan.hosts[Place.DESTINATION]
+
+
 def order_of(operation: Operation, step: str) -> GuestOrder:
     """What a step for the whole server is to do, and with which lanes."""
     plan = plan_of(operation)
@@ -83,6 +96,8 @@ def order_of(operation: Operation, step: str) -> GuestOrder:
 
 def verb_of(operation: Operation, run: ActiveRun) -> AnyVerb:
     """What the run does next."""
+    if run.verb is not None:
+        return Verb(run.verb)
     step = operation.history.next_step(run)
     return plan_of(operation).verb(step, undo=run.undo, host=run.host)
 
@@ -103,7 +118,8 @@ def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
             case Park():
                 park(operation, decision.left, book)
             case Finish():
-                finish(operation, decision.outcome, book)
+                in_vain = decision.outcome is Outcome.COMPLETED and operation.history.moot
+                finish(operation, Outcome.FAILED if in_vain else decision.outcome, book)
             case _:
                 return decision
     return Wait(None)
@@ -116,63 +132,101 @@ def _effect_free(operation: Operation, work: Work) -> ActiveRun | None:
 
 def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
     """By what evidence the ledger does a step of a host: that host's fence."""
-    plan = plan_of(operation)
-    place = plan.stage_of(operation.history.next_step(run)).place
+    plan, step = plan_of(operation), operation.history.next_step(run)
+    place = plan.stage_of(step).place
     name = plan.host_of(run.lane, place)
     if place is Place.LEDGER or name is None:
         return {}
     host = book.get(Host, str(host_uuid(name)))
-    return {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
+    waiver = {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
+    moot = not run.undo and plan.step(step).do in MOOT
+    return {**waiver, "moot": True} if moot else waiver
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
     """Record the intent of these runs, where they can be done (decision 0027)."""
-    plan = plan_of(operation)
     for run in runs:
-        name = plan.host_of(run.lane, run.place)
-        host = book.get(Host, str(host_uuid(name))) if name is not None else None
-        gone = name is None or (host is not None and host.fenced)
-        if gone and run.place is not Place.LEDGER and _only_releases(plan, run):
-            name = host = None
+        host, error = _given_to(operation, run, book)
+        own = plan_of(operation).host_of(run.lane, run.place)
+        handed_over = host is not None and host.name != own
         operation.record(
             Operation.RunStarted,
             run=operation.history.runs + 1,
             lane=run.lane,
             steps=list(run.steps),
             undo=run.undo,
-            host=name,
+            host=host.name if host else None,
             epoch=host.epoch if host else 0,
+            verb=Verb.GUEST_FIND.value if handed_over else None,
         )
-        if host is not None and host.fenced:
-            failed(operation, operation.history.active[run.lane], fenced_error(host.name), now)
+        if error is not None:
+            failed(operation, operation.history.active[run.lane], error, now)
 
 
-def _only_releases(plan: Plan, run: Run) -> bool:
-    steps = [plan.step(name) for name in run.steps]
-    return all((step.undo if run.undo else step.do) in INSTEAD for step in steps)
+def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, StepError | None]:
+    """The host that gets a run (None: the ledger does it), and why it cannot be done."""
+    plan = plan_of(operation)
+    name = plan.host_of(run.lane, run.place)
+    if name is None:
+        return None, None
+    assert operation.started is not None
+    instance = book.get(Instance, operation.started.server_id)
+    host = book.get(Host, str(host_uuid(name)))
+    if not host.fenced:
+        return host, _distrust(operation, run, instance, book)
+    if not is_replaceable(plan, run.steps, undo=run.undo):
+        return host, fenced_error(name)
+    verbs = {plan.step(step).undo if run.undo else plan.step(step).do for step in run.steps}
+    asked = operation.history.record(run.lane, run.steps[0], undo=run.undo).asked
+    if Verb.GUEST_STAY in verbs:
+        return _told_by_destination(plan, asked, book)
+    late = run.place is Place.ARRIVAL and not fences.renewed(host, asked)
+    if INSTEAD.keys().isdisjoint(verbs) or (fences.vouches(host, instance) and not late):
+        return None, None
+    return host, _too_old(name, instance)
 
 
-def host_fenced(operation: Operation, host: str, now: float) -> bool:
-    """The host answers no more: what it was asked to do fails, or becomes the ledger's, and
-    nothing goes there any more.  Whether that changes anything for the operation.
+def _told_by_destination(
+    plan: Plan, asked: tuple[str, int] | None, book: Book
+) -> tuple[Host | None, StepError | None]:
+    """Who says where the guest is whose source is fenced: what has not come by now never will.
+
+    The destination; or, if that is fenced as well, its fence, made after the source's.
     """
-    if operation.state is not OperationState.RUNNING:
-        return False
-    runs = [run for run in operation.history.active.values() if run.host == host]
-    plan, history = plan_of(operation), operation.history
-    going_there = plan.hosts.get(Place.DESTINATION) == host
-    if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
-        why = f"host {host} was fenced"
-        operation.record(Operation.UnwindRequested, reason=why)
-        runs = [run for run in history.active.values() if run.host == host]
-    for run in runs:
-        todo = run.steps[run.steps.index(operation.history.next_step(run)) :]
-        place = plan.stage_of(todo[0]).place
-        error = fenced_error(host)
-        if _only_releases(plan, Run(run.lane, todo, run.undo, place)):
-            error = replace(error, kind=ErrorKind.RETRYABLE)
-        failed(operation, run, error, now, at_once=True, further=True)
-    return bool(runs) or going_there
+    name = plan.hosts[Place.DESTINATION] or ""
+    host = book.get(Host, str(host_uuid(name)))
+    if not host.fenced:
+        return host, None
+    if fences.renewed(host, asked):
+        return None, None
+    message = (
+        f"Both hosts of the migration are fenced, and the guest may have come to host {name} after "
+        "that was. Look at it again, and fence it again with that evidence, or unfence it."
+    )
+    return host, StepError(kind=ErrorKind.FINAL, code="fence_too_old", message=message)
+
+
+def _distrust(operation: Operation, run: Run, instance: Instance, book: Book) -> StepError | None:
+    """Why a plan that rests on a fence cannot go on, if it cannot."""
+    plan = plan_of(operation)
+    trusted = plan.hosts.get(plan.trusts) if plan.trusts else None
+    if trusted is None or run.undo or pivot_passed(plan, operation.history):
+        return None
+    host = book.get(Host, str(host_uuid(trusted)))
+    if not host.fenced:
+        message = f"Host {trusted} is not fenced any more; the guest may run there."
+        return StepError(kind=ErrorKind.FINAL, code="fence_over", message=message)
+    return None if fences.vouches(host, instance) else _too_old(trusted, instance)
+
+
+def _too_old(host: str, instance: Instance) -> StepError:
+    refusal = errors.FenceTooOldError(host=host, server_id=str(instance.id))
+    return StepError(kind=ErrorKind.FINAL, code=refusal.code, message=str(refusal))
+
+
+def is_replaceable(plan: Plan, steps: Iterable[str], *, undo: bool) -> bool:
+    """Whether somebody else can do these steps if their host is fenced."""
+    return all(plan.instead(step, undo=undo) is not None for step in steps)
 
 
 def fenced_error(host: str) -> StepError:
@@ -312,6 +366,8 @@ def finish(
 ) -> None:
     """End the operation; release its claims, and a device name that led to no mapping."""
     error = operation.first_error if outcome is not Outcome.COMPLETED else None
+    if error is None and operation.history.moot:
+        error = fenced_error(plan_of(operation).hosts[Place.HOST] or "").to_wire()
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
     assert operation.started is not None
     instance = book.get(Instance, operation.started.server_id)

@@ -64,10 +64,12 @@ class Leftovers:
         names = volume_names({volume_id: self._volume(volume_id)}, multiattach=True)
         pair = f"server-{record.server_id}-{volume_id}"  # a run of before may not have ended
         with self._locks.hold([pair, *names], self._clock):
-            staying = [r for r in self._ports.records.values() if r.attachment_id not in leaving]
-            if not any(other.volume_id == volume_id for other in staying):
-                # The guest itself may stay, and loses only this disk.
+            others = [r for r in self._ports.records.values() if r.attachment_id not in leaving]
+            staying = [other for other in others if other.volume_id == volume_id]
+            if not any(other.server_id == record.server_id for other in staying):
+                # The guest itself may stay, and loses this disk, whoever else has the volume.
                 self._ports.guests.unplug(record.server_id, record.serial)
+            if not staying:
                 _LOG.warning(
                     "disconnecting a volume that is not this host's any more", volume=volume_id
                 )

@@ -126,6 +126,23 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return _end_unknown(lane, context)
 
 
+def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Tell Cinder for a fenced host that its guest has the volume, as the log says it had.
+
+    So the volume stays the server's, and an evacuation finds all of them alike.
+    """
+    assert lane.attachment_id is not None, "a host that got as far as this had one"
+    if lane.legacy:
+        rows = context.old_cinder.old_attachments(lane.volume_id)
+        if not any(row.server_id == lane.server_id for row in rows):
+            host = context.book.get(Attachment, lane.attachment_id).host or ""
+            device = f"/dev/{lane.device_name}"
+            context.old_cinder.attach(lane.volume_id, lane.server_id, device, host)
+    elif context.cinder.attachment(lane.attachment_id).status != "attached":
+        context.cinder.attachment_complete(lane.attachment_id)
+    return {}
+
+
 def tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """A server that could not be built keeps what is reserved for it (LP 1899649); what was
     reserved by a call that seemed to fail is not known to be its, and goes.
@@ -279,6 +296,7 @@ def _pair(lane: Lane, context: EffectContext) -> list[AttachmentView]:
 EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.ATTACHMENT_RESERVE: reserve,
     LedgerVerb.ATTACHMENT_DELETE: delete,
+    LedgerVerb.ATTACHMENT_COMPLETE: complete,
     LedgerVerb.RESERVATION_TIDY: tidy,
     LedgerVerb.ATTACHMENTS_CLEAR: clear,
     LedgerVerb.VOLUME_CREATE: make_volume,

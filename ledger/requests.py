@@ -205,6 +205,7 @@ class Requests:
         def decide(unit: Unit, origin: Origin) -> Operation:
             server = _server(unit, server_id)
             volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
+            arrival: str | None = None
             unmade: list[Lane] = []
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
@@ -214,6 +215,7 @@ class Requests:
                     ids = progress.volumes_of(operation)
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
                     hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
+                    arrival = arrival or progress.arrival(operation)
                     unlearnt += operator.unlearnt(operation)
                     unmade += operator.unmade(operation, unit)
                     progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
@@ -225,7 +227,7 @@ class Requests:
             ]
             left = [a for a in held if a.state is not AttachmentState.DELETED]
             instance = server.instance
-            others = sorted(hosts - {instance.host, instance.resize_source})
+            others = sorted(hosts - {instance.host, instance.resize_source, arrival})
             return actions.delete(
                 origin,
                 server=server,
@@ -233,6 +235,7 @@ class Requests:
                 unlearnt=unlearnt,
                 unmade=unmade,
                 other_host=others[0] if others else None,
+                arrival=arrival,
             )
 
         return self._accept(
@@ -276,12 +279,23 @@ class Requests:
                 context=context,
                 fingerprint=fingerprint,
             )
-            operation = decide(unit, origin)
+            try:
+                operation = decide(unit, origin)
+            except errors.ClaimedError as refusal:
+                raise _told(refusal, unit) from None
             unit.add(operation)
             progress.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
         return run_optimistically(self._store, change)
+
+
+def _told(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
+    """The refusal; one that only an operator can lift says so."""
+    claimant = unit.get(Operation, refusal.fields["operation_id"])
+    if claimant.state is not OperationState.PARKED:
+        return refusal
+    return errors.ParkedClaimError(**refusal.fields, acts=operator.acts(claimant))
 
 
 def operation_id_of(context: EventContext, key: str) -> UUID:

@@ -18,15 +18,14 @@ from uuid import UUID
 import structlog
 
 from aggregates import errors
-from aggregates.attachment import Attachment, AttachmentState
+from aggregates.attachment import Attachment
 from aggregates.base import Aggregate, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.volume import Volume
-from handlers import inventory, operator, progress
+from handlers import handover, inventory, leftovers, operator, progress
 from handlers.engine import Wait, Work
-from handlers.plan import Place
 from host_agent.shared.changes import Changes
 from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder
@@ -172,24 +171,29 @@ class Service:
         position = unit.save(within(context, operation))
         return operation.is_active(report.run), position
 
-    def fence(
-        self,
-        name: str,
-        reason: str,
-        evidence: str,
-        open_operations: list[str],
-        context: EventContext,
-    ) -> int:
-        """Raise the host's epoch and fail what it was asked to do and has not answered."""
+    def fence(self, name: str, reason: str, evidence: str, context: EventContext) -> int:
+        """Raise the host's epoch; from now on nothing more is begun there, or taken from it.
 
-        def fence(unit: Unit) -> int:
+        Of what was begun before, `hand_over` is to be told: all open operations that concern
+        the host, as the log has them after this (decision 0022).
+        """
+
+        def change(unit: Unit) -> int:
             unit.get(Host, host_uuid(name)).fence(reason, evidence)
             return unit.save(context)
 
-        position = run_optimistically(self._store, fence)
-        for operation_id in open_operations:
-            position = max(position, self._fail_runs(operation_id, name, context))
-        return position
+        return run_optimistically(self._store, change)
+
+    def hand_over(self, operation_id: str, host: str, context: EventContext) -> int:
+        """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
+
+        def change(unit: Unit) -> int:
+            operation = unit.get(Operation, operation_id)
+            if handover.host_fenced(operation, host, self._clock()):
+                progress.advance(operation, unit, self._clock())
+            return unit.save(within(context, operation))
+
+        return run_optimistically(self._store, change)
 
     def unfence(self, name: str, reason: str, context: EventContext) -> int:
         """Let the host work again, in its new epoch."""
@@ -197,15 +201,6 @@ class Service:
         def change(unit: Unit) -> int:
             unit.get(Host, host_uuid(name)).unfence(reason)
             return unit.save(context)
-
-        return run_optimistically(self._store, change)
-
-    def _fail_runs(self, operation_id: str, host: str, context: EventContext) -> int:
-        def change(unit: Unit) -> int:
-            operation = unit.get(Operation, operation_id)
-            if progress.host_fenced(operation, host, self._clock()):
-                progress.advance(operation, unit, self._clock())
-            return unit.save(within(context, operation))
 
         return run_optimistically(self._store, change)
 
@@ -383,56 +378,8 @@ def _apply_registration(name: str, registration: Registration, unit: Unit) -> Re
     """Take what an agent says of itself and of its guests."""
     host = unit.get(Host, host_uuid(name))
     host.register(name, registration.service_version, registration.capabilities)
-    shown = [inventory.seen(name, guest, unit) for guest in registration.guests]
-    if host.suspect and not undecided(name, registration, unit):
-        host.report_leftovers(*leftovers(name, registration, unit))
-    return RegistrationResult(host, again=not all(shown))
-
-
-def undecided(host: str, registration: Registration, unit: Unit) -> bool:
-    """Whether a move is under way that decides what is this host's: then wait for it.
-
-    An evacuation may still take what is here; a live migration may have brought the guest
-    that it shows, and nobody has said so yet; a resize may leave it here, to be reverted to.
-    """
-    shown = {guest.server_id for guest in registration.guests}
-    attachments = [
-        unit.get(Attachment, attachment_id) for attachment_id in registration.connections
-    ]
-    connected = {a.server_id for a in attachments if a.server_id is not None}
-    for server_id in shown | connected:
-        instance = unit.get(Instance, server_id)
-        flows = {claim.flow for claim in instance.claims.values()}
-        if instance.host == host and _leaving(host, instance, unit):
-            return True
-        if instance.host != host and server_id in shown and flows & {"live_migrate", "resize"}:
-            return True
-    return False
-
-
-def _leaving(host: str, instance: Instance, unit: Unit) -> bool:
-    """Whether the server is being evacuated from this host (and not to it)."""
-    evacuations = [op for op, claim in instance.claims.items() if claim.flow == "evacuate"]
-    plans = [progress.plan_of(unit.get(Operation, op)) for op in evacuations]
-    return any(plan.hosts.get(Place.SOURCE) == host for plan in plans)
-
-
-def leftovers(host: str, registration: Registration, unit: Unit) -> tuple[list[str], list[str]]:
-    """Guests and connections that a host shows though they are not its any more (decision 0027).
-
-    A guest that the ledger never knew is nobody's leftover.
-    """
-    guests = []
-    for guest in registration.guests:
-        instance = unit.get(Instance, guest.server_id)
-        elsewhere = host not in {instance.host, instance.resize_source}
-        given_up = instance.deleted or elsewhere or host in instance.left_on
-        if instance.version and given_up:
-            guests.append(guest.server_id)
-    attachments = []
-    for attachment_id in registration.connections:
-        attachment = unit.get(Attachment, attachment_id)
-        gone = attachment.state in {AttachmentState.DISCONNECTED, AttachmentState.DELETED}
-        if attachment.version and (gone or attachment.host != host):
-            attachments.append(attachment_id)
-    return guests, attachments
+    looked = [inventory.seen(name, guest, unit) for guest in registration.guests]
+    again = not all(looked)
+    if host.suspect:
+        again = not leftovers.take(host, registration, unit) or again
+    return RegistrationResult(host, again)

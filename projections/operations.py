@@ -210,7 +210,7 @@ def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
         steps=tuple(
             CommandStep(
                 name=name,
-                verb=Verb(plan.verb(name, undo=run.undo, host=run.host)),
+                verb=Verb(run.verb or plan.verb(name, undo=run.undo, host=run.host)),
                 durable=("undo" if run.undo else "do") in plan.durable(name),
             )
             for name in todo

@@ -228,7 +228,7 @@ class Queries:
         """What waits for agents, each a host and its cursor; in the order asked for.
 
         `commands` come with their positions; the host's `epoch` is None if there is no such
-        host; `shut`: it is fenced, or has to let go of leftovers first.
+        host; `shut`: it is fenced; `awaited`: it was, and has to show what it holds first.
         """
         hosts, afters = [host for host, _ in wanted], [after for _, after in wanted]
         return await self._all("mailboxes", hosts=hosts, afters=afters, limit=limit)
@@ -336,12 +336,8 @@ class Queries:
         return guests
 
     async def open_on_host(self, host: str) -> list[str]:
-        """The operations that wait for this host's agent."""
+        """The operations that are not over and concern this host, oldest first."""
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
-
-    async def bound_for_host(self, host: str) -> list[str]:
-        """The operations that take a server to this host."""
-        return [row["operation_id"] for row in await self._all("bound_for_host", host=host)]
 
     async def hosts_by_state(self, silent_after_s: float) -> Row:
         """How many hosts are `alive`, `silent` and `fenced`."""

@@ -34,7 +34,7 @@ def command_of(operation: Operation, run: ActiveRun, position: int) -> Command:
         steps=tuple(
             CommandStep(
                 name=step,
-                verb=Verb(plan.verb(step, undo=run.undo, host=run.host)),
+                verb=Verb(run.verb or plan.verb(step, undo=run.undo, host=run.host)),
                 durable=direction in plan.durable(step),
             )
             for step in todo

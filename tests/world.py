@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
+from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.base import Actor, Event, EventContext
 from aggregates.instance import Instance
@@ -82,6 +83,7 @@ class World:
         self.cinder = CinderModel(clock=self.clock)
         self.legacy = legacy
         self.dead: set[str] = set()  # hosts whose agents do nothing
+        self.acting: str | None = None  # the host whose agent is doing something just now
         self.alone = False  # agents report each result by itself, as old ones do
         self.server_id = SERVER
         self.volumes = [str(uuid5(NAMES, f"volume-{n}")) for n in range(volumes)]
@@ -207,8 +209,9 @@ class World:
     def fence(self, name: str) -> None:
         """The host is dead, and an operator says so."""
         self.dead.add(name)
-        open_ = [str(op) for op in self.running()]
-        self.service.fence(name, "lost power", "BMC says off", open_, CONTEXT)
+        self.service.fence(name, "lost power", "BMC says off", CONTEXT)
+        for operation_id in self.open_operations():
+            self.service.hand_over(str(operation_id), name, CONTEXT)
 
     def _ask(self, request: Callable[[], Any]) -> str:
         for _ in range(ROUNDS_MAX):
@@ -263,7 +266,11 @@ class World:
             ctx = AgentContext(clock=self.clock, waits=Waits(), **self.agents[run.host or ""])
             command = command_of(operation, run, self._started_at(operation, run))
             reporting = Reporting(self._ledger_of(command, run.host or ""), self.clock)
-            run_command(command, ctx, reporting, steps, alone=self.alone)
+            self.acting = run.host
+            try:
+                run_command(command, ctx, reporting, steps, alone=self.alone)
+            finally:
+                self.acting = None
         return bool(runs)
 
     def _ledger_of(
@@ -274,7 +281,10 @@ class World:
 
         def send(results: tuple[StepResult, ...]) -> Verdict:
             report = report_of(command, results, resumed=resumed)
-            goes_on, _ = self.service.report(host, report, CONTEXT)
+            try:
+                goes_on, _ = self.service.report(host, report, CONTEXT)
+            except (errors.StaleEpochError, errors.StaleReportError):
+                return Verdict.STALE
             return Verdict.CONTINUE if goes_on else Verdict.STOP
 
         return send
@@ -297,27 +307,22 @@ class World:
         return self.store.load(Instance, UUID(self.server_id))
 
     def running(self) -> list[UUID]:
+        """Operations that nobody has to look at."""
+        found = self.open_operations()
+        return [id_ for id_ in found if self.store.load(Operation, id_).state == "running"]
+
+    def open_operations(self) -> list[UUID]:
         """Operations that are not at their end."""
-        ids = [
-            e.originator_id for e, _ in self.store.log if isinstance(e, Operation.OperationStarted)
-        ]
-        return [id_ for id_ in ids if self.store.load(Operation, id_).state == "running"]
+        ids = [event.originator_id for event in events(self, Operation.OperationStarted)]
+        return [id_ for id_ in ids if self.store.load(Operation, id_).state != "finished"]
 
     def mappings(self) -> list[BlockDeviceMapping]:
-        ids = {
-            e.originator_id
-            for e, _ in self.store.log
-            if isinstance(e, BlockDeviceMapping.MappingCreated)
-        }
+        ids = {event.originator_id for event in events(self, BlockDeviceMapping.MappingCreated)}
         found = [self.store.load(BlockDeviceMapping, id_) for id_ in ids]
         return [mapping for mapping in found if mapping.live]
 
     def attachments(self) -> list[Attachment]:
-        ids = {
-            e.originator_id
-            for e, _ in self.store.log
-            if isinstance(e, Attachment.AttachmentCreated)
-        }
+        ids = {event.originator_id for event in events(self, Attachment.AttachmentCreated)}
         found = [self.store.load(Attachment, id_) for id_ in ids]
         return [attachment for attachment in found if attachment.state != "deleted"]
 

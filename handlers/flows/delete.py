@@ -21,8 +21,10 @@ DELETE = Flow(
         once(Place.HOST, Step("remove", Verb.GUEST_REMOVE)),
         # What a resize that nobody confirmed has left there,
         once(Place.SOURCE, Step("remove_former", Verb.GUEST_REMOVE)),
-        # and where a move that did not come to its end may have brought it.
+        # where a move that did not come to its end may have brought it,
         once(Place.DESTINATION, Step("remove_other", Verb.GUEST_REMOVE)),
+        # and where it may have come until just now, when it was removed from its host.
+        once(Place.ARRIVAL, Step("remove_arrived", Verb.GUEST_REMOVE)),
         Stage(
             Place.HOLDER,
             (

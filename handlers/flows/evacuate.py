@@ -1,8 +1,9 @@
 """Rebuild a server of a dead host on another one (S1, evacuate).
 
-"It is assumed the administrator has already fenced the host": here that is demanded.
-The fence is the evidence by which the ledger gives up the source's attachment, and
-only after the destination has its own: the volume is the server's all the time.
+"It is assumed the administrator has already fenced the host": here that is demanded.  The
+fence is the evidence by which the guest is started elsewhere: it has to stand, and to be
+newer than the guest's arrival, until then (`trusts`).  By it the ledger gives up the source's
+attachment, only after the destination has its own: the volume is the server's all the time.
 A source that comes back clears what it still has before it is given any work (decision 0027).
 """
 
@@ -14,6 +15,7 @@ from handlers.plan import Flow, Place
 EVACUATE = Flow(
     name="evacuate",
     pivot="spawn",
+    trusts=Place.SOURCE,
     stages=(
         taken_by(Place.DESTINATION),
         spawned_on(Place.DESTINATION),

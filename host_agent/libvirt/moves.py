@@ -77,6 +77,23 @@ class GuestMoves(Rules):
             time.sleep(self._patience.poll_s)
         return self._settle(server_id, destination) is _Where.HERE
 
+    def arrived(self, server_id: str) -> bool:
+        """On the destination, when the source is gone for good and can tell nothing.
+
+        An arriving guest is held until its source has let go of it; one whose source died
+        before that is ended by libvirt.  One that is defined and off has arrived, and ended since.
+        """
+        end = time.monotonic() + self._patience.end_timeout_s
+        while True:
+            here = self._look(server_id)
+            if here is None:
+                return False
+            if here.live is None or not here.domain.stranded:
+                return True
+            if time.monotonic() > end:
+                raise _unknown("guest_arriving", f"Guest {server_id} is held here, half arrived.")
+            time.sleep(self._patience.poll_s)
+
     # --- the job ---------------------------------------------------------------------------
 
     def _set_out(

@@ -77,7 +77,7 @@ _LOG = structlog.get_logger(__name__)
 
 
 class StaleEpochError(Exception):
-    """The ledger says that our epoch is old: register again."""
+    """The ledger wants to be shown this host again: our epoch is old, or it was unfenced."""
 
 
 class CommandRunner(Protocol):
@@ -294,8 +294,8 @@ class Link:
             try:
                 self._poll(runner, life, after)
                 backoff.reset()
-            except StaleEpochError:
-                _LOG.warning("the ledger raised this host's epoch: registering again")
+            except StaleEpochError as error:
+                _LOG.warning("registering again: %s", error)
                 self._lost()
                 self._closing.wait(backoff.next_s())
             except LinkError as error:
@@ -311,7 +311,7 @@ class Link:
             timeout_s=wait_s + REQUEST_S,
         )
         if status == HTTPStatus.CONFLICT:
-            raise StaleEpochError
+            raise StaleEpochError(answer.get("detail") or "the ledger does not know this epoch")
         commands, seen = answer.get("commands"), answer.get("after")
         if not isinstance(commands, list) or not isinstance(seen, int):
             raise LinkError("the ledger's answer to the poll has no commands or after")

@@ -55,6 +55,11 @@ class Verb(StrEnum):
     GUEST_REMOVE = "guest_remove"  # libvirt: power off and undefine
     GUEST_MIGRATE = "guest_migrate"  # libvirt: live, to another host
     GUEST_STAY = "guest_stay"  # libvirt: end a migration, if it is not too late
+    GUEST_FIND = "guest_find"  # libvirt: whether a migration has brought it; its source is dead
+
+
+#: These only look: a host is asked them before it has shown that it holds nothing of others.
+QUESTIONS = frozenset({Verb.GUEST_FIND})
 
 
 class ErrorKind(StrEnum):

@@ -314,6 +314,9 @@ class Guests(Protocol):
     def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
         """End a migration under way.  True: the guest is here; False: it has moved."""
 
+    def arrived(self, server_id: str) -> bool:
+        """Whether a migration has brought the guest here whose source does nothing any more."""
+
     def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
         """Mirror the disk with `disk.serial` to `disk.source` and switch the guest to it.
 

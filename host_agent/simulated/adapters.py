@@ -114,7 +114,7 @@ def port_error(fault: Fault) -> PortError:
 class SimulatedGuests(HypervisorGuests):
     """The Guests port.  Faults: `guests.inventory`, `.power`, `.disk`, `.plug`, `.unplug`,
     `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`, `.pause`,
-    `.resume`, `.remove`, `.migrate`, `.stay`, `.copy`, `.stay_on`.
+    `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`.
 
     A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).
     """
@@ -203,6 +203,10 @@ class SimulatedGuests(HypervisorGuests):
     def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
         with self._around("stay", server_id):
             return super().stay(server_id, destination)
+
+    def arrived(self, server_id: str) -> bool:
+        with self._around("arrived", server_id):
+            return super().arrived(server_id)
 
     def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
         with self._around("copy", server_id, disk.serial):

@@ -48,4 +48,5 @@ GUEST_VERBS: dict[Verb, Callable[[RunContext, GuestOrder], dict[str, Any]]] = {
     Verb.GUEST_REMOVE: guest.guest_remove,
     Verb.GUEST_MIGRATE: guest.guest_migrate,
     Verb.GUEST_STAY: guest.guest_stay,
+    Verb.GUEST_FIND: guest.guest_find,
 }

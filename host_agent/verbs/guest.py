@@ -86,6 +86,11 @@ def guest_stay(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
     return {} if stays else {"passed": True}
 
 
+def guest_find(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
+    """Say whether the guest has come here; whoever sent it is fenced, and sends no more."""
+    return {"passed": True} if ctx.guests.arrived(order.server_id) else {}
+
+
 def _disk(ctx: RunContext, lane: Lane) -> Disk:
     return disk_for(lane, connect(ctx, lane, flow_of(ctx, lane).info()))
 

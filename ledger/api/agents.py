@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from host_agent.shared.changes import Changes
-from host_agent.shared.contract import Registration, Report
+from host_agent.shared.contract import QUESTIONS, Registration, Report
 from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.api.agent_checks import checked_changes, checked_registration, checked_report
 from ledger.api.call import Call, answer
@@ -103,7 +103,15 @@ async def commands(call: Call) -> web.StreamResponse:
                 f"Epoch {query.epoch} of host {name} is over; it is {mailbox['epoch']} now. "
                 "Register again.",
             )
-        if mailbox["shut"]:  # decision 0027: first it lets go of what is not its any more
+        if mailbox["awaited"]:  # decision 0027: first it lets go of what is not its any more
+            if asked := [each for each in mailbox["commands"] if _only_asks(each)]:
+                return asked
+            raise ApiError(
+                409,
+                "registration_awaited",
+                f"Host {name} is not fenced any more: register again, and show what it holds.",
+            )
+        if mailbox["shut"]:
             return None
         return mailbox["commands"] or None
 
@@ -125,6 +133,10 @@ async def reports(call: Call) -> web.StreamResponse:
     # Not waited for: the agent reads nothing back, and its next step can begin.
     del position
     return answer({"continue": goes_on, "taken": len(report.results)})
+
+
+def _only_asks(command: dict[str, Any]) -> bool:
+    return QUESTIONS.issuperset(step["verb"] for step in command["steps"])
 
 
 def _own_host(call: Call) -> str:

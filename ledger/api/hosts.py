@@ -14,10 +14,6 @@ from ledger.api.components import Components
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas import Fence, Hosts, HostShown, NoQuery, Why
 
-#: A run that began between looking and fencing is seen in the second round; in a third
-#: there can be none, for a fenced host is given nothing.
-FENCE_ROUNDS = 2
-
 Row = dict[str, Any]
 
 
@@ -36,23 +32,23 @@ async def host(call: Call) -> web.StreamResponse:
 
 async def fence(call: Call) -> web.StreamResponse:
     """POST fence: what the host was asked to do and has not answered fails at once."""
-    name = (await host_row(call))["host"]
-    body = await call.json(Fence)
-    queries = call.components.queries
-    waiting = [*await queries.open_on_host(name), *await queries.bound_for_host(name)]
-    for _ in range(FENCE_ROUNDS):
-        position = await asyncio.to_thread(
-            call.components.service.fence,
-            name,
-            body.reason,
-            body.evidence,
-            waiting,
-            call.context("operator"),
+    row = await host_row(call)
+    name, body = row["host"], await call.json(Fence)
+    if not body.force and is_alive(call.components, row["seen_at"]):
+        since = row["seen_at"].isoformat(timespec="seconds")
+        raise ApiError(
+            409,
+            "host_answers",
+            f"The agent of host {name} was in contact at {since}: it may be running its guests.",
+            hint='If it is cut off from the storage all the same, say so with "force": true.',
         )
-        await call.written(position)
-        waiting = await queries.open_on_host(name)
-        if not waiting:
-            break
+    service, context = call.components.service, call.context("operator")
+    position = await asyncio.to_thread(service.fence, name, body.reason, body.evidence, context)
+    await call.written(position)
+    # After a fence no intent that did not know of it is stored: one look finds all.
+    for operation_id in await call.components.queries.open_on_host(name):
+        position = await asyncio.to_thread(service.hand_over, operation_id, name, context)
+    await call.written(position)
     return await _answer_again(call)
 
 

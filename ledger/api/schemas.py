@@ -177,10 +177,14 @@ class OperationAct(Asked):
 
 
 class Fence(Asked):
-    """`evidence`: how the operator knows that the host touches no volume any more."""
+    """`evidence`: how the operator knows that the host touches no volume any more.
+
+    `force`: although its agent is in contact (a host may be cut off from its storage alone).
+    """
 
     reason: Reason
     evidence: Reason
+    force: bool = False
 
 
 # -------------------------------------------------------------------------- answers

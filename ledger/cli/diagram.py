@@ -45,6 +45,7 @@ CALLS: dict[AnyVerb, tuple[str, str]] = {
     LedgerVerb.DISK_WAIVE: ("ledger", "no host could have the disk"),
     LedgerVerb.CONNECTION_WAIVE: ("ledger", "no host could be connected"),
     LedgerVerb.GUEST_WAIVE: ("ledger", "no host could have the guest"),
+    LedgerVerb.POWER_WAIVE: ("ledger", "guest to run there, or not"),
     LedgerVerb.INSTANCE_FAIL: ("ledger", "server in ERROR until deleted"),
     LedgerVerb.INSTANCE_OFFLOAD: ("ledger", "server on no host"),
     LedgerVerb.INSTANCE_DELETE: ("ledger", "server deleted"),
@@ -73,6 +74,7 @@ CALLS: dict[AnyVerb, tuple[str, str]] = {
     Verb.GUEST_REMOVE: ("libvirt", "stop and undefine the guest"),
     Verb.GUEST_MIGRATE: ("libvirt", "migrate live to the destination"),
     Verb.GUEST_STAY: ("libvirt", "end the migration, if it still runs"),
+    Verb.GUEST_FIND: ("libvirt", "look whether the guest has come"),
 }
 
 #: Marks what is done with the attachment, or volume, that the server is to have.

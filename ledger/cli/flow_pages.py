@@ -16,7 +16,7 @@ from types import ModuleType
 
 from handlers import flows
 from handlers.flows import FLOWS
-from handlers.plan import INSTEAD, Flow, Place, Side
+from handlers.plan import FENCED_INSTEAD, Flow, Place, Side
 from ledger.cli import diagram
 from ledger.cli.words import VERBS
 
@@ -58,7 +58,10 @@ decides ([the command line](../cli.md)). Undoing a pivot may find that it has ha
 too, there is only forward. Without a pivot a flow can be undone to its end.
 
 A host that is fenced, or that does not exist (an offloaded server has none), can neither
-hold nor release anything. The ledger does instead:
+hold nor release anything. As far as the fence vouches for it (decision 0038) the ledger does
+instead what is below; where a live migration has ended is told by its other host; what would put
+something back on the fenced host is in vain, and left out. A swap's copy and a conversion that were
+under way there park: no fence tells what they had done.
 
 | a host's step | the ledger's |
 |---|---|
@@ -133,7 +136,9 @@ def _index(found: list[tuple[ModuleType, list[Flow]]]) -> str:
     return _INDEX.format(
         flows="\n".join(rows),
         places="\n".join(f"| {place.value} | {what} |" for place, what in _PLACES.items()),
-        instead="\n".join(f"| {VERBS[verb]} | {VERBS[own]} |" for verb, own in INSTEAD.items()),
+        instead="\n".join(
+            f"| {VERBS[verb]} | {VERBS[own]} |" for verb, own in FENCED_INSTEAD.items()
+        ),
     )
 
 

@@ -82,10 +82,11 @@ class Fence(_OfHost):
         add = parser.add_argument
         add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
         add("--evidence", required=True, metavar="TEXT", help="how you know that it is down")
+        add("--force", action="store_true", help="although its agent was in contact lately")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        body = {"reason": parsed_args.reason, "evidence": parsed_args.evidence}
+        body = {name: getattr(parsed_args, name) for name in ("reason", "evidence", "force")}
         self.client.post(f"/v1/hosts/{parsed_args.host}/fence", body)
         return self.shown(parsed_args.host)
 

@@ -50,6 +50,7 @@ VERBS: dict[str, str] = {
     LedgerVerb.DISK_WAIVE: "take the disk as unplugged: no host has the guest",
     LedgerVerb.CONNECTION_WAIVE: "take the volume as disconnected: no host has it",
     LedgerVerb.GUEST_WAIVE: "take the guest as removed: no host has it",
+    LedgerVerb.POWER_WAIVE: "record whether it is to run, for who takes it from the fenced host",
     LedgerVerb.INSTANCE_FAIL: "put the server into ERROR until it is deleted",
     LedgerVerb.INSTANCE_OFFLOAD: "record that the server is on no host",
     LedgerVerb.INSTANCE_DELETE: "record that the server is deleted",
@@ -78,6 +79,7 @@ VERBS: dict[str, str] = {
     Verb.GUEST_REMOVE: "stop and undefine the guest (libvirt)",
     Verb.GUEST_MIGRATE: "move the running guest to the destination (libvirt)",
     Verb.GUEST_STAY: "end the migration, if it is not too late (libvirt)",
+    Verb.GUEST_FIND: "look whether the migration has brought the guest (libvirt)",
 }
 
 

@@ -170,7 +170,7 @@ SELECT i.server_id FROM instances AS i
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
 -- whether it may have it (epoch NULL: no such host).  Primary key, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
-SELECT h.epoch, h.fenced OR h.suspect AS shut,
+SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited,
        ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
@@ -382,12 +382,13 @@ SELECT host, server_id FROM instances
  WHERE host = ANY(%(hosts)s) AND power_state <> 'nostate';
 
 -- name: open_on_host
--- The operations that may have a command for this host under way.  mailbox_by_host.
-SELECT DISTINCT operation_id FROM mailbox WHERE host = %(host)s;
-
--- name: bound_for_host
--- The operations that take a server to this host.  operations_open.
-SELECT operation_id FROM operations WHERE state = 'running' AND destination = %(host)s;
+-- The operations that are not over and have work on this host, or take a server there or from
+-- there, whatever they are at, oldest first.  operations_open.
+SELECT operation_id FROM operations
+ WHERE state <> 'finished'
+   AND (host = %(host)s OR destination = %(host)s
+        OR steps @> jsonb_build_array(jsonb_build_object('place', %(host)s::text)))
+ ORDER BY started_position;
 
 -- name: hosts_by_state
 -- How many hosts there are, by what they can be asked to do, for metrics.  One row per host.

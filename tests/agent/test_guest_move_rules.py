@@ -87,6 +87,18 @@ def test_guest_that_arrived_at_a_host_which_then_lost_power_has_moved() -> None:
     assert world.where() == (None, SHUTDOWN)
 
 
+def test_guest_whose_source_is_dead_has_arrived_unless_it_is_still_held() -> None:
+    """Its new host tells: there is nobody else to ask."""
+    world = World()
+    assert world.there.arrived(SERVER) is False
+    world.arrive(power_state="paused", stranded=True)
+    raised(ErrorKind.UNKNOWN, "guest_arriving", lambda: world.there.arrived(SERVER))
+    world.entry(world.other, power_state="running", stranded=False)
+    assert world.there.arrived(SERVER) is True
+    set_power(world.other, SERVER, SHUTDOWN)
+    assert world.there.arrived(SERVER) is True, "it ran there, and its host lost power since"
+
+
 def test_guest_held_here_that_did_not_arrive_runs_again() -> None:
     world = World()
     world.entry(world.store, power_state="paused", stranded=True)

@@ -19,7 +19,7 @@ from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.agent.test_link import Agent, finished
-from tests.doubles.host_checks import broken_invariants
+from tests.doubles.host_checks import broken_invariants, plugged
 
 
 def leftovers(bench: Bench, path: Path) -> Leftovers:
@@ -64,6 +64,16 @@ def test_connection_that_another_attachment_has_rightly_is_left(
     assert list(bench.records) == [stays.attachment_id]
     assert len(connected_paths(bench.store)) == 1
     assert broken_invariants(bench.store) == []
+
+
+def test_a_guest_that_stays_loses_a_disk_whose_volume_others_have_rightly(
+    bench: Bench, tmp_path: Path
+) -> None:
+    gone, stays = bench.two_users()
+    leftovers(bench, tmp_path).clear(replace(of(gone), guests=()))
+    disks = plugged(bench.store)
+    assert (len(disks[gone.server_id]), len(disks[stays.server_id])) == (0, 1)
+    assert len(connected_paths(bench.store)) == 1
 
 
 def test_two_leftovers_of_one_volume_both_go(bench: Bench, tmp_path: Path) -> None:

@@ -132,11 +132,13 @@ def test_guest_moves_with_the_disks_as_its_destination_sees_them(
     assert there.guests.power(given.server_id) is PowerState.RUNNING
     assert there.guests.disk(given.server_id, given.lanes[0].volume_id).live == "vdb"
     assert bench.order(Verb.GUEST_STAY, given) == {"passed": True}
+    assert there.order(Verb.GUEST_FIND, given) == {"passed": True}
 
 
 def test_guest_that_has_not_moved_stays(bench: Bench, there: Bench) -> None:
     given = migrating(bench, there)
     assert bench.order(Verb.GUEST_STAY, given) == {}
+    assert there.order(Verb.GUEST_FIND, given) == {}
     assert bench.guests.power(given.server_id) is PowerState.RUNNING
 
 

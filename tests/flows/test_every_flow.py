@@ -24,7 +24,7 @@ from handlers.build import BootDisk
 from host_agent.shared.contract import PowerState, Report, StepResult
 from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.effects import EFFECTS
-from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
+from tests.memory import CALL_MODES, SAVE_MODES, Trouble
 from tests.world import CONTEXT, HOST, OTHER, World
 
 #: So many pairs of each scenario, chosen by a seed; `make test-deep` and nightly runs take more.
@@ -423,36 +423,3 @@ def test_every_report_of_another_epoch_is_refused(scenario: Scenario) -> None:
 def _report(operation_id: str, run: ActiveRun, epoch: int) -> Report:
     results = (StepResult(step=run.steps[0], took_ms=0),)
     return Report(operation_id=operation_id, run=run.number, epoch=epoch, results=results)
-
-
-@BY_NAME
-def test_a_fenced_host_is_asked_for_nothing_more(scenario: Scenario) -> None:
-    """Fenced at every point of the flow: late reports are refused, nothing waits for ever."""
-    calm = _undisturbed(scenario)
-    for first in range(len(calm.points)):
-        world = scenario.begin()
-        world.trouble = Trouble({first: "crash"})
-        operation_id = scenario.ask(world)
-        _stop_at_trouble(world, operation_id)
-        world.trouble = Trouble()
-        open_operations = [operation_id] if world.operation(operation_id).started else []
-        world.service.fence(HOST, "lost power", "BMC says off", open_operations, CONTEXT)
-        operation = world.run(operation_id)
-        assert operation.state is not OperationState.RUNNING
-        for event, _ in world.store.log:
-            assert not isinstance(event, Operation.Parked) or event.left, "parked with nothing left"
-
-
-def _stop_at_trouble(world: World, operation_id: str) -> None:
-    """Run until the planned crash, and do not start anything again."""
-    planned = max(world.trouble.plan)
-    for _ in range(400):
-        operation = world.operation(operation_id)
-        if len(world.trouble.met) > planned or operation.state is not OperationState.RUNNING:
-            return
-        try:
-            if world.service.advance(operation_id) is not None:
-                world.run_agent(operation_id)
-        except Crash:
-            world.boot()
-            return

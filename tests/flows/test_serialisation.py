@@ -151,7 +151,8 @@ def test_a_parked_operation_still_is_in_the_way() -> None:
     assert world.run(under_way).state is OperationState.PARKED
     assert world.instance.vm_state == "error"
     refused_because_of(lambda: act(world, "reboot"), under_way)
-    refused_because_of(lambda: act(world, "stop"), under_way)
+    with pytest.raises(errors.ParkedClaimError, match=r"parked.*retry.*skip.*give it up"):
+        act(world, "stop")
     broken.heal()
     world.done(world.delete())
     assert world.attachments() == []

@@ -33,7 +33,7 @@ def dead(lab: Lab) -> Iterator[None]:
     first, _ = lab.hosts
     first.power_off()
     evidence = ("--reason", "lost its power", "--evidence", "the power is off")
-    lab.ledger.command("host", "fence", HERE, *evidence)
+    lab.ledger.command("host", "fence", HERE, *evidence, "--force")  # it answered just now
     try:
         yield
     finally:

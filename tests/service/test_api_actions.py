@@ -172,7 +172,7 @@ async def test_an_evacuation_needs_a_fenced_host_and_ends_stopped_from_2_95(api:
         f"Compute service of {HOST} is still in use. Fence it first, with the evidence that "
         "nothing on it touches volumes any more."
     )
-    why = {"reason": "dead", "evidence": "power is off"}
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
     await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
     answer = await api.act(server, "evacuate", {})
     assert (answer.status, await answer.text()) == (200, "")
@@ -186,7 +186,7 @@ async def test_an_evacuation_needs_a_fenced_host_and_ends_stopped_from_2_95(api:
 
 async def test_an_old_evacuation_answers_the_password(api: Api) -> None:
     server, _ = await with_volume(api)
-    why = {"reason": "dead", "evidence": "power is off"}
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
     await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
     body = {"onSharedStorage": False, "adminPass": "secret"}
     answer = await api.act(server, "evacuate", body, version="2.13")

@@ -273,7 +273,7 @@ async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) 
     server, volume = await api.attached()
     [attachment] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
     await api.register(host=OTHER)
-    why = {"reason": "dead", "evidence": "power is off"}
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
     await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
     assert (await api.played(await api.act(server, "evacuate", {})))["outcome"] == "completed"
     await api.ask("POST", f"/v1/hosts/{HOST}/unfence", json={"reason": "repaired"})
@@ -291,13 +291,38 @@ async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) 
 
 async def test_a_suspect_host_gets_no_commands(api: Api) -> None:
     server, volume = await api.server(), api.volume()
-    why = {"reason": "dead", "evidence": "power is off"}
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
     await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
     await api.ask("POST", f"/v1/hosts/{HOST}/unfence", json={"reason": "it was not"})
     await api.attach(server, volume)
-    assert await api.commands(epoch=1, wait_s=0) == []
+    path = f"/v1/hosts/{HOST}/commands?after=0&epoch=1&wait_s=0"
+    refused = await api.ask("GET", path, "agent-1")
+    assert (refused.status, (await refused.json())["code"]) == (409, "registration_awaited")
     await api.register(guest(server_id=server))
     assert len(await api.commands(epoch=1)) == 1
+
+
+async def test_a_suspect_host_is_asked_where_a_guest_is_whose_source_is_dead(api: Api) -> None:
+    """What it holds is not decided before it has said so: it gets this command, and no other."""
+    shown = guest()
+    await api.two_hosts(shown)
+    move = {"host": OTHER, "block_migration": False}
+    migration = await api.act(shown["server_id"], "os-migrateLive", move)
+    await api.played(migration, until="migrate")
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
+    await api.ask("POST", f"/v1/hosts/{OTHER}/fence", json=why)
+    await api.ask("POST", f"/v1/hosts/{OTHER}/unfence", json={"reason": "it came up"})
+    await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
+    said = await api.register(shown, host=OTHER)
+    assert (said["release"], said["again"]) == ({"guests": [], "attachments": []}, True)
+    assert (await api.get(f"/v1/hosts/{OTHER}"))["suspect"]
+    [command] = await api.commands(epoch=1, host=OTHER)
+    assert [step["verb"] for step in command["steps"]] == ["guest_find"]
+    answer = await api.report(command, "migrate", OTHER, outputs={"passed": True})
+    assert answer.status == 200
+    assert (await api.finished(migration))["outcome"] == "completed"
+    assert (await api.register(shown, host=OTHER))["release"]["guests"] == []
+    assert not (await api.get(f"/v1/hosts/{OTHER}"))["suspect"]
 
 
 async def test_who_else_has_a_volume_on_the_host_is_told_to_its_agent(api: Api) -> None:

@@ -205,7 +205,7 @@ async def test_a_server_without_its_root_can_leave_a_dead_host(api: Api) -> None
     path = f"/v2.1/servers/{server}/os-volume_attachments"
     await api.played(await api.ask("DELETE", f"{path}/{volume}", version=OURS))
     await api.register(host=OTHER)
-    dead = {"reason": "no heartbeat", "evidence": "powered off"}
+    dead = {"reason": "no heartbeat", "evidence": "powered off", "force": True}
     assert (await api.ask("POST", f"/v1/hosts/{HOST}/fence", "operator", json=dead)).status == 200
     evacuated = await api.act(server, "evacuate", {"host": OTHER})
     assert evacuated.ok, await evacuated.text()

@@ -153,10 +153,27 @@ async def test_a_poll_that_is_held_hears_at_once_that_its_host_was_fenced(api: A
     held = asyncio.create_task(poll(api, "known", wait_s=30))
     batcher = desk_of(api)
     await so(lambda: batcher.connected == 1, "the poll is held")
-    why = {"reason": "dead", "evidence": "power is off"}
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
     assert (await api.ask("POST", "/v1/hosts/known/fence", json=why)).status == 200
     status, body = await asyncio.wait_for(held, 10)
     assert (status, body["code"]) == (409, "stale_epoch")
+
+
+async def test_a_poll_that_is_held_hears_at_once_that_its_host_was_unfenced(api: Api) -> None:
+    """Its next registration without this may be five minutes away."""
+    await register(api, "known")
+    why = {"reason": "dead", "evidence": "power is off", "force": True}
+    assert (await api.ask("POST", "/v1/hosts/known/fence", json=why)).status == 200
+    await register(api, "known")
+    held = asyncio.create_task(poll(api, "known", wait_s=30, epoch=1))
+    desk = desk_of(api)
+    await so(lambda: desk.connected == 1, "the poll is held")
+    let_in = {"reason": "repaired"}
+    assert (await api.ask("POST", "/v1/hosts/known/unfence", json=let_in)).status == 200
+    status, body = await asyncio.wait_for(held, 10)
+    assert (status, body["code"]) == (409, "registration_awaited")
+    await register(api, "known")
+    assert await poll(api, "known", epoch=1) == (200, {"commands": [], "after": 0})
 
 
 async def test_contact_is_written_when_the_service_stops(

@@ -237,11 +237,17 @@ async def test_a_host_shows_its_contact_and_what_is_open_there(api: Api) -> None
     assert [row["host"] for row in (await api.get("/v1/hosts"))["hosts"]] == [HOST]
 
 
-async def test_fencing_raises_the_epoch_and_ends_what_the_host_owes(api: Api) -> None:
+async def test_fencing_ends_what_the_host_owes_and_is_forced_on_one_that_answers(api: Api) -> None:
     server, volume = await api.server(), api.volume()
     attach = await api.attach(server, volume)
     [command] = await api.commands()
-    body = {"reason": "host is dead", "evidence": "power is off"}
+    body: dict[str, Any] = {"reason": "host is dead", "evidence": "power is off"}
+    answers = await api.ask("POST", f"/v1/hosts/{HOST}/fence", "operator", json=body)
+    refusal = await answers.json()
+    assert (answers.status, refusal["code"]) == (409, "host_answers")
+    assert "force" in refusal["hint"]
+    assert (await api.get(f"/v1/hosts/{HOST}"))["epoch"] == 0
+    body["force"] = True
     answer = await api.ask("POST", f"/v1/hosts/{HOST}/fence", "operator", json=body)
     shown = await answer.json()
     assert (shown["fenced"], shown["epoch"]) == (True, 1)

@@ -384,8 +384,10 @@ def test_fencing_sends_reason_and_evidence(
     stub.answers["GET /v1/hosts/hv1"] = host(fenced=True, epoch=1)
     arguments = ["--reason", "no answer", "--evidence", "powered off by IPMI"]
     assert run("host", "fence", "hv1", *arguments, "-f", "value", "-c", "state") == 0
-    schemas.Fence.model_validate(stub.asked[0].body, strict=True)
+    assert not schemas.Fence.model_validate(stub.asked[0].body, strict=True).force
     assert capsys.readouterr().out == "fenced\n"
+    assert run("host", "fence", "hv1", *arguments, "--force") == 0
+    assert schemas.Fence.model_validate(stub.asked[2].body, strict=True).force
 
 
 def test_a_host_that_may_hold_what_is_not_its_any_more_is_suspect_and_tells_what(

@@ -111,7 +111,7 @@ async def test_hosts_are_counted_by_what_can_be_asked_of_them(api: Api) -> None:
         return [page[f"ledger_hosts {state}"] for state in states]
 
     assert await counted() == [2, 0, 0]
-    body = {"reason": "it burns", "evidence": "seen"}
+    body = {"reason": "it burns", "evidence": "seen", "force": True}
     await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=body)
     assert await counted() == [1, 0, 1]
 

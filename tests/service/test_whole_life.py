@@ -65,7 +65,7 @@ def evacuated(cloud: Stack, server: str) -> None:
     """Its host dies, is fenced, and comes back when the server is gone."""
     dead = cloud.server(server)["OS-EXT-SRV-ATTR:host"]
     cloud.agents[dead].kill()
-    why = {"reason": "no heartbeat", "evidence": "powered off"}
+    why: Any = {"reason": "no heartbeat", "evidence": "powered off", "force": True}
     fence = cloud.url(f"/v1/hosts/{dead}/fence")
     assert cloud.http.post(fence, json=why, timeout=DEADLINE_S).ok
     cloud.completed(cloud.act(server, "evacuate", {}))

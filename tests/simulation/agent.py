@@ -29,6 +29,7 @@ from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.changes import Changes
 from host_agent.shared.contract import (
+    QUESTIONS,
     Command,
     Guest,
     Registration,
@@ -118,6 +119,7 @@ class Agent:
         self.epoch: int | None = None
         self.taken: dict[tuple[str, int], Taken] = {}
         self.wants_registration = True
+        self.clearing = False  # what it was told to let go of when it registered last
         self._said: Registration | None = None
 
     # ---------------------------------------------------------------- lives
@@ -190,7 +192,8 @@ class Agent:
         if host.epoch != self.epoch:
             self.taken = {k: t for k, t in self.taken.items() if t.names is not None}
             self.epoch, self._after = host.epoch, 0
-        if host.suspect and any(host.leftovers):
+        self.clearing = host.suspect and any(host.leftovers)
+        if self.clearing:
             self._clear(Release(*host.leftovers))
 
     def _show_changes(self, said: Registration, shown: tuple[Guest, ...]) -> None:
@@ -236,11 +239,15 @@ class Agent:
             return
         if row["epoch"] != self.epoch:
             self.wants_registration = True
-        elif not (row["fenced"] or row["suspect"]):
-            after = self._after
+        elif not row["fenced"]:
+            after, asked = self._after, row["suspect"]
             for command in self.cloud.mailbox(self.name):
-                if command.position > after:
+                only_asks = QUESTIONS.issuperset(step.verb for step in command.steps)
+                if command.position > after and (only_asks or not asked):
                     self._take(command)
+            if asked:  # registering, it begins anew with the mailbox
+                self._after = 0
+                self.register_again()
 
     def _take(self, command: Command) -> None:
         self._after, key = command.position, (command.id, command.epoch)
@@ -346,6 +353,8 @@ class Agent:
             error = final("cancelled", "Called off before it was begun.").as_step_error()
             result = StepResult(step=step.name, took_ms=0, error=error)
         else:
+            if step.verb is Verb.GUEST_MIGRATE and command.guest and command.guest.destination:
+                self.cloud.on_the_way(command.guest.destination["host"])
             result = carry_out(command, step, taken.context)
         self.wants_registration |= step.verb in _CHANGING_GUESTS
         self.cloud.note(f"{self.name}: {command.flow} {step.name} {_said(result.error)}", command)

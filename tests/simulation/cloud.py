@@ -9,6 +9,7 @@ contract tests hold to the real ones.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -96,8 +97,11 @@ class Cloud:
         self.sent: dict[str, set[str]] = {name: set() for name in names}
         #: Paths that a host had connected when it lost power.
         self.lost: dict[str, set[str]] = {name: set() for name in names}
-        #: Hosts that go on, cut off from everything, since they were fenced.
-        self.isolated: set[str] = set()
+        #: Guests that go on, on hosts that were cut off from everything as they were fenced.
+        #: What comes there afterwards shows that its host was not, or no longer, cut off.
+        self.isolated: dict[str, set[str]] = {}
+        #: Called while a guest is on its way to a host, which takes long.
+        self.on_the_way: Callable[[str], object] = lambda _host: None
         HOSTS.update(self.states)
         self.agents = {name: Agent(self, name) for name in names}
         for agent in self.agents.values():
@@ -155,12 +159,20 @@ class Cloud:
         return {r["server_id"] for r in rows if r["host"] == name and r["power_state"] != "nostate"}
 
     def open_on_host(self, name: str) -> list[str]:
-        return list(dict.fromkeys(command.operation_id for command in self.mailbox(name)))
+        """As Queries.open_on_host gives them."""
+        rows = [row for row in self.rows("operations") if row["state"] != "finished"]
+        return [row["operation_id"] for row in rows if name in _hosts_of(row)]
+
+    def live_guests(self, name: str) -> set[str]:
+        """What runs on a host, whoever knows of it."""
+        guests = self.states[name].read()["guests"]
+        return {server_id for server_id, guest in guests.items() if guest["live"] is not None}
 
     def rejoin(self) -> None:
         """Hosts that were cut off and have cleared what they held are hosts as any other."""
         suspect = {row["host"] for row in self.rows("hosts") if row["suspect"]}
-        self.isolated &= suspect
+        for name in self.isolated.keys() - suspect:
+            del self.isolated[name]
 
     # ------------------------------------------------------------ looking
 
@@ -197,3 +209,7 @@ class Cloud:
         """Whether several servers may have it."""
         found = self.cinder.volumes.get(volume_id)
         return found is not None and found.multiattach
+
+
+def _hosts_of(row: Row) -> set[str | None]:
+    return {row["host"], row["destination"], *(step["place"] for step in row["steps"])}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from aggregates import errors
@@ -21,6 +22,7 @@ from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
 from tests.memory import Crash
+from tests.simulation.agent import Agent
 from tests.simulation.clients import Clients
 from tests.simulation.cloud import Cloud
 from tests.simulation.invariants import broken_at_rest, broken_on_hosts
@@ -34,6 +36,9 @@ PAUSES = 0.3
 RETRIES_MAX = 5
 #: More than anything takes; what takes more goes in circles.
 ROUNDS_MAX = 1000
+FENCE_ATTEMPTS_MAX = 5
+#: How likely a host is fenced while a guest is on its way there.
+FENCED_ON_THE_WAY = 0.1
 #: How many actions a failure shows.
 SHOWN = 60
 
@@ -48,6 +53,7 @@ class Storm:
         self.clients = Clients(self.cloud)
         self._advancing: set[str] = set()
         self._left_behind: set[str] = set()  # by a dispatcher that died
+        self._moving = False
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
         self._deeds: list[tuple[Callable[[], object], float]] = [
             (self.clients.ask_something, 12),
@@ -84,9 +90,10 @@ class Storm:
     def _blow(self) -> None:
         chance = self.cloud.chance
         chance.calm, chance.meanwhile = False, self._meanwhile
+        self.cloud.on_the_way = self._while_a_guest_moves
         for _ in range(self.ticks):
             self._tick()
-        chance.calm = True
+        chance.calm, self.cloud.on_the_way = True, lambda _host: None
         self.cloud.note("--- the storm is over")
 
     def _run(self) -> None:
@@ -211,26 +218,44 @@ class Storm:
         """It is switched off, or cut off from storage and network: then it goes on alone."""
         down = [agent.name for agent in self.cloud.agents.values() if not agent.lives]
         if down:
-            name = self.random.choice(down)
-            cut_off = self.random.random() >= 0.5
-            if cut_off:
-                self.cloud.isolated.add(name)
-            else:
-                self._power_off(name)
+            self._shut_out(self.random.choice(down))
+
+    def _while_a_guest_moves(self, destination: str) -> None:
+        """Anything may happen; the worst is a fence of the host that it goes to."""
+        if self._moving:
+            return
+        self._moving = True
+        try:
+            for _ in range(self.random.choice([0, 0, 0, 5])):
+                self._tick()
+            if self.random.random() < FENCED_ON_THE_WAY:
+                self.cloud.agents[destination].stop()
+                self._shut_out(destination)
+        finally:
+            self._moving = False
+
+    def _shut_out(self, name: str) -> None:
+        if self.random.random() < 0.5:
+            self._power_off(name)
             self._fence(name)
-            if cut_off:  # other ticks may have come in between, that saw no fence yet
-                self.cloud.isolated.add(name)
+            return
+        guests = self.cloud.live_guests(name)
+        self.cloud.isolated[name] = guests
+        self._fence(name)
+        self.cloud.isolated[name] = guests  # other ticks may have come in between: no fence yet
 
     def _fence(self, name: str) -> None:
-        self.cloud.note(f"operator: fence {name}, isolated: {sorted(self.cloud.isolated)}")
-        for _ in range(2):  # ledger.api.hosts.FENCE_ROUNDS
-            waiting = self.cloud.open_on_host(name)
+        """Whoever gets no answer asks again."""
+        service, isolated = self.cloud.service, sorted(self.cloud.isolated)
+        self.cloud.note(f"operator: fence {name}, isolated: {isolated}")
+        for _ in range(FENCE_ATTEMPTS_MAX):
             try:
-                self.cloud.service.fence(name, "is down", "seen", waiting, CONTEXT)
+                service.fence(name, "is down", "seen", CONTEXT)
+                for operation_id in self.cloud.open_on_host(name):
+                    service.hand_over(operation_id, name, CONTEXT)
             except (Crash, ConflictError):
                 continue
-            if not self.cloud.open_on_host(name):
-                return
+            return
 
     def _bring_a_host_back(self) -> None:
         """What was cut off meets the world again only when it is told what to let go."""
@@ -249,11 +274,8 @@ class Storm:
 
     def _unfence(self, name: str) -> None:
         self.cloud.note(f"operator: unfence {name}")
-        try:
+        with suppress(Crash, ConflictError):
             self.cloud.service.unfence(name, "it is well", CONTEXT)
-        except (Crash, ConflictError):
-            return
-        self.cloud.agents[name].register_again()
 
     # ------------------------------------------------------------------- calm
 
@@ -286,9 +308,7 @@ class Storm:
             self.clients.answer(self.clients.unanswered.pop(0))
             worked = True
         for agent in agents:
-            if agent.registering:
-                agent.register()
-                worked = True
+            worked = self._shown(agent) or worked
         for operation_id in cloud.due():
             self._advance(operation_id)
             worked = True
@@ -298,6 +318,14 @@ class Storm:
                 agent.step(taken)
                 worked = True
         return worked or self._nudge(retries)
+
+    def _shown(self, agent: Agent) -> bool:
+        """A host shows what it has; whether that was news, or it has to let go of some of it."""
+        known = len(self.cloud.store.log)
+        for _ in ("it looks", "it tells what has changed", "or all"):
+            if agent.registering:
+                agent.register()
+        return len(self.cloud.store.log) > known or agent.clearing
 
     def _nudge(self, retries: Counter[str]) -> bool:
         """Nobody has anything to do now: time, or an operator, has to help."""

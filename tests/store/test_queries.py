@@ -79,8 +79,7 @@ async def test_servers_are_paged_newest_first(
             host="h",
             power_state="running",
             devices=(),
-            project_id="p",
-            user_id="u",
+            owner=("p", "u"),
         )
         ledger.save(instance)
         ids.append(str(instance.id))
@@ -136,7 +135,7 @@ async def test_a_host_gets_its_commands_once_it_moves_its_cursor(
 ) -> None:
     [mailbox] = await queries.mailboxes([(HOST, 0)])
     [command] = mailbox["commands"]
-    assert (mailbox["epoch"], mailbox["shut"]) == (0, False)
+    assert (mailbox["epoch"], mailbox["shut"], mailbox["awaited"]) == (0, False, False)
     assert command["operation_id"] == story.waiting
     assert next(step["name"] for step in command["steps"]) == "update"
     wanted = [("another", 0), (HOST, command["position"]), (HOST, 0), (OTHER, 0)]

@@ -128,8 +128,7 @@ def test_seeing_nothing_new_records_nothing() -> None:
             host="h",
             power_state="running",
             devices=("vda",),
-            project_id="p",
-            user_id=None,
+            owner=("p", None),
         )
     assert (host.version, instance.version) == (1, 1)
 
@@ -155,9 +154,7 @@ def test_anything_else_is_no_device_path(path: str) -> None:
 
 
 def seen(instance: Instance, host: str, power_state: str = "running") -> bool:
-    return instance.observe(
-        name="vm", host=host, power_state=power_state, devices=(), project_id=None, user_id=None
-    )
+    return instance.observe(name="vm", host=host, power_state=power_state, devices=())
 
 
 def test_a_host_cannot_take_a_guest_by_showing_it() -> None:
@@ -185,22 +182,8 @@ def test_what_a_flow_is_changing_is_not_looked_at_until_it_is_done() -> None:
 
 def test_a_released_device_name_is_free_at_once() -> None:
     instance = Instance(uuid4())
-    instance.observe(
-        name="vm",
-        host="h",
-        power_state="running",
-        devices=("vda",),
-        project_id=None,
-        user_id=None,
-    )
+    instance.observe(name="vm", host="h", power_state="running", devices=("vda",))
     assert instance.reserve_device("b", "v", None) == "vdb"
-    instance.observe(
-        name="vm",
-        host="h",
-        power_state="running",
-        devices=("vda", "vdb"),
-        project_id=None,
-        user_id=None,
-    )
+    instance.observe(name="vm", host="h", power_state="running", devices=("vda", "vdb"))
     instance.release_device("b")
     assert instance.reserve_device("b2", "v2", "vdb") == "vdb"

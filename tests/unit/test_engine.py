@@ -158,7 +158,7 @@ def test_a_server_without_volumes_goes_through_the_stages_for_the_whole_server()
 
 def test_a_lane_that_cannot_go_on_after_the_pivot_does_not_stop_the_others() -> None:
     op, plan = operation("delete", lanes=2)
-    for _ in ("forget", "remove", "remove_former", "remove_other"):
+    for _ in ("forget", "remove", "remove_former", "remove_other", "remove_arrived"):
         go_on(op, plan)
     first, second = to_start(op, plan)
     start(op, first)

@@ -1,0 +1,52 @@
+"""What a fence ends of the operations that were under way on its host, and what it hands over.
+
+The host does nothing any more.  So of each operation that concerns it: what would take a guest
+there is undone; what it owes and others can do is theirs at once (`plan.FENCED_INSTEAD`, ...);
+what nobody else can do fails, and undoes the operation if it is before its pivot.  One that was
+parked, for whatever reason, is tried again: it may have waited for this host, or for this fence.
+
+What no fence decides parks: which of two volumes a guest had when its host died in the midst of a
+swap, and what a conversion of an old attachment had done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from aggregates.operation import Operation, OperationState
+from handlers import operator
+from handlers.engine import pivot_passed, unwinds
+from handlers.plan import Place
+from handlers.progress import arrival, failed, fenced_error, is_replaceable, plan_of
+from host_agent.shared.contract import ErrorKind
+
+
+def host_fenced(operation: Operation, host: str, now: float) -> bool:
+    """Whether the fence changes anything for the operation, which is then to be settled."""
+    if operation.state is OperationState.PARKED:
+        return _try_again(operation, host)
+    if operation.state is not OperationState.RUNNING:
+        return False
+    plan, history = plan_of(operation), operation.history
+    going_there = plan.hosts.get(Place.DESTINATION) == host
+    if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
+        operation.record(Operation.UnwindRequested, reason=f"host {host} was fenced")
+    runs = [run for run in history.active.values() if run.host == host]
+    for run in runs:
+        todo = run.steps[run.steps.index(history.next_step(run)) :]
+        error = fenced_error(host)
+        if is_replaceable(plan, todo, undo=run.undo):
+            error = replace(error, kind=ErrorKind.RETRYABLE)
+        failed(operation, run, error, now, at_once=True, further=True)
+    return bool(runs) or going_there
+
+
+def _try_again(operation: Operation, host: str) -> bool:
+    plan = plan_of(operation)
+    waits_for = {
+        plan.host_of(left.lane, plan.stage_of(left.step).place) for left in operator.left(operation)
+    }
+    if host not in {*waits_for, arrival(operation)}:
+        return False
+    operation.record(Operation.RetryRequested, reason=f"host {host} was fenced")
+    return True

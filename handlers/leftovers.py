@@ -1,0 +1,68 @@
+"""What a host that was fenced still shows though it is not its any more (decision 0027).
+
+It is told server by server.  Of a server that a flow is just moving it is not decided yet
+whose it is: nothing of it is called a leftover, and the host stays suspect until it is.
+"""
+
+from __future__ import annotations
+
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.host import Host
+from aggregates.instance import Instance
+from aggregates.operation import Operation
+from handlers.meaning import Book
+from handlers.plan import Place
+from handlers.progress import plan_of
+from host_agent.shared.contract import Registration
+
+_GONE = frozenset({AttachmentState.DISCONNECTED, AttachmentState.DELETED})
+
+
+def take(host: Host, said: Registration, book: Book) -> bool:
+    """Note what a suspect host shows; whether all of it is decided."""
+    attachments = [book.get(Attachment, attachment_id) for attachment_id in said.connections]
+    shown = {guest.server_id for guest in said.guests}
+    servers = shown | {a.server_id for a in attachments if a.server_id is not None}
+    open_ = {id_ for id_ in servers if _undecided(host.name, id_, id_ in shown, book)}
+    host.report_leftovers(
+        [
+            s.server_id
+            for s in said.guests
+            if s.server_id not in open_ and _left(host, s.server_id, book)
+        ],
+        [
+            str(a.id)
+            for a in attachments
+            if a.version and a.server_id not in open_ and (a.state in _GONE or a.host != host.name)
+        ],
+        all_decided=not open_,
+    )
+    return not open_
+
+
+def _left(host: Host, server_id: str, book: Book) -> bool:
+    """Whether its guest is not this host's.  One that the ledger never knew is nobody's."""
+    instance = book.get(Instance, server_id)
+    elsewhere = host.name not in {instance.host, instance.resize_source}
+    given_up = instance.deleted or elsewhere or host.name in instance.left_on
+    return bool(instance.version) and given_up
+
+
+def _undecided(host: str, server_id: str, shown: bool, book: Book) -> bool:
+    """Whether a move is under way that decides what is this host's: then wait for it.
+
+    An evacuation may still take what is here; a live migration may have brought the guest
+    that it shows, and nobody has said so yet; a resize may leave it here, to be reverted to.
+    """
+    instance = book.get(Instance, server_id)
+    flows = {claim.flow for claim in instance.claims.values()}
+    if instance.host == host:
+        return _leaving(host, instance, book)
+    return shown and bool(flows & {"live_migrate", "resize"})
+
+
+def _leaving(host: str, instance: Instance, book: Book) -> bool:
+    """Whether the server is being evacuated from this host (and not to it)."""
+    evacuations = [op for op, claim in instance.claims.items() if claim.flow == "evacuate"]
+    plans = [plan_of(book.get(Operation, op)) for op in evacuations]
+    return any(plan.hosts.get(Place.SOURCE) == host for plan in plans)

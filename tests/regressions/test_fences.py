@@ -1,0 +1,252 @@
+"""A fence vouches for what was on its host before it, and for nothing that came afterwards.
+
+Decision 0038; a storm found the first of these (one guest on two hosts).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from aggregates import errors
+from aggregates.host import Host, host_uuid
+from aggregates.instance import Instance
+from aggregates.operation import Operation, OperationState, Outcome
+from handlers.actions import ActOnServer
+from host_agent.shared.contract import ErrorKind, PowerState
+from tests.memory import Crash
+from tests.regressions.worlds import (
+    NEIGHBOUR,
+    Street,
+    attached,
+    broken_on,
+    guests_on,
+    host_returns,
+    migrate,
+    rows,
+    run_until,
+)
+from tests.world import CONTEXT, HOST, OTHER, SERVER, World, events
+
+EVACUATE = ActOnServer(server_id=SERVER, flow="evacuate", destination=HOST)
+
+
+def power_off(world: World, host: str) -> None:
+    with world.hosts[host].edit() as state:
+        state["connected"].clear()
+        for guest in state["guests"].values():
+            guest.update(live=None, power_state=PowerState.SHUTDOWN.value)
+
+
+def fence(world: World, host: str) -> None:
+    """Somebody looks at the host, sees to it that it is off, and says so."""
+    power_off(world, host)
+    world.fence(host)
+
+
+def moved_to_a_fenced_host(volumes: int) -> tuple[World, str]:
+    """The destination is fenced while the guest is on its way: whoever looked saw none there.
+
+    It arrives all the same: hypervisors talk to each other, and know nothing of fences.
+    """
+    world = attached(volumes=volumes)
+    operation_id = migrate(world)
+    guests = world.agents[HOST]["guests"]
+    real = guests.migrate
+
+    def on_its_way(*args: object) -> None:
+        world.fence(OTHER)
+        real(*args)
+
+    guests.migrate = on_its_way
+    world.run(operation_id)
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+    assert guests_on(world, HOST) == {}
+    return world, operation_id
+
+
+def code_of(operation: Operation) -> str | None:
+    return (operation.first_error or {}).get("code")
+
+
+def test_what_arrived_after_the_fence_is_not_evacuated_by_it() -> None:
+    world, operation_id = moved_to_a_fenced_host(volumes=0)
+    assert world.operation(operation_id).outcome is Outcome.COMPLETED
+    assert world.instance.host == OTHER
+    with pytest.raises(errors.FenceTooOldError, match=OTHER):
+        world.requests.act(EVACUATE, CONTEXT, world.fleet)
+    fence(world, OTHER)
+    world.done(world.act("evacuate", destination=HOST))
+    assert guests_on(world, HOST) == {SERVER: "running"}
+
+
+def test_what_arrived_after_the_fence_keeps_its_attachments_when_it_is_deleted() -> None:
+    """The guest runs: with its attachment gone Cinder would give the volume to somebody else."""
+    world, _ = moved_to_a_fenced_host(volumes=1)
+    operation_id = world.delete()
+    parked = world.run(operation_id)
+    assert (parked.state, code_of(parked)) == (OperationState.PARKED, "fence_too_old")
+    assert OTHER in {row.host for row in rows(world)}
+    fence(world, OTHER)
+    world.done(operation_id)
+    assert rows(world) == []
+
+
+def test_a_guest_that_began_to_run_after_the_fence_is_not_evacuated_by_it() -> None:
+    """Whoever starts it: the host shows it."""
+    world = World(PowerState.SHUTDOWN, volumes=0)
+    fence(world, HOST)
+    with world.hosts[HOST].edit() as state:
+        guest = state["guests"][SERVER]
+        guest.update(live=guest["persistent"], power_state=PowerState.RUNNING.value)
+    world.register(HOST)
+    with pytest.raises(errors.FenceTooOldError, match=HOST):
+        world.act("evacuate", destination=OTHER)
+    fence(world, HOST)
+    world.done(world.act("evacuate", destination=OTHER))
+
+
+def test_an_evacuation_ends_with_the_fence_it_rests_on() -> None:
+    """A host that is let in again may still have its guest running."""
+    world = attached()
+    before = [row.id for row in rows(world)]
+    fence(world, HOST)
+    operation_id = world.act("evacuate", destination=OTHER)
+    run_until(world, operation_id, lambda: len(rows(world)) == 2)
+    world.service.unfence(HOST, "it was only slow", CONTEXT)
+    operation = world.run(operation_id)
+    assert (operation.outcome, code_of(operation)) == (Outcome.FAILED, "fence_over")
+    assert guests_on(world, OTHER) == {}
+    assert [row.id for row in rows(world)] == before
+
+
+def test_where_a_move_may_have_ended_only_a_fence_after_it_counts() -> None:
+    """Nobody knows where the guest is.  Until its source is cleared it may still arrive."""
+    world = attached()
+    operation_id = migrate(world)
+    broken_on(world, HOST, "guests.migrate")
+    broken_on(world, HOST, "guests.stay", ErrorKind.FINAL)
+    run_until(
+        world, operation_id, lambda: bool(world.operation(operation_id).history.active.get(-1))
+    )
+    fence(world, OTHER)
+    assert world.run(operation_id).state is OperationState.PARKED
+    deletion = world.delete()
+    parked = world.run(deletion)
+    assert (parked.state, code_of(parked)) == (OperationState.PARKED, "fence_too_old")
+    assert guests_on(world, HOST) == {}, "what could bring it is ended"
+    assert OTHER in {row.host for row in rows(world)}
+    fence(world, OTHER)
+    world.done(deletion)
+    assert rows(world) == []
+
+
+# --- what was under way on the host ------------------------------------------------------------
+
+
+def with_a_dead_source(*, arrived: bool) -> tuple[World, str]:
+    """Its source dies in the midst of a migration, before it can tell how that went."""
+    world = attached()
+    operation_id = migrate(world)
+    guests = world.agents[HOST]["guests"]
+    real = guests.migrate
+
+    def dies(*args: object) -> None:
+        if arrived:
+            real(*args)
+        raise Crash
+
+    guests.migrate = dies
+    with suppress(Crash):
+        run_until(world, operation_id, lambda: False)
+    world.boot()
+    world.dead.add(HOST)
+    return world, operation_id
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_the_destination_says_where_the_guest_of_a_fenced_source_is(arrived: bool) -> None:
+    world, operation_id = with_a_dead_source(arrived=arrived)
+    fence(world, HOST)
+    operation = world.run(operation_id)
+    assert operation.outcome is (Outcome.COMPLETED if arrived else Outcome.FAILED)
+    assert world.instance.host == (OTHER if arrived else HOST)
+    assert {row.host for row in rows(world)} == {world.instance.host}
+    if not arrived:
+        world.done(world.act("evacuate", destination=OTHER))
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+
+
+def test_with_both_hosts_of_a_migration_dead_the_destination_is_fenced_last() -> None:
+    world, operation_id = with_a_dead_source(arrived=True)
+    fence(world, OTHER)
+    fence(world, HOST)
+    assert world.run(operation_id).state is OperationState.PARKED
+    with pytest.raises(errors.OperatorActError, match=OTHER):
+        world.service.act(operation_id, "give_up", "never mind", CONTEXT)
+    fence(world, OTHER)
+    assert world.run(operation_id).state is OperationState.FINISHED
+    assert world.instance.claims == {}
+
+
+def test_a_reboot_that_a_fence_ends_has_failed_and_its_guest_is_to_run() -> None:
+    world = attached()
+    operation_id = world.act("reboot")
+    run_until(world, operation_id, lambda: guests_on(world, HOST) == {SERVER: "shutdown"})
+    fence(world, HOST)
+    operation = world.run(operation_id)
+    assert (operation.outcome, operation.state) == (Outcome.FAILED, OperationState.FINISHED)
+    [finished] = [
+        event
+        for event in events(world, Operation.OperationFinished)
+        if str(event.originator_id) == operation_id
+    ]
+    assert (finished.error or {})["code"] == "host_fenced"
+    world.done(world.act("evacuate", destination=OTHER))
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+
+
+def test_what_was_parked_for_a_host_is_ended_by_its_fence() -> None:
+    world = attached()
+    broken_on(world, HOST, "brick.disconnect", ErrorKind.FINAL)
+    operation_id = world.detach()
+    assert world.run(operation_id).state is OperationState.PARKED
+    fence(world, HOST)
+    world.done(operation_id)
+    assert rows(world) == []
+
+
+def test_a_host_lets_go_of_what_is_decided_while_other_things_are_not(tmp_path: Path) -> None:
+    """Told of it all together, it would be told for ever what it has let go of already."""
+    world = Street()
+    world.add_neighbour()
+    fence(world, HOST)
+    with world.meant(NEIGHBOUR):
+        world.done(world.act("evacuate", destination=OTHER))
+    world.dead.add(OTHER)
+    operation_id = world.act("evacuate", destination=OTHER)
+    world.run(operation_id)
+    assert world.operation(operation_id).history.active, "it is under way"
+    host_returns(world, HOST, tmp_path)
+    host = world.store.load(Host, host_uuid(HOST))
+    assert set(guests_on(world, HOST)) == {SERVER}, "of the other it is not decided"
+    assert (host.suspect, host.leftovers) == (True, ((), ()))
+    world.dead.discard(OTHER)
+    assert world.run(operation_id).outcome is Outcome.COMPLETED
+    host_returns(world, HOST, tmp_path)
+    assert guests_on(world, HOST) == {}
+    assert not world.store.load(Host, host_uuid(HOST)).suspect
+
+
+def test_events_of_before_this_rule_mean_an_arrival_before_every_fence() -> None:
+    """What an older version has stored says no epoch."""
+    placed = Instance.Placed(
+        originator_id=host_uuid("any"), originator_version=1, host=HOST, power_state="running"
+    )
+    instance = Instance.evolve(host_uuid("any"), [placed])
+    host = Host(host_uuid(HOST))
+    host.register(HOST, 1, {})
+    host.fence("dead", "off")
+    assert instance.epoch < host.epoch
