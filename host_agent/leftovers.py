@@ -64,12 +64,11 @@ class Leftovers:
         names = volume_names({volume_id: self._volume(volume_id)}, multiattach=True)
         pair = f"server-{record.server_id}-{volume_id}"  # a run of before may not have ended
         with self._locks.hold([pair, *names], self._clock):
-            others = [r for r in self._ports.records.values() if r.attachment_id not in leaving]
-            staying = [other for other in others if other.volume_id == volume_id]
-            if not any(other.server_id == record.server_id for other in staying):
+            staying = [r for r in self._ports.records.values() if r.attachment_id not in leaving]
+            if not any(_disk(other) == _disk(record) for other in staying):
                 # The guest itself may stay, and loses this disk, whoever else has the volume.
                 self._ports.guests.unplug(record.server_id, record.serial)
-            if not staying:
+            if not any(other.volume_id == volume_id for other in staying):
                 _LOG.warning(
                     "disconnecting a volume that is not this host's any more", volume=volume_id
                 )
@@ -86,3 +85,8 @@ class Leftovers:
             if is_missing(error):
                 return None
             raise
+
+
+def _disk(record: Record) -> tuple[str, str]:
+    """The guest's disk: in a swap the former volume and the new one are behind the same."""
+    return record.server_id, record.serial

@@ -76,6 +76,18 @@ def test_a_guest_that_stays_loses_a_disk_whose_volume_others_have_rightly(
     assert len(connected_paths(bench.store)) == 1
 
 
+def test_a_disk_stays_that_another_volume_is_rightly_behind(bench: Bench, tmp_path: Path) -> None:
+    """What a swap had connected is left over: the disk is that of the volume it was to leave."""
+    stays, new = bench.attached(), bench.attached()
+    record = bench.records[new.attachment_id or ""]
+    swapped = replace(record, server_id=stays.server_id, serial=stays.disk_serial)
+    bench.records[new.attachment_id or ""] = swapped
+    leftovers(bench, tmp_path).clear(replace(of(new), guests=()))
+    assert len(plugged(bench.store)[stays.server_id]) == 1
+    assert list(bench.records) == [stays.attachment_id]
+    assert len(connected_paths(bench.store)) == 1
+
+
 def test_two_leftovers_of_one_volume_both_go(bench: Bench, tmp_path: Path) -> None:
     both = bench.two_users()
     leftovers(bench, tmp_path).clear(of(*both))

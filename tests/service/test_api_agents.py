@@ -74,7 +74,7 @@ async def test_changes_are_of_a_host_that_is_registered_in_this_epoch(api: Api) 
     said = {"epoch": 0, "guests": [one], "gone": []}
     assert (await api.ask("POST", f"{path}/guests", "agent-1", json=said)).status == 409
     await api.register()
-    fence = {"reason": "no answer", "evidence": "power is off"}
+    fence = {"reason": "no answer", "evidence": "power is off", "force": True}
     assert (await api.ask("POST", f"{path}/fence", "admin", json=fence)).status == 200
     for epoch in (0, 1):
         answer = await api.ask("POST", f"{path}/guests", "agent-1", json={**said, "epoch": epoch})
