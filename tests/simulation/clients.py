@@ -14,6 +14,7 @@ from uuid import UUID
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation
+from aggregates.volume import Volume
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import RULES, ActOnServer
 from handlers.build import BootDisk, BuildServer
@@ -198,6 +199,10 @@ class Clients:
         volume = model.volumes[self._volume_of(instance)]
         others = [b for b in model.backends.values() if b.name != volume.backend]
         if volume.status != "in-use" or volume.multiattach or volume.migrating:
+            return
+        # If it is just being detached, Cinder has it in use for ever, by nobody: a known gap
+        # (CHANGELOG), for a detach does not tell Cinder that it begins (decision 0009).
+        if self.cloud.store.load(Volume, UUID(volume.id)).claimant is not None:
             return
         host = self.random.choice(others).host
         target = cinder_migration.migrate(model, volume, {"host": host})
