@@ -16,7 +16,7 @@ from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
-from tests.contracts.cinder_worlds import FakeTime, new_uuid, refusal
+from tests.contracts.cinder_worlds import FakeTime, refusal
 
 ONCE = RetryLimits(attempts_max=1)
 PAGE = "<html><body><h1>Not here</h1></body></html>"
@@ -64,7 +64,7 @@ def said(endpoint: str, call: Callable[[CinderClient], object]) -> PortError:
         client.close()
 
 
-ID = new_uuid()
+ID, OTHER_ID = "6d09374b-25cf-4486-8b0e-7f52166bf0b4", "fdeb3649-93c4-407d-891d-d5cab68859e5"
 CALLS: dict[str, Callable[[CinderClient], object]] = {
     "volume": lambda c: c.volume(ID),
     "attachment": lambda c: c.attachment(ID),
@@ -107,7 +107,7 @@ def test_silence_is_no_answer_to_a_question(call: str) -> None:
         json.dumps([1]),
         "",
         fault("itemNotFound", 404, "The resource could not be found."),  # a wrong path
-        fault("itemNotFound", 404, f"Volume {new_uuid()} could not be found."),
+        fault("itemNotFound", 404, f"Volume {OTHER_ID} could not be found."),
     ],
 )
 def test_what_is_gone_is_said_by_cinder_and_named(body: str) -> None:
