@@ -32,7 +32,7 @@ from host_agent.shared.contract import Command, ErrorKind, PowerState, Registrat
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
-from host_agent.simulated.host_state import HOSTS, SCHEME, HostState, connected_paths
+from host_agent.simulated.host_state import HOSTS, SCHEME, HostState
 from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext as AgentContext
@@ -42,7 +42,7 @@ from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
 from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder
-from tests.doubles.host_checks import broken_invariants, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 from tests.memory import Clock, Crash, MemoryStore, Tripwire, Trouble
 
 E = TypeVar("E", bound=Event)

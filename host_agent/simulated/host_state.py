@@ -226,8 +226,3 @@ def release(store: HostState, server_id: str) -> None:
     with store.edit() as state:
         guest = state["guests"][server_id]
         guest["live"] = disk_xml.with_ready_mirrors(guest["live"])
-
-
-def connected_paths(store: HostState) -> set[str]:
-    """The volumes that are connected to this host."""
-    return {entry["path"] for entry in store.read()["connected"].values()}

@@ -16,10 +16,9 @@ from host_agent.shared import masking
 from host_agent.shared.contract import ErrorKind, GuestOrder, PowerState, Verb
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import PortError
-from host_agent.simulated.host_state import connected_paths
 from host_agent.storage.keys import NO_KEYS
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, Bench
-from tests.doubles.host_checks import broken_invariants, lose_secrets
+from tests.doubles.host_checks import broken_invariants, connected_paths, lose_secrets
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 
 from host_agent.reporting import Verdict
 from host_agent.shared.contract import ErrorKind, Report, Verb
-from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import (
     ATTACH,
     DETACH,
@@ -23,7 +22,7 @@ from tests.agent.bench import (
     eventually,
     running_executor,
 )
-from tests.doubles.host_checks import broken_invariants
+from tests.doubles.host_checks import broken_invariants, connected_paths
 
 
 def test_steps_run_in_order_and_each_is_reported(

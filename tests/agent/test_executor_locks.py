@@ -10,7 +10,6 @@ import pytest
 
 from host_agent.reporting import Verdict
 from host_agent.shared.contract import ErrorKind, Report, Verb
-from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import (
     ATTACH,
     DETACH,
@@ -23,6 +22,7 @@ from tests.agent.bench import (
     lock_held_elsewhere,
     running_executor,
 )
+from tests.doubles.host_checks import connected_paths
 
 
 def gauged(bench: Bench, gauge: Gauge, wait_s: float) -> None:

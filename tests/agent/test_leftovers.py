@@ -15,11 +15,10 @@ from host_agent.locks import Locks
 from host_agent.shared.contract import Registration
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError
-from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.agent.test_link import Agent, finished
-from tests.doubles.host_checks import broken_invariants, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 
 
 def leftovers(bench: Bench, path: Path) -> Leftovers:

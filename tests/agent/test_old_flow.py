@@ -9,9 +9,8 @@ import pytest
 from host_agent.shared.contract import Verb
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import PortError
-from host_agent.simulated.host_state import connected_paths
 from tests.agent.bench import ATTACH, DETACH, Bench
-from tests.doubles.host_checks import broken_invariants, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 
 
 def old_attached(bench: Bench) -> Lane:

@@ -16,11 +16,11 @@ import pytest
 
 from host_agent.shared.contract import Command, PowerState
 from host_agent.shared.lane import Lane
-from host_agent.simulated.host_state import HostState, connected_paths
+from host_agent.simulated.host_state import HostState
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
 from tests.agent.fake_ledger import FakeLedger
 from tests.doubles.direct_cinder import DirectCinder
-from tests.doubles.host_checks import broken_invariants, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 
 SERVER = "11111111-1111-1111-1111-111111111111"

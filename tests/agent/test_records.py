@@ -10,9 +10,9 @@ import pytest
 
 from host_agent.shared.contract import ErrorKind, Verb
 from host_agent.shared.ports import PortError
-from host_agent.simulated.host_state import connected_paths
 from host_agent.storage.records import FileRecords, Record, remember
 from tests.agent.bench import ATTACH, DETACH, Bench
+from tests.doubles.host_checks import connected_paths
 
 CONNECT = ATTACH[:3]
 

@@ -6,12 +6,11 @@ import pytest
 
 from host_agent.shared.contract import ErrorKind, PowerState, Verb
 from host_agent.shared.ports import PortError
-from host_agent.simulated.host_state import connected_paths
 from host_agent.verbs.cinder import wait_until
 from host_agent.verbs.disks import bus_of
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.doubles.direct_cinder import DirectCinder
-from tests.doubles.host_checks import broken_invariants, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 
 BEFORE = {verb: ATTACH[: ATTACH.index(verb)] for verb in ATTACH}
 

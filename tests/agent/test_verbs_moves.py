@@ -15,10 +15,10 @@ from host_agent.reporting import Verdict
 from host_agent.shared.contract import ErrorKind, PowerState, Verb
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import PortError
-from host_agent.simulated.host_state import connected_paths, set_power
+from host_agent.simulated.host_state import set_power
 from tests.agent.bench import WAIT_S, Bench, Reports, command, running_executor
 from tests.doubles.direct_cinder import DirectCinder
-from tests.doubles.host_checks import broken_invariants, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 
 TAKE = (Verb.ATTACHMENT_CREATE, Verb.VOLUME_WAIT_READY, Verb.VOLUME_CONNECT)
 SWAP = (Verb.ATTACHMENT_UPDATE, Verb.VOLUME_WAIT_READY, Verb.VOLUME_CONNECT, Verb.DISK_COPY)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from host_agent.libvirt import disk_xml
-from host_agent.simulated.host_state import HostState, connected_paths
+from host_agent.simulated.host_state import HostState
+
+
+def connected_paths(store: HostState) -> set[str]:
+    """The volumes that are connected to this host."""
+    return {entry["path"] for entry in store.read()["connected"].values()}
 
 
 def lose_secrets(store: HostState) -> None:

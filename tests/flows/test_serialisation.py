@@ -17,8 +17,7 @@ from aggregates.volume import Volume
 from handlers.actions import RULES
 from handlers.build import BootDisk
 from host_agent.shared.contract import ErrorKind, PowerState
-from host_agent.simulated.host_state import connected_paths
-from tests.doubles.host_checks import plugged
+from tests.doubles.host_checks import connected_paths, plugged
 from tests.world import HOST, OTHER, Broken, World
 
 #: What is accepted of a running server with a volume, and changes it as a whole.

@@ -14,7 +14,7 @@ from aggregates.operation import Operation, OperationState, Outcome
 from handlers.accept import AttachVolume
 from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
 from host_agent.shared.ports import LATE_S, PortError
-from host_agent.simulated.host_state import connected_paths
+from tests.doubles.host_checks import connected_paths
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import SILENT
 from tests.world import CONTEXT, HOST, SERVER, Broken, World, events, first_point

@@ -12,9 +12,9 @@ from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
 from handlers.actions import ActOnServer
 from host_agent.shared.contract import ErrorKind
-from host_agent.simulated.host_state import connected_paths
 from host_agent.storage import connection
 from ledger.simulation import cinder_connection
+from tests.doubles.host_checks import connected_paths
 from tests.memory import Trouble
 from tests.regressions.worlds import (
     Watched,

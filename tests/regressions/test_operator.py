@@ -10,9 +10,10 @@ from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
 from host_agent.shared.contract import ErrorKind, Verb
 from host_agent.shared.lane import Lane
-from host_agent.simulated.host_state import connected_paths, set_power
+from host_agent.simulated.host_state import set_power
 from host_agent.verbs import VERBS
 from host_agent.verbs.context import RunContext
+from tests.doubles.host_checks import connected_paths
 from tests.regressions.worlds import (
     RUNNING,
     STOPPED,

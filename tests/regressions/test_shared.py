@@ -7,7 +7,7 @@ import pytest
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
 from host_agent.shared.contract import ErrorKind
-from host_agent.simulated.host_state import connected_paths
+from tests.doubles.host_checks import connected_paths
 from tests.regressions.worlds import (
     NEIGHBOUR,
     Street,

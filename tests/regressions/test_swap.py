@@ -8,8 +8,8 @@ from aggregates import errors
 from aggregates.operation import OperationState, Outcome
 from handlers.accept import SwapVolume
 from host_agent.shared.contract import ErrorKind
-from host_agent.simulated.host_state import connected_paths
 from host_agent.storage import connection
+from tests.doubles.host_checks import connected_paths
 from tests.memory import Trouble
 from tests.regressions.worlds import (
     NEIGHBOUR,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from host_agent.simulated.host_state import connected_paths
+from tests.doubles.host_checks import connected_paths
 from tests.stack import AGENTS, DEADLINE_S, Stack, eventually, running_stack
 
 OLD_CINDER = (3, 43)  # the newest without what the new flow needs
