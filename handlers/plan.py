@@ -143,11 +143,15 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Step:
-    """`name` is unique in the plan; `undo` is done instead when the plan unwinds."""
+    """`name` is unique in the plan; `undo` is done instead when the plan unwinds.
+
+    `durable`: what a stored plan says of it (Plan.durable); None: by today's rules.
+    """
 
     name: str
     do: AnyVerb
     undo: AnyVerb | None = None
+    durable: tuple[str, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -318,6 +322,8 @@ class Plan:
         take back with it; undoing it, too, may find that it has.
         """
         step, steps = self.step(name), self.stage_of(name).steps
+        if step.durable is not None:
+            return list(step.durable)
         after = next(iter(steps[steps.index(step) + 1 :]), None)
         is_pivot, is_before = name == self.pivot, after is not None and after.name == self.pivot
         taken_back = TAKES_BACK.get(step.undo, ()) if step.undo else ()
@@ -391,7 +397,12 @@ def _stage(data: dict[str, Any]) -> Stage:
     return Stage(
         place,
         tuple(
-            Step(s["name"], verbs(s["do"]), verbs(s["undo"]) if s["undo"] else None)
+            Step(
+                s["name"],
+                verbs(s["do"]),
+                verbs(s["undo"]) if s["undo"] else None,
+                tuple(s.get("durable", ("do", "undo"))),  # older plans wait everywhere
+            )
             for s in data["steps"]
         ),
         side=Side(data.get("side", Side.CURRENT)),

@@ -46,6 +46,22 @@ def test_the_stored_plan_says_it() -> None:
     assert {step["name"]: step["durable"] for step in stage["steps"]} == {"a": ["undo"], "b": []}
 
 
+def test_what_a_stored_plan_says_counts_whatever_the_rules_are_by_now() -> None:
+    stored = plan_of(FLOWS["attach"]).to_json()
+    for stage in stored["stages"]:
+        for step in stage["steps"]:
+            step["durable"] = ["undo"]
+    assert Plan.from_json(stored).durable("update") == ["undo"]
+
+
+def test_a_plan_that_was_stored_before_plans_said_it_waits_everywhere() -> None:
+    stored = plan_of(FLOWS["attach"]).to_json()
+    for stage in stored["stages"]:
+        for step in stage["steps"]:
+            del step["durable"]
+    assert Plan.from_json(stored).durable("update") == ["do", "undo"]
+
+
 def test_a_ledger_step_that_is_the_pivot_is_no_exception() -> None:
     steps = (Step("a", LedgerVerb.MAPPING_BIND), Step("b", LedgerVerb.NOTHING))
     plan = plan_of(Flow(name="f", pivot="b", stages=(Stage(Place.LEDGER, steps),)))
