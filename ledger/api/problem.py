@@ -22,7 +22,8 @@ from aggregates.errors import DomainError
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from host_agent.shared.wire import WireError
-from ledger.auth.tokens import AuthError, WebsiteError
+from ledger.api import redaction
+from ledger.auth.tokens import AuthError, Identity, WebsiteError
 from ledger.log.writer import UnknownOutcomeError
 
 RETRY_AFTER_S = "2"
@@ -88,7 +89,7 @@ def not_found(code: str, message: str) -> ApiError:
     return ApiError(404, code, message)
 
 
-def explain(error: Exception, request_id: str) -> Failure:
+def explain(error: Exception, request_id: str, identity: Identity | None) -> Failure:
     """What to tell the caller about this error."""
     match error:
         case ApiError():
@@ -103,7 +104,10 @@ def explain(error: Exception, request_id: str) -> Failure:
         case DomainError():
             operation = error.fields.get("operation_id")
             return Failure(
-                status=error.status, code=error.code, detail=str(error), operation=operation
+                status=error.status,
+                code=error.code,
+                detail=redaction.refusal(error, identity),
+                operation=operation,
             )
         case PortError():
             return _explain_cinder(error)
