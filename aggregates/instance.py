@@ -65,7 +65,7 @@ class Instance(Aggregate):
         project_id: str | None
         user_id: str | None
         epoch: int = 0  # of the host then
-        volumes: tuple[str, ...] = ()  # as the disks' serials tell
+        volumes: list[str] | None = None  # as the disks' serials tell
 
     @dataclass(frozen=True, kw_only=True)
     class InstanceObserved(Event):
@@ -76,7 +76,7 @@ class Instance(Aggregate):
         power_state: str
         devices: list[str]
         epoch: int = 0  # of the host then
-        volumes: tuple[str, ...] = ()  # as the disks' serials tell
+        volumes: list[str] | None = None  # as the disks' serials tell
 
     @dataclass(frozen=True, kw_only=True)
     class Defined(Event):
@@ -272,7 +272,7 @@ class Instance(Aggregate):
 
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
         self.name = event.name
-        self.seen = SeenDisks(tuple(event.devices), tuple(event.volumes))
+        self.seen = SeenDisks(tuple(event.devices), tuple(event.volumes or ()))
         self._is_at(event)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id

@@ -50,7 +50,7 @@ def _vm_state(row: Row) -> str:
 
 def _observed(row: Row, body: Row) -> Row:
     seen = {name: body[name] for name in ("name", "host", "devices")}
-    seen["volumes"] = body.get("volumes", [])  # older events know of none
+    seen["volumes"] = body.get("volumes") or []  # older events know of none
     return {**seen, **_power(row, body["power_state"])}
 
 

@@ -69,6 +69,7 @@ STORABLE = {
     "str | None",
     "int | None",
     "list[str]",
+    "list[str] | None",
     "dict[str, Any]",
     "dict[str, Any] | None",
     "list[dict[str, Any]]",
