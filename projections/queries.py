@@ -93,6 +93,8 @@ class Queries:
         """The volume's mapping to the server (all None: there is none), the `project_id` of the
         server, and by which attachments a host may have the volume now (`connected`).
 
+        `host`, `host_seen_at`: where the server is, and the last contact of that host's agent;
+        `shown`: the host shows the volume in the guest, and no mapping explains it.
         None: there is no such server.
         """
         return await self._one("pair", server_id=server_id, volume_id=volume_id)

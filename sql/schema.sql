@@ -157,7 +157,8 @@ CREATE TABLE instances (
     definition text,                     -- the guest without its volumes: domain XML
     claims jsonb NOT NULL DEFAULT '{}',  -- {operation id: {exclusive, flow}}
     resize_source text,                  -- the host that a resize can be reverted to
-    deleted boolean NOT NULL DEFAULT false
+    deleted boolean NOT NULL DEFAULT false,
+    volumes jsonb NOT NULL DEFAULT '[]'  -- serials of its disks, as its host showed them last
 );
 CREATE INDEX instances_by_project ON instances (project_id, name);
 CREATE INDEX instances_by_host ON instances (host);

@@ -96,6 +96,10 @@ class DomainXml:
     def targets(self) -> tuple[str, ...]:
         return tuple(disk.target for disk in self.disks)
 
+    def volumes(self) -> tuple[str, ...]:
+        """The ids that disks have for serials; whoever attached them, they may be volumes'."""
+        return tuple(disk.serial for disk in self.disks if disk.serial and _is_uuid(disk.serial))
+
     def _owner(self, kind: str) -> str | None:
         path = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}{kind}"
         element = self._root.find(path)

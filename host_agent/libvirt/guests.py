@@ -191,6 +191,7 @@ def _guest(copies: Copies) -> Guest:
         name=copies.domain.name,
         power_state=copies.domain.power_state,
         devices=tuple(dict.fromkeys(target for copy in read for target in copy.targets())),
+        volumes=tuple(dict.fromkeys(volume for copy in read for volume in copy.volumes())),
         project_id=next((copy.project_id for copy in read if copy.project_id), None),
         user_id=next((copy.user_id for copy in read if copy.user_id), None),
         definition=definition_of(domain) if domain else None,

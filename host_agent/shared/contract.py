@@ -292,6 +292,8 @@ class Report:
 class Guest:
     """A guest as the hypervisor shows it; `devices` are its disk targets ("vda", ...).
 
+    `volumes` are the serials of its disks that are ids: a disk of a volume has the volume's, or
+    that of the volume it was attached with.
     `definition` is what a host needs to define this guest anew: its inactive domain XML
     without the disks of volumes, and without what only this host can know (hypervisor
     type, emulator, addresses, security labels).
@@ -301,23 +303,26 @@ class Guest:
     name: str
     power_state: PowerState
     devices: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
     project_id: str | None = None
     user_id: str | None = None
     definition: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        return {**vars(self), "power_state": self.power_state.value, "devices": list(self.devices)}
+        lists = {"devices": list(self.devices), "volumes": list(self.volumes)}
+        return {**vars(self), "power_state": self.power_state.value, **lists}
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
-        devices = take(data, "devices", list)
-        if not all(isinstance(device, str) for device in devices):
-            raise WireError("'devices' holds something that is no string")
+        devices, volumes = take(data, "devices", list), may(data, "volumes", list) or []
+        if not all(isinstance(name, str) for name in (*devices, *volumes)):
+            raise WireError("'devices' or 'volumes' holds something that is no string")
         return cls(
             server_id=take(data, "server_id", str),
             name=take(data, "name", str),
             power_state=_choice(PowerState, take(data, "power_state", str), "power state"),
             devices=tuple(devices),
+            volumes=tuple(volumes),
             project_id=take(data, "project_id", (str, type(None))),
             user_id=take(data, "user_id", (str, type(None))),
             definition=may(data, "definition", str),

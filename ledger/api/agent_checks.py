@@ -101,6 +101,7 @@ def _checked_guest(guest: Guest) -> Guest:
     _require(len(guest.name) <= NAME_CHARS_MAX, "name")
     _require(len(guest.devices) <= DEVICES_MAX, "devices")
     _require(all(_WORD.match(device) for device in guest.devices), "devices")
+    _require(len(guest.volumes) <= DEVICES_MAX, "volumes")
     for name, value in (("project_id", guest.project_id), ("user_id", guest.user_id)):
         _require(value is None or bool(_WORD.match(value)), name)
     definition = guest.definition
@@ -112,6 +113,7 @@ def _checked_guest(guest: Guest) -> Guest:
         guest,
         server_id=_id(guest.server_id, "server_id"),
         name=one_line(guest.name),
+        volumes=tuple(_id(volume_id, "volumes") for volume_id in guest.volumes),
         definition=definition,
     )
 

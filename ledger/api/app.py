@@ -152,7 +152,7 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
     except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is ours
         if isinstance(error, _BROKEN_OFF) and is_gone(request):  # nobody reads an answer
             return web.Response(status=CLIENT_CLOSED_REQUEST)
-        failure = explain(error, request[REQUEST_ID])
+        failure = explain(error, request[REQUEST_ID], request.get(IDENTITY))
         if failure.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.error(
                 "request_failed",

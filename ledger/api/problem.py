@@ -22,7 +22,8 @@ from aggregates.errors import DomainError
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from host_agent.shared.wire import WireError
-from ledger.auth.tokens import AuthError
+from ledger.api import redaction
+from ledger.auth.tokens import AuthError, Identity, WebsiteError
 from ledger.log.writer import UnknownOutcomeError
 
 RETRY_AFTER_S = "2"
@@ -88,7 +89,7 @@ def not_found(code: str, message: str) -> ApiError:
     return ApiError(404, code, message)
 
 
-def explain(error: Exception, request_id: str) -> Failure:
+def explain(error: Exception, request_id: str, identity: Identity | None) -> Failure:
     """What to tell the caller about this error."""
     match error:
         case ApiError():
@@ -103,13 +104,15 @@ def explain(error: Exception, request_id: str) -> Failure:
         case DomainError():
             operation = error.fields.get("operation_id")
             return Failure(
-                status=error.status, code=error.code, detail=str(error), operation=operation
+                status=error.status,
+                code=error.code,
+                detail=redaction.refusal(error, identity),
+                operation=operation,
             )
         case PortError():
             return _explain_cinder(error)
         case AuthError():
-            challenge = {"WWW-Authenticate": 'Token realm="attachment-ledger"'}  # RFC 9110 15.5.2
-            return Failure(status=401, code="unauthorized", detail=str(error), headers=challenge)
+            return _explain_auth(error)
         case ValidationError():
             return Failure(status=400, code="invalid", detail=invalid_input(error))
         case WireError():
@@ -126,6 +129,13 @@ def _explain_cinder(error: PortError) -> Failure:
         status = 503
     headers = {"Retry-After": RETRY_AFTER_S} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
     return Failure(status=status, code=error.code, detail=error.message, headers=headers)
+
+
+def _explain_auth(error: AuthError) -> Failure:
+    if isinstance(error, WebsiteError):
+        return Failure(status=403, code="website", detail=str(error))
+    challenge = {"WWW-Authenticate": 'Token realm="attachment-ledger"'}  # RFC 9110 15.5.2
+    return Failure(status=401, code="unauthorized", detail=str(error), headers=challenge)
 
 
 def _explain_http(error: web.HTTPException) -> Failure:

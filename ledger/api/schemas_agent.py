@@ -29,6 +29,7 @@ class GuestBody(Said):
     name: Annotated[str, Field(max_length=255)]
     power_state: PowerState
     devices: list[Word]
+    volumes: list[Id] = []
     project_id: Word | None
     user_id: Word | None
     definition: Annotated[str, Field(max_length=64 * 1024, pattern="^<domain")] | None = None

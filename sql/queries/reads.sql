@@ -33,8 +33,14 @@ SELECT * FROM mappings WHERE server_id = %(server_id)s AND volume_id = %(volume_
 
 -- name: pair
 -- A server's project, its mapping of a volume, and the pair's attachments by which a host may
--- have the volume, as of one moment.  Primary key, mappings_by_server, attachments_by_server.
-SELECT m.*, i.project_id,
+-- have the volume, as of one moment; where the server is, when that host was last heard of, and
+-- whether it shows a disk of the volume that no mapping explains.
+-- Primary keys, mappings_by_server, attachments_by_server.
+SELECT m.*, i.project_id, i.deleted, i.host, c.seen_at AS host_seen_at,
+       i.volumes ? %(volume_id)s::uuid::text AND NOT EXISTS (
+           SELECT FROM mappings AS e
+            WHERE e.server_id = i.server_id
+              AND coalesce(e.serial, e.volume_id) = %(volume_id)s::uuid) AS shown,
        coalesce((SELECT json_agg(json_build_object(
                             'attachment_id', a.attachment_id, 'host', a.host,
                             'operation_id', a.operation_id) ORDER BY a.created_position DESC)
@@ -42,6 +48,7 @@ SELECT m.*, i.project_id,
                   WHERE a.server_id = i.server_id AND a.volume_id = %(volume_id)s
                     AND a.state IN ('connecting', 'connected', 'attached')), '[]') AS connected
   FROM instances AS i
+  LEFT JOIN host_contact AS c USING (host)
   LEFT JOIN mappings AS m ON m.server_id = i.server_id AND m.volume_id = %(volume_id)s
  WHERE i.server_id = %(server_id)s;
 

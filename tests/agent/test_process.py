@@ -22,6 +22,7 @@ from tests.agent.fake_ledger import FakeLedger
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
+from tests.tokens import write_private
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,8 @@ class Host:
         self.state = path / "host.json"
         self.state.write_text(json.dumps({"define": [{"server_id": SERVER, "name": "vm-1"}]}))
         self.log = path / "agent.log"
-        (path / "agent.toml").write_text(
+        write_private(
+            path / "agent.toml",
             f"""
             [agent]
             host = "compute-1"
@@ -48,7 +50,7 @@ class Host:
             endpoint = "{cinder.endpoint}"
             [keys]
             fixed_key = "{PASSPHRASE}"
-            """
+            """,
         )
 
     def lane(self, **over: Any) -> Lane:

@@ -33,6 +33,7 @@ from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
 from tests.doubles.direct_cinder import DirectCinder
+from tests.tokens import token_of
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ NEWEST = "2.105"
 
 def _token(name: str, role: Role, **fields: Any) -> Token:
     given = {"user_id": f"user-{name}", "project_id": PROJECT, **fields}
-    return Token(name=name, roles=(role,), token=f"{name}-token", **given)
+    return Token(name=name, roles=(role,), token=token_of(name), **given)
 
 
 TOKENS = (
@@ -98,7 +99,7 @@ class Api:
     ) -> ClientResponse:
         headers = dict(options.pop("headers", {}))
         if who is not None:
-            headers["X-Auth-Token"] = f"{who}-token"
+            headers["X-Auth-Token"] = token_of(who)
         if version is not None:
             headers["OpenStack-API-Version"] = f"compute {version}"
             headers["X-OpenStack-Nova-API-Version"] = version

@@ -78,7 +78,6 @@ async def test_servers_are_paged_newest_first(
             name=f"vm{number}",
             host="h",
             power_state="running",
-            devices=(),
             owner=("p", "u"),
         )
         ledger.save(instance)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate, Event
+from aggregates.devices import SeenDisks
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -68,6 +69,7 @@ STORABLE = {
     "str | None",
     "int | None",
     "list[str]",
+    "list[str] | None",
     "dict[str, Any]",
     "dict[str, Any] | None",
     "list[dict[str, Any]]",
@@ -127,7 +129,7 @@ def test_seeing_nothing_new_records_nothing() -> None:
             name="vm",
             host="h",
             power_state="running",
-            devices=("vda",),
+            disks=SeenDisks(("vda",)),
             owner=("p", None),
         )
     assert (host.version, instance.version) == (1, 1)
@@ -154,7 +156,7 @@ def test_anything_else_is_no_device_path(path: str) -> None:
 
 
 def seen(instance: Instance, host: str, power_state: str = "running") -> bool:
-    return instance.observe(name="vm", host=host, power_state=power_state, devices=())
+    return instance.observe(name="vm", host=host, power_state=power_state)
 
 
 def test_a_host_cannot_take_a_guest_by_showing_it() -> None:
@@ -182,8 +184,8 @@ def test_what_a_flow_is_changing_is_not_looked_at_until_it_is_done() -> None:
 
 def test_a_released_device_name_is_free_at_once() -> None:
     instance = Instance(uuid4())
-    instance.observe(name="vm", host="h", power_state="running", devices=("vda",))
+    instance.observe(name="vm", host="h", power_state="running", disks=SeenDisks(("vda",)))
     assert instance.reserve_device("b", "v", None) == "vdb"
-    instance.observe(name="vm", host="h", power_state="running", devices=("vda", "vdb"))
+    instance.observe(name="vm", host="h", power_state="running", disks=SeenDisks(("vda", "vdb")))
     instance.release_device("b")
     assert instance.reserve_device("b2", "v2", "vdb") == "vdb"
