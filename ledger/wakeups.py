@@ -132,9 +132,9 @@ class Wakeups:
                     pause_s = RECONNECT_FIRST_S
                     await self._follow(connection)
             except psycopg.Error as error:
-                log.warning("wake-ups pause", wait_s=pause_s, why=str(error))
+                log.warning("wakeups_paused", wait_s=pause_s, why=str(error))
             except Exception:
-                log.exception("wake-ups pause", wait_s=pause_s)
+                log.exception("wakeups_paused", wait_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 

@@ -106,10 +106,10 @@ class ProjectionRunner:
                     self._follow(connection, projector)
             except psycopg.Error as error:
                 self.trouble = in_words(error)
-                log.warning("projections pause", wait_s=pause_s, why=str(error))
+                log.warning("projections_paused", wait_s=pause_s, why=str(error))
             except Exception as error:
                 self.trouble = type(error).__name__
-                log.exception("projections pause", wait_s=pause_s)
+                log.exception("projections_paused", wait_s=pause_s)
             else:
                 continue
             self._stopping.wait(pause_s)

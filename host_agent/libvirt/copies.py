@@ -135,7 +135,7 @@ class GuestCopies(Rules):
         except HypervisorError as error:
             if error.trouble in (Trouble.UNREACHABLE, Trouble.LOST):
                 raise port_error(error) from error
-            _LOG.info("copy not ended", switch=switch, why=error.message)
+            _LOG.info("copy_not_ended", switch=switch, why=error.message)
             time.sleep(self._patience.poll_s)
 
     def _define_as(self, server_id: str, serial: str, disk: str) -> None:

@@ -148,7 +148,7 @@ class GuestMoves(Rules):
         try:
             self._hypervisor.abort_migration(server_id)
         except HypervisorError as error:  # it has just ended, or is too far for it
-            _LOG.info("migration not aborted", why=error.message)
+            _LOG.info("migration_not_aborted", why=error.message)
 
     # --- where the guest is ----------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class GuestMoves(Rules):
                 return
             if here.live is not None and not here.domain.stranded:
                 break
-            _LOG.warning("removing what the migration left here of the guest")
+            _LOG.warning("removing_migrated_guest", server=server_id)
             with asking():
                 if here.live is not None:
                     self._hypervisor.destroy(server_id)

@@ -67,7 +67,7 @@ class GuestPower(Rules):
                 force = True  # it is asked once, for the whole of its time
                 if self._shut_down(server_id):
                     continue
-                _LOG.warning("guest did not shut down in time: powering it off")
+                _LOG.warning("guest_powered_off", why="it did not shut down in time")
             with asking():
                 self._hypervisor.destroy(server_id)
         raise unsettled(server_id)

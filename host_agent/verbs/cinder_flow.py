@@ -165,7 +165,7 @@ class NewFlow:
         known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
         orphans = [view.id for view in rows if view.id not in known and view.incomplete]
         for orphan in orphans:
-            _LOG.warning("deleting an attachment that nobody knows", attachment=orphan)
+            _LOG.warning("deleting_unknown_attachment", attachment=orphan)
             self._delete(orphan)
         return orphans
 

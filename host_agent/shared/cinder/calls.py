@@ -154,7 +154,7 @@ class Retry:
                 if not (unknown or again) or late or attempt == limits.attempts_max:
                     raise
                 _LOG.warning(
-                    "trying again", why=error.code, attempt=attempt, wait_s=round(delay, 1)
+                    "cinder_call_retried", code=error.code, attempt=attempt, wait_s=round(delay, 1)
                 )
             self._sleep(delay)
         raise AssertionError("attempts_max is at least 1")

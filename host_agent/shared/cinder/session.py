@@ -190,7 +190,7 @@ class Dialogue:
         try:
             roles = self._service_auth.get_access(self._session).role_names
         except AttributeError:
-            _LOG.warning("the service token's roles cannot be read; detaching may be refused")
+            _LOG.warning("service_token_roles_unknown", hint="Cinder may refuse to detach")
             return
         if self._settings.service_role not in roles:
             text = (
