@@ -1,0 +1,182 @@
+"""What the documents say of limits, settings, commands and metrics is what the code says."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import tomllib
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from host_agent import config as agent_config
+from ledger import config
+from ledger.cli import reference_page
+from ledger.cli.base import ExitCode
+from ledger.cli.shell import COMMANDS, Shell
+
+ROOT = Path(__file__).parents[2]
+API = (ROOT / "docs/api.md").read_text()
+CLI = (ROOT / "docs/cli.md").read_text()
+AGENT = (ROOT / "docs/host-agent.md").read_text()
+
+
+def rows(text: str, heads: str) -> list[list[str]]:
+    """The cells of the table with these heads."""
+    lines = text.partition(f"| {heads} |\n")[2].splitlines()[1:]
+    table = list(takewhile(lambda line: line.startswith("|"), lines))
+    assert table, heads
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    assert (ROOT / "docs/reference.md").read_text() == reference_page.page(), "run: make docs"
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+def _said(value: float, name: str) -> set[str]:
+    """The ways in which a limit may be written."""
+    said = {f"{value:,}", f"{value:g} s"} if name.endswith(("_S", "_S_MAX")) else {f"{value:,}"}
+    for unit, size in (("MiB", 1024**2), ("KiB", 1024)):
+        if value % size == 0:
+            said.add(f"{value // size} {unit}")
+    return said
+
+
+@pytest.mark.parametrize(
+    "row", rows(API, "what | limit | setting, or constant"), ids=lambda row: row[2]
+)
+def test_a_limit_of_the_api_is_the_one_of_the_code(row: list[str]) -> None:
+    _, limit, where = row
+    match re.findall(r"`([^`]+)`", where):
+        case [setting]:
+            section, _, name = setting.partition(".")
+            value = getattr(getattr(config.Settings(), section), name)
+        case [file, name]:
+            value = getattr(importlib.import_module(file[:-3].replace("/", ".")), name)
+    assert limit in _said(value, name)
+
+
+def test_every_limit_that_can_be_set_is_among_the_limits() -> None:
+    names = {f"limits.{field.name}" for field in dataclasses.fields(config.Limits)}
+    assert names - set(re.findall(r"`(limits\.\w+)`", API)) == set()
+
+
+# --- settings --------------------------------------------------------------------------------
+
+#: Values that are an example and not the default: names of this deployment, secrets, choices.
+EXAMPLES = {
+    "agent": {"agent.host", "ledger.url", "ledger.token_file", "keys.fixed_key_file"}
+    | {"keys.barbican"},
+    "service": {"database_url", "auth", "listen.host"},
+}
+#: Given in another way in the example, as the comment beside it says.
+ELSEWHERE = {
+    "agent": {"ledger.token", "keys.fixed_key", "keys.auth"},
+    "service": {"tokens"},
+}
+
+
+def _examples(text: str) -> list[dict[str, Any]]:
+    return [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
+
+
+def _leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _defaults(settings: Any) -> dict[str, Any]:
+    return dict(_leaves(dataclasses.asdict(settings)))
+
+
+@pytest.mark.parametrize("program", ["agent", "service"])
+def test_the_example_of_the_settings_has_every_key_with_its_default(program: str) -> None:
+    text, kind = (AGENT, agent_config.Settings) if program == "agent" else (CLI, config.Settings)
+    shown = dict(_leaves(_examples(text)[0]))
+    defaults = {
+        key: value for key, value in _defaults(kind()).items() if not key.startswith("cinder.")
+    }
+    assert set(shown) - {"tokens"} == set(defaults) - ELSEWHERE[program]
+    compared = set(shown) - {"tokens"} - EXAMPLES[program]
+    assert {key: shown[key] for key in compared} == {key: defaults[key] for key in compared}
+
+
+def test_the_example_of_a_token_has_every_key() -> None:
+    [token] = _examples(CLI)[0]["tokens"]
+    assert {*token, "token"} == {field.name for field in dataclasses.fields(config.Token)}
+
+
+def test_the_example_of_cinders_settings_has_every_key_with_its_default() -> None:
+    shown = _examples(AGENT)[1]["cinder"]
+    defaults = _defaults(agent_config.Settings().cinder)
+    backoff = dict(_leaves(shown.pop("backoff"), "backoff."))
+    assert {*shown, *backoff} == set(defaults)
+    given = {key: value for key, value in defaults.items() if value is not None}
+    assert {key: {**shown, **backoff}[key] for key in given} == given
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    said = [int(code) for code, _ in rows(CLI, "code | meaning")]
+    assert said == [code.value for code in ExitCode]
+
+
+def _command_rows() -> list[tuple[list[str], list[str]]]:
+    """The commands of each row of a table, and the options that the row names."""
+    found = []
+    for line in CLI.splitlines():
+        if not line.startswith("| `") or line.startswith("| `--"):
+            continue
+        spans = re.findall(r"`([^`]+)`", line)
+        commands = [name for span in spans[:8] if (name := _command(span)) is not None]
+        options = [option for span in spans for option in re.findall(r"(?<![\w-])--[a-z-]+", span)]
+        found.append((commands, options))
+    return found
+
+
+def _command(span: str) -> str | None:
+    words = span.split()
+    for count in range(len(words), 0, -1):
+        if " ".join(words[:count]) in COMMANDS:
+            return " ".join(words[:count])
+    return None
+
+
+def test_every_command_is_in_the_manual() -> None:
+    told = {command for commands, _ in _command_rows() for command in commands}
+    assert set(COMMANDS) - told == set()
+
+
+def test_an_option_that_the_manual_names_exists() -> None:
+    shell = Shell()
+    wrong = []
+    for commands, options in _command_rows():
+        known: set[str] = set()
+        for command in commands:
+            kind, name, _ = shell.command_manager.find_command(command.split())
+            known |= set(kind(shell, None).get_parser(name)._option_string_actions)
+        wrong += [(commands, option) for option in options if option not in known]
+    assert wrong == []
+
+
+# --- what an agent logs ----------------------------------------------------------------------
+
+
+def test_codes_and_events_of_the_agents_table_of_troubles_exist() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "host_agent").rglob("*.py"))
+    named = re.findall(r"^\| ((?:`\w+`(?:, )?)+)", AGENT.partition("what you see")[2], re.MULTILINE)
+    words = [word for cell in named for word in re.findall(r"`(\w+)`", cell)]
+    assert len(words) > 15
+    assert [word for word in words if f'"{word}"' not in code] == []
