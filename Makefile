@@ -47,7 +47,7 @@ nightly: $(STAMP) ## what takes too long for every change: processes under fault
 	$(BIN)/pytest -m nightly -q $(ARGS)
 	$(call deep,2000,3000)
 
-bench: $(STAMP) ## everything measured beside its target, ten minutes (ARGS="storm" for one part)
+bench: $(STAMP) ## everything measured beside its target, some minutes (ARGS="storm" for one part)
 	$(BIN)/python -m tests.benchmarks --write docs $(ARGS)
 
 bench-full: $(STAMP) ## the same with ten million events: an hour or more, 30 GB of disk

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
@@ -13,11 +14,15 @@ from typing import Any
 
 import pytest
 
+from handlers.plan import Place
 from host_agent import config as agent_config
+from host_agent.shared.contract import Verb
 from ledger import config
-from ledger.cli import reference_page
+from ledger.cli import flow_pages, reference_page
 from ledger.cli.base import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
+from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
+from projections.catalog import ALL
 
 ROOT = Path(__file__).parents[2]
 API = (ROOT / "docs/api.md").read_text()
@@ -180,3 +185,61 @@ def test_codes_and_events_of_the_agents_table_of_troubles_exist() -> None:
     words = [word for cell in named for word in re.findall(r"`(\w+)`", cell)]
     assert len(words) > 15
     assert [word for word in words if f'"{word}"' not in code] == []
+
+
+# --- what else the code has a list of --------------------------------------------------------
+
+
+def _first_cells(text: str, heads: str) -> set[str]:
+    return {name for row in rows(text, heads) for name in re.findall(r"`([\w.]+)`", row[0])}
+
+
+def test_the_agents_verbs_are_all_in_its_table() -> None:
+    assert _first_cells(AGENT, "verb | what it ensures | what it looks at first") == set(Verb)
+
+
+def test_the_calls_that_a_fault_can_strike_are_all_in_their_tables() -> None:
+    of_cinder = _first_cells((ROOT / "docs/faults.md").read_text(), "call | ids")
+    assert of_cinder == {name for _, _, name, _ in CINDER_CALLS}
+    simulated = (ROOT / "host_agent/simulated/adapters.py").read_text()
+    calls = {
+        name if "." in name else f"guests.{name}"
+        for name in re.findall(r'_?around\(\s*"([\w.]+)"', simulated)
+    }
+    shown = _first_cells(AGENT, "call | more ids | `lie`")
+    assert {f"guests{name}" if name.startswith(".") else name for name in shown} == calls
+
+
+def test_the_tables_of_the_projections_are_those_of_the_code() -> None:
+    log = (ROOT / "docs/log.md").read_text()
+    tables = {projection.table for projection in ALL}
+    tables |= {derived.table for projection in ALL for derived in projection.derived}
+    assert _first_cells(log, "table | one row per | notes") == tables
+
+
+def test_every_place_of_a_flow_is_explained() -> None:
+    assert set(flow_pages._PLACES) == set(Place)
+
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/decisions/*.md")])
+#: Files of a deployment, and names with a part to fill in.
+NOT_OURS = re.compile(r"/etc/|^/openapi|^(ledger|agent)\.toml$|^events-2025|NNNN|<")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_that_a_document_names_exists(document: Path) -> None:
+    named = re.findall(r"`([\w<>./-]+\.(?:py|sql|sh|toml|md|lock|json))`", document.read_text())
+    bases = (ROOT, ROOT / "ledger", ROOT / "tests", ROOT / "docs", ROOT / "sql")
+    missing = [name for name in named if not any((base / name).exists() for base in bases)]
+    assert [name for name in missing if not NOT_OURS.search(name)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_command_line_in_a_document_can_be_typed(document: Path, tmp_path: Path) -> None:
+    shell, text = Shell(), document.read_text().replace("\\\n", " ")
+    for line in re.findall(r"^(?:[ ]*[$#]| {4}) ?attachment-ledger (.*)$", text, re.MULTILINE):
+        words = shlex.split(line.partition("  #")[0].partition(" > ")[0], comments=True)
+        kind, name, rest = shell.command_manager.find_command(words)
+        kind(shell, None).get_parser(name).parse_args(
+            [str(tmp_path) if word == "/archive" else word for word in rest]
+        )
