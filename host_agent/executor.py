@@ -299,7 +299,7 @@ class Executor:
         began = self._clock.now()
         try:
             if command.cancel and command.steps[0].verb not in _GOING_ON:
-                raise final("cancelled", "Called off before it was begun.")
+                raise final("cancelled", "Cancelled before it began.")
             with self._locks.hold(self._lock_names(context, command), self._clock):
                 return self._run_steps(run, context)
         except Stopping:

@@ -407,7 +407,7 @@ def _read(domain: Any) -> Domain | None:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
         raise
-    raise HypervisorError(Trouble.BUSY, "The guest starts and stops all the time.")
+    raise HypervisorError(Trouble.BUSY, "The guest keeps starting and stopping.")
 
 
 def _flags(*, live: bool, persistent: bool) -> int:

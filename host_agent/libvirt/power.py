@@ -154,5 +154,5 @@ def _runs(server_id: str) -> PortError:
     return PortError(
         ErrorKind.FINAL,
         "guest_running",
-        f"Guest {server_id} runs on this host, so it is not defined anew: stop it first.",
+        f"Guest {server_id} runs on this host, so its definition is not replaced: stop it first.",
     )

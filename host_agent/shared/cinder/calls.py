@@ -46,8 +46,8 @@ def clean_message(text: object) -> str:
 
     Errors that crossed Cinder's message bus come with the traceback behind them.
     """
-    told, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
-    return masking.mask(" ".join(told.split()))[:MESSAGE_CHARS_MAX]
+    message, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
+    return masking.mask(" ".join(message.split()))[:MESSAGE_CHARS_MAX]
 
 
 def error_of_status(status: int, message: object) -> PortError:
