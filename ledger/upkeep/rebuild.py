@@ -47,14 +47,14 @@ SWAP_PAUSE_S = 1.0
 
 
 class RebuildError(Exception):
-    """A rebuild cannot end as it began."""
+    """A rebuild cannot go on; the message says why."""
 
 
 def rebuild(dsn: str, chosen: Sequence[Projection]) -> Work:
     """The long work of making these projections anew.
 
     It raises projections.tables.ProjectionError for an event that cannot be folded, and
-    RebuildError where something stands on the tables or has changed them.
+    RebuildError if other objects depend on the tables, or a migration changed them.
     """
 
     def work(begun: Checkmark) -> Generator[Checkmark]:
@@ -135,8 +135,8 @@ class _Rebuild:
             return False
         except psycopg.errors.DependentObjectsStillExist as error:
             raise RebuildError(
-                f"something stands on the old tables ({error.diag.message_detail}); "
-                "once that is gone, the same command goes on"
+                f"other objects depend on the old tables ({error.diag.message_detail}); drop them, "
+                "then the same command goes on"
             ) from error
         return True
 
