@@ -234,9 +234,9 @@ def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
     if host.version == 0:
         why = "no agent of that name has ever registered"
     elif name == instance.host:
-        why = "it is there"
+        why = "the instance is there already"
     elif host.suspect:
-        why = "it was fenced, and has not shown since that it holds nothing of others"
+        why = "it was fenced, and has not released its leftovers yet"
     elif host.service_version < MOVES_VERSION:
         why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
     elif request.flow == "live_migrate" and not host.capabilities.get("migration"):

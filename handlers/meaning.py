@@ -161,7 +161,7 @@ def _ended(done: Done) -> None:
                 Attachment.Disowned,
                 volume_id=volume_id,
                 server_id=done.server_id,
-                why="found in Cinder, where nobody knew it",
+                why="found in Cinder, and no operation knew it",
             )
 
 

@@ -180,7 +180,7 @@ def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
             return {"volume_id": volume.id}
     volume = context.cinder.volume_create(lane.create, lane.bdm_id)
     if context.book.get(Volume, volume.id).deleted:
-        text = f"Volume {volume.id} was made beside and given up; it is not gone yet."
+        text = f"Volume {volume.id} was created twice by mistake and is not deleted yet."
         raise PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
     return {"volume_id": volume.id}
 

@@ -38,7 +38,7 @@ def idempotency_key(call: Call) -> str | None:
     """The key that makes repeating this request safe, if it has one."""
     key = call.request.headers.get("Idempotency-Key")
     if key is not None and not _IDEMPOTENCY_KEY.match(key):
-        message = "Idempotency-Key: 1 to 255 visible ASCII characters are wanted"
+        message = "Idempotency-Key: must be 1 to 255 visible ASCII characters"
         raise ApiError(400, "idempotency_key", message)
     return key
 

@@ -34,7 +34,7 @@ async def server_action(call: Call) -> web.StreamResponse:
     """POST action: one of `ACTIONS`."""
     data = await call.shown_object()
     if len(data) != 1:
-        raise ApiError(400, "invalid", "There is one action in a request, no more and no less.")
+        raise ApiError(400, "invalid", "A request must have exactly one action.")
     [(name, body)] = data.items()
     action = ACTIONS.get(name)
     if action is None:

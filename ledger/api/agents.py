@@ -23,7 +23,7 @@ from ledger.api.problem import ApiError
 from ledger.api.schemas import (
     Commands,
     CommandsQuery,
-    ProgressSaid,
+    ProgressBody,
     Registered,
     Users,
     UsersQuery,
@@ -73,7 +73,7 @@ async def volume_users(call: Call) -> web.StreamResponse:
 async def progress(call: Call) -> web.StreamResponse:
     """POST progress: how far a long step has come; it may be lost without harm."""
     name = _own_host(call)
-    progress_report = await call.json(ProgressSaid)
+    progress_report = await call.json(ProgressBody)
     call.request.app[AGENT_BATCHER].heard(name)
     await call.components.queries.note_progress(
         name,
@@ -109,7 +109,7 @@ async def commands(call: Call) -> web.StreamResponse:
             raise ApiError(
                 409,
                 "registration_awaited",
-                f"Host {name} is not fenced any more: register again, and show what it holds.",
+                f"Host {name} was unfenced: register again.",
             )
         if mailbox["shut"]:
             return None

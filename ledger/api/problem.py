@@ -153,8 +153,8 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
             return Failure(
                 status=503,
                 code="unknown_outcome",
-                detail="The database broke off; the request may have been stored.",
-                hint="Look before you repeat it; with an Idempotency-Key, simply repeat it.",
+                detail="The connection to the database was lost; the request may have been stored.",
+                hint="Check before you repeat it; with an Idempotency-Key, just repeat it.",
                 headers=headers,
             )
         case _ if isinstance(error, _DATABASE_ERRORS):

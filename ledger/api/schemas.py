@@ -154,7 +154,7 @@ class UsersQuery(Asked):
     attachment_id: Id
 
 
-class ProgressSaid(Asked):
+class ProgressBody(Asked):
     """How far a long step of a run has come."""
 
     model_config = ConfigDict(extra="ignore")

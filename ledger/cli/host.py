@@ -54,8 +54,8 @@ class _OfHost(ShowOne):
             for kind, some in (host["leftovers"] or {}).items()
             for each in some
         ]
-        told = {**host, "leftovers": Lines(host["leftovers"], left)}
-        return self.dict2columns({"host": host["host"], "state": state(host), **told})
+        shown = {**host, "leftovers": Lines(host["leftovers"], left)}
+        return self.dict2columns({"host": host["host"], "state": state(host), **shown})
 
 
 class Show(_OfHost):
@@ -82,7 +82,9 @@ class Fence(_OfHost):
         add = parser.add_argument
         add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
         add("--evidence", required=True, metavar="TEXT", help="how you know that it is down")
-        add("--force", action="store_true", help="although its agent was in contact lately")
+        add(
+            "--force", action="store_true", help="fence it although its agent was in contact lately"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

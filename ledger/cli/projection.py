@@ -78,7 +78,7 @@ class Rebuild(Command):
                 raise CliError(
                     f"{error}: {error.__cause__!r}. The old rows are read as before.",
                     ExitCode.UNEXPECTED,
-                    "Once the fold is mended: the same command, which then begins anew.",
+                    "Once the code is corrected, run the same command: it begins anew.",
                 ) from error
             except DetachedError as error:
                 hint = "Put them back first: attachment-ledger event restore --from DIRECTORY"

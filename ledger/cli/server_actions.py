@@ -88,7 +88,9 @@ class Reboot(Action):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--hard", action="store_true", help="do not ask the guest first")
+        parser.add_argument(
+            "--hard", action="store_true", help="power the guest off without asking it"
+        )
         return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
@@ -100,7 +102,7 @@ class _ToHost(Action):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        help_text = "where to (default: the ledger chooses)"
+        help_text = "the destination host (default: the ledger chooses)"
         parser.add_argument("--host", metavar="NAME", help=help_text)
         return parser
 
@@ -110,7 +112,9 @@ class Migrate(_ToHost):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--live-migration", action="store_true", help="while the guest runs")
+        parser.add_argument(
+            "--live-migration", action="store_true", help="move the guest while it runs"
+        )
         return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:

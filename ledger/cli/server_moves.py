@@ -22,10 +22,10 @@ class MigrationList(Lister):
         parser = super().get_parser(prog_name)
         add = parser.add_argument
         add("--server", metavar="ID")
-        add("--host", metavar="NAME", help="from there, or to there")
+        add("--host", metavar="NAME", help="migrations from or to this host")
         add("--status", metavar="STATUS", help="e.g. running, finished, confirmed, error")
         add("--type", choices=("live-migration", "resize", "evacuation"))
-        add_limit(parser, "at most so many migrations")
+        add_limit(parser, "at most N migrations")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -89,7 +89,7 @@ class EventList(Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("server", metavar="<server>", help="the id of the server")
-        add_limit(parser, "at most so many")
+        add_limit(parser, "at most N actions")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
