@@ -16,7 +16,7 @@ A run holds its locks (locks.py) from before its first step until after its last
 report.  Reports are delivered for as long as it takes, and when is said in reporting.py.
 The first failing step ends the run; what to do about it is the ledger's decision.
 
-Nothing is kept on disk.  Killed at any point, the agent is handed the unfinished
+No run is kept on disk.  Killed at any point, the agent is handed the unfinished
 command again, and the verbs find out what is done.  A run that the ledger does not
 know any more (`STALE`) is forgotten at once, so that it may be handed out anew.
 """
@@ -412,7 +412,7 @@ class Executor:
 
 
 def _take_back(command: Command, step: CommandStep, context: RunContext) -> None:
-    """Nobody will hear of what the step made: the operation has gone on without this host."""
+    """Undo what the step made: its result was refused, so no other step will know of it."""
     if command.lane is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Clearing what a host that was fenced still holds, and that is not its any more (decision 0027).
+"""Clears leftovers: what a host that was fenced still has and must release (decision 0027).
 
 While it was away its guests were rebuilt elsewhere, and their attachments given up.
 The ledger says what of all that this host shows is to go: first the guests, for nothing

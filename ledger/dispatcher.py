@@ -12,7 +12,7 @@ What is taken over from a holder that never gave it back is left alone for LATE_
 which a request that the other has sent on its way arrives where the effects look for it
 (ledger.effects).  That pause takes no thread from others.
 
-Leases are taken and given back by the dozen.  `concurrency_max` operations are worked
+Leases are acquired and released in batches.  `concurrency_max` operations are worked
 on at once, as many again are held ready, and the next are asked for when those are used
 up, so that no thread waits for a query.  A lease is given back once the projection shows
 what was done, else its row would still say "due"; the thread is free before that.

@@ -57,7 +57,7 @@ def ended_key(operation_id: str) -> str:
 ANY_EVENT = "event"
 #: Changes when an operation has come to be due, now or at some time: for dispatchers.
 DUE = "due"
-#: A position that nothing comes after: of what has not been looked at, all is old.
+#: A position that nothing comes after: before its first look nothing counts as changed.
 NEVER = 2**63 - 1
 #: The projections that are waited for, where they are before anything was projected.
 UNTRACKED = {"operations": 0, "hosts": 0}

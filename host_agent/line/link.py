@@ -5,7 +5,7 @@ bounded exponential back-off and jitter:
 
 - the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
   the start, after a lost connection, when the ledger says our epoch is stale, and now
-  and then.  In between only what has changed of it (`POST .../guests`).  Only one task
+  and then.  In between only what has changed of it (`POST .../guests`).  Only one thread
   sends either, so that an older inventory never overtakes a newer one; an inventory that
   could not be read is not sent, for a guest that is missing from it counts as gone.  The
   answer may name leftovers (decision 0027): they are cleared, and shown to be, before any

@@ -1,4 +1,4 @@
-"""Verbs that ask something of Cinder.  See verbs.py for what all verbs have in common."""
+"""Verbs that call Cinder.  The package says what all verbs have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a request becomes an operation, whatever it is for, and what its answer says of it.
+"""What all requests that begin an operation share: waiting, idempotency, the answer's headers.
 
 Acceptance is the ledger's (`ledger.requests`); here is what a caller meets around it: an
 operation in the way is waited for, a little; a key makes repeating safe; the address of

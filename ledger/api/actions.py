@@ -132,7 +132,7 @@ async def _unshelve(call: Call, row: Row, asked: schemas.Unshelve | None) -> Row
 
 
 async def _offload(call: Call, row: Row, asked: None) -> Row:
-    """Shelving here is offloading: there is no server left for which this is to be done."""
+    """Shelving offloads at once, so no server is left that could be offloaded."""
     del call, asked
     raise errors.VmStateError(
         action="shelveOffload", server_id=row["server_id"], vm_state=row["vm_state"]

@@ -61,7 +61,7 @@ class ChangesBody(FromAgent):
 
 
 class Again(BaseModel):
-    """Whether some of it was not looked at, and is to be shown again."""
+    """Whether the inventory is to be sent again, because a flow is changing part of it."""
 
     again: bool
 

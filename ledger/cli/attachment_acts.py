@@ -66,7 +66,7 @@ class Detach(_OfVolume):
 
 
 class Swap(_OfVolume):
-    """Copy a volume to another one, and put that behind the disk of the running guest."""
+    """Copy a volume to another one and switch the disk of the running guest to that."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -90,7 +90,7 @@ class Convert(OfServer):
 
 
 class Refresh(Lister):
-    """Have Cinder tell anew how volumes are connected, after the storage has changed."""
+    """Get connection information from Cinder again, after the storage has changed."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         from ledger.cli.waiting import add_wait

@@ -58,7 +58,7 @@ Kill what you like: it is started again after {pause:g} s.
 
 
 class _Interrupted(BaseException):
-    """Somebody wants us to stop; not an Exception, so that nothing takes it for an error."""
+    """The user stops the demo; not an Exception, so that nothing takes it for an error."""
 
 
 class Demo(Command):

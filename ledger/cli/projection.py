@@ -43,7 +43,7 @@ class List(Lister):
 
 
 class Rebuild(Command):
-    """Make a projection anew from the whole log; its old rows are read until it is done.
+    """Rebuild a projection from the whole log; its old rows are read until it is done.
 
     Ctrl-C stops it, and the same command goes on where it was.
     """

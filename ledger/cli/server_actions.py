@@ -23,13 +23,13 @@ class Action(OfServer):
 
 
 class Start(Action):
-    """Start a server, each volume connected with what Cinder says of it now."""
+    """Start a server; its volumes are connected again."""
 
     body: ClassVar = {"os-start": None}
 
 
 class Stop(Action):
-    """Shut a server down, by force if its guest does not listen."""
+    """Shut a server down; a guest that does not react in time is powered off."""
 
     body: ClassVar = {"os-stop": None}
 
@@ -41,7 +41,7 @@ class Pause(Action):
 
 
 class Unpause(Action):
-    """Let a paused server go on."""
+    """Unpause a server."""
 
     body: ClassVar = {"unpause": None}
 
@@ -53,7 +53,7 @@ class Shelve(Action):
 
 
 class ResizeConfirm(Action):
-    """Confirm a resize or cold migration: the former host lets go."""
+    """Confirm a resize or cold migration: the former host releases the server."""
 
     body: ClassVar = {"confirmResize": None}
 

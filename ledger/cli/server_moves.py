@@ -1,4 +1,4 @@
-"""`server migration list|show|abort`, `server event list|show`: what was done, as Nova tells it.
+"""`server migration list|show|abort`, `server event list|show`: Nova's records of what was done.
 
 `history server` tells the same from the log, and more.
 """
@@ -76,7 +76,7 @@ class MigrationAbort(OfServer):
         return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
-        """Nothing new begins: the operation that migrates turns around."""
+        """The operation that migrates is unwound; no other begins."""
         path = f"/servers/{parsed_args.server}/migrations/{parsed_args.migration}"
         migration = self.client.nova(path)["migration"]
         self.client.nova(path, "DELETE")

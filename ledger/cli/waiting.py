@@ -1,8 +1,8 @@
-"""`--wait`: hold on until an operation ends or needs an operator, and say how it goes.
+"""`--wait`: wait until an operation ends or needs an operator, and show its progress.
 
 Progress goes to stderr: on a terminal one line that changes, else a plain line when
 something changed and at least every PLAIN_LINE_S.  A ledger that is away for a while
-(a restart, a failover) is waited for as well: the operation goes on without us.
+(a restart, a failover) is waited for as well: the operation goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _is_outage(error: ClientError) -> bool:
 
 
 class Progress:
-    """Where progress is progress."""
+    """Shows progress on stderr."""
 
     def __init__(self) -> None:
         self._terminal = on_terminal()

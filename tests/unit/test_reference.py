@@ -243,3 +243,19 @@ def test_a_command_line_in_a_document_can_be_typed(document: Path, tmp_path: Pat
         kind(shell, None).get_parser(name).parse_args(
             [str(tmp_path) if word == "/archive" else word for word in rest]
         )
+
+
+def test_a_file_that_the_code_names_exists() -> None:
+    """In comments and docstrings: renamed files are named there for years otherwise."""
+    files = [path for path in ROOT.rglob("*") if path.suffix in {".py", ".sql", ".md"}]
+    known = {path.name for path in files if ".venv" not in path.parts}
+    rooms = ("ledger", "projections", "handlers", "aggregates", "host_agent", "sql")
+    code = [path for room in rooms for path in (ROOT / room).rglob("*") if path in files]
+    assert len(code) > 150
+    wrong = [
+        (str(path.relative_to(ROOT)), name)
+        for path in code
+        for name in re.findall(r"\b(\w+\.(?:py|sql|md))\b", path.read_text())
+        if name not in known
+    ]
+    assert wrong == []
