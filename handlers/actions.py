@@ -148,7 +148,7 @@ def act(request: ActOnServer, origin: Origin, *, server: Server, hosts: Hosts) -
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
     """What may be done in ERROR may not be done to every server in ERROR: one that was never
-    built can only be deleted, one that was resized has to be settled first.
+    built can only be deleted, one that was resized has to be confirmed or reverted first.
     """
     unsettled = instance.resize_source is not None and S.RESIZED not in rule.states
     return frozenset() if instance.never_built or unsettled else rule.states

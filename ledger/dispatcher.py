@@ -4,7 +4,7 @@ Theory of operation: an operation is due when a row of the `operations` projecti
 says so.  Any number of dispatchers, in any number of processes, take due ones by
 a lease row; the lease only avoids double work.  Correctness rests on the log: an
 intent is stored before its effect, the effect is an ensure, and of two results
-for one intent the second finds the step settled.  A dispatcher that dies leaves a
+for one intent the second finds the step done.  A dispatcher that dies leaves a
 lease that runs out; one that meets an unexpected error (a database restart, a bug)
 logs it and lets its lease run out, which is the pause before the next attempt.
 

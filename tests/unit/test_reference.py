@@ -1,9 +1,8 @@
-"""What the documents say of limits, settings, commands and metrics is what the code says."""
+"""What the documents say of settings, commands, metrics and files is what the code says."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 import shlex
 import tomllib
@@ -25,7 +24,6 @@ from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
 from projections.catalog import ALL
 
 ROOT = Path(__file__).parents[2]
-API = (ROOT / "docs/api.md").read_text()
 CLI = (ROOT / "docs/cli.md").read_text()
 AGENT = (ROOT / "docs/host-agent.md").read_text()
 
@@ -40,37 +38,6 @@ def rows(text: str, heads: str) -> list[list[str]]:
 
 def test_the_reference_is_what_the_code_says() -> None:
     assert (ROOT / "docs/reference.md").read_text() == reference_page.page(), "run: make docs"
-
-
-# --- limits ----------------------------------------------------------------------------------
-
-
-def _said(value: float, name: str) -> set[str]:
-    """The ways in which a limit may be written."""
-    said = {f"{value:,}", f"{value:g} s"} if name.endswith(("_S", "_S_MAX")) else {f"{value:,}"}
-    for unit, size in (("MiB", 1024**2), ("KiB", 1024)):
-        if value % size == 0:
-            said.add(f"{value // size} {unit}")
-    return said
-
-
-@pytest.mark.parametrize(
-    "row", rows(API, "what | limit | setting, or constant"), ids=lambda row: row[2]
-)
-def test_a_limit_of_the_api_is_the_one_of_the_code(row: list[str]) -> None:
-    _, limit, where = row
-    match re.findall(r"`([^`]+)`", where):
-        case [setting]:
-            section, _, name = setting.partition(".")
-            value = getattr(getattr(config.Settings(), section), name)
-        case [file, name]:
-            value = getattr(importlib.import_module(file[:-3].replace("/", ".")), name)
-    assert limit in _said(value, name)
-
-
-def test_every_limit_that_can_be_set_is_among_the_limits() -> None:
-    names = {f"limits.{field.name}" for field in dataclasses.fields(config.Limits)}
-    assert names - set(re.findall(r"`(limits\.\w+)`", API)) == set()
 
 
 # --- settings --------------------------------------------------------------------------------
