@@ -47,7 +47,7 @@ nightly: $(STAMP) ## what takes too long for every change: processes under fault
 	$(BIN)/pytest -m nightly -q $(ARGS)
 	$(call deep,2000,3000)
 
-bench: $(STAMP) ## everything measured beside its target, ten minutes (ARGS="storm" for one part)
+bench: $(STAMP) ## everything measured beside its target, some minutes (ARGS="storm" for one part)
 	$(BIN)/python -m tests.benchmarks --write docs $(ARGS)
 
 bench-full: $(STAMP) ## the same with ten million events: an hour or more, 30 GB of disk
@@ -69,8 +69,9 @@ format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## write docs/flows anew, from the tables of the flows
+docs: $(STAMP) ## write docs/flows and docs/reference.md anew, from the code
 	$(BIN)/python -m ledger.cli.flow_pages docs/flows
+	$(BIN)/python -m ledger.cli.reference_page docs/reference.md
 
 lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full)
 	tests/lab/run.sh $(TIER)

@@ -30,7 +30,7 @@ class IllegalTransitionError(DomainError):
 
 
 class NoAttachmentIdError(IllegalTransitionError):
-    """It is not said which attachment volume {volume_id} has got."""
+    """The report for volume {volume_id} names no attachment id."""
 
     code = "no_attachment_id"
 
@@ -42,8 +42,8 @@ class ClaimedError(DomainError):
 
 
 class ParkedClaimError(ClaimedError):
-    """{what} {id} is claimed by operation {operation_id}, which is parked: it does not go on
-    before an operator has decided to {acts}.
+    """{what} {id} is claimed by operation {operation_id}, which is parked: an operator has to
+    {acts}.
     """
 
 
@@ -187,8 +187,8 @@ class HostNotFencedError(DomainError):
 
 
 class FenceTooOldError(DomainError):
-    """The fence of host {host} says nothing of instance {server_id}, which came there, or began
-    to run there, after it. Look at the host again, and fence it again with that evidence.
+    """The fence of host {host} does not cover instance {server_id}, which arrived or started
+    there after the fence. Check the host again, and fence it again with that evidence.
     """
 
     code = "fence_too_old"
@@ -211,7 +211,7 @@ class LocalDisksError(DomainError):
 
 class DefinitionError(DomainError):
     """The definition of instance {server_id} is not known: the agent of its host is too old
-    to tell it. Upgrade that agent.
+    to report it. Upgrade that agent.
     """
 
     code = "no_definition"
@@ -224,7 +224,7 @@ class NotMigratingError(DomainError):
 
 
 class VolumeBusyError(DomainError):
-    """Volume {volume_id} is {status} in Cinder, which will ask for the swap itself."""
+    """Volume {volume_id} is {status} in Cinder, so only Cinder itself may swap it."""
 
     code = "volume_migrating"
 

@@ -32,7 +32,7 @@ from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import VolumeView
 
 #: nova-api lets volumes be attached and detached in these.  It does so in RESIZED, too;
-#: here the two hosts of a resize have to agree on the volumes until it is settled.
+#: here the two hosts of a resize have to agree on the volumes until it is confirmed or reverted.
 _VOLUME_STATES = frozenset(
     {VmState.ACTIVE, VmState.PAUSED, VmState.STOPPED, VmState.SHELVED_OFFLOADED}
 )

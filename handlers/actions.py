@@ -148,7 +148,7 @@ def act(request: ActOnServer, origin: Origin, *, server: Server, hosts: Hosts) -
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
     """What may be done in ERROR may not be done to every server in ERROR: one that was never
-    built can only be deleted, one that was resized has to be settled first.
+    built can only be deleted, one that was resized has to be confirmed or reverted first.
     """
     unsettled = instance.resize_source is not None and S.RESIZED not in rule.states
     return frozenset() if instance.never_built or unsettled else rule.states
@@ -234,9 +234,9 @@ def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
     if host.version == 0:
         why = "no agent of that name has ever registered"
     elif name == instance.host:
-        why = "it is there"
+        why = "the instance is there already"
     elif host.suspect:
-        why = "it was fenced, and has not shown since that it holds nothing of others"
+        why = "it was fenced, and has not released its leftovers yet"
     elif host.service_version < MOVES_VERSION:
         why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
     elif request.flow == "live_migrate" and not host.capabilities.get("migration"):

@@ -125,7 +125,7 @@ def _updated(done: Done) -> None:
 
 
 def _connected(done: Done) -> None:
-    # Before a start it is only made sure of: what is so already is no news.
+    # Before a start it is only made sure of: nothing is recorded if it is attached already.
     path = done.outputs.get("device_path")
     if done.attachment.state is not AttachmentState.ATTACHED:
         done.attachment.record(Attachment.Connected, device_path=path)
@@ -161,7 +161,7 @@ def _ended(done: Done) -> None:
                 Attachment.Disowned,
                 volume_id=volume_id,
                 server_id=done.server_id,
-                why="found in Cinder, where nobody knew it",
+                why="found in Cinder, and no operation knew it",
             )
 
 

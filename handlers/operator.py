@@ -43,7 +43,7 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
     _require_parked(operation, "skip a step")
     first = next((item for item in left(operation) if item.lane == lane), None)
     if first is None or first.step != step:
-        wanted = f"step {first.step} is the one to do next" if first else "it has nothing left"
+        wanted = f"step {first.step} is the next one" if first else "it has nothing left"
         _refuse(operation, f"skip step {step} of lane {lane}", wanted)
     skip(operation, first, reason, book)
 
@@ -66,21 +66,21 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
     """
     _require_parked(operation, "be given up")
     if plan_of(operation).patient:
-        why = "its server is deleted, and nobody else will release what is left; retry, or skip"
+        why = "its server is deleted, and no other operation releases what is left; retry, or skip"
         _refuse(operation, "be given up", why)
     if (host := arrival(operation)) is not None:
         why = f"its guest may be on host {host}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
     for attachment in _strays(operation, book):
         where = f"attachment {attachment.id} on host {attachment.host}"
-        why = f"{where} would be left to nobody; retry, or skip its steps with the evidence"
+        why = f"{where} would stay behind; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
     for lane in unlearnt(operation):
-        what = f"an attachment of volume {lane.volume_id} that nobody knows"
+        what = f"an unknown attachment of volume {lane.volume_id}"
         why = f"Cinder may have {what}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
     for lane in unmade(operation, book):
-        why = f"a volume with mark {lane.bdm_id} would be left to nobody; retry, or skip"
+        why = f"a volume with mark {lane.bdm_id} would stay behind; retry, or skip"
         _refuse(operation, "be given up", why)
     finish(operation, Outcome.CANCELLED, book, reason=reason)
 

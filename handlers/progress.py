@@ -200,8 +200,8 @@ def _told_by_destination(
     if fences.renewed(host, asked):
         return None, None
     message = (
-        f"Both hosts of the migration are fenced, and the guest may have come to host {name} after "
-        "that was. Look at it again, and fence it again with that evidence, or unfence it."
+        f"Both hosts of the migration are fenced, and the guest may have arrived on host {name} "
+        "after its fence. Check that host and fence it again with that evidence, or unfence it."
     )
     return host, StepError(kind=ErrorKind.FINAL, code="fence_too_old", message=message)
 
@@ -214,7 +214,7 @@ def _distrust(operation: Operation, run: Run, instance: Instance, book: Book) ->
         return None
     host = book.get(Host, str(host_uuid(trusted)))
     if not host.fenced:
-        message = f"Host {trusted} is not fenced any more; the guest may run there."
+        message = f"Host {trusted} was unfenced; the guest may run there."
         return StepError(kind=ErrorKind.FINAL, code="fence_over", message=message)
     return None if fences.vouches(host, instance) else _too_old(trusted, instance)
 

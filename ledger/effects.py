@@ -153,7 +153,7 @@ def tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def clear(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Nothing of a server that is gone stays in Cinder: what nobody knows, of any volume."""
+    """Delete the unknown attachments of a server that is gone, of any volume."""
     return _end_unknown(lane, context)
 
 
@@ -180,7 +180,7 @@ def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
             return {"volume_id": volume.id}
     volume = context.cinder.volume_create(lane.create, lane.bdm_id)
     if context.book.get(Volume, volume.id).deleted:
-        text = f"Volume {volume.id} was made beside and given up; it is not gone yet."
+        text = f"Volume {volume.id} was created twice by mistake and is not deleted yet."
         raise PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
     return {"volume_id": volume.id}
 
@@ -263,7 +263,7 @@ def _end_migration(lane: Lane, context: EffectContext, *, error: bool) -> str:
 
 
 def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
-    """Bare reservations that nobody knows, nor has given up."""
+    """Bare reservations that the log neither knows nor has disowned."""
     bare = [
         view
         for view in _pair(lane, context)
@@ -273,7 +273,7 @@ def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
 
 
 def _end_unknown(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """End what no step has: nobody learnt its id, so nobody connected it.
+    """Delete unknown attachments: no step learnt their ids, so nothing connected by them.
 
     Whoever calls it has the claim on the volume, or the server is deleted: nobody makes one
     now.  One whose deletion an operator vouched for was known, and stays as the sign it is.

@@ -282,7 +282,7 @@ class Requests:
             try:
                 operation = decide(unit, origin)
             except errors.ClaimedError as refusal:
-                raise _told(refusal, unit) from None
+                raise _explained(refusal, unit) from None
             unit.add(operation)
             progress.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
@@ -290,7 +290,7 @@ class Requests:
         return run_optimistically(self._store, change)
 
 
-def _told(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
+def _explained(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
     """The refusal; one that only an operator can lift says so."""
     claimant = unit.get(Operation, refusal.fields["operation_id"])
     if claimant.state is not OperationState.PARKED:

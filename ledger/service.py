@@ -1,4 +1,4 @@
-"""What moves operations on: reports of hosts, acts of operators, the ledger's own steps.
+"""Applies reports of hosts and acts of operators to operations, and does the ledger's own steps.
 
 As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
 one transaction: load, decide, save (ledger.log.unit.run_optimistically).

@@ -57,7 +57,7 @@ def ended_key(operation_id: str) -> str:
 ANY_EVENT = "event"
 #: Changes when an operation has come to be due, now or at some time: for dispatchers.
 DUE = "due"
-#: A position that nothing comes after: of what has not been looked at, all is old.
+#: A position that nothing comes after: before its first look nothing counts as changed.
 NEVER = 2**63 - 1
 #: The projections that are waited for, where they are before anything was projected.
 UNTRACKED = {"operations": 0, "hosts": 0}
@@ -132,9 +132,9 @@ class Wakeups:
                     pause_s = RECONNECT_FIRST_S
                     await self._follow(connection)
             except psycopg.Error as error:
-                log.warning("wake-ups pause", wait_s=pause_s, why=str(error))
+                log.warning("wakeups_paused", wait_s=pause_s, why=str(error))
             except Exception:
-                log.exception("wake-ups pause", wait_s=pause_s)
+                log.exception("wakeups_paused", wait_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 

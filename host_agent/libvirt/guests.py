@@ -141,8 +141,8 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 return PortError(
                     ErrorKind.UNKNOWN,
                     "guest_copies_differ",
-                    f"Guest {server_id} kept {live.target}, and its definition could not be given "
-                    f"it back: {error.message}",
+                    f"Guest {server_id} kept {live.target}, and the disk could not be put back "
+                    f"into its definition: {error.message}",
                 )
         hint = " It is paused: resume it." if state is PowerState.PAUSED else ""
         return PortError(

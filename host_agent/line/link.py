@@ -5,7 +5,7 @@ bounded exponential back-off and jitter:
 
 - the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
   the start, after a lost connection, when the ledger says our epoch is stale, and now
-  and then.  In between only what has changed of it (`POST .../guests`).  Only one task
+  and then.  In between only what has changed of it (`POST .../guests`).  Only one thread
   sends either, so that an older inventory never overtakes a newer one; an inventory that
   could not be read is not sent, for a guest that is missing from it counts as gone.  The
   answer may name leftovers (decision 0027): they are cleared, and shown to be, before any
@@ -138,12 +138,12 @@ class Link:
             self._lost()
         elif status != HTTPStatus.CONFLICT:
             _LOG.error(
-                "the ledger does not take report %s/%d %s (HTTP %d %s): run dropped",
-                report.operation_id,
-                report.run,
-                report.results[0].step,
-                status,
-                answer.get("code"),
+                "report_refused",
+                operation=report.operation_id,
+                run=report.run,
+                step=report.results[0].step,
+                status=status,
+                code=answer.get("code"),
             )
         return Verdict.STALE
 
@@ -220,7 +220,7 @@ class Link:
                     again_at += 0.0 if again else REGISTER_AGAIN_S
                 backoff.reset()
             except PortError as error:
-                _LOG.error("inventory not read, or leftovers not cleared: %s", error.message)
+                _LOG.error("not_registered", code=error.code, why=error.message)
                 self._closing.wait(backoff.next_s())
                 continue
             except LinkError as error:
@@ -259,8 +259,9 @@ class Link:
             runner.forget_queued()  # given under another epoch
         if fenced:
             _LOG.warning(
-                "host %s is fenced: it gets no new work until an operator unfences it",
-                self._settings.host,
+                "host_fenced",
+                host=self._settings.host,
+                hint="no work until an operator unfences it",
             )
         if release := Release.from_wire(answer.get("release")):
             self._lost()
@@ -272,7 +273,7 @@ class Link:
                 self._state.notify_all()
         if first:
             host, guests = self._settings.host, len(registration.guests)
-            _LOG.info("registered as %s, epoch %d, %d guests", host, epoch, guests)
+            _LOG.info("registered", host=host, epoch=epoch, guests=guests)
         return release, answer.get("again") is True
 
     def _lost(self) -> None:
@@ -295,7 +296,7 @@ class Link:
                 self._poll(runner, life, after)
                 backoff.reset()
             except StaleEpochError as error:
-                _LOG.warning("registering again: %s", error)
+                _LOG.warning("registration_awaited", why=str(error))
                 self._lost()
                 self._closing.wait(backoff.next_s())
             except LinkError as error:
@@ -325,11 +326,11 @@ class Link:
         try:
             command = _command(data)
         except WireError as error:
-            _LOG.error("a command of the ledger is not understood: %s", error)
+            _LOG.error("command_not_understood", why=str(error))
             self._decline(data, str(error))
             return
         if not self.is_current(command.epoch):
-            _LOG.warning("command %s of epoch %d ignored", command.id, command.epoch)
+            _LOG.warning("command_of_old_epoch_ignored", command=command.id, epoch=command.epoch)
             return
         known_at = self._known_at
         new = known_at is not None and command.position > known_at and not command.cancel
@@ -379,7 +380,7 @@ class Link:
         if self._closing.is_set():
             return
         wait_s = self._settings.denied_retry_s if error.denied else backoff.next_s()
-        _LOG.warning("%s; next try in %.1f s", error, wait_s)
+        _LOG.warning("ledger_call_failed", why=str(error), wait_s=round(wait_s, 1))
         self._closing.wait(wait_s)
 
 

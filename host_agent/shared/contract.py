@@ -151,7 +151,7 @@ class Command:
     agent that was fenced since refuses it, and the ledger refuses its reports.
 
     A run that somebody wants to be undone is handed out again with `cancel`: the step
-    that is under way shall end, undone, if it can still be; else as if nothing was said.
+    that is under way shall end, undone, if that is still possible; else nothing changes.
     """
 
     operation_id: str

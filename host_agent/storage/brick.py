@@ -9,7 +9,7 @@ What a volume becomes for a guest depends on its protocol: RBD is a network disk
 QEMU opens itself, so nothing is connected on the host; a file system's volume is a
 file below its mount point; everything else os-brick knows is a block device.
 Disconnecting never forces: a flush that failed means data not written yet, so the
-device stays and the error is told (os-brick LP 1502534).
+device stays and the error is reported (os-brick LP 1502534).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class OsBrick:
         try:
             format_device(helper, path, passphrase, encryption)
         except Exception as error:
-            text = f"The volume could not be made a LUKS one at {path}: {_text(error)}"
+            text = f"The volume could not be formatted as LUKS at {path}: {_text(error)}"
             raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error
 
     def disconnect(self, info: ConnectionInfo) -> None:
@@ -208,7 +208,7 @@ def _begins_with(path: str, magic: bytes) -> bool:
 
 
 def _is_luks(helper: str, path: str) -> bool:
-    """os-brick takes every failure to look for a "no", and what is none would be formatted."""
+    """Whether it is LUKS.  os-brick takes every failed check for a "no", and then formats."""
 
     def look(*command: str, **options: Any) -> Any:
         try:
@@ -216,7 +216,7 @@ def _is_luks(helper: str, path: str) -> bool:
         except processutils.ProcessExecutionError as error:
             if error.exit_code == NO_LUKS:
                 raise
-            text = f"Whether {path} is a LUKS volume cannot be told: {_text(error)}"
+            text = f"Whether {path} is a LUKS volume cannot be determined: {_text(error)}"
             raise PortError(ErrorKind.RETRYABLE, "luks_unknown", text) from error
 
     return bool(os_brick.encryptors.luks.is_luks(helper, path, execute=look))
@@ -226,7 +226,7 @@ def _text(error: Exception) -> str:
     """One line; the caller's reports mask secrets in it."""
     if isinstance(error, processutils.ProcessExecutionError):
         told = str(error.stderr or error.description)
-        return f"{error.cmd} gave {error.exit_code}: {' '.join(told.split())}"
+        return f"{error.cmd} ended with {error.exit_code}: {' '.join(told.split())}"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

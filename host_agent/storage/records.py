@@ -1,4 +1,4 @@
-"""What this host has connected, by its own records: one small file per attachment.
+"""Records of what this host has connected: one small file per attachment.
 
 Written before os-brick is asked to connect, removed after a proven disconnect.  With
 it the host can disconnect what Cinder has forgotten, or knows differently by now: its
@@ -116,6 +116,6 @@ def _failed(path: Path, error: Exception) -> PortError:
     return PortError(
         ErrorKind.RETRYABLE,
         "record_failed",
-        f"The record of a connection, {path}, cannot be used ({type(error).__name__}): without it "
-        "nothing is connected. See that its disk is writable and not full.",
+        f"The connection record {path} cannot be used ({type(error).__name__}), so nothing is "
+        "connected. Check that its disk is writable and not full.",
     )

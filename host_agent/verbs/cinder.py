@@ -1,4 +1,4 @@
-"""Verbs that ask something of Cinder.  See verbs.py for what all verbs have in common."""
+"""Verbs that call Cinder.  The package says what all verbs have in common."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from host_agent.verbs.context import (
     path_of,
     refuse_if_plugged,
 )
-from host_agent.verbs.disk import connect, let_go
+from host_agent.verbs.disk import connect, disconnect_unless_shared
 
 #: Volume states in which the data is not there yet (nova: block device allocation).
 PROVISIONING = frozenset({"creating", "downloading"})
@@ -32,7 +32,7 @@ def attachment_update(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Get an attachment of this host's own: what this server has elsewhere stays as it is."""
+    """Create an attachment for this host; those of the server's other host stay as they are."""
     _check_multiattach(ctx, lane)
     made = flow_of(ctx, lane).create()
     return {"attachment_id": made.attachment_id, **_target(made.info)}
@@ -45,7 +45,7 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     whether it has to is seen when its disk is replaced.
     """
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
-        let_go(ctx, lane)
+        disconnect_unless_shared(ctx, lane)
     return _target(flow_of(ctx, lane).refresh())
 
 
@@ -61,7 +61,7 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
         raise final(
             "not_attached",
             f"Cinder has no attachment of volume {lane.volume_id} to server {lane.server_id} "
-            "to convert: see what `volume show` says of it.",
+            "to convert: check it with `openstack volume show`.",
         )
     lane = replace(lane, attachment_id=row.id)
     flow = NewFlow(ctx, lane)
@@ -106,7 +106,7 @@ def attachment_delete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def take_back(ctx: RunContext, verb: Verb, lane: Lane) -> None:
-    """Undo what a step made whose result the ledger does not want any more."""
+    """Delete what a step created whose result the ledger refused as stale."""
     if verb is Verb.ATTACHMENT_CREATE:
         flow_of(ctx, lane).take_back()
 
@@ -141,7 +141,7 @@ def wait_until(
         if is_ready(volume):
             return volume
         if ctx.watch.cancelled():
-            raise final("cancelled", f"Called off while volume {volume_id} was not ready.")
+            raise final("cancelled", f"Cancelled while volume {volume_id} was not ready.")
         if ctx.clock.now() + ctx.waits.ready_poll_s > end:
             raise final(
                 "volume_not_ready",

@@ -1,4 +1,4 @@
-"""Cinder's two ways to attach a volume, behind the same few operations.
+"""Cinder's two ways to attach a volume, behind one interface.
 
 `NewFlow` is attachments (Cinder 3.44 and later).  `OldFlow` is the volume actions of
 before (S1, old flow): Cinder then knows no attachment of a host, the ledger has given
@@ -91,7 +91,7 @@ class NewFlow:
             )
 
     def delete(self) -> list[str]:
-        """One that is gone is success; with it go, and are told, those that nobody knows."""
+        """Delete the attachment (success if it is gone), and unknown ones of the pair: returned."""
         if self._lane.attachment_id is not None:
             self._delete(self._lane.attachment_id)
         if not self._knows_all():
@@ -100,7 +100,7 @@ class NewFlow:
         return self._delete_orphans(self._rows())
 
     def take_back(self) -> None:
-        """Delete one that was made in vain."""
+        """Delete an attachment whose result the ledger refused."""
         self._delete(self._id())
 
     def to_disconnect(self, own: Record | None) -> list[ConnectionInfo]:
@@ -146,7 +146,7 @@ class NewFlow:
             ) from error
 
     def _make_room(self) -> None:
-        """For one more, which Cinder refuses while another is `attaching`."""
+        """End or complete one that is `attaching`: until then Cinder refuses another."""
         let_land(self._ctx.sent, self._pair(), self._ctx.clock)
         rows = self._rows()
         self._delete_orphans(rows)
@@ -165,7 +165,7 @@ class NewFlow:
         known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
         orphans = [view.id for view in rows if view.id not in known and view.incomplete]
         for orphan in orphans:
-            _LOG.warning("deleting an attachment that nobody knows", attachment=orphan)
+            _LOG.warning("deleting_unknown_attachment", attachment=orphan)
             self._delete(orphan)
         return orphans
 
@@ -208,9 +208,9 @@ class NewFlow:
     def _gone(self) -> PortError:
         return final(
             "attachment_gone_connected",
-            f"Attachment {self._lane.attachment_id} is gone from Cinder, this host has no record "
-            f"of it, and with both what os-brick needs to disconnect volume "
-            f"{self._lane.volume_id}: check this host for leftovers of it.",
+            f"Attachment {self._lane.attachment_id} is gone from Cinder, and this host has no "
+            f"record of it, so os-brick cannot disconnect volume {self._lane.volume_id}. Look for "
+            "its device on this host.",
         )
 
 
@@ -245,7 +245,7 @@ class OldFlow:
         return []
 
     def take_back(self) -> None:
-        """What Cinder has of a connection that was made in vain."""
+        """End a connection whose result the ledger refused."""
         self._terminate()
 
     def _give_back(self) -> None:

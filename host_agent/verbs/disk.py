@@ -37,7 +37,7 @@ def volume_connect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
-    """Connect, having noted that; the disk (see Lane.disk)."""
+    """Write the record, connect, and return the disk (see Lane.disk)."""
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
     key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
@@ -66,11 +66,11 @@ def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]
 def volume_disconnect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Remove the volume from this host, unless another server here uses it."""
     refuse_if_plugged(ctx, lane)
-    return {"shared": let_go(ctx, lane)}
+    return {"shared": disconnect_unless_shared(ctx, lane)}
 
 
-def let_go(ctx: RunContext, lane: Lane) -> bool:
-    """Disconnect; or leave the connection to others on this host, and say so.
+def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
+    """Disconnect, unless another server on this host uses the volume; returns whether one does.
 
     The volume's lock is held by the caller for multi-attach volumes, so that of two
     detaches at the same time exactly one is the last (S3).
@@ -122,7 +122,7 @@ def disk_plug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
                 raise
     else:
         raise PortError(
-            ErrorKind.RETRYABLE, "device_name_taken", "Other lanes took every name chosen here."
+            ErrorKind.RETRYABLE, "device_name_taken", "Every device name that was tried is in use."
         )
     found = state.live or state.persistent
     if found is None or (state.running and state.live is None):

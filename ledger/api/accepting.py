@@ -1,4 +1,4 @@
-"""How a request becomes an operation, whatever it is for, and what its answer says of it.
+"""What all requests that begin an operation share: waiting, idempotency, the answer's headers.
 
 Acceptance is the ledger's (`ledger.requests`); here is what a caller meets around it: an
 operation in the way is waited for, a little; a key makes repeating safe; the address of
@@ -40,7 +40,7 @@ def idempotency_key(call: Call) -> str | None:
     """The key that makes repeating this request safe, if it has one."""
     key = call.request.headers.get("Idempotency-Key")
     if key is not None and not _IDEMPOTENCY_KEY.match(key):
-        message = "Idempotency-Key: 1 to 255 visible ASCII characters are wanted"
+        message = "Idempotency-Key: must be 1 to 255 visible ASCII characters"
         raise ApiError(400, "idempotency_key", message)
     return key
 

@@ -1,4 +1,4 @@
-"""What the agents of one process are served by together: thousands of agents, few queries.
+"""Serves thousands of agents with few queries: what they ask at once is asked together.
 
 Polls that look at the same moment are one query, registrations that come at the same moment
 are one read of the log, and contacts are written once a second.  So a storm, in which all

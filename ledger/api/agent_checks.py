@@ -80,16 +80,16 @@ def checked_registration(registration: Registration) -> Registration:
     return replace(registration, guests=guests, connections=connections)
 
 
-def checked_changes(said: Changes) -> Changes:
+def checked_changes(changes: Changes) -> Changes:
     """The changes in canonical form.  Raises WireError."""
-    _require(0 <= said.epoch <= NUMBER_MAX, "epoch")
-    _require(len(said.guests) <= GUESTS_MAX, "guests")
-    _require(len(said.gone) <= GUESTS_MAX, "gone")
-    _require(all(isinstance(server_id, str) for server_id in said.gone), "gone")
-    guests = tuple(map(_checked_guest, said.guests))
-    gone = tuple(_id(server_id, "gone") for server_id in said.gone)
+    _require(0 <= changes.epoch <= NUMBER_MAX, "epoch")
+    _require(len(changes.guests) <= GUESTS_MAX, "guests")
+    _require(len(changes.gone) <= GUESTS_MAX, "gone")
+    _require(all(isinstance(server_id, str) for server_id in changes.gone), "gone")
+    guests = tuple(map(_checked_guest, changes.guests))
+    gone = tuple(_id(server_id, "gone") for server_id in changes.gone)
     _require(len({*(guest.server_id for guest in guests), *gone}) == len(guests + gone), "guests")
-    return replace(said, guests=guests, gone=gone)
+    return replace(changes, guests=guests, gone=gone)
 
 
 def _check_migration(value: Any) -> None:

@@ -1,8 +1,8 @@
 """/v1/hosts/{host} for its agent: register, take commands, report.
 
 An agent speaks for one host alone, and whatever it sends is checked before it is used
-(`agent_checks`).  A host that was fenced is told what it still has that is not its any
-more, and gets no commands until it shows that it has let go of it (decision 0027).
+(`agent_checks`).  A host that was fenced learns what its leftovers are, and gets no
+commands until it has released them (decision 0027).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledger.api.problem import ApiError
 from ledger.api.schemas import (
     Commands,
     CommandsQuery,
-    ProgressSaid,
+    ProgressBody,
     Registered,
     Users,
     UsersQuery,
@@ -73,7 +73,7 @@ async def volume_users(call: Call) -> web.StreamResponse:
 async def progress(call: Call) -> web.StreamResponse:
     """POST progress: how far a long step has come; it may be lost without harm."""
     name = _own_host(call)
-    progress_report = await call.json(ProgressSaid)
+    progress_report = await call.json(ProgressBody)
     call.request.app[AGENT_BATCHER].heard(name)
     await call.components.queries.note_progress(
         name,
@@ -103,13 +103,13 @@ async def commands(call: Call) -> web.StreamResponse:
                 f"Epoch {query.epoch} of host {name} is over; it is {mailbox['epoch']} now. "
                 "Register again.",
             )
-        if mailbox["awaited"]:  # decision 0027: first it lets go of what is not its any more
+        if mailbox["awaited"]:  # decision 0027: first it releases its leftovers
             if asked := [each for each in mailbox["commands"] if _only_asks(each)]:
                 return asked
             raise ApiError(
                 409,
                 "registration_awaited",
-                f"Host {name} is not fenced any more: register again, and show what it holds.",
+                f"Host {name} was unfenced: register again.",
             )
         if mailbox["shut"]:
             return None

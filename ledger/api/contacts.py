@@ -1,4 +1,4 @@
-"""When each host's agent was last heard of: noted here at once, written together.
+"""When each host's agent was last in contact: noted at once, written in batches.
 
 Thousands of agents are heard of several hundred times a second, and all that is ever asked
 is whether one was within `host_down_after_s` (decision 0006).  So contacts are kept in memory

@@ -41,32 +41,49 @@ class Metrics:
 
         self._head = gauge("ledger_events", "Events in the log")
         self._lag_events = gauge(
-            "ledger_projection_lag_events", "Events the projection has not seen", "projection"
+            "ledger_projection_lag_events",
+            "Events that the projection has not folded yet",
+            "projection",
         )
         self._lag_s = gauge(
             "ledger_projection_lag_seconds",
-            "Age of the first event the projection has not seen, 0 if it has seen all",
+            "Age of the oldest event that the projection has not folded yet; 0 if there is none",
             "projection",
         )
         self._held_back = gauge(
             "ledger_projection_held",
-            "1 if an event holds the projection back; /readyz says what to do",
+            "1 if the projection is held back by an event that it cannot fold, else 0; "
+            "/readyz says what to type",
             "projection",
         )
-        self._operations = gauge("ledger_operations_open", "Operations not finished", "state")
+        self._operations = gauge(
+            "ledger_operations_open", "Operations that are not finished: running, parked", "state"
+        )
         self._oldest_parked = gauge(
             "ledger_operation_oldest_parked_seconds",
-            "Age of the operation that waits longest for an operator, 0 if none does",
+            "Time since the operation that is parked longest was parked; 0 if none is parked",
         )
-        self._due = gauge("ledger_operations_due", "Operations a dispatcher should look at")
+        self._due = gauge(
+            "ledger_operations_due", "Operations whose next step is the ledger's, and due now"
+        )
         self._oldest_due = gauge(
             "ledger_operation_oldest_due_seconds",
-            "For how long the operation that is due longest has been, 0 if none is",
+            "Age of the oldest due operation: time since it became due; 0 if none is due",
         )
-        self._leased = gauge("ledger_operations_leased", "Operations dispatchers are at")
-        self._hosts = gauge("ledger_hosts", "Hosts by state", "state")
-        self._agents = gauge("ledger_agents_connected", "Agents whose poll this process holds")
-        self._held = gauge("ledger_http_requests_held", "Long polls and streams held open")
+        self._leased = gauge(
+            "ledger_operations_leased", "Operations that dispatchers of all processes work on now"
+        )
+        self._hosts = gauge(
+            "ledger_hosts",
+            "Hosts by state: alive, silent (no contact for host_down_after_s), fenced",
+            "state",
+        )
+        self._agents = gauge(
+            "ledger_agents_connected", "Agents whose poll for commands this process holds open"
+        )
+        self._held = gauge(
+            "ledger_http_requests_held", "Long polls and streams that this process holds open"
+        )
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         self._requests.add(route, method if method in _METHODS else "other", status, took_s)
@@ -112,14 +129,16 @@ class _Requests(Collector):
         self._answered[route, method, str(status)] += 1
 
     def collect(self) -> Iterator[Metric]:
-        held = "Time of requests, held ones included"
+        held = "Duration of requests; a held request counts with the time it was held"
         seconds = HistogramMetricFamily(
             "ledger_http_request_seconds", held, labels=["route", "method"]
         )
         for labels, tally in self._seconds.items():
             seconds.add_metric(labels, _buckets(tally), tally.sum)
         answered = CounterMetricFamily(
-            "ledger_http_requests", "Requests answered", labels=["route", "method", "status"]
+            "ledger_http_requests",
+            "Requests that were answered",
+            labels=["route", "method", "status"],
         )
         for names, count in self._answered.items():
             answered.add_metric(names, count)
@@ -134,11 +153,11 @@ class _Appends(Collector):
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         writer = self._writer
-        seconds = "From the call of an append to its durable answer, refusals included"
+        seconds = "Time from the call of an append to its durable answer; refused ones count too"
         yield _histogram("ledger_append_seconds", seconds, writer.append_seconds)
-        appends = "Appends that were committed together"
+        appends = "Appends in one commit"
         yield _histogram("ledger_append_batch_appends", appends, writer.batch_appends)
-        events = "Events that were committed together"
+        events = "Events in one commit"
         yield _histogram("ledger_append_batch_events", events, writer.batch_events)
 
 

@@ -139,19 +139,21 @@ def _explain_auth(error: AuthError) -> Failure:
 
 
 def _explain_http(error: web.HTTPException) -> Failure:
-    allow = error.headers.get("Allow")
-    details = {
-        404: ("not_found", "The resource could not be found."),
-        405: ("method_not_allowed", f"This resource knows only {allow}."),
-        413: ("too_large", "The request is larger than this service takes."),
-    }
-    code, detail = details.get(error.status, ("http_error", error.reason))
-    return Failure(
-        status=error.status,
-        code=code,
-        detail=detail,
-        headers={"Allow": allow} if allow is not None else {},
-    )
+    match error:
+        case web.HTTPNotFound():
+            return Failure(status=404, code="not_found", detail="The resource could not be found.")
+        case web.HTTPMethodNotAllowed():
+            allow = error.headers["Allow"]
+            return Failure(
+                status=405,
+                code="method_not_allowed",
+                detail=f"This resource allows only {allow}.",
+                headers={"Allow": allow},
+            )
+        case web.HTTPRequestEntityTooLarge():
+            detail = "The request is larger than the limit of this service."
+            return Failure(status=413, code="too_large", detail=detail)
+    return Failure(status=error.status, code="http_error", detail=error.reason)
 
 
 def _explain_inside(error: Exception, request_id: str) -> Failure:
@@ -161,8 +163,8 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
             return Failure(
                 status=503,
                 code="unknown_outcome",
-                detail="The database broke off; the request may have been stored.",
-                hint="Look before you repeat it; with an Idempotency-Key, simply repeat it.",
+                detail="The connection to the database was lost; the request may have been stored.",
+                hint="Check before you repeat it; with an Idempotency-Key, just repeat it.",
                 headers=headers,
             )
         case _ if isinstance(error, _DATABASE_ERRORS):

@@ -154,7 +154,7 @@ class UsersQuery(Asked):
     attachment_id: Id
 
 
-class ProgressSaid(Asked):
+class ProgressBody(Asked):
     """How far a long step of a run has come."""
 
     model_config = ConfigDict(extra="ignore")
@@ -360,7 +360,7 @@ class AttachmentsAnswer(RootModel[Attachments | AttachmentsAt]):
 
 
 class Leftovers(Shown):
-    """Guests and attachments that a host has though they are not its any more."""
+    """Guests and attachments that a host still has and must release."""
 
     guests: list[UUID] = []
     attachments: list[UUID] = []
@@ -369,8 +369,8 @@ class Leftovers(Shown):
 class HostShown(Shown):
     """`alive`: its agent was in contact within `host_down_after_s`.
 
-    `suspect`: it was fenced, and has not shown since that it has let go of everything; until
-    then it gets no commands.
+    `suspect`: it was fenced, and has not released its leftovers yet; until then it gets no
+    commands.
     """
 
     host: str
@@ -395,8 +395,8 @@ class Hosts(Shown):
 
 
 class Registered(Shown):
-    """`release`: what the host is to let go of before it gets any command; `again`: something
-    that it shows was not looked at, because a flow is changing it, and is to be shown again;
+    """`release`: the leftovers that the host must release before it gets any command; `again`:
+    the inventory is to be sent again, because a flow is changing part of it;
     `position`: where the log ended, so that commands after it were never given before.
     """
 

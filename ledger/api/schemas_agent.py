@@ -18,13 +18,13 @@ Number = Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
 
 
-class Said(BaseModel):
+class FromAgent(BaseModel):
     """Unknown keys are ignored: the agent may be newer."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class GuestBody(Said):
+class GuestBody(FromAgent):
     server_id: Id
     name: Annotated[str, Field(max_length=255)]
     power_state: PowerState
@@ -35,7 +35,7 @@ class GuestBody(Said):
     definition: Annotated[str, Field(max_length=64 * 1024, pattern="^<domain")] | None = None
 
 
-class MigrationBody(Said):
+class MigrationBody(FromAgent):
     """The capability "migration": where libvirt is, and where memory is sent."""
 
     model_config = ConfigDict(extra="forbid")
@@ -44,7 +44,7 @@ class MigrationBody(Said):
     address: str
 
 
-class RegistrationBody(Said):
+class RegistrationBody(FromAgent):
     """The agent and the whole inventory of its host."""
 
     service_version: Number
@@ -53,7 +53,7 @@ class RegistrationBody(Said):
     connections: list[Id] = []
 
 
-class ChangesBody(Said):
+class ChangesBody(FromAgent):
     """Guests that have changed, or are gone, since this epoch's agent showed them last."""
 
     epoch: Number
@@ -62,18 +62,18 @@ class ChangesBody(Said):
 
 
 class Again(BaseModel):
-    """Whether some of it was not looked at, and is to be shown again."""
+    """Whether the inventory is to be sent again, because a flow is changing part of it."""
 
     again: bool
 
 
-class StepErrorBody(Said):
+class StepErrorBody(FromAgent):
     kind: ErrorKind
     code: Word
     message: str
 
 
-class ResultBody(Said):
+class ResultBody(FromAgent):
     """The result of one step; `outputs` that the contract does not name are dropped."""
 
     step: Word

@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do: one door for every way to prove it.
+"""Authentication and roles: who is asking, and what they may do.
 
 An `Authenticator` turns the headers of a request into an `Identity`; Keystone will be
 a third one.  `POLICY` says which roles each route is open to, by the route's name in
@@ -73,7 +73,7 @@ class Authenticator(Protocol):
 
 
 class NoAuth:
-    """Everybody is everything; the settings allow it on loopback only.
+    """Everybody has all roles; the settings allow it on loopback only.
 
     Trials can still tell people apart: X-User-Id and X-Project-Id name the actor.
 

@@ -29,6 +29,7 @@ _PLACES = {
     Place.SOURCE: "the host that the server leaves",
     Place.DESTINATION: "the host that the server goes to",
     Place.HOLDER: "the host that holds the attachment",
+    Place.ARRIVAL: "the host to which an unfinished live migration may still bring the guest",
 }
 
 _INDEX = """\

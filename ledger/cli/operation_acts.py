@@ -76,7 +76,7 @@ class Skip(Act):
             type=int,
             default=0,
             metavar="N",
-            help="which volume's, if it has several; -1 for a step of the whole server",
+            help="the lane, if there are several volumes; -1 for a step of the whole server",
         )
         return parser
 

@@ -100,7 +100,7 @@ class EmbeddedPostgres:
             self._sockets = self._socket_dir()
             dsn = self._dsn()
             log.warning(
-                "embedded PostgreSQL, for trial and tests",
+                "embedded_postgresql",
                 version=self._programs.version,
                 data_dir=str(self._home),
                 fsync=self._fsync,
@@ -124,7 +124,7 @@ class EmbeddedPostgres:
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("embedded PostgreSQL stays up for others", data_dir=str(self._home))
+                log.info("embedded_postgresql_in_use", data_dir=str(self._home))
             else:
                 self._stop_server(self.dsn)
                 if self._sockets.parent != self._home:

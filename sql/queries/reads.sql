@@ -398,7 +398,7 @@ SELECT operation_id FROM operations
  ORDER BY started_position;
 
 -- name: hosts_by_state
--- How many hosts there are, by what they can be asked to do, for metrics.  One row per host.
+-- Hosts counted by state, for metrics: one row.
 SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
        count(*) FILTER (WHERE NOT h.fenced AND heard) AS alive,
        count(*) FILTER (WHERE NOT h.fenced AND NOT heard) AS silent
@@ -408,8 +408,8 @@ SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
                             - make_interval(secs => %(silent_after_s)s), false)) AS l (heard);
 
 -- name: counts
--- Operations by what becomes of them, for metrics.  operations_open, operations_due; leases
--- has only what is worked on.
+-- Operations counted by state, for metrics: one row.  Uses the indexes operations_open and
+-- operations_due; leases has only what is worked on.
 SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,
        (SELECT count(*) FROM operations WHERE state = 'parked') AS parked,
        (SELECT count(*) FROM operations

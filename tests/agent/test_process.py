@@ -169,7 +169,9 @@ def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: H
     with host.agent(faults=[]):
         host.finish(given)
     lines = [json.loads(line) for line in host.log.read_text().splitlines()]
-    step = next(line for line in lines if line["event"].startswith("step disk_plug done"))
+    step = next(
+        line for line in lines if (line["event"], line.get("step")) == ("step_done", "disk_plug")
+    )
     assert step["operation"] == given.operation_id
     assert (step["server"], step["volume"]) == (SERVER, lane.volume_id)
     assert step["request_id"] == given.request_id

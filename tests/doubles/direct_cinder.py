@@ -125,7 +125,7 @@ class DirectCinder:
     def encryption(self, volume_id: str) -> Encryption:
         def read() -> Encryption:
             with self._around("volume_encryption", volume_id=volume_id):
-                return encryption_view(views.encryption(self._model.settled(volume_id)))
+                return encryption_view(views.encryption(self._model.current(volume_id)))
 
         return self._run(read)
 
@@ -181,7 +181,7 @@ class DirectCinder:
     def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
         def end() -> str:
             with self._around("volume_action", volume_id=old_id, action=_COMPLETION):
-                old, new = self._model.settled(old_id), self._model.settled(new_id)
+                old, new = self._model.current(old_id), self._model.current(new_id)
                 return migration.complete(self._model, old, new, error=error)
 
         return end_migration(lambda: self._run(end), lambda: self.volume(old_id), error=error)
@@ -252,7 +252,7 @@ class DirectCinder:
     ) -> Any:
         def act() -> dict[str, Any] | None:
             with self._around("volume_action", volume_id=volume_id, action=name):
-                volume = self._model.settled(volume_id)
+                volume = self._model.current(volume_id)
                 return copy.deepcopy(legacy.ACTIONS[name](self._model, volume, body))
 
         return self._run(act, repeatable=repeatable)

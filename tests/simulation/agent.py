@@ -350,7 +350,7 @@ class Agent:
         command, step = taken.command, taken.command.steps[taken.step]
         assert taken.context is not None
         if command.cancel and taken.step == 0 and step.verb not in _GOING_ON:
-            error = final("cancelled", "Called off before it was begun.").as_step_error()
+            error = final("cancelled", "Cancelled before it began.").as_step_error()
             result = StepResult(step=step.name, took_ms=0, error=error)
         else:
             if step.verb is Verb.GUEST_MIGRATE and command.guest and command.guest.destination:
