@@ -29,6 +29,14 @@ class IllegalTransitionError(DomainError):
     code = "illegal_transition"
 
 
+class SecondHostError(IllegalTransitionError):
+    """Attachment {id} is {state} on host {host}; it cannot get the connector of host {other}
+    before {host} has let go of it.
+    """
+
+    code = "second_host"
+
+
 class NoAttachmentIdError(IllegalTransitionError):
     """It is not said which attachment volume {volume_id} has got."""
 

@@ -73,7 +73,7 @@ class Leftovers:
                     "disconnecting a volume that is not this host's any more", volume=volume_id
                 )
                 for info in record.infos:
-                    self._ports.brick.disconnect(info)
+                    self._ports.brick.disconnect(info, record.device_of(info))
                 if is_encrypted(record.infos):
                     self._ports.guests.drop_secret(volume_id)
             self._ports.records.pop(record.attachment_id, None)

@@ -67,9 +67,17 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 live=copies.live is not None and live is None,
                 persistent=copies.persistent is not None and persistent is None,
             )
-            if not (lacking.live or lacking.persistent):
+            if lacking.live or lacking.persistent:
+                self._add(server_id, disk_xml.following(disk, live or persistent), copies, lacking)
+                continue
+            if live is not None and disk.readonly and not live.readonly:
+                raise _writable(server_id, live)
+            if live is None or persistent is None or not copies.differences(disk.serial):
                 return _state(copies, disk.serial)
-            self._add(server_id, disk_xml.following(disk, live or persistent), copies, lacking)
+            # The live one cannot be changed under the guest, so the definition follows it.
+            with asking():
+                wanted = disk_xml.in_place_of(persistent.xml, live.xml)
+                self._hypervisor.update(server_id, wanted)
         raise unsettled(server_id)
 
     def unplug(self, server_id: str, serial: str) -> DiskState:
@@ -153,6 +161,15 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
         )
 
 
+def _writable(server_id: str, live: DiskSeen) -> PortError:
+    return PortError(
+        ErrorKind.FINAL,
+        "disk_writable",
+        f"Guest {server_id} runs with {live.target} writable, and is to have it read-only: detach "
+        "it from the guest, then attach it again.",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Lacking:
     live: bool
@@ -169,6 +186,7 @@ def _state(copies: Copies, serial: str) -> DiskState:
         persistent=persistent.target if persistent else None,
         running=copies.live is not None,
         sources=_sources(live, persistent),
+        differs=copies.differences(serial),
     )
 
 

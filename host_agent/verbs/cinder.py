@@ -17,6 +17,7 @@ from host_agent.verbs.context import (
     is_plugged,
     is_swap,
     path_of,
+    refuse_if_copies_differ,
     refuse_if_plugged,
 )
 from host_agent.verbs.disk import connect, let_go
@@ -28,14 +29,14 @@ PROVISIONING = frozenset({"creating", "downloading"})
 def attachment_update(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Give the attachment this host's connector, unless it has a connection already."""
     _check_multiattach(ctx, lane)
-    return _target(flow_of(ctx, lane).update())
+    return _target(lane, flow_of(ctx, lane).update())
 
 
 def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Get an attachment of this host's own: what this server has elsewhere stays as it is."""
     _check_multiattach(ctx, lane)
     made = flow_of(ctx, lane).create()
-    return {"attachment_id": made.attachment_id, **_target(made.info)}
+    return {"attachment_id": made.attachment_id, **_target(lane, made.info)}
 
 
 def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
         let_go(ctx, lane)
-    return _target(flow_of(ctx, lane).refresh())
+    return _target(lane, flow_of(ctx, lane).refresh())
 
 
 def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     flow.complete(lane.device_name or "")
     if lane.other is not None and lane.other.attachment_id is not None:
         ctx.records.pop(lane.other.attachment_id, None)
-    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(info)}
+    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(lane, info)}
 
 
 def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -90,6 +91,7 @@ def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
             "disk_not_plugged",
             f"Guest {lane.server_id} has no disk of volume {lane.volume_id}: nothing to complete.",
         )
+    refuse_if_copies_differ(lane, state)
     flow.complete(state.live or state.persistent or "")
     return {"driver": connection.driver(info)}
 
@@ -167,5 +169,10 @@ def _check_multiattach(ctx: RunContext, lane: Lane) -> None:
         )
 
 
-def _target(info: ConnectionInfo) -> dict[str, Any]:
-    return {"driver": connection.driver(info), "target_digest": connection.target_digest(info)}
+def _target(lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
+    """What is connected, and how."""
+    return {
+        "driver": connection.driver(info),
+        "target_digest": connection.target_digest(info),
+        "access_mode": connection.access_mode(info, lane.access_mode),
+    }

@@ -201,7 +201,7 @@ def broken(
 ) -> Callable[[Exception], tuple[OsBrick, BrokenConnector]]:
     def make(error: Exception) -> tuple[OsBrick, BrokenConnector]:
         brick, connector = real(tmp_path), BrokenConnector(error)
-        monkeypatch.setattr(brick, "_connector_for", lambda _kind, _info: connector)
+        monkeypatch.setattr(brick, "_connector_for", lambda _kind, _info, **_: connector)
         return brick, connector
 
     return make
