@@ -74,10 +74,7 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 raise _writable(server_id, live)
             if live is None or persistent is None or not copies.differences(disk.serial):
                 return _state(copies, disk.serial)
-            # The live one cannot be changed under the guest, so the definition follows it.
-            with asking():
-                wanted = disk_xml.in_place_of(persistent.xml, live.xml)
-                self._hypervisor.update(server_id, wanted)
+            self._define_like(server_id, live, persistent)
         raise unsettled(server_id)
 
     def unplug(self, server_id: str, serial: str) -> DiskState:
@@ -120,6 +117,17 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 live=lacking.live,
                 persistent=lacking.persistent,
             )
+
+    def _define_like(self, server_id: str, live: DiskSeen, persistent: DiskSeen) -> None:
+        """The live disk cannot be changed under the guest, so the definition's becomes like it."""
+        _LOG.warning(
+            "definition differs", disk=live.target, facts=disk_xml.differences(live, persistent)
+        )
+        if live.target != persistent.target:  # by which libvirt knows it: it is added anew
+            self._forget(server_id, persistent)
+            return
+        with asking():
+            self._hypervisor.update(server_id, disk_xml.in_place_of(persistent.xml, live.xml))
 
     def _forget(self, server_id: str, disk: DiskSeen) -> None:
         with asking():
