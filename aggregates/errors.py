@@ -37,6 +37,14 @@ class SecondHostError(IllegalTransitionError):
     code = "second_host"
 
 
+class ForeignConnectorError(IllegalTransitionError):
+    """Host {host} gave attachment {id} the connector of host {told}. An agent speaks for the
+    host whose storage connector it has: see which host its configuration names.
+    """
+
+    code = "foreign_connector"
+
+
 class NoAttachmentIdError(IllegalTransitionError):
     """It is not said which attachment volume {volume_id} has got."""
 

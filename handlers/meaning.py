@@ -117,6 +117,9 @@ def _created(done: Done) -> None:
 
 
 def _updated(done: Done) -> None:
+    told = done.outputs.get("connector_host")
+    if told not in {None, done.host}:
+        raise errors.ForeignConnectorError(id=done.attachment_id, host=done.host, told=told)
     done.attachment.record(
         Attachment.ConnectorUpdated,
         host=done.host,

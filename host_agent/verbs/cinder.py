@@ -10,7 +10,7 @@ from host_agent.shared.contract import Verb
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
 from host_agent.storage import connection
-from host_agent.verbs.cinder_flow import NewFlow, flow_of
+from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of
 from host_agent.verbs.context import (
     RunContext,
     final,
@@ -29,14 +29,16 @@ PROVISIONING = frozenset({"creating", "downloading"})
 def attachment_update(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Give the attachment this host's connector, unless it has a connection already."""
     _check_multiattach(ctx, lane)
-    return _target(lane, flow_of(ctx, lane).update())
+    flow = flow_of(ctx, lane)
+    return _target(lane, flow, flow.update())
 
 
 def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Get an attachment of this host's own: what this server has elsewhere stays as it is."""
     _check_multiattach(ctx, lane)
-    made = flow_of(ctx, lane).create()
-    return {"attachment_id": made.attachment_id, **_target(lane, made.info)}
+    flow = flow_of(ctx, lane)
+    made = flow.create()
+    return {"attachment_id": made.attachment_id, **_target(lane, flow, made.info)}
 
 
 def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -47,7 +49,8 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
         let_go(ctx, lane)
-    return _target(lane, flow_of(ctx, lane).refresh())
+    flow = flow_of(ctx, lane)
+    return _target(lane, flow, flow.refresh())
 
 
 def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -73,7 +76,7 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     flow.complete(lane.device_name or "")
     if lane.other is not None and lane.other.attachment_id is not None:
         ctx.records.pop(lane.other.attachment_id, None)
-    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(lane, info)}
+    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(lane, flow, info)}
 
 
 def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -169,9 +172,10 @@ def _check_multiattach(ctx: RunContext, lane: Lane) -> None:
         )
 
 
-def _target(lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
-    """What is connected, and how."""
+def _target(lane: Lane, flow: NewFlow | OldFlow, info: ConnectionInfo) -> dict[str, Any]:
+    """What is connected, how, and by whose connector, so that the ledger can compare."""
     return {
+        "connector_host": flow.connector_host,
         "driver": connection.driver(info),
         "target_digest": connection.target_digest(info),
         "access_mode": connection.access_mode(info, lane.access_mode),

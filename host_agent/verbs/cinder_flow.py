@@ -41,6 +41,7 @@ class NewFlow:
 
     def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
+        self.connector_host: str | None = None  # whose connector Cinder was given, if it was
 
     def info(self) -> ConnectionInfo:
         """How to connect; FINAL `not_connected` before the attachment has a connector."""
@@ -127,6 +128,7 @@ class NewFlow:
         connector = {**self._ctx.brick.connector(), "mode": self._lane.access_mode}
         if self._lane.device_name is not None:
             connector["mountpoint"] = f"/dev/{self._lane.device_name}"
+        self.connector_host = connector.get("host")
         return connector
 
     def _seen(self) -> AttachmentView:
@@ -223,9 +225,11 @@ class OldFlow:
 
     def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
+        self.connector_host: str | None = None
 
     def info(self) -> ConnectionInfo:
         connector = self._ctx.brick.connector()
+        self.connector_host = connector.get("host")
         return self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
 
     update = refresh = info  # what Cinder is asked for is nothing it keeps

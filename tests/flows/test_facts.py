@@ -320,3 +320,43 @@ def test_what_cinder_says_only_when_it_connects_is_learnt_and_kept() -> None:
     attached = _driven(world, _act("live_migrate", "reboot"))
     assert attached.mapping.access_mode == "ro"
     assert all(disk.readonly for disk in attached.disks)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_an_agent_with_another_hosts_connector_is_refused_in_words(legacy: bool) -> None:
+    """It speaks for one host, and would connect the volume for another."""
+    world = World(RUNNING, legacy=legacy)
+    brick = world.ports["brick"]
+    real = brick.connector
+    brick.connector = lambda: {**real(), "host": OTHER}
+    operation = world.run(world.attach())
+    assert operation.outcome == "failed"
+    assert operation.first_error is not None
+    assert operation.first_error["code"] == "foreign_connector"
+    assert f"Host {HOST} gave" in operation.first_error["message"]
+    assert f"of host {OTHER}" in operation.first_error["message"]
+    brick.connector = real
+    assert world.wrong() == []
+    assert world.mappings() == []
+    assert world.attachments() == []
+
+
+def test_an_attachment_whose_guest_and_definition_differ_is_not_completed() -> None:
+    """After the plug, before Cinder is told: somebody edits the definition."""
+    world = World(RUNNING)
+    guests = world.ports["guests"]
+    plug = guests.plug
+
+    def plugged(server_id: str, disk: Any) -> Any:
+        state = plug(server_id, disk)
+        with world.host.edit() as host:
+            guest = host["guests"][server_id]
+            guest["persistent"] = disk_xml.without_disk(guest["persistent"], disk.device_name)
+        return state
+
+    guests.plug = plugged
+    operation = world.run(world.attach())
+    assert operation.first_error is not None
+    assert operation.first_error["code"] == "guest_copies_differ"
+    assert "presence" in operation.first_error["message"]
+    assert not any(row.status == "attached" for row in world.cinder.attachments.values())

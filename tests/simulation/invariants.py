@@ -278,7 +278,8 @@ def _guest(cloud: Cloud, instance: Instance, guest: dict[str, Any]) -> Iterator[
     }
     if disks != wanted:
         yield f"{instance.id} on {name} has disks {disks}, should have {wanted}"
-    readonly = {m.serial for m in cloud.mappings() if m.access_mode == "ro"}
+    own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
+    readonly = {m.serial for m in own if m.access_mode == "ro"}
     for copy in filter(None, (guest["live"], guest["persistent"])):
         for disk in disk_xml.parse(copy).disks:
             if disk.is_volume and disk.readonly != (disk.serial in readonly):
