@@ -29,6 +29,22 @@ class IllegalTransitionError(DomainError):
     code = "illegal_transition"
 
 
+class SecondHostError(IllegalTransitionError):
+    """Attachment {id} is {state} on host {host}; it cannot get the connector of host {other}
+    before {host} has let go of it.
+    """
+
+    code = "second_host"
+
+
+class ForeignConnectorError(IllegalTransitionError):
+    """Host {host} gave attachment {id} the connector of host {told}. An agent speaks for the
+    host whose storage connector it has: see which host its configuration names.
+    """
+
+    code = "foreign_connector"
+
+
 class NoAttachmentIdError(IllegalTransitionError):
     """The report for volume {volume_id} names no attachment id."""
 

@@ -119,10 +119,10 @@ def attach(
     if instance.device_of(request.volume_id):
         raise errors.AlreadyAttachedError(volume_id=request.volume_id)
     volume.refuse_second_server(request.server_id, multiattach=view.multiattach)
-    bdm_id, device_name = str(origin.bdm_id), device_target(request.device)
+    bdm_id, device_name, tag = str(origin.bdm_id), device_target(request.device), request.tag
     if request.is_root:
         root = _root_place(instance, root)
-        bdm_id, device_name = str(root.id), root.device_name
+        bdm_id, device_name, tag = str(root.id), root.device_name, tag or root.tag
         instance.set_device_volume(bdm_id, request.volume_id)
     where.check()
     if not request.is_root:
@@ -134,10 +134,11 @@ def attach(
         attachment_id=None,
         device_name=device_name,
         multiattach=view.multiattach,
-        tag=request.tag,
+        tag=tag,
         boot_index=0 if request.is_root else None,
         delete_on_termination=request.delete_on_termination,
         serial=instance.devices[bdm_id].serial,
+        access_mode="ro" if view.readonly else "rw",
         legacy=where.legacy,
     )
     flow = "attach" if where.host else "attach_offloaded"
@@ -272,6 +273,8 @@ def _check_pair(
         raise errors.SwapError(why="Old volume is attached to a different instance.")
     if volumes[1].holders or new.status != "available":
         raise errors.SwapError(why="New volume must be detached in order to swap.")
+    if new.readonly:  # the copy is written to it, and then what the guest writes
+        raise errors.SwapError(why="New volume must not be read-only in order to swap.")
     if new.size_gb < old.size_gb:
         raise errors.SwapError(why="New volume must be the same size or larger.")
     if old.multiattach or new.multiattach:  # S1, S3; LP 1775418

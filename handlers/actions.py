@@ -341,6 +341,7 @@ def _lane_of_attachment(
         boot_index=mapping.boot_index if mapping else None,
         delete_on_termination=mapping.delete_on_termination if mapping else False,
         serial=mapping.serial if mapping else None,
+        access_mode=attachment.access_mode or "rw",
         host=host,
         legacy=attachment.legacy,
         known=tuple(known),

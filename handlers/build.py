@@ -123,6 +123,7 @@ def _lane(
         tag=disk.tag,
         boot_index=disk.boot_index,
         delete_on_termination=disk.delete_on_termination,
+        access_mode="ro" if known and known[1].readonly else "rw",
         create=disk.create,
         legacy=legacy,
         new=LaneSide(host=host),

@@ -88,6 +88,7 @@ def lane_of_mapping(mapping: BlockDeviceMapping, volume: Volume, host: str | Non
         boot_index=mapping.boot_index,
         delete_on_termination=mapping.delete_on_termination,
         serial=mapping.serial,
+        access_mode=mapping.access_mode or "rw",
         host=host,
         legacy=mapping.legacy,
         known=volume.held_by(mapping.server_id),

@@ -71,7 +71,7 @@ class Leftovers:
             if not any(other.volume_id == volume_id for other in staying):
                 _LOG.warning("disconnecting_leftover_volume", volume=volume_id)
                 for info in record.infos:
-                    self._ports.brick.disconnect(info)
+                    self._ports.brick.disconnect(info, record.device_of(info))
                 if is_encrypted(record.infos):
                     self._ports.guests.drop_secret(volume_id)
             self._ports.records.pop(record.attachment_id, None)

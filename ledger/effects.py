@@ -96,7 +96,9 @@ def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
             return {"attachment_id": orphans[0].id, "adopted": True}
         if context.uncertain:
             context.wait(LATE_POLL_S)
-    created = context.cinder.attachment_create(lane.volume_id, lane.server_id)
+    created = context.cinder.attachment_create(
+        lane.volume_id, lane.server_id, None, lane.access_mode
+    )
     return {"attachment_id": created.id}
 
 
@@ -137,7 +139,8 @@ def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
         if not any(row.server_id == lane.server_id for row in rows):
             host = context.book.get(Attachment, lane.attachment_id).host or ""
             device = f"/dev/{lane.device_name}"
-            context.old_cinder.attach(lane.volume_id, lane.server_id, device, host)
+            mode = lane.access_mode
+            context.old_cinder.attach(lane.volume_id, lane.server_id, device, host, mode)
     elif context.cinder.attachment(lane.attachment_id).status != "attached":
         context.cinder.attachment_complete(lane.attachment_id)
     return {}

@@ -182,7 +182,8 @@ CREATE TABLE mappings (
     position bigint NOT NULL,
     kept uuid,                           -- the former attachment, until a resize is settled
     serial uuid,                         -- the id by which the guest knows the disk
-    legacy boolean NOT NULL DEFAULT false  -- attached by Cinder's old calls
+    legacy boolean NOT NULL DEFAULT false,  -- attached by Cinder's old calls
+    access_mode text                     -- 'ro', 'rw'; NULL: attached before that was kept
 );
 CREATE INDEX mappings_by_server ON mappings (server_id, created_position);
 CREATE INDEX mappings_by_volume ON mappings (volume_id);
@@ -205,7 +206,8 @@ CREATE TABLE attachments (
     created_position bigint NOT NULL,
     updated_at timestamptz NOT NULL,
     position bigint NOT NULL,
-    legacy boolean NOT NULL DEFAULT false  -- by Cinder's old calls; the id is our own
+    legacy boolean NOT NULL DEFAULT false,  -- by Cinder's old calls; the id is our own
+    access_mode text                     -- 'ro', 'rw'; NULL: made before that was kept
 );
 CREATE INDEX attachments_by_volume ON attachments (volume_id, created_position);
 CREATE INDEX attachments_by_server ON attachments (server_id, created_position);

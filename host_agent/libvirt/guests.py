@@ -67,9 +67,14 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 live=copies.live is not None and live is None,
                 persistent=copies.persistent is not None and persistent is None,
             )
-            if not (lacking.live or lacking.persistent):
+            if lacking.live or lacking.persistent:
+                self._add(server_id, disk_xml.following(disk, live or persistent), copies, lacking)
+                continue
+            if live is not None and disk.readonly and not live.readonly:
+                raise _writable(server_id, live)
+            if live is None or persistent is None or not copies.differences(disk.serial):
                 return _state(copies, disk.serial)
-            self._add(server_id, disk_xml.following(disk, live or persistent), copies, lacking)
+            self._define_like(server_id, live, persistent)
         raise unsettled(server_id)
 
     def unplug(self, server_id: str, serial: str) -> DiskState:
@@ -113,6 +118,17 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 persistent=lacking.persistent,
             )
 
+    def _define_like(self, server_id: str, live: DiskSeen, persistent: DiskSeen) -> None:
+        """The live disk cannot be changed under the guest, so the definition's becomes like it."""
+        _LOG.warning(
+            "definition differs", disk=live.target, facts=disk_xml.differences(live, persistent)
+        )
+        if live.target != persistent.target:  # by which libvirt knows it: it is added anew
+            self._forget(server_id, persistent)
+            return
+        with asking():
+            self._hypervisor.update(server_id, disk_xml.in_place_of(persistent.xml, live.xml))
+
     def _forget(self, server_id: str, disk: DiskSeen) -> None:
         with asking():
             self._hypervisor.detach(server_id, disk.xml, live=False, persistent=True)
@@ -153,6 +169,15 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
         )
 
 
+def _writable(server_id: str, live: DiskSeen) -> PortError:
+    return PortError(
+        ErrorKind.FINAL,
+        "disk_writable",
+        f"Guest {server_id} runs with {live.target} writable, and is to have it read-only: detach "
+        "it from the guest, then attach it again.",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Lacking:
     live: bool
@@ -169,6 +194,7 @@ def _state(copies: Copies, serial: str) -> DiskState:
         persistent=persistent.target if persistent else None,
         running=copies.live is not None,
         sources=_sources(live, persistent),
+        differs=copies.differences(serial),
     )
 
 

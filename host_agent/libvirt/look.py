@@ -81,6 +81,12 @@ class Copies:
         persistent = self.persistent.disk_of(serial) if self.persistent else None
         return live, persistent
 
+    def differences(self, serial: str) -> tuple[str, ...]:
+        """In what the running guest and its definition differ about this disk."""
+        if self.live is None or self.persistent is None:  # it is off, or transient
+            return ()
+        return disk_xml.differences(*self.disk(serial))
+
 
 class Rules:
     """What the rules have: a hypervisor, its type, and patience."""

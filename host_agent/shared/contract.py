@@ -227,10 +227,11 @@ class StepResult:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
 
     Outputs a ledger understands, by verb (all optional, all free of secrets):
-    `attachment_update`: driver, target_digest; `attachment_create`: these and
-    attachment_id; `attachment_delete`: ended, others that nobody knew and that went with it,
-    their ids with the volume's; `volume_connect`: device_path, disk (see Lane); `disk_plug`:
-    device_name, bus; `volume_disconnect`: shared (another server of this host still
+    `attachment_update`: driver, target_digest, access_mode, connector_host (whose connector
+    Cinder was given, if it was); `attachment_create`: these and attachment_id;
+    `attachment_delete`: ended, others that nobody knew and that went with it, their ids with
+    the volume's; `volume_connect`: device_path, access_mode, disk (see Lane);
+    `disk_plug`: device_name, bus; `volume_disconnect`: shared (another server of this host still
     uses the connection); the undo of a pivot: passed (it is too late, it has happened);
     `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state.
     """

@@ -10,13 +10,14 @@ from host_agent.shared.contract import Verb
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
 from host_agent.storage import connection
-from host_agent.verbs.cinder_flow import NewFlow, flow_of
+from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of
 from host_agent.verbs.context import (
     RunContext,
     final,
     is_plugged,
     is_swap,
     path_of,
+    refuse_if_copies_differ,
     refuse_if_plugged,
 )
 from host_agent.verbs.disk import connect, disconnect_unless_shared
@@ -28,14 +29,16 @@ PROVISIONING = frozenset({"creating", "downloading"})
 def attachment_update(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Give the attachment this host's connector, unless it has a connection already."""
     _check_multiattach(ctx, lane)
-    return _target(flow_of(ctx, lane).update())
+    flow = flow_of(ctx, lane)
+    return _target(lane, flow, flow.update())
 
 
 def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Create an attachment for this host; those of the server's other host stay as they are."""
     _check_multiattach(ctx, lane)
-    made = flow_of(ctx, lane).create()
-    return {"attachment_id": made.attachment_id, **_target(made.info)}
+    flow = flow_of(ctx, lane)
+    made = flow.create()
+    return {"attachment_id": made.attachment_id, **_target(lane, flow, made.info)}
 
 
 def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -46,7 +49,8 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
         disconnect_unless_shared(ctx, lane)
-    return _target(flow_of(ctx, lane).refresh())
+    flow = flow_of(ctx, lane)
+    return _target(lane, flow, flow.refresh())
 
 
 def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -72,7 +76,7 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     flow.complete(lane.device_name or "")
     if lane.other is not None and lane.other.attachment_id is not None:
         ctx.records.pop(lane.other.attachment_id, None)
-    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(info)}
+    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(lane, flow, info)}
 
 
 def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -90,6 +94,7 @@ def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
             "disk_not_plugged",
             f"Guest {lane.server_id} has no disk of volume {lane.volume_id}: nothing to complete.",
         )
+    refuse_if_copies_differ(lane, state)
     flow.complete(state.live or state.persistent or "")
     return {"driver": connection.driver(info)}
 
@@ -167,5 +172,11 @@ def _check_multiattach(ctx: RunContext, lane: Lane) -> None:
         )
 
 
-def _target(info: ConnectionInfo) -> dict[str, Any]:
-    return {"driver": connection.driver(info), "target_digest": connection.target_digest(info)}
+def _target(lane: Lane, flow: NewFlow | OldFlow, info: ConnectionInfo) -> dict[str, Any]:
+    """What is connected, how, and by whose connector, so that the ledger can compare."""
+    return {
+        "connector_host": flow.connector_host,
+        "driver": connection.driver(info),
+        "target_digest": connection.target_digest(info),
+        "access_mode": connection.access_mode(info, lane.access_mode),
+    }

@@ -41,6 +41,7 @@ class NewFlow:
 
     def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
+        self.connector_host: str | None = None  # whose connector Cinder was given, if it was
 
     def info(self) -> ConnectionInfo:
         """How to connect; FINAL `not_connected` before the attachment has a connector."""
@@ -56,7 +57,9 @@ class NewFlow:
         self._make_room()
         connector = self._connector()
         with sending(ctx.sent, self._pair()):
-            made = ctx.cinder.attachment_create(lane.volume_id, lane.server_id, connector)
+            made = ctx.cinder.attachment_create(
+                lane.volume_id, lane.server_id, connector, lane.access_mode
+            )
         if not made.connection_info:
             made = ctx.cinder.attachment(made.id)
         return Made(made.id, self._learnt(made))
@@ -119,10 +122,13 @@ class NewFlow:
         return list(found.values())
 
     def _connector(self) -> dict[str, Any]:
-        """Cinder takes the device's name from it, to show it (LP 1945450)."""
-        connector = self._ctx.brick.connector()
+        """Cinder takes the device's name from it, to show it (LP 1945450), and the mode, if the
+        attachment was made without one.
+        """
+        connector = {**self._ctx.brick.connector(), "mode": self._lane.access_mode}
         if self._lane.device_name is not None:
-            connector = {**connector, "mountpoint": f"/dev/{self._lane.device_name}"}
+            connector["mountpoint"] = f"/dev/{self._lane.device_name}"
+        self.connector_host = connector.get("host")
         return connector
 
     def _seen(self) -> AttachmentView:
@@ -219,9 +225,11 @@ class OldFlow:
 
     def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
+        self.connector_host: str | None = None
 
     def info(self) -> ConnectionInfo:
         connector = self._ctx.brick.connector()
+        self.connector_host = connector.get("host")
         return self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
 
     update = refresh = info  # what Cinder is asked for is nothing it keeps
@@ -234,7 +242,9 @@ class OldFlow:
             return
         ctx, lane = self._ctx, self._lane
         host = ctx.brick.connector()["host"]
-        ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", host)
+        # A read-only volume is refused as "rw".
+        mode = connection.access_mode(self.info(), lane.access_mode)
+        ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", host, mode)
 
     def delete(self) -> list[str]:
         """Of a lane that moves only this host's connection ends: the server keeps its row."""

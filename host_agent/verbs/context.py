@@ -88,6 +88,17 @@ def is_plugged(state: DiskState) -> bool:
     return state.live is not None or state.persistent is not None
 
 
+def refuse_if_copies_differ(lane: Lane, state: DiskState) -> None:
+    """What runs now is what is to run after the next start (DiskState.differs)."""
+    if state.differs:
+        raise PortError(
+            ErrorKind.UNKNOWN,
+            "guest_copies_differ",
+            f"The disk of volume {lane.volume_id} differs between the running guest "
+            f"{lane.server_id} and its definition, in: {', '.join(state.differs)}.",
+        )
+
+
 def refuse_if_plugged(ctx: RunContext, lane: Lane) -> None:
     """Raise FINAL `disk_still_plugged` if the guest has the disk.
 

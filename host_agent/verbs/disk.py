@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from dataclasses import replace
 from typing import Any
 
 from host_agent.shared.contract import ErrorKind
@@ -18,6 +17,7 @@ from host_agent.verbs.context import (
     is_plugged,
     no_attachment_id,
     path_of,
+    refuse_if_copies_differ,
     refuse_if_plugged,
 )
 from host_agent.verbs.disks import bus_of, disk_for
@@ -32,8 +32,10 @@ NAME_CHOICES_MAX = 5
 
 def volume_connect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Make the volume visible on this host, by what Cinder says of its attachment now."""
-    disk = connect(ctx, lane, flow_of(ctx, lane).info())
-    return {"device_path": path_of(disk), "disk": disk}
+    info = flow_of(ctx, lane).info()
+    disk = connect(ctx, lane, info)
+    mode = connection.access_mode(info, lane.access_mode)
+    return {"device_path": path_of(disk), "disk": disk, "access_mode": mode}
 
 
 def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
@@ -50,6 +52,8 @@ def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]
     record = remember(ctx.records, new, info)
     secret = key and ctx.guests.keep_secret(record.volume_id, key.passphrase)
     source = dict(ctx.brick.connect(info))
+    if (known := record.connected(info, source.pop("device", None))) != record:
+        ctx.records[record.attachment_id] = known
     if key is not None:
         if not lane.multiattach:  # else two hosts at the same time could each format it
             ctx.brick.format_luks(source, key.passphrase, key.encryption)
@@ -82,7 +86,7 @@ def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
         own = ctx.records.get(lane.attachment_id)
         infos = flow_of(ctx, lane).to_disconnect(own)
         for info in infos:
-            ctx.brick.disconnect(info)
+            ctx.brick.disconnect(info, own.device_of(info) if own else None)
         if is_encrypted(infos):
             ctx.guests.drop_secret(own.volume_id if own else lane.volume_id)
     ctx.records.pop(lane.attachment_id, None)
@@ -98,11 +102,12 @@ def forget_former(ctx: RunContext, lane: Lane) -> None:
     if own is None or len(own.infos) == 1:
         return
     present = connection.target_digest(flow_of(ctx, lane).info())
+    kept = own
     for info in own.infos:
         if connection.target_digest(info) != present:
-            ctx.brick.disconnect(info)
-    kept = tuple(info for info in own.infos if connection.target_digest(info) == present)
-    ctx.records[own.attachment_id] = replace(own, infos=kept)
+            ctx.brick.disconnect(info, own.device_of(info))
+            kept = kept.without(info)
+    ctx.records[own.attachment_id] = kept
 
 
 # --- libvirt --------------------------------------------------------------------------
@@ -132,6 +137,7 @@ def disk_plug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
             f"Guest {lane.server_id} does not show the disk of volume {lane.volume_id} "
             "after it was plugged.",
         )
+    refuse_if_copies_differ(lane, state)
     return {"device_name": found, "bus": bus_of(found)}
 
 

@@ -44,6 +44,8 @@ _OUTPUTS = {
     "target_digest": re.compile(r"[\w:.+/=-]{1,128}\Z", re.ASCII),
     "device_path": re.compile(r"[\w:.+/@=,-]{1,512}\Z", re.ASCII),
     "device_name": re.compile(r"[a-z0-9]{1,32}\Z", re.ASCII),
+    "connector_host": re.compile(r"[\w.-]{1,255}\Z", re.ASCII),
+    "access_mode": re.compile(r"r[ow]\Z"),
     "bus": re.compile(r"[a-z0-9]{1,16}\Z", re.ASCII),
 }
 _FLAGS = frozenset({"shared", "passed"})

@@ -325,6 +325,7 @@ class AttachmentShown(Shown):
     target_digest: str | None
     device_path: str | None
     adopted: bool
+    access_mode: str | None  # "ro", "rw"; null: attached before that was kept
     operation_id: UUID | None
     created_at: datetime
     ended_at: datetime | None

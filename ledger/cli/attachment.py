@@ -122,6 +122,7 @@ class Show(ShowOne):
             "volume_id": then.volume_id,
             "server_id": then.server_id,
             "host": then.host,
+            "access_mode": then.access_mode,
             "state": str(then.state),
             "operation_id": own[-1]["operation_id"],
             "since": own[-1]["recorded_at"],

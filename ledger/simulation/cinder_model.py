@@ -254,7 +254,9 @@ class CinderModel:
         self.put_attachment(row)
         if connector:
             self._connect(volume, row, connector)
-        row.mode = mode  # real Cinder saves the create's mode last, connector or not
+        # Real Cinder saves the create's mode last, connector or not; and takes a flag that is
+        # set, to whatever ("False" is text that is not empty), for a read-only volume.
+        row.mode = mode if volume.readonly is None else "ro"
         return row
 
     def put_attachment(self, row: Attachment) -> None:

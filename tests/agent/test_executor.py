@@ -89,7 +89,7 @@ def test_unexpected_exception_is_unknown_and_shows_only_its_type(
     lane = bench.attached()
     secret = bench.model.secrets[0]
 
-    def broken(info: Any) -> None:
+    def broken(info: Any, device: Any = None) -> None:
         raise KeyError(f"login failed with {secret}")
 
     bench.brick.disconnect = broken  # type: ignore[method-assign]

@@ -207,10 +207,15 @@ class DirectCinder:
         return self._run(read)
 
     def attachment_create(
-        self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
+        self,
+        volume_id: str,
+        server_id: str,
+        connector: dict[str, Any] | None = None,
+        mode: str = "rw",
     ) -> AttachmentView:
         with self._around("attachment_create", volume_id=volume_id, server_id=server_id):
-            row = self._model.attachment_create(volume_id, server_id, connector)
+            known = mode if self._version >= views.CREATE_MODE else "null"
+            row = self._model.attachment_create(volume_id, server_id, connector, known)
             return _view(views.created_attachment(row))
 
     def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
@@ -270,8 +275,10 @@ class DirectCinder:
     def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None:
         self._act("os-terminate_connection", volume_id, {"connector": connector})
 
-    def attach(self, volume_id: str, server_id: str, device: str, host: str) -> None:
-        body = {"instance_uuid": server_id, "mountpoint": device, "mode": "rw", "host_name": host}
+    def attach(
+        self, volume_id: str, server_id: str, device: str, host: str, mode: str = "rw"
+    ) -> None:
+        body = {"instance_uuid": server_id, "mountpoint": device, "mode": mode, "host_name": host}
         self._act("os-attach", volume_id, body)
 
     def begin_detaching(self, volume_id: str) -> None:

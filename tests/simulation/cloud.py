@@ -9,6 +9,7 @@ contract tests hold to the real ones.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -46,6 +47,8 @@ class Cloud:
 
     def __init__(self, seed: int) -> None:
         self.chance = Chance(seed)
+        #: Its own, so that the other seeds' stories stay what they were.
+        self.read_only = random.Random(f"read-only {seed}")
         self.actions: list[str] = []
         self.clock = LandingClock()
         self.cinder = CinderModel(clock=self.clock, new_id=lambda: str(self.chance.new_id()))
@@ -67,7 +70,7 @@ class Cloud:
         self._make_hosts()
 
     def _make_volumes(self) -> None:
-        draw = self.chance.random
+        draw, read_only = self.chance.random, self.read_only
         for number in range(draw.randint(*VOLUMES_RANGE)):
             self.cinder.add_volume(
                 volume_id=str(uuid5(NAMESPACE_OID, f"volume {number}")),
@@ -75,6 +78,7 @@ class Cloud:
                 multiattach=draw.random() < 0.3,
                 bootable=True,
                 encrypted=draw.random() < 0.3,
+                readonly=read_only.random() < 0.2 or None,
                 service_uuid_after_reads=draw.choice([0, 0, 2]),
             )
 
@@ -121,6 +125,10 @@ class Cloud:
         at = datetime.fromtimestamp(self.clock(), UTC)
         for position, (event, context) in enumerate(new, self.folded.position + 1):
             self.folded.fold(logged(position, event, context, at))
+        for event, _ in new:
+            if isinstance(event, BlockDeviceMapping.MappingCreated):
+                # From now on nobody but the ledger knows that it is read-only.
+                self.cinder.volumes[event.volume_id].readonly = None
         if broken := list(broken_by([event for event, _ in new], self)):
             raise AssertionError(f"broken by a save: {broken}")
 

@@ -16,7 +16,7 @@ from aggregates.base import Aggregate, Event
 from aggregates.devices import SeenDisks
 from aggregates.host import Host
 from aggregates.instance import Instance
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.accept import device_target
@@ -189,3 +189,30 @@ def test_a_released_device_name_is_free_at_once() -> None:
     instance.observe(name="vm", host="h", power_state="running", disks=SeenDisks(("vda", "vdb")))
     instance.release_device("b")
     assert instance.reserve_device("b2", "v2", "vdb") == "vdb"
+
+
+@pytest.mark.parametrize(
+    "state", [AttachmentState.CONNECTING, AttachmentState.CONNECTED, AttachmentState.ATTACHED]
+)
+def test_an_attachment_is_on_one_host_until_that_has_let_go(state: AttachmentState) -> None:
+    attachment = Attachment(uuid4())
+    attachment.state, attachment.host = state, "compute-1"
+    with pytest.raises(errors.SecondHostError, match="before compute-1 has let go"):
+        attachment.record(Attachment.ConnectorUpdated, host="compute-2")
+    assert attachment.host == "compute-1"
+    attachment.record(Attachment.ConnectorUpdated, host="compute-1")
+    attachment.record(Attachment.Disconnected)
+    attachment.record(Attachment.ConnectorUpdated, host="compute-2")
+    assert attachment.host == "compute-2"
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "then"),
+    [(None, "rw", "rw"), (None, "ro", "ro"), ("rw", "ro", "ro"), ("ro", "rw", "ro")],
+)
+def test_an_access_mode_narrows_and_never_widens(known: str | None, told: str, then: str) -> None:
+    mapping = BlockDeviceMapping(uuid4())
+    mapping.state, mapping.access_mode = MappingState.BOUND, known
+    mapping.learn_access_mode(told)
+    mapping.learn_access_mode(None)
+    assert mapping.access_mode == then

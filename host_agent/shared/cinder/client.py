@@ -91,6 +91,7 @@ def volume_view(data: Mapping[str, Any]) -> VolumeView:
         project_id=data.get("os-vol-tenant-attr:tenant_id"),
         name=data.get("name"),
         migration_status=data.get("migration_status"),
+        readonly=str((data.get("metadata") or {}).get("readonly")).lower() == "true",
     )
 
 
@@ -222,12 +223,16 @@ class CinderClient(Caller):
         return self._call(read)
 
     def attachment_create(
-        self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
+        self,
+        volume_id: str,
+        server_id: str,
+        connector: dict[str, Any] | None = None,
+        mode: str = "rw",
     ) -> AttachmentView:
         """One attempt only, and no look before it: see the module's theory."""
         return self._once(
             lambda cinder: attachment_view(
-                cinder.attachments.create(volume_id, connector, server_id)
+                cinder.attachments.create(volume_id, connector, server_id, mode)
             )
         )
 
