@@ -227,6 +227,27 @@ def test_nothing_begins_between_the_look_and_the_deletion(what: str, legacy: boo
     assert volume_of(world).status == "available"
 
 
+def test_a_migration_that_begins_after_the_look_is_seen() -> None:
+    """Cinder's begin_detaching says yes to a volume that migrates, and does nothing."""
+    world = attached()
+    port, ends = world.agents[HOST]["old_cinder"], list[Callable[[], object]]()
+    real = port.begin_detaching
+
+    def overtaken(volume_id: str) -> None:
+        if not ends:
+            ends.append(_migration(world, volume_of(world)))
+        real(volume_id)
+
+    port.begin_detaching = overtaken
+    operation = world.run(world.detach())
+    assert operation.state is OperationState.PARKED
+    assert len(world.cinder.attachments_of(world.volumes[0])) == 1
+    ends[0]()
+    world.service.act(str(operation.id), "retry", "it is over", CONTEXT)
+    assert world.run(str(operation.id)).outcome is Outcome.COMPLETED
+    assert volume_of(world).status == "available"
+
+
 def test_lp880399_a_deletion_that_fails_takes_detaching_back() -> None:
     world = attached()
     Broken(world, "cinder.attachment_delete", ErrorKind.FINAL)
