@@ -245,6 +245,20 @@ class VolumeBusyError(DomainError):
     code = "volume_migrating"
 
 
+class VolumeStateError(DomainError):
+    """Volume {volume_id} is {state} in Cinder, so this cannot be done now: {advice}."""
+
+    code = "volume_state"
+
+
+class AttachmentVolumeStateError(VolumeStateError):
+    """Invalid volume: volume {volume_id} is {state} in Cinder, so this cannot be done now:
+    {advice}.
+    """
+
+    status = 400  # as nova-api answers attach and detach
+
+
 class SwapError(DomainError):
     """{why}"""
 

@@ -19,8 +19,10 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import (
     NEW_FLOW_VERSION,
+    Concerned,
     Contact,
     Origin,
+    Views,
     check_contact,
     check_vm_state,
     lane_of_mapping,
@@ -30,6 +32,7 @@ from handlers.plan import Place
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import VolumeView
+from host_agent.shared.volume_states import is_migrating
 
 #: nova-api lets volumes be attached and detached in these.  It does so in RESIZED, too;
 #: here the two hosts of a resize have to agree on the volumes until it is confirmed or reverted.
@@ -143,7 +146,8 @@ def attach(
     )
     flow = "attach" if where.host else "attach_offloaded"
     hosts = {Place.HOST: where.name}
-    return start(flow, origin, instance, [lane], hosts, [volume])
+    concerned = Concerned(known=[volume], shown=lambda: [view])
+    return start(flow, origin, instance, [lane], hosts, concerned)
 
 
 def detach(
@@ -153,6 +157,7 @@ def detach(
     instance: Instance,
     volume: Volume,
     mapping: BlockDeviceMapping | None,
+    views: Views,
     where: Where,
 ) -> Operation:
     """Accept a detach, or raise a DomainError.  `mapping` is the pair's, if it has one."""
@@ -167,7 +172,9 @@ def detach(
         _check_root_state(instance, "detach", allowed=request.root_allowed)
     where.check()
     lane = lane_of_mapping(mapping, volume, where.name)
-    return start("detach", origin, instance, [lane], {Place.HOST: where.name}, [volume])
+    hosts = {Place.HOST: where.name}
+    concerned = Concerned(known=[volume], shown=views)
+    return start("detach", origin, instance, [lane], hosts, concerned)
 
 
 def swap(
@@ -191,7 +198,9 @@ def swap(
     new = LaneSide(volume_id=request.new_volume_id, host=where.name)
     lane = replace(lane_of_mapping(mapping, volumes[0], where.name), new=new)
     order = GuestOrder(server_id=request.server_id)
-    return start(flow, origin, instance, [lane], {Place.HOST: where.name}, volumes, order)
+    hosts = {Place.HOST: where.name}
+    concerned = Concerned(known=volumes, shown=lambda: views[:1])
+    return start(flow, origin, instance, [lane], hosts, concerned, order)
 
 
 def device_target(device: str | None) -> str | None:
@@ -253,8 +262,7 @@ def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None
 
 def _kind_of_swap(request: SwapVolume, old: VolumeView) -> str:
     """Cinder's migration, or a user's swap (LP 2112187)."""
-    migrating = old.migration_status not in {None, "", "none", "success", "error"}
-    if migrating:
+    if is_migrating(old):
         if not request.by_cinder:
             raise errors.VolumeBusyError(volume_id=old.id, status=old.migration_status)
         return "migrate_volume"

@@ -19,9 +19,11 @@ from aggregates.operation import Operation
 from handlers.fences import vouches
 from handlers.guards import (
     MOVES_VERSION,
+    Concerned,
     Contact,
     Origin,
     Server,
+    Views,
     check_contact,
     check_vm_state,
     lane_of_mapping,
@@ -129,7 +131,14 @@ class Hosts:
     contact: Callable[[str], Contact]
 
 
-def act(request: ActOnServer, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
+def act(
+    request: ActOnServer,
+    origin: Origin,
+    *,
+    server: Server,
+    hosts: Hosts,
+    views: Views,
+) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
     rule, instance = RULES[request.flow], server.instance
     check_vm_state(instance, rule.action, _allowed(rule, instance))
@@ -142,8 +151,9 @@ def act(request: ActOnServer, origin: Origin, *, server: Server, hosts: Hosts) -
     places = _places(request, rule, instance, hosts)
     order = _order(request, instance, places, hosts)
     lanes = LANES.get(request.flow, _one_sided)(server, places)
-    volumes = server.volumes.values() if rule.volumes else ()
-    return start(request.flow, origin, instance, lanes, places, volumes, order)
+    known = server.volumes.values() if rule.volumes else ()
+    concerned = Concerned(known=known, shown=views)
+    return start(request.flow, origin, instance, lanes, places, concerned, order)
 
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
@@ -194,7 +204,9 @@ def delete(
         Place.ARRIVAL: arrival,
     }
     order = GuestOrder(server_id=str(instance.id), running=False, force=True)
-    operation = start("delete", origin, instance, lanes, places, server.volumes.values(), order)
+    # Asks for no state: what Cinder is doing with a volume its release waits for (0040).
+    concerned = Concerned(known=server.volumes.values(), shown=tuple)
+    operation = start("delete", origin, instance, lanes, places, concerned, order)
     for mapping in bare:  # a root's place without a volume needs no release
         mapping.record(BlockDeviceMapping.MappingEnded)
         instance.release_device(str(mapping.id))

@@ -28,7 +28,7 @@ from aggregates.volume import Volume
 from handlers import accept, actions, build, operator, progress
 from handlers.guards import Contact, Origin, Server
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import Cinder, VolumeView
+from host_agent.shared.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 
 #: Why a parked operation ends when its server is deleted.
@@ -113,6 +113,7 @@ class Requests:
         key: str | None = None,
     ) -> Accepted:
         """Detach a volume from a server."""
+        view = cache(self._shown)
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             instance = unit.get(Instance, request.server_id)
@@ -122,6 +123,7 @@ class Requests:
                 instance=instance,
                 volume=unit.get(Volume, request.volume_id),
                 mapping=_mapping(unit, instance, request.volume_id),
+                views=lambda: [view(request.volume_id)],
                 where=_where(unit, instance, fleet),
             )
 
@@ -189,13 +191,20 @@ class Requests:
         key: str | None = None,
     ) -> Accepted:
         """Move, start, stop, shelve, refresh, ... a server."""
+        view = cache(self._shown)  # once for all attempts
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             hosts = actions.Hosts(
                 get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
             )
             server = _server(unit, request.server_id)
-            return actions.act(request, origin, server=server, hosts=hosts)
+            return actions.act(
+                request,
+                origin,
+                server=server,
+                hosts=hosts,
+                views=lambda: [view(volume_id) for volume_id in server.volumes],
+            )
 
         return self._accept(request.flow, request, context, key, decide)
 
@@ -253,6 +262,15 @@ class Requests:
             return unit.save(context)
 
         return run_optimistically(self._store, change)
+
+    def _shown(self, volume_id: str) -> VolumeView | None:
+        """A volume that a server has, unless Cinder has forgotten it."""
+        try:
+            return self._cinder.volume(volume_id)
+        except PortError as error:
+            if error.code != "not_found":
+                raise
+            return None
 
     def _accept(
         self,

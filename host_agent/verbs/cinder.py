@@ -9,6 +9,7 @@ from typing import Any
 from host_agent.shared.contract import Verb
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
+from host_agent.shared.volume_states import FAILED
 from host_agent.storage import connection
 from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of
 from host_agent.verbs.context import (
@@ -136,15 +137,15 @@ def wait_until(
     end = ctx.clock.now() + ctx.waits.ready_deadline_s
     while True:
         volume = ctx.cinder.volume(volume_id)
-        if volume.status.startswith("error"):
+        if is_ready(volume):
+            if _is_ready(volume):
+                ctx.ready.add(volume_id)
+            return volume
+        if volume.status in FAILED:
             raise final(
                 "volume_error",
                 f"Volume {volume_id} is in status {volume.status!r} in Cinder: see its messages.",
             )
-        if _is_ready(volume):
-            ctx.ready.add(volume_id)
-        if is_ready(volume):
-            return volume
         if ctx.watch.cancelled():
             raise final("cancelled", f"Cancelled while volume {volume_id} was not ready.")
         if ctx.clock.now() + ctx.waits.ready_poll_s > end:
@@ -160,7 +161,7 @@ def wait_until(
 def _is_ready(volume: VolumeView) -> bool:
     # A volume may say "available" before its service_uuid is set, and shared_targets
     # with it: the lock of S3 needs both.
-    return volume.status not in PROVISIONING and volume.service_uuid is not None
+    return volume.status not in PROVISIONING | FAILED and volume.service_uuid is not None
 
 
 def _check_multiattach(ctx: RunContext, lane: Lane) -> None:

@@ -9,7 +9,7 @@ asked again whenever it is needed.  Only this module knows which lane has which.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -20,6 +20,7 @@ from host_agent.sent import let_land, sending
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError
+from host_agent.shared.volume_states import letting_go
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext, final, is_missing, no_attachment_id
@@ -73,7 +74,10 @@ class NewFlow:
         return self.refresh()
 
     def refresh(self) -> ConnectionInfo:
+        """Cinder refuses it while the volume has another attachment (LP 1833736)."""
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
+        if self._knows_all():
+            self._delete_orphans(self._rows())
         with sending(self._ctx.sent, self._id()):
             view = self._ctx.cinder.attachment_update(self._id(), self._connector())
         if not view.connection_info:
@@ -96,7 +100,8 @@ class NewFlow:
     def delete(self) -> list[str]:
         """Delete the attachment (success if it is gone), and unknown ones of the pair: returned."""
         if self._lane.attachment_id is not None:
-            self._delete(self._lane.attachment_id)
+            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
+                self._delete(self._lane.attachment_id)
         if not self._knows_all():
             return []
         let_land(self._ctx.sent, self._pair(), self._ctx.clock)
@@ -267,7 +272,7 @@ class OldFlow:
             raise
         row = self.row()
         if row is not None:
-            self._release(row, status)
+            self._release(row)
         elif status == "attaching":
             self._terminate()
             self._ctx.old_cinder.unreserve(self._lane.volume_id)
@@ -279,17 +284,10 @@ class OldFlow:
         rows = self._ctx.old_cinder.old_attachments(self._lane.volume_id)
         return next((row for row in rows if row.server_id == self._lane.server_id), None)
 
-    def _release(self, row: OldAttachment, status: str) -> None:
-        old_cinder, volume_id = self._ctx.old_cinder, self._lane.volume_id
-        if status == "in-use":
-            old_cinder.begin_detaching(volume_id)
-        try:
+    def _release(self, row: OldAttachment) -> None:
+        with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
             self._terminate()
-        except PortError:
-            with suppress(PortError):  # what failed first is told
-                old_cinder.roll_detaching(volume_id)
-            raise
-        old_cinder.detach(volume_id, row.id)
+            self._ctx.old_cinder.detach(self._lane.volume_id, row.id)
 
     def _terminate(self) -> None:
         connector = self._ctx.brick.connector()

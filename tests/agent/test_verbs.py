@@ -232,6 +232,16 @@ def test_volume_in_error_is_final_at_once(bench: Bench, state: str) -> None:
     assert bench.clock.waited == []
 
 
+@pytest.mark.parametrize("state", ["error", "error_extending"])
+def test_an_error_of_the_volume_is_not_in_the_way_of_its_lock(bench: Bench, state: str) -> None:
+    """Which a start and a detach take, too."""
+    lane = bench.lane()
+    volume = bench.model.volume(lane.volume_id)
+    volume.status, volume.service_uuid = state, "lock"
+    found = wait_until(bench.context(), volume.id, lambda seen: seen.service_uuid is not None)
+    assert (found.status, found.service_uuid) == (state, "lock")
+
+
 # --- connect, plug, complete ----------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 
 from aggregates import errors
 from aggregates.instance import Instance, VmState
@@ -21,6 +22,7 @@ from host_agent.shared.contract import PowerState
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
+from ledger.simulation import cinder_work
 from tests.memory import Crash
 from tests.simulation.agent import Agent
 from tests.simulation.clients import Clients
@@ -42,6 +44,8 @@ FENCED_ON_THE_WAY = 0.1
 #: How many actions a failure shows.
 SHOWN = 60
 
+by_id = attrgetter("id")
+
 
 class Storm:
     """Everything that happens in one run of a seed."""
@@ -54,6 +58,8 @@ class Storm:
         self._advancing: set[str] = set()
         self._left_behind: set[str] = set()  # by a dispatcher that died
         self._moving = False
+        #: How what Cinder does with volumes by itself comes to its end.
+        self._works: dict[str, Callable[[], None]] = {}
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
         self._deeds: list[tuple[Callable[[], object], float]] = [
             (self.clients.ask_something, 12),
@@ -67,6 +73,8 @@ class Storm:
             (self._fence_a_host, 1),
             (self._bring_a_host_back, 1.5),
             (self._unfence_a_host, 2),
+            (self._let_cinder_work, 3),
+            (self.clients.cinder_migrates_something, 2),
         ]
 
     # ------------------------------------------------------------------- runs
@@ -95,6 +103,8 @@ class Storm:
             self._tick()
         chance.calm, self.cloud.on_the_way = True, lambda _host: None
         self.cloud.note("--- the storm is over")
+        while self._works:
+            self._works.popitem()[1]()
 
     def _run(self) -> None:
         self._blow()
@@ -276,6 +286,24 @@ class Storm:
         self.cloud.note(f"operator: unfence {name}")
         with suppress(Crash, ConflictError):
             self.cloud.service.unfence(name, "it is well", CONTEXT)
+
+    def _let_cinder_work(self) -> None:
+        """Somebody has a volume backed up or extended, at any time; or that comes to its end."""
+        if self._works and self.random.random() < 0.5:
+            self._works.pop(self.random.choice(sorted(self._works)))()
+            return
+        volume = self.random.choice(sorted(self.cloud.cinder.volumes.values(), key=by_id))
+        free = not volume.migrating and volume.id not in self._works
+        if not free or volume.status not in {"available", "in-use"}:
+            return
+        self.cloud.note(f"cinder: works on {volume.id[:8]}, which is {volume.status}")
+        if self.random.random() < 0.5:
+            cinder_work.begin_backup(volume, force=True)
+            self._works[volume.id] = partial(cinder_work.end_backup, volume)
+        else:
+            cinder_work.begin_extension(volume, attached=True)
+            end = partial(cinder_work.end_extension, self.cloud.cinder, volume)
+            self._works[volume.id] = end
 
     # ------------------------------------------------------------------- calm
 
