@@ -72,6 +72,16 @@ class StepErrorBody(Said):
     message: str
 
 
+class OccurredBody(Said):
+    """When it was by the host's clock (seconds since the epoch), which was then `offset_s` ahead of
+    the ledger's, give or take `error_s`.
+    """
+
+    at: float
+    offset_s: float
+    error_s: float
+
+
 class ResultBody(Said):
     """The result of one step; `outputs` that the contract does not name are dropped."""
 
@@ -79,6 +89,7 @@ class ResultBody(Said):
     took_ms: Number
     outputs: dict[str, Any]
     error: StepErrorBody | None
+    occurred: OccurredBody | None = None
 
 
 class ReportBody(ResultBody):
