@@ -67,9 +67,15 @@ class NewFlow:
         view = self._view()
         if view.connection_info and view.status in _CONNECTED:
             return self._learnt(view)
-        return self.refresh()
+        return self._connect()
 
     def refresh(self) -> ConnectionInfo:
+        """What came too late and has this host's connector is in the way: Cinder would refuse."""
+        if self._knows_all():
+            self._delete_orphans(self._rows())
+        return self._connect()
+
+    def _connect(self) -> ConnectionInfo:
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
         with sending(self._ctx.sent, self._id()):
             view = self._ctx.cinder.attachment_update(self._id(), self._connector())
