@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.telemetry import Tally
 
@@ -63,10 +64,32 @@ class Metrics:
             "ledger_operation_oldest_due_seconds",
             "For how long the operation that is due longest has been, 0 if none is",
         )
+        self._latest_due = gauge(
+            "ledger_operation_latest_due_seconds",
+            "In how long the operation that waits longest to be tried again is due, 0 if none is",
+        )
         self._leased = gauge("ledger_operations_leased", "Operations dispatchers are at")
         self._hosts = gauge("ledger_hosts", "Hosts by state", "state")
         self._agents = gauge("ledger_agents_connected", "Agents whose poll this process holds")
         self._held = gauge("ledger_http_requests_held", "Long polls and streams held open")
+        self._skew = gauge(
+            "ledger_clock_skew_seconds",
+            "How far this host's clock is ahead of the database's, which everything goes by",
+        )
+        self._clock_error = gauge(
+            "ledger_clock_error_seconds", "How wrong the database's time may be known here"
+        )
+        self._clock_set = gauge(
+            "ledger_database_clock_sets", "How often the database's clock was seen to be set"
+        )
+        self._log_ahead = gauge(
+            "ledger_log_ahead_seconds",
+            "How far the log's last time is ahead of the database's clock, as it was set back",
+        )
+        self._host_skew = gauge(
+            "ledger_host_clock_skew_max_seconds",
+            "By how much the worst clock of the hosts that are alive is wrong",
+        )
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         self._requests.add(route, method if method in _METHODS else "other", status, took_s)
@@ -77,9 +100,10 @@ class Metrics:
         head: int,
         tracking: Iterable[Row],
         counts: Row,
-        hosts: Mapping[str, int],
+        hosts: Row,
         agents: int,
         held: int,
+        clock: DatabaseClock,
     ) -> bytes:
         """Take what was counted just now and return the page."""
         self._head.set(head)
@@ -93,8 +117,14 @@ class Metrics:
         self._due.set(counts["due"])
         self._oldest_due.set(counts["oldest_due_s"])
         self._leased.set(counts["leased"])
-        for state, count in hosts.items():
-            self._hosts.labels(state).set(count)
+        self._latest_due.set(counts["latest_due_s"])
+        for state in ("alive", "silent", "fenced"):
+            self._hosts.labels(state).set(hosts[state])
+        self._host_skew.set(hosts["clock_skew_max_s"])
+        self._skew.set(clock.skew_s)
+        self._clock_error.set(clock.error_s)
+        self._log_ahead.set(clock.log_ahead_s)
+        self._clock_set.set(clock.set_count)
         self._agents.set(agents)
         self._held.set(held)
         return generate_latest(self._registry)

@@ -42,6 +42,8 @@ def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
         error = getattr(event, "error", None)
         if error is not None and error["code"] == "internal":
             yield f"{event} is of an unexpected error"
+        if getattr(event, "occurred", None) is not None:
+            yield from _at_another_time(event, cloud)
         if isinstance(event, Volume.Held):
             yield from _held_twice(cloud.store.load(Volume, id_), cloud)
         if isinstance(event, Attachment.ConnectorUpdated):
@@ -50,6 +52,14 @@ def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
             devices = cloud.store.load(Instance, id_).devices.values()
             given = Counter(device.volume_id for device in devices if device.volume_id)
             yield from (f"{id_} has {v} as {n} devices" for v, n in given.items() if n > 1)
+
+
+def _at_another_time(event: Any, cloud: Cloud) -> Iterator[str]:
+    """Whatever the host's clock says: what it says less its offset is when it was."""
+    said, key = event.occurred, (str(event.originator_id), event.run, event.step)
+    wrong_s = abs(said["at"] - said["offset_s"] - cloud.ended[key])
+    if wrong_s > said["error_s"] + 1e-3 and not cloud.database_was_set:
+        yield f"{event} was {wrong_s:g} s from then"
 
 
 def _held_twice(volume: Volume, cloud: Cloud) -> Iterator[str]:
