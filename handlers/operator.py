@@ -10,9 +10,9 @@ from typing import NoReturn
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import Operation, OperationState, Outcome
+from aggregates.operation import Operation, OperationState, Outcome, StepStatus
 from handlers import engine
-from handlers.engine import Left, pivot_passed
+from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from handlers.progress import arrival, finish, lane_of, plan_of, skip
@@ -30,9 +30,25 @@ def acts(operation: Operation) -> str:
 
 
 def retry(operation: Operation, reason: str) -> None:
-    """Try the failed steps of a parked operation again."""
-    _require_parked(operation, "be retried")
+    """Try the failed steps of a parked operation again; of one that runs, at once what waits
+    for its time, however far that is.
+    """
+    if operation.state is OperationState.RUNNING:
+        if not waits(operation):
+            _refuse(operation, "be retried", "it is running, and no step waits to be tried again")
+    else:
+        _require_parked(operation, "be retried")
     operation.record(Operation.RetryRequested, reason=reason)
+
+
+def waits(operation: Operation) -> bool:
+    """Whether a step waits for the time to be tried again."""
+    history = operation.history
+    undoing = unwinds(plan_of(operation), history)
+    return any(
+        record.status is StepStatus.RETRYING and undo == undoing and lane not in history.active
+        for (lane, _, undo), record in history.records.items()
+    )
 
 
 def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> None:

@@ -167,6 +167,7 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         progress=link.progress,
         guests_changed=link.wake,
         dropped=link.resync,
+        occurred=link.occurred,
     )
     ending = threading.Event()
     leftovers = Leftovers(ports, locks, StopClock(ending))

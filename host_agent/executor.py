@@ -43,6 +43,7 @@ from host_agent.shared.contract import (
     CommandStep,
     ErrorKind,
     GuestOrder,
+    Occurred,
     Report,
     StepError,
     StepResult,
@@ -119,10 +120,6 @@ class _Run:
     reporting: Reporting
 
 
-def _nothing() -> None:
-    pass
-
-
 def _tell_nobody(_command: Command, _done_bytes: int, _total_bytes: int) -> None:
     pass
 
@@ -134,14 +131,15 @@ class Hooks:
     `report` returns when the ledger has acknowledged; `is_current` tells whether an
     epoch is this host's; `progress` how far a long step is, in bytes; `guests_changed`
     that the inventory may have changed; `dropped` that a run ended without the ledger
-    knowing.
+    knowing; `occurred` is now, as far as clocks can tell.
     """
 
     report: Callable[[Report], Verdict]
     is_current: Callable[[int], bool] = lambda _epoch: True
     progress: Callable[[Command, int, int], None] = _tell_nobody
-    guests_changed: Callable[[], None] = _nothing
-    dropped: Callable[[], None] = _nothing
+    guests_changed: Callable[[], object] = lambda: None
+    dropped: Callable[[], object] = lambda: None
+    occurred: Callable[[], Occurred | None] = lambda: None
 
 
 class Executor:
@@ -408,7 +406,10 @@ class Executor:
                 code=error.code,
                 why=error.message,
             )
-        return StepResult(step=step.name, took_ms=took_ms, outputs=outputs or {}, error=error)
+        outputs, occurred = outputs or {}, self._hooks.occurred()
+        return StepResult(
+            step=step.name, took_ms=took_ms, outputs=outputs, error=error, occurred=occurred
+        )
 
 
 def _take_back(command: Command, step: CommandStep, context: RunContext) -> None:

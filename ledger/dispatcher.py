@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from datetime import UTC, datetime
 from typing import Protocol
 from uuid import uuid4
 
@@ -43,9 +42,7 @@ _log = structlog.get_logger(__name__)
 class Leases(Protocol):
     """Which operations are due, and who works on them (projections.queries)."""
 
-    async def due(
-        self, now: datetime, limit: int, holder: str, lease_s: float
-    ) -> list[tuple[str, bool]]: ...
+    async def due(self, limit: int, holder: str, lease_s: float) -> list[tuple[str, bool]]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, ids: Sequence[str]) -> None: ...
     async def inherit(self, place: str, holder: str) -> None: ...
@@ -121,7 +118,7 @@ class Dispatcher:
         if self._unfinished > self._concurrency_max:
             return
         wanted = 2 * self._concurrency_max - self._unfinished
-        rows = await self._leases.due(datetime.now(UTC), wanted, self._holder, LEASE_S)
+        rows = await self._leases.due(wanted, self._holder, LEASE_S)
         self._backlog = len(rows) == wanted
         for operation_id, taken_over in rows:
             if operation_id not in self._held:

@@ -8,7 +8,6 @@ caller either gets an answer that was true when it was written, or a refusal.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -68,11 +67,11 @@ class IdempotencyKeyReusedError(errors.DomainError):
 class Requests:
     """The write side for users.  Every method raises DomainError if it refuses, and
     PortError if Cinder does not show a volume that is needed.
+
+    `clock` gives the database's time (ledger.log.clock).
     """
 
-    def __init__(
-        self, store: AggregateStore, cinder: Cinder, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, store: AggregateStore, cinder: Cinder, clock: Callable[[], float]) -> None:
         self._store = store
         self._cinder = cinder
         self._clock = clock

@@ -27,6 +27,7 @@ import psycopg
 import structlog
 
 import sql
+from ledger.log.clock import DatabaseClock
 from projections.news import Moved, News
 from projections.tables import prepare
 
@@ -93,10 +94,14 @@ class Subscription:
 
 
 class Wakeups:
-    """An async context manager; `watch` may be used while it is entered."""
+    """An async context manager; `watch` may be used while it is entered.
 
-    def __init__(self, dsn: str) -> None:
+    What it asks every POLL_INTERVAL_S also tells `clock` the time.
+    """
+
+    def __init__(self, dsn: str, clock: DatabaseClock) -> None:
         self._dsn = dsn
+        self._clock = clock
         self._watches: dict[str, set[Subscription]] = {}
         self._seen: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
@@ -170,10 +175,13 @@ class Wakeups:
         seen = self._seen
         query = sql.query("reads", "changed")
         parameters = {name: seen.get(name, NEVER) for name in UNTRACKED}
+        asked_at = self._clock.asking()
         cursor = await connection.execute(query, parameters)
         marks = dict(UNTRACKED)
         rows = await cursor.fetchall()
         marks |= {what: position for what, who, position, *_ in rows if who is None}
+        time_s, log_ahead_s = (marks.pop(name) / 1e6 for name in ("time_us", "log_ahead_us"))
+        self._clock.told(asked_at, time_s, log_ahead_s)
         keys = set(_keys(row for row in rows if row[1] is not None))
         if seen.get("head", NEVER) < marks["head"]:
             keys.add(ANY_EVENT)

@@ -93,7 +93,8 @@ CREATE TABLE leases (
 -- When a host's agent was last heard of.
 CREATE TABLE host_contact (
     host text PRIMARY KEY,
-    seen_at timestamptz NOT NULL
+    seen_at timestamptz NOT NULL,
+    clock_ahead_s float8                 -- the host's clock, as its agent has measured it
 );
 
 -- How far a long step has come.

@@ -53,9 +53,11 @@ from host_agent.line.client import (
 from host_agent.reporting import Verdict
 from host_agent.shared.backoff import Backoff
 from host_agent.shared.changes import Changes
+from host_agent.shared.clocks import FarClock
 from host_agent.shared.contract import (
     Command,
     ErrorKind,
+    Occurred,
     Registration,
     Report,
     StepError,
@@ -97,8 +99,11 @@ class Link:
     ) -> None:
         self._settings = settings
         self._describe = describe
-        self._ledger = LedgerClient(settings)
-        self._polls = LedgerClient(settings)  # apart, so that a poll can be ended alone
+        self.ledger_clock = FarClock()
+        self._ledger = LedgerClient(settings, self.ledger_clock)
+        self._polls = LedgerClient(
+            settings, self.ledger_clock
+        )  # apart, so that a poll can be ended alone
         self._wanted = threading.Event()  # the inventory may have changed
         self._closing = threading.Event()
         self._state = threading.Condition()
@@ -113,6 +118,13 @@ class Link:
 
     def is_current(self, epoch: int) -> bool:
         return epoch == self._epoch
+
+    def occurred(self) -> Occurred | None:
+        """Now, by this host's clock and the ledger's; None: the ledger has told no time yet."""
+        if (reading := self.ledger_clock.reading()) is None:
+            return None
+        at, offset_s, error_s = reading
+        return Occurred(at=at, offset_s=offset_s, error_s=error_s)
 
     def wake(self) -> None:
         """The inventory may have changed."""

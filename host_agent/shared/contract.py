@@ -223,8 +223,34 @@ class StepError:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Occurred:
+    """When something was by the clock of the host where it was, and how right that clock was.
+
+    `at`: seconds since the epoch.  At that moment the clock was `offset_s` ahead of the ledger's
+    (the database's), as its agent has measured it, give or take `error_s`.  So it was at
+    `at - offset_s`, however wrong the clock is.
+    """
+
+    at: float
+    offset_s: float
+    error_s: float
+
+    def to_wire(self) -> dict[str, float]:
+        return dict(vars(self))
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        return cls(**{name: float(take(data, name, (int, float))) for name in _OCCURRED})
+
+
+_OCCURRED = ("at", "offset_s", "error_s")
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepResult:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
+
+    `occurred`: when it ended; None: the agent is older, or could not know.
 
     Outputs a ledger understands, by verb (all optional, all free of secrets):
     `attachment_update`: driver, target_digest, access_mode, connector_host (whose connector
@@ -240,18 +266,25 @@ class StepResult:
     took_ms: int
     outputs: dict[str, Any] = field(default_factory=dict)
     error: StepError | None = None
+    occurred: Occurred | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        return {**vars(self), "error": self.error.to_wire() if self.error else None}
+        return {
+            **vars(self),
+            "error": self.error.to_wire() if self.error else None,
+            "occurred": self.occurred.to_wire() if self.occurred else None,
+        }
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
         error = take(data, "error", (dict, type(None)))
+        occurred = may(data, "occurred", dict)
         return cls(
             step=take(data, "step", str),
             took_ms=take(data, "took_ms", int),
             outputs=take(data, "outputs", dict),
             error=StepError.from_wire(error) if error is not None else None,
+            occurred=Occurred.from_wire(occurred) if occurred is not None else None,
         )
 
 

@@ -71,13 +71,18 @@ class NewFlow:
         view = self._view()
         if view.connection_info and view.status in _CONNECTED:
             return self._learnt(view)
-        return self.refresh()
+        return self._connect()
 
     def refresh(self) -> ConnectionInfo:
-        """Cinder refuses it while the volume has another attachment (LP 1833736)."""
+        """Cinder refuses it while this host has another attachment (LP 1833736): one that came too
+        late is deleted first.
+        """
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
         if self._knows_all():
             self._delete_orphans(self._rows())
+        return self._connect()
+
+    def _connect(self) -> ConnectionInfo:
         with sending(self._ctx.sent, self._id()):
             view = self._ctx.cinder.attachment_update(self._id(), self._connector())
         if not view.connection_info:

@@ -12,8 +12,10 @@ from typing import Any
 import structlog
 
 from host_agent.shared.changes import Changes
+from host_agent.shared.clocks import SKEW_MAX_S
 from host_agent.shared.contract import (
     Guest,
+    Occurred,
     PowerState,
     Registration,
     Report,
@@ -36,6 +38,9 @@ MESSAGE_CHARS_MAX = 1_000
 NUMBER_MAX = 2**31 - 1
 
 NAME_CHARS_MAX = 255
+#: A century: clocks that start in 1970 are wrong by half of it.
+CLOCK_AHEAD_S_MAX = 100 * 365.25 * 86_400
+SECONDS_MAX = 1e11  # since the epoch; the year 5138
 _WORD = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}\Z", re.ASCII)
 
 #: What a report's outputs may say (contract.Report); all else is dropped.
@@ -126,24 +131,50 @@ def _is_definition(text: str) -> bool:
     return sized and text.startswith("<domain") and "<!" not in text and is_readable(text)
 
 
-def checked_report(report: Report) -> Report:
-    """The report in canonical form, with known facts only.  Raises WireError."""
+def clock_ahead(text: str | None) -> float | None:
+    """By how much an agent says its host's clock is ahead; None: nothing that could be."""
+    try:
+        ahead_s = float(text or "nan")
+    except ValueError:
+        return None
+    return ahead_s if abs(ahead_s) <= CLOCK_AHEAD_S_MAX else None
+
+
+def checked_report(report: Report, now: float) -> Report:
+    """The report in canonical form, with known facts only; what its agent says of the past has
+    happened by `now`.  Raises WireError.
+    """
     for name, number in (("run", report.run), ("epoch", report.epoch)):
         _require((name == "run") <= number <= NUMBER_MAX, name)
     return replace(
         report,
         operation_id=_id(report.operation_id, "operation_id"),
-        results=tuple(map(_checked_result, report.results)),
+        results=tuple(_checked_result(result, now) for result in report.results),
     )
 
 
-def _checked_result(result: StepResult) -> StepResult:
+def _checked_occurred(occurred: Occurred | None, now: float) -> Occurred | None:
+    """When the agent says that it was, if it can have been then: it is kept, and believed by
+    nobody.
+    """
+    if occurred is None:
+        return None
+    at, offset_s, error_s = occurred.at, occurred.offset_s, occurred.error_s
+    finite = all(abs(number) <= SECONDS_MAX for number in (at, offset_s, error_s))
+    if finite and error_s >= 0 and 0 < at - offset_s <= now + error_s + SKEW_MAX_S:
+        return occurred
+    _log.warning("occurred_dropped", at=at, offset_s=offset_s, error_s=error_s)
+    return None
+
+
+def _checked_result(result: StepResult, now: float) -> StepResult:
     _require(0 <= result.took_ms <= NUMBER_MAX, "took_ms")
     _require(bool(_WORD.match(result.step)), "step")
     return replace(
         result,
         outputs=_checked_outputs(result.outputs),
         error=_checked_error(result.error) if result.error else None,
+        occurred=_checked_occurred(result.occurred, now),
     )
 
 

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.telemetry import Tally
 
@@ -84,6 +85,29 @@ class Metrics:
         self._held = gauge(
             "ledger_http_requests_held", "Long polls and streams that this process holds open"
         )
+        self._latest_due = gauge(
+            "ledger_operation_latest_due_seconds",
+            "Time until the last operation that is put off is tried again; 0 if none is put off",
+        )
+        self._skew = gauge(
+            "ledger_clock_skew_seconds",
+            "How far this host's clock is ahead of the database's clock, which decides",
+        )
+        self._clock_error = gauge(
+            "ledger_clock_error_seconds",
+            "Error bound of the database's time as this process knows it",
+        )
+        self._clock_set = gauge(
+            "ledger_database_clock_sets", "Times that this process saw the database's clock set"
+        )
+        self._log_ahead = gauge(
+            "ledger_log_ahead_seconds",
+            "How far the time of the log's last event is ahead of the database's clock",
+        )
+        self._host_skew = gauge(
+            "ledger_host_clock_skew_max_seconds",
+            "Largest clock skew of the hosts that are in contact, ahead or behind",
+        )
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         self._requests.add(route, method if method in _METHODS else "other", status, took_s)
@@ -94,9 +118,10 @@ class Metrics:
         head: int,
         tracking: Iterable[Row],
         counts: Row,
-        hosts: Mapping[str, int],
+        hosts: Row,
         agents: int,
         held: int,
+        clock: DatabaseClock,
     ) -> bytes:
         """Take what was counted just now and return the page."""
         self._head.set(head)
@@ -110,8 +135,14 @@ class Metrics:
         self._due.set(counts["due"])
         self._oldest_due.set(counts["oldest_due_s"])
         self._leased.set(counts["leased"])
-        for state, count in hosts.items():
-            self._hosts.labels(state).set(count)
+        self._latest_due.set(counts["latest_due_s"])
+        for state in ("alive", "silent", "fenced"):
+            self._hosts.labels(state).set(hosts[state])
+        self._host_skew.set(hosts["clock_skew_max_s"])
+        self._skew.set(clock.skew_s)
+        self._clock_error.set(clock.error_s)
+        self._log_ahead.set(clock.log_ahead_s)
+        self._clock_set.set(clock.set_count)
         self._agents.set(agents)
         self._held.set(held)
         return generate_latest(self._registry)

@@ -139,6 +139,10 @@ def _acts(row: Row) -> list[str]:
         case OperationState.PARKED:
             unwind = () if row["pivot_passed"] else ("unwind",)
             return ["retry", "skip", *unwind, "give_up"]
-        case OperationState.RUNNING if not row["unwinding"] and not row["pivot_passed"]:
-            return ["unwind"]
+        case OperationState.RUNNING:
+            waits = any(
+                step["retry_at"] for step in row["steps"] if step["undo"] == row["unwinding"]
+            )
+            undoable = not row["unwinding"] and not row["pivot_passed"]
+            return ["retry"] * waits + ["unwind"] * undoable
     return []

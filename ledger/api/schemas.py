@@ -385,6 +385,7 @@ class HostShown(Shown):
     leftovers: Leftovers | None = None
     registered_at: datetime
     seen_at: datetime | None = None
+    clock_ahead_s: float | None = None  # of the database's, as its agent said last
     alive: bool
     open_attachments: int = 0
     open_commands: int = 0
@@ -447,3 +448,4 @@ class Health(Shown):
 
     status: Literal["ok", "failing"]
     checks: dict[str, str | None]
+    warnings: list[str] = []  # what keeps nobody from working, and is to be mended

@@ -73,6 +73,16 @@ class StepErrorBody(FromAgent):
     message: str
 
 
+class OccurredBody(FromAgent):
+    """When it was by the host's clock (seconds since the epoch), which was then `offset_s` ahead of
+    the ledger's, give or take `error_s`.
+    """
+
+    at: float
+    offset_s: float
+    error_s: float
+
+
 class ResultBody(FromAgent):
     """The result of one step; `outputs` that the contract does not name are dropped."""
 
@@ -80,6 +90,7 @@ class ResultBody(FromAgent):
     took_ms: Number
     outputs: dict[str, Any]
     error: StepErrorBody | None
+    occurred: OccurredBody | None = None
 
 
 class ReportBody(ResultBody):

@@ -58,7 +58,7 @@ class Act(_OfOperation):
 
 
 class Retry(Act):
-    """Try the failed steps of a parked operation again."""
+    """Try the failed steps of a parked operation again, or at once what one that runs puts off."""
 
     act = "retry"
 

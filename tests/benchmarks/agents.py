@@ -267,7 +267,7 @@ def _latency(name: str, values: Sequence[float], share: float, target: float) ->
 
 async def _samples(ledger: Timed, agent: LightAgent) -> list[float]:
     """Seconds from the commit of a command until its agent has it."""
-    requests = Requests(ledger, DirectCinder(None, Faults()))  # type: ignore[arg-type]
+    requests = Requests(ledger, DirectCinder(None, Faults()), time.time)  # type: ignore[arg-type]
     actor = Actor(name="bench", user_id="bench", project_id=PROJECT, roles=("admin",))
     context = EventContext(actor=actor, request_id="req-bench", cause="api")
     fleet = Fleet(contact=lambda _: Contact(alive=True, since="now"))

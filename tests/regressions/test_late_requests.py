@@ -188,3 +188,15 @@ def test_a_late_attachment_does_not_keep_a_connection_from_being_refreshed() -> 
     world.done(world.act("refresh"))
     assert rows(world) == ["attached"]
     assert world.wrong() == []
+
+
+def test_a_refresh_ends_what_came_too_late_and_has_its_hosts_connector() -> None:
+    """Cinder refuses a second connector of one host: the refresh would park for ever."""
+    world = attached()
+    cinder = Cinder(world, "attachment_create", 10 * LATE_S)
+    world.done(migrated(world))
+    cinder.land()
+    assert rows(world) == ["attached", "attaching"]
+    world.done(world.act("refresh"))
+    assert rows(world) == ["attached"]
+    assert world.wrong() == []

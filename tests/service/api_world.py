@@ -25,6 +25,7 @@ from ledger.auth.tokens import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
 from ledger.log.application import Ledger
+from ledger.log.clock import DatabaseClock
 from ledger.requests import Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
@@ -293,10 +294,11 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
-        wakeups = await stack.enter_async_context(Wakeups(dsn))
+        clock = DatabaseClock.of(dsn)
+        wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         components = Components(
-            requests=Requests(log, cinder),
-            service=Service(log, cinder, cinder),
+            requests=Requests(log, cinder, clock),
+            service=Service(log, cinder, cinder, clock),
             writer=log.log_recorder.writer,
             queries=Queries(pool),
             wakeups=wakeups,
@@ -304,6 +306,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings),
+            clock=clock,
             registry=registry_of(log.log_recorder.writer),
         )
         dispatcher = Dispatcher(

@@ -44,6 +44,8 @@ def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
             yield f"{event} is of an unexpected error"
         if isinstance(event, Attachment.ConnectorUpdated):
             yield from _widened(cloud.store.load(Attachment, id_), cloud)
+        if getattr(event, "occurred", None) is not None:
+            yield from _at_another_time(event, cloud)
         if isinstance(event, Volume.Held):
             yield from _held_twice(cloud.store.load(Volume, id_), cloud)
         if isinstance(event, Attachment.ConnectorUpdated):
@@ -65,6 +67,14 @@ def _reads_only(cloud: Cloud, attachment: Attachment) -> bool:
     pair = (attachment.volume_id, attachment.server_id, "ro")
     rows = cloud.rows("mappings")
     return any((row["volume_id"], row["server_id"], row["access_mode"]) == pair for row in rows)
+
+
+def _at_another_time(event: Any, cloud: Cloud) -> Iterator[str]:
+    """Whatever the host's clock says: what it says less its offset is when it was."""
+    said, key = event.occurred, (str(event.originator_id), event.run, event.step)
+    wrong_s = abs(said["at"] - said["offset_s"] - cloud.ended[key])
+    if wrong_s > said["error_s"] + 1e-3 and not cloud.database_was_set:
+        yield f"{event} was {wrong_s:g} s from then"
 
 
 def _held_twice(volume: Volume, cloud: Cloud) -> Iterator[str]:

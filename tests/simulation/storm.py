@@ -18,6 +18,8 @@ from operator import attrgetter
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
+from handlers import operator
+from handlers.retries import PUT_OFF_MAX_S
 from host_agent.shared.contract import PowerState
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
@@ -41,6 +43,8 @@ ROUNDS_MAX = 1000
 FENCE_ATTEMPTS_MAX = 5
 #: How likely a host is fenced while a guest is on its way there.
 FENCED_ON_THE_WAY = 0.1
+#: By how much a clock is set: NTP's steps, a virtual machine's pause, a wrong time zone.
+SET_BY_S = (-7_200.0, -45.0, -1.0, 1.0, 45.0, 7_200.0)
 #: How many actions a failure shows.
 SHOWN = 60
 
@@ -75,6 +79,7 @@ class Storm:
             (self._unfence_a_host, 2),
             (self._let_cinder_work, 3),
             (self.clients.cinder_migrates_something, 2),
+            (self._set_a_clock, 0.5),
         ]
 
     # ------------------------------------------------------------------- runs
@@ -171,13 +176,22 @@ class Storm:
             self.random.choice(waiting).register()
 
     def _let_time_pass(self) -> None:
-        due = self.cloud.next_due() or 0.0
-        seconds = self.random.choice([0.1, 1.0, 10.0, due - self.cloud.clock()])
-        self.cloud.clock.wait(max(0.0, seconds))
+        seconds = self.random.choice([0.1, 1.0, 10.0, self.cloud.next_due_in_s() or 0.0])
+        self.cloud.clock.wait(seconds)
+
+    def _set_a_clock(self) -> None:
+        """The database's, or a host's: put right, or wrong, or another machine's from now on."""
+        by_s = self.random.choice(SET_BY_S)
+        if self.random.random() < 0.5:
+            self.cloud.set_database_clock(by_s)
+        else:
+            self.random.choice(list(self.cloud.agents.values())).clock_ahead_s += by_s
 
     def _retry_or_unwind(self) -> None:
         """What an operator, or a user who has changed their mind, does."""
         parked = self.cloud.operations("parked")
+        if self.random.random() < 0.3:
+            parked += [each for each in self.cloud.operations("running") if operator.waits(each)]
         act = "retry" if self.random.random() < 0.8 else "unwind"
         operations = parked if act == "retry" else self.cloud.operations("parked", "running")
         if operations:
@@ -362,9 +376,10 @@ class Storm:
             if row["fenced"]:
                 self._unfence(row["host"])
                 return True
-        due = cloud.next_due()
-        if due is not None:
-            cloud.clock.seconds = max(cloud.clock.seconds, due)
+        due_in_s = cloud.next_due_in_s()
+        if due_in_s is not None:
+            assert due_in_s <= PUT_OFF_MAX_S, f"put off for {due_in_s:.0f} s"
+            cloud.clock.wait(due_in_s)
             return True
         for operation in cloud.operations("parked"):
             retries[str(operation.id)] += 1
