@@ -16,6 +16,7 @@ from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
+from handlers import claims
 from handlers.flows import FLOWS
 from handlers.plan import Place
 from handlers.progress import volumes_of
@@ -107,16 +108,18 @@ def start(
     table, operation_id = FLOWS[flow], str(origin.operation_id)
     instance.claim(operation_id, exclusive=table.exclusive, flow=flow)
     operation = Operation(origin.operation_id)
+    plan = table.expand(tuple(lanes), hosts, order)
     operation.record(
         Operation.OperationStarted,
         flow=flow,
         server_id=str(instance.id),
-        plan=table.expand(tuple(lanes), hosts, order).to_json(),
+        plan=plan.to_json(),
         request_id=origin.context.request_id,
         actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
         fingerprint=origin.fingerprint,
     )
     known = {str(volume.id): volume for volume in volumes}
     for volume_id in sorted(volumes_of(operation) & set(known)):
-        known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow)
+        claim = claims.on_volume(plan, volume_id)
+        known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow, **claim)
     return operation

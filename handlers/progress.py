@@ -326,6 +326,8 @@ def park(operation: Operation, left: tuple[Left, ...], book: Book) -> None:
         claimant=str(operation.id),
         message=f"Operation {operation.id} ({started.flow}) is parked: {why}",
     )
+    for volume_id in sorted(volumes_of(operation)):
+        book.get(Volume, volume_id).narrow(str(operation.id))
 
 
 def _left_row(operation: Operation, item: Left) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class Storm:
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
         self._deeds: list[tuple[Callable[[], object], float]] = [
             (self.clients.ask_something, 12),
+            (self.clients.let_go_together, 1),
             (self._dispatch, 25),
             (self._let_an_agent_work, 50),
             (self._let_an_agent_register, 8),
