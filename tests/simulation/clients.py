@@ -33,6 +33,8 @@ S = VmState
 ATTEMPTS_MAX = 3
 #: How often a server that lets go of a shared volume together with others is deleted for it.
 DELETED_TOGETHER = 0.3
+#: And how often another server wants it at that very moment.
+TAKEN_BESIDE = 0.5
 #: What is sensible in which state, some of it more often.
 SENSIBLE = {
     S.ACTIVE: [
@@ -201,6 +203,9 @@ class Clients:
             return
         volume_id = self.random.choice(among)
         servers = {str(instance.id): instance for instance in self.cloud.instances()}
+        others = sorted(servers.keys() - holders[volume_id])
+        if others and self.random.random() < TAKEN_BESIDE:
+            self.attach(self.random.choice(others), volume_id=volume_id)
         for server_id in sorted(holders[volume_id] & servers.keys()):
             if self.random.random() < DELETED_TOGETHER:
                 self.delete(server_id)

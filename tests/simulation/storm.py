@@ -212,7 +212,8 @@ class Storm:
                 guest.update(live=None, power_state=PowerState.SHUTDOWN.value)
                 guest.pop("job", None)
                 guest.pop("stranded", None)
-            self.cloud.lost[name] |= set(state["connected"])
+            # Also what a refresh had just disconnected, to connect it anew.
+            self.cloud.lost[name] |= set(state["connected"]) | self.cloud.given_to(name)
             state.update(connected={}, secrets={})
 
     def _fence_a_host(self) -> None:
