@@ -142,9 +142,13 @@ class Volume(Aggregate):
             case self.VolumeDeleted():
                 self.deleted = True
 
+    def works_for(self, server_id: str) -> list[str]:
+        """The operations that work on the volume for this server."""
+        return [op for op, claim in self.claims.items() if claim.server_id == server_id]
+
     def refuse_working(self, server_id: str) -> None:
         """Raises ClaimedError if an operation works on the volume for this server."""
-        self._refuse(op for op, claim in self.claims.items() if claim.server_id == server_id)
+        self._refuse(self.works_for(server_id))
 
     def refuse_leaving(self, server_id: str, *, shared: bool) -> None:
         """Raises ClaimedError if the volume is on its way out of this server, or out of another

@@ -244,9 +244,9 @@ def _root_place(instance: Instance, root: BlockDeviceMapping | None) -> BlockDev
 def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None:
     if not allowed:
         raise errors.RootDeviceError
-    if instance.vm_state not in _ROOT_STATES:
+    if instance.own_state not in _ROOT_STATES:
         raise errors.RootStateError(
-            action=action, server_id=str(instance.id), vm_state=instance.vm_state
+            action=action, server_id=str(instance.id), vm_state=instance.own_state
         )
 
 

@@ -62,9 +62,13 @@ class Server:
 
 
 def check_vm_state(instance: Instance, action: str, allowed: Iterable[VmState]) -> None:
-    if instance.vm_state not in set(allowed):
+    """What is parked puts the server into ERROR, as S1 asks, but is in the way only of what its
+    claim excludes.
+    """
+    if instance.own_state not in set(allowed):
+        instance.refuse_parked()
         raise errors.VmStateError(
-            action=action, server_id=str(instance.id), vm_state=instance.vm_state
+            action=action, server_id=str(instance.id), vm_state=instance.own_state
         )
 
 
@@ -106,7 +110,8 @@ def start(
 ) -> Operation:
     """Claim what the operation works on, and begin it.  Raises ClaimedError."""
     table, operation_id = FLOWS[flow], str(origin.operation_id)
-    instance.claim(operation_id, exclusive=table.exclusive, flow=flow)
+    beside = not table.volumes
+    instance.claim(operation_id, exclusive=table.exclusive, flow=flow, beside_parked=beside)
     operation = Operation(origin.operation_id)
     plan = table.expand(tuple(lanes), hosts, order)
     operation.record(
@@ -118,7 +123,7 @@ def start(
         actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
         fingerprint=origin.fingerprint,
     )
-    known = {str(volume.id): volume for volume in volumes}
+    known = {str(volume.id): volume for volume in volumes if table.volumes}
     for volume_id in sorted(volumes_of(operation) & set(known)):
         claim = claims.on_volume(plan, volume_id)
         known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow, **claim)

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
+from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers import engine
@@ -22,16 +23,40 @@ from host_agent.shared.lane import Lane
 _DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})
 
 
-def acts(operation: Operation) -> str:
-    """What may be done about a parked operation, in words."""
-    if pivot_passed(plan_of(operation), operation.history):
-        return "retry it, skip its step, or give it up"
-    return "retry it, skip its step, unwind it, or give it up"
+def acts(operation: Operation) -> list[str]:
+    """What may be done about an operation now; each may have its own reason to be refused."""
+    plan, history = plan_of(operation), operation.history
+    unwind = [] if pivot_passed(plan, history) else ["unwind"]
+    match operation.state:
+        case OperationState.PARKED:
+            return ["retry", "skip", *unwind, *([] if plan.patient else ["give_up"])]
+        case OperationState.RUNNING:
+            return [] if history.unwinding else unwind
+    return []
 
 
-def retry(operation: Operation, reason: str) -> None:
+def in_the_way(refusal: errors.ClaimedError, book: Book) -> errors.ClaimedError:
+    """The refusal with what there is to know of the operation that it names."""
+    operation = book.get(Operation, refusal.fields["operation_id"])
+    assert operation.started is not None, "an operation that claims something has begun"
+    parked = operation.state is OperationState.PARKED
+    kind = errors.ParkedClaimError if parked else errors.BusyClaimError
+    may, known = acts(operation), refusal.fields
+    return kind(
+        what=known["what"],
+        id=known["id"],
+        operation_id=known["operation_id"],
+        flow=operation.started.flow,
+        state=operation.state.value,
+        acts=may,
+        choice=", ".join(may),
+    )
+
+
+def retry(operation: Operation, reason: str, book: Book) -> None:
     """Try the failed steps of a parked operation again."""
     _require_parked(operation, "be retried")
+    _resume(operation, book)
     operation.record(Operation.RetryRequested, reason=reason)
 
 
@@ -45,15 +70,17 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
     if first is None or first.step != step:
         wanted = f"step {first.step} is the one to do next" if first else "it has nothing left"
         _refuse(operation, f"skip step {step} of lane {lane}", wanted)
+    _resume(operation, book)
     skip(operation, first, reason, book)
 
 
-def unwind(operation: Operation, reason: str) -> None:
+def unwind(operation: Operation, reason: str, book: Book) -> None:
     """Undo everything, if the point of no return is not behind."""
     if operation.state is OperationState.FINISHED:
         _refuse(operation, "be unwound", "it is finished")
     if pivot_passed(plan_of(operation), operation.history):
         _refuse(operation, "be unwound", "its pivot is passed; there is only forward")
+    _resume(operation, book)
     operation.record(Operation.UnwindRequested, reason=reason)
 
 
@@ -125,6 +152,12 @@ def unmade(operation: Operation, book: Book) -> list[Lane]:
         and not book.get(BlockDeviceMapping, lane.bdm_id).volume_id
         and any(operation.history.touched(number, name) for name in makes)
     ]
+
+
+def _resume(operation: Operation, book: Book) -> None:
+    """Not beside what has begun on the whole server since it was parked.  Raises ClaimedError."""
+    assert operation.started is not None, "an operation is never loaded without its first event"
+    book.get(Instance, operation.started.server_id).resume(str(operation.id))
 
 
 def _require_parked(operation: Operation, act: str) -> None:

@@ -203,7 +203,8 @@ class Flow:
     `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may
     work later is tried until it does; nobody waits for it (release work).  `trusts`: up to
     its pivot it goes on only as long as the fence of that host says that the guest is not
-    running there.
+    running there.  `volumes`: nothing else may be done to its volumes meanwhile; if not, it goes
+    on beside what is parked about one of them, and without that one (decision 0054).
     """
 
     name: str
@@ -212,6 +213,7 @@ class Flow:
     exclusive: bool = True
     patient: bool = False
     trusts: Place | None = None
+    volumes: bool = True
 
     def expand(
         self,

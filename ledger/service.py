@@ -189,7 +189,7 @@ class Service:
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
-            if handover.host_fenced(operation, host, self._clock()):
+            if handover.host_fenced(operation, host, self._clock(), unit):
                 progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
@@ -243,21 +243,21 @@ class Service:
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
-            match act:
-                case "retry":
-                    operator.retry(operation, reason)
-                case "skip":
-                    operator.skip_step(operation, lane, step, reason, unit)
-                case "unwind":
-                    operator.unwind(operation, reason)
-                case "give_up":
-                    operator.give_up(operation, reason, unit)
-                case _:
-                    raise errors.OperatorActError(
-                        operation_id=operation_id,
-                        act=act,
-                        why="the acts are retry, skip, unwind, give_up",
-                    )
+            try:
+                match act:
+                    case "retry":
+                        operator.retry(operation, reason, unit)
+                    case "skip":
+                        operator.skip_step(operation, lane, step, reason, unit)
+                    case "unwind":
+                        operator.unwind(operation, reason, unit)
+                    case "give_up":
+                        operator.give_up(operation, reason, unit)
+                    case _:
+                        why = "the acts are retry, skip, unwind, give_up"
+                        raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
+            except errors.ClaimedError as refusal:
+                raise operator.in_the_way(refusal, unit) from None
             progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 

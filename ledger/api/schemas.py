@@ -190,6 +190,15 @@ class Fence(Asked):
 # -------------------------------------------------------------------------- answers
 
 
+class BlockedBy(Shown):
+    """The operation in the way of a request, and what may be done about it."""
+
+    operation_id: UUID
+    flow: str
+    state: str
+    acts: list[str]
+
+
 class Problem(Shown):
     """RFC 9457 problem details; `code` is stable, `detail` for people."""
 
@@ -200,6 +209,7 @@ class Problem(Shown):
     code: str
     request_id: str
     operation: str | None = None
+    blocked_by: BlockedBy | None = None
     hint: str | None = None
 
 

@@ -21,6 +21,7 @@ BOOKKEEPING = frozenset(
     {
         "Instance.Claimed",
         "Instance.ClaimReleased",
+        "Instance.ClaimResumed",
         "Instance.DeviceReserved",
         "Instance.DeviceReleased",
         "Instance.DeviceVolumeSet",
@@ -294,6 +295,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.DeviceReleased": _text("Device name of volume {volume_id} is free again"),
     "Instance.Claimed": _text("Server claimed by operation {claimant}"),
     "Instance.ClaimReleased": _text("Server released by operation {claimant}"),
+    "Instance.ClaimResumed": _text("Operation {claimant} works on the server again"),
     "Instance.Faulted": _text("Server shows ERROR: {message}"),
     "Instance.FaultCleared": _text("Server no longer shows the error of operation {claimant}"),
     "Operation.OperationStarted": _started,

@@ -102,7 +102,9 @@ def test_of_two_that_let_go_the_last_disconnects_wherever_one_is_killed(
     assert met > 0
 
 
-def test_a_volume_is_not_let_go_on_a_host_where_another_server_is_getting_it() -> None:
+def test_a_volume_is_not_let_go_on_a_host_where_another_server_is_getting_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The agent dies when the guest has the disk, and nobody knows yet: who detaches now would
     find itself the last user, and cut the guest off.
     """
@@ -114,14 +116,12 @@ def test_a_volume_is_not_let_go_on_a_host_where_another_server_is_getting_it() -
     while world.service.advance(getting) is None:
         pass
     world.trouble = Trouble()
-    broken = Watched(world, HOST, "guests.plug")
-    killed = world.service.report
-    world.service.report = _dead  # type: ignore[method-assign]
+    plugged_in = Watched(world, HOST, "guests.plug")
+    monkeypatch.setattr(world.service, "report", _dead)
     with pytest.raises(Crash):
         world.run_agent(getting, HOST)
-    world.service.report = killed  # type: ignore[method-assign]
     world.boot()
-    assert broken.seen == [NEIGHBOUR], "the guest has the disk, and the log does not say so"
+    assert plugged_in.seen == [NEIGHBOUR], "the guest has the disk, and the log does not say so"
     for way in ("detach", "delete"):
         with pytest.raises(errors.ClaimedError) as refusal:
             leave(world, way, SERVER)

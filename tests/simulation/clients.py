@@ -53,7 +53,7 @@ SENSIBLE = {
         *("unshelve",) * 3,
         *("attach", "detach", "detach_root", "attach_root"),
     ],
-    S.ERROR: ["delete", "stop", "reboot"],
+    S.ERROR: ["delete", "stop", "start", "reboot", "attach", "attach", "detach"],
 }
 WHATEVER = ["attach", "detach", "swap", "delete", "detach_root", "attach_root", *RULES]
 
