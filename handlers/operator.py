@@ -12,11 +12,13 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
+from aggregates.remnant import Remnant
 from handlers import engine
 from handlers.engine import Left, pivot_passed
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from handlers.progress import arrival, finish, lane_of, plan_of, skip
+from handlers.remnants import leave
 from host_agent.shared.lane import Lane
 
 #: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.
@@ -60,8 +62,8 @@ def retry(operation: Operation, reason: str, book: Book) -> None:
     operation.record(Operation.RetryRequested, reason=reason)
 
 
-def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> None:
-    """Go on as if this step, the first one left in its lane, were done.
+def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> list[Remnant]:
+    """Go on as if this step, the first one left in its lane, were done; what may stay behind.
 
     The operator vouches for it; the reason is kept in the domain events.
     """
@@ -71,7 +73,9 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
         wanted = f"step {first.step} is the one to do next" if first else "it has nothing left"
         _refuse(operation, f"skip step {step} of lane {lane}", wanted)
     _resume(operation, book)
+    remnants = leave(operation, [first], "skip", reason, book)
     skip(operation, first, reason, book)
+    return remnants
 
 
 def unwind(operation: Operation, reason: str, book: Book) -> None:
@@ -84,8 +88,8 @@ def unwind(operation: Operation, reason: str, book: Book) -> None:
     operation.record(Operation.UnwindRequested, reason=reason)
 
 
-def give_up(operation: Operation, reason: str, book: Book) -> None:
-    """End a parked operation as it is; what is left stays as the log shows it.
+def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
+    """End a parked operation as it is; what is left stays as the log shows it, and is returned.
 
     Not if nobody knew then where the guest is, or if that left an attachment behind that no
     mapping leads to, or nobody knows: nobody could ever release it.  Its steps are then to be
@@ -109,7 +113,9 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
     for lane in unmade(operation, book):
         why = f"a volume with mark {lane.bdm_id} would be left to nobody; retry, or skip"
         _refuse(operation, "be given up", why)
+    remnants = leave(operation, left(operation), "give_up", reason, book)
     finish(operation, Outcome.CANCELLED, book, reason=reason)
+    return remnants
 
 
 def _strays(operation: Operation, book: Book) -> list[Attachment]:

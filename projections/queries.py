@@ -254,6 +254,23 @@ class Queries:
         """Note how many seconds ago hosts' agents were in contact."""
         await self._all("touch_hosts", hosts=list(ages_s), ages_s=list(ages_s.values()))
 
+    async def remnants(
+        self,
+        *,
+        state: str | None = None,
+        server_id: str | None = None,
+        host: str | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after` is the `left_position` of the last one already seen."""
+        return await self._all(
+            "remnants", state=state, server_id=server_id, host=host, limit=limit, after=after
+        )
+
+    async def remnant(self, remnant_id: str) -> Row | None:
+        return await self._one("remnant", remnant_id=remnant_id)
+
     # --- the log ------------------------------------------------------------------------
 
     async def events(

@@ -308,6 +308,8 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Operation.StepSkipped": lambda body: f"{_step(body)} skipped: {body.get('reason')}",
     "Operation.UnwindRequested": _text("Unwind requested: {reason}"),
     "Operation.OperationFinished": _finished,
+    "Remnant.RemnantLeft": _text("May stay behind: {what} ({act} of step {step}: {reason})"),
+    "Remnant.RemnantAcknowledged": _text("Somebody has seen to what stayed behind: {reason}"),
     "Volume.VolumeMade": _text("Volume made in Cinder for server {server_id}, mark {mark}"),
     "Volume.VolumeDeleted": _text("Volume deleted in Cinder: {why}"),
     "Volume.VolumeDeletionRefused": _text("Cinder refused to delete the volume: {why}"),

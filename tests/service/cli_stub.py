@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel
 
-from ledger.api import schemas
+from ledger.api import schemas, schemas_problem
 
 SERVER = "11111111-1111-4111-8111-111111111111"
 VOLUME = "22222222-2222-4222-8222-222222222222"
@@ -61,7 +61,7 @@ class Stub:
 
 
 def problem(status: int, code: str, detail: str, hint: str | None = None) -> web.Response:
-    shown = schemas.Problem(
+    shown = schemas_problem.Problem(
         type=f"urn:attachment-ledger:problem:{code}",
         title="-",
         status=status,
