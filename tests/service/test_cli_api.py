@@ -11,7 +11,6 @@ import pytest
 from aiohttp import web
 
 from ledger.api import schemas
-from ledger.api.schemas_remnants import OperationActed, Remnants, RemnantShown
 from ledger.cli import shell, waiting
 from tests.service.cli_stub import (
     ATTACHMENT,
@@ -19,6 +18,7 @@ from tests.service.cli_stub import (
     SERVER,
     VOLUME,
     Stub,
+    acted,
     event,
     finished,
     operation,
@@ -359,14 +359,14 @@ def test_acts_say_what_and_why(
     typed: list[str], body: dict[str, Any], run: Run, stub: Stub
 ) -> None:
     schemas.OperationAct.model_validate(body, strict=True)
-    stub.answers[f"POST {PATH}/actions"] = operation()
+    stub.answers[f"POST {PATH}/actions"] = acted()
     stub.answers[f"GET {PATH}"] = operation()
     assert run("operation", *typed, "--reason", "why") == 0
     assert stub.asked[0].body == body
 
 
 def test_an_act_waits_if_told_to(run: Run, stub: Stub) -> None:
-    stub.answers[f"POST {PATH}/actions"] = operation()
+    stub.answers[f"POST {PATH}/actions"] = acted()
     stub.answers[f"GET {PATH}"] = [operation(), parked()]
     assert run("operation", "retry", OPERATION, "--reason", "why", "--wait") == 6
 
@@ -446,61 +446,3 @@ def test_fault_rules_are_checked_before_they_are_sent(
     assert "rule 1: 'do' is 'explode'" in capsys.readouterr().err
     assert run("sim", "fault", "set", str(tmp_path / "none"), "--cinder", stub.url) == 2
     assert stub.asked == []
-
-
-# --- what stays behind -------------------------------------------------------------------------
-
-REMNANT = {
-    "remnant_id": OPERATION,
-    "kind": "connection",
-    "step": "disconnect",
-    "server_id": SERVER,
-    "volume_id": VOLUME,
-    "attachment_id": None,
-    "host": "compute-1",
-    "detail": f"devices and sessions of volume {VOLUME} on host compute-1",
-}
-RECORDED = {
-    **REMNANT,
-    "state": "open", "act": "skip", "reason": "gone", "from_operation": OPERATION,
-    "left_at": "2026-11-20T10:00:09Z", "acknowledged_at": None, "acknowledged_reason": None,
-    "position": 7,
-}
-
-
-@pytest.mark.parametrize("dry_run", [True, False], ids=["dry run", "done"])
-@pytest.mark.parametrize("act", [("skip", "disconnect"), ("give-up",)], ids=["skip", "give-up"])
-def test_what_an_act_leaves_behind_is_told(
-    act: tuple[str, ...],
-    dry_run: bool,
-    run: Run,
-    stub: Stub,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    acted = {**dict(parked()), "dry_run": dry_run, "remnants": [REMNANT]}
-    stub.answers[f"POST {PATH}/actions"] = OperationActed.model_validate(acted)
-    stub.answers[f"GET {PATH}"] = finished()
-    more = ["--dry-run"] if dry_run else []
-    assert run("operation", act[0], OPERATION, *act[1:], "--reason", "gone", *more) == 0
-    told = capsys.readouterr()
-    word = "would" if dry_run else "may"
-    assert f"{word} stay behind: {REMNANT['detail']}" in told.err
-    assert ("remnant list" in told.err) is not dry_run
-    assert ("finished" in told.out) is not dry_run
-    assert stub.asked[0].query == ({"dry_run": "true"} if dry_run else {})
-
-
-def test_remnants_are_listed_and_acknowledged(
-    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = RemnantShown.model_validate(RECORDED)
-    stub.answers["GET /v1/remnants"] = Remnants(remnants=[shown], next=None)
-    assert run("remnant", "list", "--host", "compute-1") == 0
-    assert REMNANT["detail"] in capsys.readouterr().out
-    assert stub.asked[0].query["state"] == "open"
-    assert run("remnant", "list", "--all") == 0
-    assert "state" not in stub.asked[1].query
-    path = f"/v1/remnants/{OPERATION}/acknowledge"
-    stub.answers[f"POST {path}"] = shown
-    assert run("remnant", "acknowledge", OPERATION, "--reason", "flushed") == 0
-    assert stub.asked[2].body == {"reason": "flushed"}
