@@ -23,6 +23,7 @@ from aggregates.base import Aggregate, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
+from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from handlers import handover, inventory, leftovers, operator, progress
 from handlers.engine import Wait, Work
@@ -46,6 +47,14 @@ class RegistrationResult:
 
     host: Host
     again: bool
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What an operator's act leaves behind, and the position of its last event (0: a dry run)."""
+
+    remnants: list[Remnant]
     position: int = 0
 
 
@@ -196,7 +205,7 @@ class Service:
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
-            if handover.host_fenced(operation, host, self._clock()):
+            if handover.host_fenced(operation, host, self._clock(), unit):
                 progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
@@ -242,31 +251,45 @@ class Service:
         *,
         lane: int = 0,
         step: str = "",
-    ) -> int:
+        dry_run: bool = False,
+    ) -> Acted:
         """An operator's act on an operation: retry, skip, unwind or give_up.
 
-        Raises OperatorActError with the reason if it cannot be done now.
+        A dry run changes nothing, and says what the act would.  Raises OperatorActError with the
+        reason if it cannot be done now.
         """
 
-        def change(unit: Unit) -> int:
+        def change(unit: Unit) -> Acted:
             operation = unit.get(Operation, operation_id)
-            match act:
-                case "retry":
-                    operator.retry(operation, reason)
-                case "skip":
-                    operator.skip_step(operation, lane, step, reason, unit)
-                case "unwind":
-                    operator.unwind(operation, reason)
-                case "give_up":
-                    operator.give_up(operation, reason, unit)
-                case _:
-                    raise errors.OperatorActError(
-                        operation_id=operation_id,
-                        act=act,
-                        why="the acts are retry, skip, unwind, give_up",
-                    )
+            remnants: list[Remnant] = []
+            try:
+                match act:
+                    case "retry":
+                        operator.retry(operation, reason, unit)
+                    case "skip":
+                        remnants = operator.skip_step(operation, lane, step, reason, unit)
+                    case "unwind":
+                        operator.unwind(operation, reason, unit)
+                    case "give_up":
+                        remnants = operator.give_up(operation, reason, unit)
+                    case _:
+                        why = "the acts are retry, skip, unwind, give_up"
+                        raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
+            except errors.ClaimedError as refusal:
+                raise operator.in_the_way(refusal, unit) from None
+            if dry_run:
+                return Acted(remnants)
             progress.advance(operation, unit, self._clock())
-            return unit.save(within(context, operation))
+            return Acted(remnants, unit.save(within(context, operation)))
+
+        return run_optimistically(self._store, change)
+
+    def acknowledge(self, remnant_id: str, reason: str, context: EventContext) -> int:
+        """Somebody has seen to a remnant.  Raises IllegalTransitionError if it is not open."""
+
+        def change(unit: Unit) -> int:
+            unit.get(Remnant, remnant_id).record(Remnant.RemnantAcknowledged, reason=reason)
+            return unit.save(context)
 
         return run_optimistically(self._store, change)
 

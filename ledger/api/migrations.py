@@ -89,7 +89,7 @@ async def server_migration_abort(call: Call) -> web.StreamResponse:
     if status_of(row) not in IN_PROGRESS:
         raise _not_abortable(row, status_of(row))
     try:
-        position = await asyncio.to_thread(
+        acted = await asyncio.to_thread(
             call.components.service.act,
             str(row["operation_id"]),
             "unwind",
@@ -98,7 +98,7 @@ async def server_migration_abort(call: Call) -> web.StreamResponse:
         )
     except OperatorActError:  # the guest has moved meanwhile
         raise _not_abortable(row, "post-migrating") from None
-    await call.written(position)
+    await call.written(acted.position)
     return web.Response(status=HTTPStatus.ACCEPTED)
 
 

@@ -205,6 +205,8 @@ POLICY: dict[str, frozenset[Role]] = {
     "operations": _READERS,
     "operation": _READERS,
     "operation_act": _OPERATORS,
+    "remnants": _OPERATORS,
+    "remnant_acknowledge": _OPERATORS,
     "operation_history": _READERS,
     "volume_history": _OPERATORS,  # a volume may have been another project's before
     "server_history": _READERS,
