@@ -7,7 +7,6 @@ more, and gets no commands until it shows that it has let go of it (decision 002
 
 from __future__ import annotations
 
-import asyncio
 from http import HTTPStatus
 from typing import Any
 
@@ -53,7 +52,7 @@ async def guests(call: Call) -> web.StreamResponse:
     name = _own_host(call)
     said = checked_changes(Changes.from_wire(await call.json_object(REGISTRATION_BYTES_MAX)))
     call.request.app[AGENT_BATCHER].heard(name)
-    again = await asyncio.to_thread(
+    again = await call.bulkheads.agents(
         call.components.service.changed, name, said, call.context("registration")
     )
     return answer({"again": again})
@@ -64,7 +63,7 @@ async def volume_users(call: Call) -> web.StreamResponse:
     name = _own_host(call)
     volume_id = call.id("volume_id", "Nothing is known of volume {}.")
     query = call.query(UsersQuery)
-    servers = await asyncio.to_thread(
+    servers = await call.bulkheads.agents(
         call.components.service.others, name, volume_id, query.attachment_id
     )
     return answer(Users.model_validate({"servers": servers}))
@@ -127,7 +126,7 @@ async def reports(call: Call) -> web.StreamResponse:
     name = _own_host(call)
     report = checked_report(Report.from_wire(await call.json_object(REPORT_BYTES_MAX)))
     call.request.app[AGENT_BATCHER].heard(name)
-    goes_on, position = await asyncio.to_thread(
+    goes_on, position = await call.bulkheads.agents(
         call.components.service.report, name, report, call.context("report")
     )
     # Not waited for: the agent reads nothing back, and its next step can begin.

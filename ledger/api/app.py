@@ -22,9 +22,11 @@ from structlog.contextvars import bind_contextvars as bind
 from host_agent.shared.text import one_line
 from ledger.api import microversions
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
+from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
-from ledger.api.health import READINESS, Readiness
+from ledger.api.feed import FEED, Feed
+from ledger.api.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.route import Route
@@ -60,14 +62,17 @@ def make_app(components: Components) -> web.Application:
     )
     app[COMPONENTS] = components
     app[HOLDS] = Holds(components.settings.limits.streams_max)
-    app[AGENT_BATCHER] = AgentBatcher(components)
+    app[BULKHEADS] = Bulkheads()
+    app[AGENT_BATCHER] = AgentBatcher(components, app[BULKHEADS].agents)
     app[READINESS] = Readiness(components)
+    app[FEED] = Feed(components.queries)
     app[METRICS] = Metrics(components.registry)
+    app[METRICS_PAGE] = metrics_page(app)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
     app.on_response_prepare.append(_add_headers)
     app.on_shutdown.append(app[HOLDS].close)
-    app.cleanup_ctx.extend([app[HOLDS].open, app[AGENT_BATCHER].open])
+    app.cleanup_ctx.extend([app[BULKHEADS].open, app[HOLDS].open, app[AGENT_BATCHER].open])
     return app
 
 

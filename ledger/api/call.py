@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from aggregates.base import EventContext
 from host_agent.shared.text import is_showable, one_line, texts_in
+from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.components import HOLDS, Components, Holds, is_gone
 from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
@@ -48,6 +49,15 @@ class Call:
     identity: Identity
     request_id: str
     version: Version
+
+    @property
+    def bulkheads(self) -> Bulkheads:
+        return self.request.app[BULKHEADS]
+
+    async def ask_cinder(self, ask: Callable[[], T]) -> T:
+        """Do what may ask Cinder, in the room for it.  Raises ApiError 503, PortError, ..."""
+        actor = self.identity.actor
+        return await self.bulkheads.cinder.run(actor.project_id or actor.name, ask)
 
     @property
     def holds(self) -> Holds:

@@ -82,7 +82,7 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
         view = accepting.refuse_foreign_volume(call, body.volumeId)
         return call.components.requests.attach(request, context, fleet, key, view)
 
-    done = await accepting.accepted(call, attach)
+    done = await accepting.accepted(call, attach, asks_cinder=True)
     row = await accepting.bound(call, done, BIND_DEADLINE_S)
     accepting.refuse_failed(row)
     headers = accepting.headers(done.operation_id)
@@ -194,7 +194,7 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
         raise errors.NotMigratingError(volume_id=row["volume_id"])
     key = accepting.idempotency_key(call)
     try:
-        await asyncio.to_thread(accepting.refuse_foreign_volume, call, new_volume_id)
+        await call.ask_cinder(lambda: accepting.refuse_foreign_volume(call, new_volume_id))
     except (ApiError, PortError) as error:
         raise _unknown_new_volume(error) from None
     request = SwapVolume(
@@ -207,7 +207,9 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
     context, fleet = call.context(), await accepting.fleet(call)
     try:
         done = await accepting.accepted(
-            call, lambda: call.components.requests.swap(request, context, fleet, key)
+            call,
+            lambda: call.components.requests.swap(request, context, fleet, key),
+            asks_cinder=True,
         )
     except PortError as error:
         raise _unknown_new_volume(error) from None

@@ -18,6 +18,7 @@ from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from host_agent.shared.faults import Faults
+from host_agent.shared.lines import left_s
 from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.metrics import registry_of
@@ -280,6 +281,20 @@ async def eventually(look: Callable[[], Awaitable[T]], what: str) -> T:
     return found
 
 
+class AskedInTime:
+    """Cinder as requests may ask it: in the room for that, which sets an end to it."""
+
+    def __init__(self, cinder: DirectCinder) -> None:
+        self._cinder = cinder
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            assert left_s() is not None, f"{name} is asked where nobody may wait for Cinder"
+            return getattr(self._cinder, name)(*args, **kwargs)
+
+        return ask
+
+
 @asynccontextmanager
 async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[Api]:
     """The service on a free port."""
@@ -288,19 +303,20 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
+        asked: Any = AskedInTime(cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
         wakeups = await stack.enter_async_context(Wakeups(dsn))
         components = Components(
-            requests=Requests(log, cinder),
+            requests=Requests(log, asked),
             service=Service(log, cinder, cinder),
             writer=log.log_recorder.writer,
             queries=Queries(pool),
             wakeups=wakeups,
             runner=runner,
-            cinder=cinder,
+            cinder=asked,
             settings=settings,
             authenticator=authenticator(settings),
             registry=registry_of(log.log_recorder.writer),
