@@ -37,25 +37,29 @@ REPORT_BYTES_MAX = 64 * 1024
 async def register(call: Call) -> web.StreamResponse:
     """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
     name = _own_host(call)
-    registration = checked_registration(
-        Registration.from_wire(await call.json_object(REGISTRATION_BYTES_MAX))
-    )
     batcher = call.request.app[AGENT_BATCHER]
-    batcher.heard(name)
-    return answer(
-        _registered(name, await batcher.register(name, registration, call.context("registration")))
-    )
+    async with call.inventory(REGISTRATION_BYTES_MAX, _registration) as registration:
+        batcher.heard(name)
+        shown = await batcher.register(name, registration, call.context("registration"))
+    return answer(_registered(name, shown))
 
 
 async def guests(call: Call) -> web.StreamResponse:
     """POST guests: what has changed of them since this epoch's agent showed them last."""
     name = _own_host(call)
-    said = checked_changes(Changes.from_wire(await call.json_object(REGISTRATION_BYTES_MAX)))
-    call.request.app[AGENT_BATCHER].heard(name)
-    again = await call.bulkheads.agents(
-        call.components.service.changed, name, said, call.context("registration")
-    )
+    changed = call.components.service.changed
+    async with call.inventory(REGISTRATION_BYTES_MAX, _changes) as said:
+        call.request.app[AGENT_BATCHER].heard(name)
+        again = await call.bulkheads.agents(changed, name, said, call.context("registration"))
     return answer({"again": again})
+
+
+def _registration(body: dict[str, Any]) -> Registration:
+    return checked_registration(Registration.from_wire(body))
+
+
+def _changes(body: dict[str, Any]) -> Changes:
+    return checked_changes(Changes.from_wire(body))
 
 
 async def volume_users(call: Call) -> web.StreamResponse:

@@ -25,6 +25,7 @@ from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
+from ledger.api.connections import CONNECTIONS, Connections
 from ledger.api.feed import FEED, Feed
 from ledger.api.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.api.metrics import METRICS, Metrics
@@ -63,10 +64,11 @@ def make_app(components: Components) -> web.Application:
     app[COMPONENTS] = components
     app[HOLDS] = Holds(components.settings.limits.streams_max)
     app[BULKHEADS] = Bulkheads()
+    app[CONNECTIONS] = connections = Connections(components.settings.limits)
     app[AGENT_BATCHER] = AgentBatcher(components, app[BULKHEADS].agents)
     app[READINESS] = Readiness(components)
     app[FEED] = Feed(components.queries)
-    app[METRICS] = Metrics(components.registry)
+    app[METRICS] = Metrics(components.registry, lambda: connections.refused)
     app[METRICS_PAGE] = metrics_page(app)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
@@ -198,6 +200,8 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     identity = await request.app[COMPONENTS].authenticator.authenticate(request.headers)
     request[IDENTITY] = identity
+    connections = request.app[CONNECTIONS]
+    connections.known(request.protocol)
     if route is not None and not identity.may(route.name):
         wanted = " or ".join(sorted(POLICY[route.name]))
         raise ApiError(
@@ -206,7 +210,11 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
             f"Policy doesn't allow {route.name} to be performed: it needs the role {wanted}.",
         )
     bind(actor=identity.actor.name)
-    return await handler(request)
+    connections.began(identity)
+    try:
+        return await handler(request)
+    finally:
+        connections.ended(identity)
 
 
 @web.middleware

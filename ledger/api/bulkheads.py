@@ -12,7 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
@@ -36,6 +36,10 @@ CINDER_THREADS_PER_PROJECT = 4
 CINDER_PLACE_S = 5.0
 #: How long a request may ask Cinder, all its calls and their repetitions together.
 CINDER_ASK_S = 20.0
+#: Large bodies that are read and worked on at once; each takes some six times its size in memory.
+LARGE_BODIES_AT_ONCE = 2
+#: How long one waits to be read.
+LARGE_BODY_PLACE_S = 20.0
 
 
 class CinderRoom:
@@ -116,11 +120,33 @@ class CinderRoom:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+class LargeBodies:
+    """Places for bodies that take much memory to read and to work on."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """Have a place.  Raises ApiError 503 if there is none in LARGE_BODY_PLACE_S."""
+        try:
+            async with asyncio.timeout(LARGE_BODY_PLACE_S):
+                await self._places.acquire()
+        except TimeoutError:
+            text = f"The service reads {LARGE_BODIES_AT_ONCE} large bodies, its limit; try again."
+            raise ApiError(503, "too_many_bodies", text, Retry_After=RETRY_AFTER_S) from None
+        try:
+            yield
+        finally:
+            self._places.release()
+
+
 class Bulkheads:
     """The threads of one process's API, but those of users who ask no Cinder: the loop's own."""
 
     def __init__(self) -> None:
         self.cinder = CinderRoom()
+        self.large_bodies = LargeBodies()
         self._agents = ThreadPoolExecutor(AGENT_THREADS, thread_name_prefix="agents")
         self._operators = ThreadPoolExecutor(OPERATOR_THREADS, thread_name_prefix="operators")
 

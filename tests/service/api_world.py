@@ -21,6 +21,7 @@ from host_agent.shared.faults import Faults
 from host_agent.shared.lines import left_s
 from ledger.api.app import make_app
 from ledger.api.components import Components
+from ledger.api.connections import Runner
 from ledger.api.metrics import registry_of
 from ledger.auth.tokens import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
@@ -341,7 +342,7 @@ class _Server(TestServer):
     """As in production, a handler goes on when its client has gone."""
 
     async def _make_runner(self, **kwargs: Any) -> web.BaseRunner:
-        return await super()._make_runner(**{**kwargs, "handler_cancellation": False})
+        return Runner(self.app, **{**kwargs, "handler_cancellation": False})
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
