@@ -45,7 +45,7 @@ from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
 
-#: Threads for what blocks beside the dispatcher's steps: accepting requests, reports.
+#: Threads for requests that ask no Cinder; the others have their own (ledger.api.bulkheads).
 REQUEST_THREADS = 16
 #: How long the dispatcher waits at most for the projections to show what it did.
 PROJECTED_S = 5.0
