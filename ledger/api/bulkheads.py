@@ -31,9 +31,9 @@ OPERATOR_THREADS = 4
 #: Requests that may ask Cinder at once, a thread each.
 CINDER_THREADS = 16
 #: Of these, those of one project.
-CINDER_THREADS_PER_PROJECT = 4
+CINDER_THREADS_PER_PROJECT = 8
 #: How long a request waits for one of them.
-CINDER_PLACE_S = 5.0
+CINDER_PLACE_S = 20.0
 #: How long a request may ask Cinder, all its calls and their repetitions together.
 CINDER_ASK_S = 20.0
 #: Large bodies that are read and worked on at once; each takes some six times its size in memory.

@@ -137,8 +137,11 @@ class Call:
         if (self.request.content_length or 0) > bytes_max:
             raise _too_large(bytes_max)
         async with self.bulkheads.large_bodies.one():
-            raw = await self._read(bytes_max)
-            yield await self.bulkheads.agents(lambda: made(_object(raw, pieces.loads)))
+            yield await self._in_pieces(bytes_max, made)
+
+    async def _in_pieces(self, bytes_max: int, made: Callable[[dict[str, Any]], T]) -> T:
+        raw = await self._read(bytes_max)
+        return await self.bulkheads.agents(lambda: made(_object(raw, pieces.loads)))
 
     def _check_media_type(self) -> None:
         if self.request.content_type != "application/json":
@@ -149,13 +152,19 @@ class Call:
                 hint="Send JSON, and say so: Content-Type: application/json.",
             )
 
-    async def _read(self, limit: int) -> bytearray:
+    async def _read(self, limit: int) -> bytes | bytearray:
         if (self.request.content_length or 0) > limit:
             raise _too_large(limit)
+        content = self.request.content
+        if content.is_eof():  # as with nearly all: it came with its head, and no timer is needed
+            whole = content.read_nowait()
+            if len(whole) > limit:
+                raise _too_large(limit)
+            return whole
         raw = bytearray()
         try:
             async with asyncio.timeout(BODY_S_MAX):
-                async for chunk in self.request.content.iter_any():
+                async for chunk in content.iter_any():
                     raw += chunk
                     if len(raw) > limit:
                         raise _too_large(limit)
@@ -202,7 +211,7 @@ class Call:
         return self.holds.closing.is_set() or is_gone(self.request)
 
 
-def _object(raw: bytearray, loads: Callable[[bytearray], Any]) -> dict[str, Any]:
+def _object(raw: bytes | bytearray, loads: Callable[[bytes | bytearray], Any]) -> dict[str, Any]:
     try:
         data = loads(raw)
     except orjson.JSONDecodeError:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections import Counter
 from typing import Any
 
 from aiohttp import web
@@ -39,8 +38,8 @@ class Connections:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._anonymous: dict[Any, str] = {}  # the address, by aiohttp's handler
-        self._by_address = Counter[str]()
-        self._by_token = Counter[str]()
+        self._by_address: dict[str, int] = {}
+        self._by_token: dict[str, int] = {}
         self.refused = 0
 
     def guard(self, server: web.Server) -> None:
@@ -60,7 +59,7 @@ class Connections:
 
     def _accepted(self, handler: Any, transport: asyncio.Transport) -> None:
         address = _address(transport)
-        count = self._by_address[address] + 1
+        count = self._by_address.get(address, 0) + 1
         if count > self._limits.anonymous_connections_per_address_max:
             self.refused += 1
             # Not at once: aiohttp's handler has to have begun before it is told.
@@ -79,8 +78,8 @@ class Connections:
         """A token's request; `ended` is to be told.  Raises ApiError 429 if it has too many."""
         if identity.token is None:
             return
-        limit = self._limits.requests_per_token_max
-        if self._by_token[identity.token] >= limit:
+        limit, count = self._limits.requests_per_token_max, self._by_token.get(identity.token, 0)
+        if count >= limit:
             raise ApiError(
                 429,
                 "too_many_requests",
@@ -88,7 +87,7 @@ class Connections:
                 "wait until some of them are answered.",
                 Retry_After=RETRY_AFTER_S,
             )
-        self._by_token[identity.token] += 1
+        self._by_token[identity.token] = count + 1
 
     def ended(self, identity: Identity) -> None:
         """What `began` is over."""
@@ -96,10 +95,10 @@ class Connections:
             _less(self._by_token, identity.token)
 
 
-def _less(counter: Counter[str], name: str) -> None:
-    counter[name] -= 1
-    if counter[name] <= 0:
-        del counter[name]
+def _less(counts: dict[str, int], name: str) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]
 
 
 def _address(transport: asyncio.Transport) -> str:

@@ -1,7 +1,7 @@
 """A large JSON object, read piece by piece, so that other threads have their turns.
 
-orjson reads a text in one go, in which nothing else of the process runs: half a second for the
-inventory of a large host.  So the objects in its lists are found first, and read one by one.  What
+orjson reads a text in one go, in which nothing else of the process runs: a tenth of a second for
+55 MB.  So the objects in its lists are found first, and read one by one.  What
 is left of the text, an empty object in the place of each, is JSON if and only if the whole is.
 """
 

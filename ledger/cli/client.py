@@ -20,7 +20,7 @@ from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 
 DEFAULT_URL = "http://127.0.0.1:8790"
 TIMEOUT_S = 30.0
-BEGIN_TIMEOUT_S = 120.0  # an attach: Cinder shows the volume, and reserves it within a minute
+BEGIN_TIMEOUT_S = 150.0  # an attach: Cinder shows the volume, and reserves it within a minute
 READY_TIMEOUT_S = 10.0  # its checks take 5 s at most
 #: Nova's API as the commands speak it; our own version above it knows root volumes (S2).
 COMPUTE = {"OpenStack-API-Version": "compute 2.105"}
