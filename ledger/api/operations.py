@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -84,7 +83,7 @@ async def act(call: Call) -> web.StreamResponse:
     if how is None:
         raise ApiError(400, "invalid", f"'{name}' needs an object with a reason.")
     skip = how if isinstance(how, SkipStep) else None
-    acted = await asyncio.to_thread(
+    acted = await call.bulkheads.operators(
         call.components.service.act,
         operation_id,
         name,

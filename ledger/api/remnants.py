@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -48,7 +47,7 @@ async def acknowledge(call: Call) -> web.StreamResponse:
         why = f"Remnant {remnant_id} was acknowledged before: {row['acknowledged_reason']}"
         raise ApiError(409, "acknowledged", why)
     service, context = call.components.service, call.context("operator")
-    position = await asyncio.to_thread(service.acknowledge, remnant_id, body.reason, context)
+    position = await call.bulkheads.operators(service.acknowledge, remnant_id, body.reason, context)
     await call.written(position)
     return answer(_shown(await _row(call, remnant_id)))
 
