@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from host_agent.shared.masking import masked
+from host_agent.shared.masking import is_blanked, mask, masked
 from host_agent.shared.text import one_line
 
 #: Libraries that tell every request: heard only at DEBUG.
@@ -97,7 +97,13 @@ def _render_for_people(logger: WrappedLogger, method: str, event: EventDict) -> 
 
 
 def _mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    # Names with an underscore are structlog's own (the record, exc_info before it is text).
-    return {
-        key: value if key.startswith("_") else masked(value, key) for key, value in event.items()
-    }
+    """Most lines hold no secret, so the texts of a line are looked at together first."""
+    together = "\n".join(value for value in event.values() if isinstance(value, str))
+    clean = mask(together) == together
+
+    def shown(key: str, value: Any) -> Any:
+        # Names with an underscore are structlog's own (the record, exc_info before it is text).
+        harmless = clean and isinstance(value, str) and not is_blanked(key)
+        return value if harmless or key.startswith("_") else masked(value, key)
+
+    return {key: shown(key, value) for key, value in event.items()}

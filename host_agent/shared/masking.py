@@ -16,6 +16,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 #: The newest values are kept; a host has far fewer attachments under way at once.
@@ -45,9 +46,15 @@ _lock = threading.Lock()
 _known: OrderedDict[str, None] = OrderedDict()
 
 
+@lru_cache(KNOWN_MAX)
 def is_secret_key(key: str) -> bool:
     """Whether what stands under this key is a secret."""
     return _SECRET_KEY.fullmatch(key) is not None
+
+
+def is_blanked(key: str) -> bool:
+    """Whether nothing of what stands under this key is shown."""
+    return key == "connection_info" or is_secret_key(key)
 
 
 def mask(text: str) -> str:
@@ -68,7 +75,7 @@ def masked(value: Any, key: str = "") -> Any:
     """
     if value is None or isinstance(value, bool):
         return value
-    if is_secret_key(key) or key == "connection_info":
+    if is_blanked(key):
         return MASK
     if isinstance(value, Mapping):
         return {name: masked(item, str(name)) for name, item in value.items()}

@@ -93,6 +93,14 @@ def test_secret_under_its_key_is_masked_at_any_depth(form: str) -> None:
     assert "hunter2" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("key", ["token", "connection_info"])
+def test_a_text_is_blanked_by_its_key_alone_and_the_others_of_its_line_are_shown(key: str) -> None:
+    stream, log = logged()
+    log.info("x", **{key: "hunter2", "volume": "v"})
+    (line,) = lines(stream)
+    assert (line[key], line["volume"], line["event"]) == ("***", "v", "x")
+
+
 def test_secret_in_text_is_masked_in_events_fields_and_tracebacks() -> None:
     text = "postgresql://ledger:hunter2@db/ledger"
     stream, log = logged()
