@@ -67,6 +67,7 @@ class LedgerRecorder(ApplicationRecorder):
             max_size=READ_CONNECTIONS_MAX,
             timeout=READ_WAIT_S,
             kwargs={"autocommit": True, "application_name": "attachment-ledger reader"},
+            configure=_configure,
             open=True,
         )
         self.writer = Writer(dsn)
@@ -168,6 +169,10 @@ class LedgerRecorder(ApplicationRecorder):
     def _fetch(self, text: bytes, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         with self._pool.connection() as connection, connection.cursor(binary=True) as cursor:
             return cursor.execute(text, parameters).fetchall()
+
+
+def _configure(connection: psycopg.Connection[Any]) -> None:
+    connection.execute(sql.query("log", "reader_session"))
 
 
 def _literal(values: Iterable[object]) -> str:

@@ -12,6 +12,12 @@ SELECT 'appended_stream'::regtype::oid, 'appended_event'::regtype::oid;
 -- Settings of the writer's connection: no append waits longer for the lock of the log.
 SELECT set_config('statement_timeout', %(timeout)s, false);
 
+-- name: reader_session
+-- Settings of a connection that reads the log.  Every statement has its index, and one plan for
+-- good: to make another costs more than to run it.
+SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
+       set_config('enable_seqscan', 'off', false);
+
 -- name: stream
 -- One aggregate's events in order.  Range scan of events_originator_id_originator_version_key.
 SELECT originator_id, originator_version, topic, body
