@@ -20,6 +20,7 @@ from host_agent.clock import StopClock
 from host_agent.config import Settings
 from host_agent.executor import Executor, Hooks, Ports
 from host_agent.leftovers import Leftovers
+from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import AgentRunningError, Locks
@@ -132,8 +133,8 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         ) from error
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
-    virt_type = settings.libvirt.virt_type
-    libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), virt_type)
+    host = domain_xml.Host(settings.libvirt.virt_type, settings.libvirt.kernel_dir)
+    libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), host)
     return _Host(os_brick, libvirt, os_brick.drivers(), settings.migration())
 
 
