@@ -8,6 +8,7 @@ began to run there, is known: a fence says nothing of what comes after it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -68,9 +69,14 @@ class Instance(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class DefinitionChanged(Event):
-        """The guest without its volumes: what a host needs to define it anew."""
+        """The guest without its volumes: what a host needs to define it anew.
+
+        `dropped`: of what its host showed, what no other host will do for it (None: no host
+        has shown it, or nobody looked).
+        """
 
         definition: str
+        dropped: list[str] | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class Placed(Event):
@@ -175,6 +181,7 @@ class Instance(Aggregate):
         self.claims: dict[str, Claim] = {}
         self.faults: dict[str, str] = {}
         self.definition: str | None = None
+        self.dropped: list[str] | None = None  # of the definition, see DefinitionChanged
         self.resize_source: str | None = None
         self.source_definition: str | None = None
         self.left_on: set[str] = set()  # hosts that may still have a guest that is not theirs
@@ -196,7 +203,7 @@ class Instance(Aggregate):
                 self.project_id, self.user_id = event.project_id, event.user_id
                 self.named = self.managed = True
             case self.DefinitionChanged():
-                self.definition = event.definition
+                self.definition, self.dropped = event.definition, event.dropped
             case self.DeviceReserved() | self.DeviceReleased() | self.DeviceVolumeSet():
                 self._device(event)
             case self.Claimed() | self.ClaimReleased() | self.ClaimResumed():
@@ -322,6 +329,7 @@ class Instance(Aggregate):
         disks: SeenDisks = NO_DISKS,
         owner: tuple[str | None, str | None] = (None, None),
         definition: str | None = None,
+        dropped: Sequence[str] = (),
         epoch: int = 0,
     ) -> bool:
         """Take what a host shows in this epoch of its; seeing nothing new records nothing.
@@ -348,8 +356,9 @@ class Instance(Aggregate):
             self.record(self.InstanceRegistered, **seen, epoch=epoch, **by)
         elif news:
             self.record(self.InstanceObserved, **seen, epoch=epoch)
-        if definition is not None and definition != self.definition:
-            self.record(self.DefinitionChanged, definition=definition)
+        told = list(dropped)
+        if definition is not None and (definition, told) != (self.definition, self.dropped or []):
+            self.record(self.DefinitionChanged, definition=definition, dropped=told)
         return True
 
     def device_of(self, volume_id: str) -> Device | None:

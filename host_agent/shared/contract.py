@@ -372,12 +372,14 @@ class Registration:
     `guests` is the whole inventory: a guest that is not in it is not on the host.
     `connections` are the attachments that this host may have connected, by its own
     records, which it keeps to be able to disconnect what Cinder has forgotten.
+    `connector` is what storage knows this host by, of os-brick's: CONNECTOR_KEYS.
     """
 
     service_version: int
     capabilities: dict[str, Any]
     guests: tuple[Guest, ...]
     connections: tuple[str, ...] = ()
+    connector: dict[str, str] | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -393,4 +395,5 @@ class Registration:
             capabilities=take(data, "capabilities", dict),
             guests=tuple(Guest.from_wire(guest) for guest in take(data, "guests", list)),
             connections=tuple(may(data, "connections", list) or ()),
+            connector=may(data, "connector", dict),
         )

@@ -283,7 +283,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.InstanceRegistered": _seen,
     "Instance.InstanceObserved": _seen,
     "Instance.Defined": _text("Server {name} requested, to be built on {host}"),
-    "Instance.DefinitionChanged": _text("Guest's definition changed"),
+    "Instance.DefinitionChanged": _definition,
     "Instance.Placed": _text("Guest is on {host} now, {power_state}"),
     "Instance.GuestLeft": _text("Only the fence says that the guest is off {host}"),
     "Instance.Resized": _text("Server moved from {source}, to be confirmed or reverted"),
