@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -36,11 +37,13 @@ PACKAGES = ["aggregates", "handlers", "host_agent", "ledger", "projections", "sq
 #: Percent; of what mutmut makes, without what UNJUDGED leaves out.
 SCORE_MIN = 90.0
 #: Lines that are not mutated, whatever is on them: what only people read in a log.
+#: Nor do the words of a message count (Change.only_words).
 UNJUDGED = [r"(?i)log\.(debug|info|warning|error|exception)\("]
 #: mutmut's words for a mutant that no test notices.
 ALIVE = {"survived", "no tests"}
 UNDECIDED = {"not checked", "check was interrupted by user"}
 SEED = 1
+_STRING = re.compile(r'"[^"]*"')
 _BEGIN, _END = "<!-- measured -->", "<!-- end of measured -->"
 
 
@@ -50,6 +53,27 @@ class Mutant(NamedTuple):
     path: str
     name: str  # mutmut's: it is numbered, so it changes with the function
     status: str
+
+
+class Change(NamedTuple):
+    """What was changed, in words that stay when other lines of the function change."""
+
+    where: str
+    was: str
+    now: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.was} -> {self.now}"
+
+    @property
+    def only_words(self) -> bool:
+        """Whether it is the text of a message: a string of several words, and nothing else."""
+        pairs = zip(_STRING.findall(self.was), _STRING.findall(self.now), strict=False)
+        changed = [(was, now) for was, now in pairs if was != now]
+        if len(changed) != 1:
+            return False
+        [(was, now)] = changed
+        return " " in was and self.now.replace(now, was) == self.was
 
 
 def prepare(group: str, settings: dict[str, Any]) -> Path:
@@ -108,24 +132,25 @@ def results(tree: Path) -> Iterator[Mutant]:
             yield Mutant(path, name, status_by_exit_code[exit_code])
 
 
-def described(tree: Path, mutant: Mutant) -> str:
-    """What was changed, in words that stay when other lines of the function change."""
+def change_of(tree: Path, mutant: Mutant) -> Change:
     from mutmut.mutation.diff_apply import get_diff_for_mutant
     from mutmut.utils.format_utils import orig_function_and_class_names_from_key
 
     with contextlib.chdir(tree):
         diff = get_diff_for_mutant(mutant.name, path=mutant.path)
     function, owner = orig_function_and_class_names_from_key(mutant.name)
-    return change(mutant.path, f"{owner}.{function}" if owner else function, diff)
+    return change(
+        f"{mutant.path} {owner}.{function}" if owner else f"{mutant.path} {function}", diff
+    )
 
 
-def change(path: str, function: str, diff: str) -> str:
-    """A unified diff in one line: where, what was, what is."""
+def change(where: str, diff: str) -> Change:
+    """From a unified diff."""
     lines = diff.splitlines()[2:]
     was, now = (
         " ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+"
     )
-    return f"{path} {function}: {was} -> {now}"
+    return Change(where, was, now)
 
 
 def argued() -> set[str]:
@@ -176,22 +201,27 @@ def main() -> int:
     undecided = 0
     with one_server():
         for group in asked.groups or groups:
-            if not asked.again:
-                shutil.rmtree(BUILD / group, ignore_errors=True)
-            tree = prepare(group, groups[group])
-            names = chosen(tree, groups[group], asked.sample) if asked.sample else []
-            if asked.again:
-                names = [mutant.name for mutant in results(tree) if mutant.status in ALIVE]
-            run_mutmut(tree, asked.jobs, names)
+            tree = tried(group, groups[group], asked)
             for mutant in results(tree):
                 if mutant.status in UNDECIDED:
                     undecided += 1
-                    continue
-                alive = mutant.status in ALIVE
-                counts.setdefault(mutant.path, Counter())["alive" if alive else "killed"] += 1
-                if alive:
-                    survivors.add(described(tree, mutant))
+                elif not (what := change_of(tree, mutant)).only_words:
+                    alive = mutant.status in ALIVE
+                    counts.setdefault(mutant.path, Counter())["alive" if alive else "killed"] += 1
+                    survivors |= {str(what)} if alive else set()
     return judge(counts, survivors, undecided, asked.write)
+
+
+def tried(group: str, settings: dict[str, Any], asked: argparse.Namespace) -> Path:
+    """Run a group's mutants, all or those that are asked for; where the results are."""
+    if not asked.again:
+        shutil.rmtree(BUILD / group, ignore_errors=True)
+    tree = prepare(group, settings)
+    names = chosen(tree, settings, asked.sample) if asked.sample else []
+    if asked.again:
+        names = [mutant.name for mutant in results(tree) if mutant.status in ALIVE]
+    run_mutmut(tree, asked.jobs, names)
+    return tree
 
 
 def judge(
