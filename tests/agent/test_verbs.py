@@ -298,8 +298,10 @@ def test_a_name_that_is_taken_is_final_and_changes_nothing(bench: Bench) -> None
     assert plugged(bench.store)[lane.server_id] == {}
 
 
-def test_plug_into_a_missing_guest_is_final(bench: Bench) -> None:
-    lane = bench.lane("00000000-0000-0000-0000-000000000000")
+@pytest.mark.parametrize("name", ["vdb", None])
+def test_plug_into_a_missing_guest_is_final(bench: Bench, name: str | None) -> None:
+    lane = bench.lane("00000000-0000-0000-0000-000000000000", device_name=name)
+    bench.server()  # another one is here
     with pytest.raises(PortError) as raised:
         bench.run(lane, *BEFORE[Verb.DISK_PLUG], Verb.DISK_PLUG)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "guest_missing")
