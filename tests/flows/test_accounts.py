@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import SERVER, Operation, OperationState, Outcome
+from aggregates.volume import Volume
 from handlers.build import BootDisk
 from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import PortError
@@ -117,6 +119,20 @@ def test_a_retry_tries_what_failed_with_all_its_attempts() -> None:
     record = world.operation(str(operation.id)).history.record(0, "disconnect", undo=False)
     assert (record.status, record.attempts) == ("pending", 0)
     world.done(str(operation.id))
+
+
+def test_who_vouches_for_what_a_move_has_left_behind_says_nothing_of_where_it_went() -> None:
+    """The guest that is to be removed is the former one; the server's disks stay plugged."""
+    world = attached()
+    world.done(world.act("resize", destination=OTHER))
+    before = mapping_of(world, world.volumes[0]).state
+    broken_on(world, HOST, "guests.remove", ErrorKind.FINAL)
+    operation = world.run(world.act("confirm_resize"))
+    [left, *_] = operation.left
+    assert left["verb"] == "guest_remove"
+    vouch(world, operation, SERVER, left["step"])
+    assert mapping_of(world, world.volumes[0]).state is before is MappingState.PLUGGED
+    assert events(world, BlockDeviceMapping.DeviceUnplugged) == []
 
 
 # --- fenced ----------------------------------------------------------------------------------
@@ -250,3 +266,18 @@ def test_a_swapped_mapping_has_the_new_volume_under_the_old_device_name() -> Non
     assert (mapping.volume_id, mapping.device_name) == (world.volumes[1], name)
     devices = world.instance.devices.values()
     assert [device.volume_id for device in devices] == [world.volumes[1]]
+
+
+def test_a_volume_that_cinder_has_migrated_is_held_by_the_id_that_it_keeps() -> None:
+    world = World(volumes=2)
+    world.done(world.attach())
+    old, new = world.volumes
+    world.cinder.volume(old).migration_status = "migrating"
+    world.cinder.volume(new).migration_status = f"target:{old}"
+    world.done(world.swap(old, new, by_cinder=True))
+    [mapping] = world.mappings()
+    [attachment] = world.attachments()
+    assert (mapping.volume_id, mapping.attachment_id) == (old, str(attachment.id))
+    held = {id_: world.store.load(Volume, UUID(id_)).holders for id_ in (old, new)}
+    assert held == {old: {str(attachment.id): world.server_id}, new: {}}
+    assert [device.volume_id for device in world.instance.devices.values()] == [old]
