@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from host_agent.shared.contract import ErrorKind, PowerState, Verb
@@ -330,3 +332,16 @@ def test_complete_that_cinder_only_pretends_is_noticed(bench: Bench) -> None:
     with pytest.raises(PortError) as raised:
         bench.run(lane, Verb.ATTACHMENT_COMPLETE)
     assert raised.value.kind is ErrorKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [Verb.ATTACHMENT_UPDATE, Verb.VOLUME_CONNECT, Verb.VOLUME_DISCONNECT],
+)
+def test_what_needs_an_attachment_is_refused_without_one(bench: Bench, verb: Verb) -> None:
+    lane = replace(bench.lane(), attachment_id=None)
+    with pytest.raises(PortError) as raised:
+        bench.run(lane, verb)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "no_attachment_id")
+    assert raised.value.message == f"Mapping {lane.bdm_id} has no attachment."
+    assert not [call for call in bench.calls if call.startswith("brick.")]
