@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from host_agent.shared.contract import ErrorKind, PowerState, Verb
-from host_agent.shared.ports import PortError
+from host_agent.shared.ports import LATE_S, PortError
 from host_agent.verbs.cinder import wait_until
 from host_agent.verbs.disks import bus_of
 from tests.agent.bench import ATTACH, DETACH, Bench
@@ -345,3 +345,12 @@ def test_what_needs_an_attachment_is_refused_without_one(bench: Bench, verb: Ver
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "no_attachment_id")
     assert raised.value.message == f"Mapping {lane.bdm_id} has no attachment."
     assert not [call for call in bench.calls if call.startswith("brick.")]
+
+
+@pytest.mark.parametrize("verb", [Verb.ATTACHMENT_UPDATE, Verb.ATTACHMENT_REFRESH])
+def test_a_request_that_may_be_under_way_is_given_time_once(bench: Bench, verb: Verb) -> None:
+    lane = bench.lane()
+    sent = {str(lane.attachment_id), "another"}
+    bench.run(lane, verb, context=bench.context(sent=sent))
+    assert bench.clock.waited == [LATE_S]
+    assert sent == {"another"}
