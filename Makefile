@@ -51,7 +51,7 @@ nightly: $(STAMP) ## what takes too long for every change: processes under fault
 mutants: $(MUTATION) ## nightly too: does a test fail if the core is changed in small ways? (ARGS="core --sample 50")
 	$(BIN)/python -m tests.mutation $(ARGS)
 
-bench: $(STAMP) ## everything measured beside its target, ten minutes (ARGS="storm" for one part)
+bench: $(STAMP) ## everything measured beside its target, some minutes (ARGS="storm" for one part)
 	$(BIN)/python -m tests.benchmarks --write docs $(ARGS)
 
 bench-full: $(STAMP) ## the same with ten million events: an hour or more, 30 GB of disk
@@ -73,8 +73,9 @@ format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## write docs/flows anew, from the tables of the flows
+docs: $(STAMP) ## write docs/flows and docs/reference.md anew, from the code
 	$(BIN)/python -m ledger.cli.flow_pages docs/flows
+	$(BIN)/python -m ledger.cli.reference_page docs/reference.md
 
 lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full)
 	tests/lab/run.sh $(TIER)

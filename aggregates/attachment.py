@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID
 
+from aggregates import errors
 from aggregates.base import About, Aggregate, Event
 
 
@@ -40,14 +41,19 @@ class Attachment(Aggregate):
         server_id: str
         adopted: bool = False
         legacy: bool = False
+        access_mode: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class ConnectorUpdated(Event):
-        """Cinder has the connector of this host; `target_digest` identifies the target."""
+        """Cinder has the connector of this host; `target_digest` identifies the target.
+
+        `access_mode`: "ro" or "rw"; None: whatever Cinder said, which was not kept.
+        """
 
         host: str
         driver: str | None = None
         target_digest: str | None = None
+        access_mode: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class Connected(Event):
@@ -110,6 +116,7 @@ class Attachment(Aggregate):
         self.volume_id: str | None = None
         self.server_id: str | None = None
         self.host: str | None = None
+        self.access_mode: str | None = None
         self.legacy = False
         self.disowned = False
 
@@ -125,14 +132,23 @@ class Attachment(Aggregate):
         match event:
             case self.AttachmentCreated():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
-                self.legacy = event.legacy
+                self.legacy, self.access_mode = event.legacy, event.access_mode
             case self.Disowned():
                 self.volume_id, self.server_id = event.volume_id, event.server_id
                 self.disowned = True
             case self.ConnectorUpdated():
                 self.host = event.host
+                self.access_mode = event.access_mode or self.access_mode
             case self.VolumeRenamed():
                 self.volume_id = event.volume_id
+
+    def record(self, kind: type[Event], **fields: Any) -> None:
+        """One host at a time: whoever had it has proven, or an operator vouched, that it let go."""
+        if kind is self.ConnectorUpdated and self.may_be_connected and fields["host"] != self.host:
+            raise errors.SecondHostError(
+                id=str(self.id), state=self.state, host=self.host, other=fields["host"]
+            )
+        super().record(kind, **fields)
 
     @property
     def may_be_connected(self) -> bool:

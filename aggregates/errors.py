@@ -29,8 +29,24 @@ class IllegalTransitionError(DomainError):
     code = "illegal_transition"
 
 
+class SecondHostError(IllegalTransitionError):
+    """Attachment {id} is {state} on host {host}; it cannot get the connector of host {other}
+    before {host} has let go of it.
+    """
+
+    code = "second_host"
+
+
+class ForeignConnectorError(IllegalTransitionError):
+    """Host {host} gave attachment {id} the connector of host {told}. An agent speaks for the
+    host whose storage connector it has: see which host its configuration names.
+    """
+
+    code = "foreign_connector"
+
+
 class NoAttachmentIdError(IllegalTransitionError):
-    """It is not said which attachment volume {volume_id} has got."""
+    """The report for volume {volume_id} names no attachment id."""
 
     code = "no_attachment_id"
 
@@ -42,8 +58,8 @@ class ClaimedError(DomainError):
 
 
 class ParkedClaimError(ClaimedError):
-    """{what} {id} is claimed by operation {operation_id}, which is parked: it does not go on
-    before an operator has decided to {acts}.
+    """{what} {id} is claimed by operation {operation_id}, which is parked: an operator has to
+    {acts}.
     """
 
 
@@ -187,8 +203,8 @@ class HostNotFencedError(DomainError):
 
 
 class FenceTooOldError(DomainError):
-    """The fence of host {host} says nothing of instance {server_id}, which came there, or began
-    to run there, after it. Look at the host again, and fence it again with that evidence.
+    """The fence of host {host} does not cover instance {server_id}, which arrived or started
+    there after the fence. Check the host again, and fence it again with that evidence.
     """
 
     code = "fence_too_old"
@@ -211,7 +227,7 @@ class LocalDisksError(DomainError):
 
 class DefinitionError(DomainError):
     """The definition of instance {server_id} is not known: the agent of its host is too old
-    to tell it. Upgrade that agent.
+    to report it. Upgrade that agent.
     """
 
     code = "no_definition"
@@ -224,9 +240,23 @@ class NotMigratingError(DomainError):
 
 
 class VolumeBusyError(DomainError):
-    """Volume {volume_id} is {status} in Cinder, which will ask for the swap itself."""
+    """Volume {volume_id} is {status} in Cinder, so only Cinder itself may swap it."""
 
     code = "volume_migrating"
+
+
+class VolumeStateError(DomainError):
+    """Volume {volume_id} is {state} in Cinder, so this cannot be done now: {advice}."""
+
+    code = "volume_state"
+
+
+class AttachmentVolumeStateError(VolumeStateError):
+    """Invalid volume: volume {volume_id} is {state} in Cinder, so this cannot be done now:
+    {advice}.
+    """
+
+    status = 400  # as nova-api answers attach and detach
 
 
 class SwapError(DomainError):

@@ -52,14 +52,14 @@ class Host(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class LeftoversFound(Event):
-        """The host came back after it was fenced, and still had what is not its any more."""
+        """The host came back after a fence and has leftovers to release."""
 
         guests: list[str]
         attachments: list[str]
 
     @dataclass(frozen=True, kw_only=True)
     class LeftoversCleared(Event):
-        """The host showed that it has let go of all that."""
+        """The host has released its leftovers."""
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)

@@ -16,9 +16,7 @@ from uuid import UUID
 
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
-
-#: Letters a to zz; libvirt's PCI topology ends long before.
-DEVICES_MAX = 26 + 26 * 26
+from aggregates.devices import DEVICES_MAX, NO_DISKS, Device, SeenDisks
 
 
 class VmState(StrEnum):
@@ -46,16 +44,6 @@ RUNNING = frozenset({"running", "paused"})
 
 
 @dataclass(frozen=True)
-class Device:
-    """A device name given to a volume of this server; `volume_id` None: the root is detached."""
-
-    bdm_id: str
-    volume_id: str | None
-    device_name: str
-    serial: str | None  # the id by which the guest knows the disk
-
-
-@dataclass(frozen=True)
 class Claim:
     """An operation at work on the server; `flow` tells people which."""
 
@@ -77,6 +65,7 @@ class Instance(Aggregate):
         project_id: str | None
         user_id: str | None
         epoch: int = 0  # of the host then
+        volumes: list[str] | None = None  # as the disks' serials tell
 
     @dataclass(frozen=True, kw_only=True)
     class InstanceObserved(Event):
@@ -87,6 +76,7 @@ class Instance(Aggregate):
         power_state: str
         devices: list[str]
         epoch: int = 0  # of the host then
+        volumes: list[str] | None = None  # as the disks' serials tell
 
     @dataclass(frozen=True, kw_only=True)
     class Defined(Event):
@@ -196,7 +186,7 @@ class Instance(Aggregate):
         self.project_id: str | None = None
         self.user_id: str | None = None
         self.power_state = "nostate"
-        self.seen_devices: tuple[str, ...] = ()
+        self.seen = NO_DISKS
         self.devices: dict[str, Device] = {}
         self.claims: dict[str, Claim] = {}
         self.faults: dict[str, str] = {}
@@ -244,7 +234,7 @@ class Instance(Aggregate):
             case self.ResizeSettled():
                 self.resize_source = self.source_definition = None
             case self.Offloaded():
-                self.host, self.offloaded, self.seen_devices = None, True, ()
+                self.host, self.offloaded, self.seen = None, True, NO_DISKS
                 self._has_power("shutdown")
             case self.Deleted():
                 self.deleted = True
@@ -272,7 +262,8 @@ class Instance(Aggregate):
             case self.DeviceReleased():
                 released = self.devices.pop(event.bdm_id).device_name
                 # Free at once, not only when the host is looked at again.
-                self.seen_devices = tuple(d for d in self.seen_devices if d != released)
+                left = tuple(name for name in self.seen.devices if name != released)
+                self.seen = self.seen._replace(devices=left)
             case self.DeviceVolumeSet():
                 known = self.devices[event.bdm_id]
                 serial = event.serial or (known.serial if event.volume_id else None)
@@ -280,7 +271,8 @@ class Instance(Aggregate):
                 self.devices[event.bdm_id] = changed
 
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
-        self.name, self.seen_devices = event.name, tuple(event.devices)
+        self.name = event.name
+        self.seen = SeenDisks(tuple(event.devices), tuple(event.volumes or ()))
         self._is_at(event)
         if isinstance(event, Instance.InstanceRegistered):
             self.project_id, self.user_id = event.project_id, event.user_id
@@ -317,7 +309,7 @@ class Instance(Aggregate):
     def local_disks(self) -> tuple[str, ...]:
         """Disks of the guest that are no volumes: they cannot go where it goes."""
         volumes = {device.device_name for device in self.devices.values()}
-        return tuple(name for name in self.seen_devices if name not in volumes)
+        return tuple(name for name in self.seen.devices if name not in volumes)
 
     def observe(
         self,
@@ -325,7 +317,7 @@ class Instance(Aggregate):
         name: str,
         host: str,
         power_state: str,
-        devices: tuple[str, ...],
+        disks: SeenDisks = NO_DISKS,
         owner: tuple[str | None, str | None] = (None, None),
         definition: str | None = None,
         epoch: int = 0,
@@ -343,9 +335,10 @@ class Instance(Aggregate):
         if self.version and host != self.host and not moved_by_hand:
             return True
         name = self.name if self.named else name
-        seen = {"name": name, "host": host, "power_state": power_state, "devices": list(devices)}
-        known = (self.name, self.host, self.power_state, self.seen_devices)
-        news = (name, host, power_state, devices) != known
+        seen: dict[str, Any] = {"name": name, "host": host, "power_state": power_state}
+        seen |= {what: list(names) for what, names in disks._asdict().items()}
+        known = (self.name, self.host, self.power_state, self.seen)
+        news = (name, host, power_state, disks) != known
         if any(claim.exclusive for claim in self.claims.values()):
             return not news
         if self.version == 0:
@@ -382,7 +375,7 @@ class Instance(Aggregate):
         """
         if volume_id and self.device_of(volume_id):
             raise errors.AlreadyAttachedError(volume_id=volume_id)
-        taken = {d.device_name for d in self.devices.values()} | set(self.seen_devices)
+        taken = {d.device_name for d in self.devices.values()} | set(self.seen.devices)
         if wanted is not None and wanted in taken:
             raise errors.DeviceInUseError(device=f"/dev/{wanted}")
         name = wanted or self._next_name(taken)
@@ -398,7 +391,7 @@ class Instance(Aggregate):
             self.record(self.DeviceReleased, bdm_id=bdm_id, volume_id=volume_id)
 
     def _next_name(self, taken: set[str]) -> str:
-        prefix = "sd" if any(name.startswith("sd") for name in self.seen_devices) else "vd"
+        prefix = "sd" if any(name.startswith("sd") for name in self.seen.devices) else "vd"
         for name in (prefix + letters for letters in _letters()):
             # "a" is the root device's, whether or not the guest has one now (S2).
             if name not in taken and name != prefix + "a":

@@ -31,6 +31,9 @@ class BlockDeviceMapping(Aggregate):
     `serial` is the id by which the guest knows the disk: the volume's when it was
     attached.  It stays when a swap puts another volume behind it, for a guest's
     `/dev/disk/by-id` must not change under it (LP 1625660, LP 1661016).
+
+    `access_mode` is "ro" or "rw"; None: attached before that was kept.  It never widens: what
+    is read-only once stays so through each move, swap and start, until it is detached.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,13 @@ class BlockDeviceMapping(Aggregate):
         multiattach: bool
         legacy: bool = False
         serial: str | None = None
+        access_mode: str | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class AccessModeTold(Event):
+        """How the server has the volume, as a host was told when it connected it: "ro", "rw"."""
+
+        access_mode: str
 
     @dataclass(frozen=True, kw_only=True)
     class DevicePlugged(Event):
@@ -87,6 +97,8 @@ class BlockDeviceMapping(Aggregate):
         delete_on_termination: bool
         legacy: bool = False
         serial: str | None = None
+        access_mode: str | None = None
+        tag: str | None = None  # None: the place keeps the one it has
 
     @dataclass(frozen=True, kw_only=True)
     class DeleteOnTerminationSet(Event):
@@ -120,6 +132,7 @@ class BlockDeviceMapping(Aggregate):
         self.boot_index: int | None = None
         self.delete_on_termination = False
         self.multiattach = False
+        self.access_mode: str | None = None
         self.legacy = False
 
     def about(self) -> About:
@@ -134,6 +147,7 @@ class BlockDeviceMapping(Aggregate):
                 self.boot_index, self.device_name = event.boot_index, event.device_name
                 self._take(event)
             case self.RootAttached():
+                self.tag = event.tag or self.tag
                 self._take(event)
             case self.RootDetached():
                 self.volume_id = self.attachment_id = self.serial = None
@@ -142,19 +156,26 @@ class BlockDeviceMapping(Aggregate):
                 self.kept, self.legacy = event.kept, event.legacy
             case self.DevicePlugged():
                 self.device_name = event.device_name
+            case self.AccessModeTold():
+                self.access_mode = event.access_mode
             case self.DeleteOnTerminationSet():
                 self.delete_on_termination = event.delete_on_termination
 
     def _take(self, event: MappingCreated | RootAttached) -> None:
         self.volume_id, self.serial = event.volume_id, event.serial or event.volume_id
         self.attachment_id, self.legacy = event.attachment_id, event.legacy
-        self.multiattach = event.multiattach
+        self.multiattach, self.access_mode = event.multiattach, event.access_mode
         self.delete_on_termination = event.delete_on_termination
 
     @property
     def live(self) -> bool:
         """Whether the server still has this mapping."""
         return self.state not in {None, MappingState.ENDED}
+
+    def learn_access_mode(self, told: str | None) -> None:
+        """Take what a host was told; what is known, or wider than that, records nothing."""
+        if self.live and told is not None and self.access_mode not in {told, "ro"}:
+            self.record(self.AccessModeTold, access_mode=told)
 
     def set_delete_on_termination(self, value: bool) -> None:
         """Change the flag; saying what is already so records nothing."""

@@ -170,7 +170,11 @@ class Operation(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class StepSucceeded(Event):
-        """The step is done; its domain events are in the same transaction."""
+        """The step is done; its domain events are in the same transaction.
+
+        `occurred`, here and below: when its host says that it ended, by its own clock, and how
+        wrong that was (contract.Occurred); None: the ledger's own, or nobody said.
+        """
 
         run: int
         lane: int
@@ -178,6 +182,7 @@ class Operation(Aggregate):
         undo: bool
         outputs: dict[str, Any]
         took_ms: int
+        occurred: dict[str, Any] | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class StepRetried(Event):
@@ -193,6 +198,7 @@ class Operation(Aggregate):
         error: dict[str, Any]
         retry_at: float
         further: list[str] = field(default_factory=list)
+        occurred: dict[str, Any] | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class StepFailed(Event):
@@ -204,6 +210,7 @@ class Operation(Aggregate):
         undo: bool
         error: dict[str, Any]
         further: list[str] = field(default_factory=list)
+        occurred: dict[str, Any] | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class Parked(Event):
@@ -213,7 +220,9 @@ class Operation(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class RetryRequested(Event):
-        """An operator wants the failed steps tried again."""
+        """An operator wants the failed steps tried again, or, while it runs, at once what
+        waits to be.
+        """
 
         reason: str
 
@@ -249,7 +258,7 @@ class Operation(Aggregate):
         StepRetried: (RUNNING, S.RUNNING),
         StepFailed: (RUNNING, S.RUNNING),
         Parked: (RUNNING, S.PARKED),
-        RetryRequested: (PARKED, S.RUNNING),
+        RetryRequested: (RUNNING | PARKED, S.RUNNING),
         StepSkipped: (PARKED, S.RUNNING),
         UnwindRequested: (RUNNING | PARKED, S.RUNNING),
         OperationFinished: (RUNNING | PARKED, S.FINISHED),
@@ -313,7 +322,7 @@ class Operation(Aggregate):
             case self.Parked():
                 self.left = event.left
             case self.RetryRequested():
-                self._give_failed_steps_another_chance()
+                self._try_again()
             case self.StepSkipped():
                 self.history.note(
                     event.lane, event.step, undo=event.undo, status=StepStatus.SKIPPED, error=None
@@ -376,6 +385,14 @@ class Operation(Aggregate):
         for (lane, step, undo), record in list(self.history.records.items()):
             if record.status is StepStatus.FAILED and undo == unwinding:
                 self.history.note(lane, step, undo=undo, status=StepStatus.PENDING, attempts=0)
+
+    def _try_again(self) -> None:
+        if self.state is OperationState.PARKED:
+            self._give_failed_steps_another_chance()
+            return
+        for (lane, step, undo), record in list(self.history.records.items()):
+            if record.status is StepStatus.RETRYING:
+                self.history.note(lane, step, undo=undo, retry_at=None)
 
     def is_known(self, number: int, host: str | None, step: str) -> bool:
         """Whether this run's result for this step was recorded already (a repeated report)."""

@@ -100,8 +100,8 @@ class Volume(Aggregate):
             raise errors.ClaimedError(what="Volume", id=str(self.id), operation_id=self.claimant)
 
     def refuse_leaving(self) -> None:
-        """Raises ClaimedError if the volume is on its way out of a server: that can be awaited,
-        while whatever else it looks like now would be told for good.
+        """Raises ClaimedError if the volume is on its way out of a server: the caller can wait for
+        that, and a temporary state must not become a final error.
         """
         if self.flow in LETTING_GO:
             self.refuse_claimed()

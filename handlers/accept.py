@@ -19,8 +19,10 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import (
     NEW_FLOW_VERSION,
+    Concerned,
     Contact,
     Origin,
+    Views,
     check_contact,
     check_vm_state,
     lane_of_mapping,
@@ -30,9 +32,10 @@ from handlers.plan import Place
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import VolumeView
+from host_agent.shared.volume_states import is_migrating
 
 #: nova-api lets volumes be attached and detached in these.  It does so in RESIZED, too;
-#: here the two hosts of a resize have to agree on the volumes until it is settled.
+#: here the two hosts of a resize have to agree on the volumes until it is confirmed or reverted.
 _VOLUME_STATES = frozenset(
     {VmState.ACTIVE, VmState.PAUSED, VmState.STOPPED, VmState.SHELVED_OFFLOADED}
 )
@@ -119,10 +122,10 @@ def attach(
     if instance.device_of(request.volume_id):
         raise errors.AlreadyAttachedError(volume_id=request.volume_id)
     volume.refuse_second_server(request.server_id, multiattach=view.multiattach)
-    bdm_id, device_name = str(origin.bdm_id), device_target(request.device)
+    bdm_id, device_name, tag = str(origin.bdm_id), device_target(request.device), request.tag
     if request.is_root:
         root = _root_place(instance, root)
-        bdm_id, device_name = str(root.id), root.device_name
+        bdm_id, device_name, tag = str(root.id), root.device_name, tag or root.tag
         instance.set_device_volume(bdm_id, request.volume_id)
     where.check()
     if not request.is_root:
@@ -134,15 +137,17 @@ def attach(
         attachment_id=None,
         device_name=device_name,
         multiattach=view.multiattach,
-        tag=request.tag,
+        tag=tag,
         boot_index=0 if request.is_root else None,
         delete_on_termination=request.delete_on_termination,
         serial=instance.devices[bdm_id].serial,
+        access_mode="ro" if view.readonly else "rw",
         legacy=where.legacy,
     )
     flow = "attach" if where.host else "attach_offloaded"
     hosts = {Place.HOST: where.name}
-    return start(flow, origin, instance, [lane], hosts, [volume])
+    concerned = Concerned(known=[volume], shown=lambda: [view])
+    return start(flow, origin, instance, [lane], hosts, concerned)
 
 
 def detach(
@@ -152,6 +157,7 @@ def detach(
     instance: Instance,
     volume: Volume,
     mapping: BlockDeviceMapping | None,
+    views: Views,
     where: Where,
 ) -> Operation:
     """Accept a detach, or raise a DomainError.  `mapping` is the pair's, if it has one."""
@@ -166,7 +172,9 @@ def detach(
         _check_root_state(instance, "detach", allowed=request.root_allowed)
     where.check()
     lane = lane_of_mapping(mapping, volume, where.name)
-    return start("detach", origin, instance, [lane], {Place.HOST: where.name}, [volume])
+    hosts = {Place.HOST: where.name}
+    concerned = Concerned(known=[volume], shown=views)
+    return start("detach", origin, instance, [lane], hosts, concerned)
 
 
 def swap(
@@ -190,7 +198,9 @@ def swap(
     new = LaneSide(volume_id=request.new_volume_id, host=where.name)
     lane = replace(lane_of_mapping(mapping, volumes[0], where.name), new=new)
     order = GuestOrder(server_id=request.server_id)
-    return start(flow, origin, instance, [lane], {Place.HOST: where.name}, volumes, order)
+    hosts = {Place.HOST: where.name}
+    concerned = Concerned(known=volumes, shown=lambda: views[:1])
+    return start(flow, origin, instance, [lane], hosts, concerned, order)
 
 
 def device_target(device: str | None) -> str | None:
@@ -252,8 +262,7 @@ def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None
 
 def _kind_of_swap(request: SwapVolume, old: VolumeView) -> str:
     """Cinder's migration, or a user's swap (LP 2112187)."""
-    migrating = old.migration_status not in {None, "", "none", "success", "error"}
-    if migrating:
+    if is_migrating(old):
         if not request.by_cinder:
             raise errors.VolumeBusyError(volume_id=old.id, status=old.migration_status)
         return "migrate_volume"
@@ -272,6 +281,8 @@ def _check_pair(
         raise errors.SwapError(why="Old volume is attached to a different instance.")
     if volumes[1].holders or new.status != "available":
         raise errors.SwapError(why="New volume must be detached in order to swap.")
+    if new.readonly:  # the copy is written to it, and then what the guest writes
+        raise errors.SwapError(why="New volume must not be read-only in order to swap.")
     if new.size_gb < old.size_gb:
         raise errors.SwapError(why="New volume must be the same size or larger.")
     if old.multiattach or new.multiattach:  # S1, S3; LP 1775418

@@ -19,9 +19,11 @@ from aggregates.operation import Operation
 from handlers.fences import vouches
 from handlers.guards import (
     MOVES_VERSION,
+    Concerned,
     Contact,
     Origin,
     Server,
+    Views,
     check_contact,
     check_vm_state,
     lane_of_mapping,
@@ -129,7 +131,14 @@ class Hosts:
     contact: Callable[[str], Contact]
 
 
-def act(request: ActOnServer, origin: Origin, *, server: Server, hosts: Hosts) -> Operation:
+def act(
+    request: ActOnServer,
+    origin: Origin,
+    *,
+    server: Server,
+    hosts: Hosts,
+    views: Views,
+) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
     rule, instance = RULES[request.flow], server.instance
     check_vm_state(instance, rule.action, _allowed(rule, instance))
@@ -142,13 +151,14 @@ def act(request: ActOnServer, origin: Origin, *, server: Server, hosts: Hosts) -
     places = _places(request, rule, instance, hosts)
     order = _order(request, instance, places, hosts)
     lanes = LANES.get(request.flow, _one_sided)(server, places)
-    volumes = server.volumes.values() if rule.volumes else ()
-    return start(request.flow, origin, instance, lanes, places, volumes, order)
+    known = server.volumes.values() if rule.volumes else ()
+    concerned = Concerned(known=known, shown=views)
+    return start(request.flow, origin, instance, lanes, places, concerned, order)
 
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
     """What may be done in ERROR may not be done to every server in ERROR: one that was never
-    built can only be deleted, one that was resized has to be settled first.
+    built can only be deleted, one that was resized has to be confirmed or reverted first.
     """
     unsettled = instance.resize_source is not None and S.RESIZED not in rule.states
     return frozenset() if instance.never_built or unsettled else rule.states
@@ -194,7 +204,9 @@ def delete(
         Place.ARRIVAL: arrival,
     }
     order = GuestOrder(server_id=str(instance.id), running=False, force=True)
-    operation = start("delete", origin, instance, lanes, places, server.volumes.values(), order)
+    # Asks for no state: what Cinder is doing with a volume its release waits for (0040).
+    concerned = Concerned(known=server.volumes.values(), shown=tuple)
+    operation = start("delete", origin, instance, lanes, places, concerned, order)
     for mapping in bare:  # a root's place without a volume needs no release
         mapping.record(BlockDeviceMapping.MappingEnded)
         instance.release_device(str(mapping.id))
@@ -234,9 +246,9 @@ def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
     if host.version == 0:
         why = "no agent of that name has ever registered"
     elif name == instance.host:
-        why = "it is there"
+        why = "the instance is there already"
     elif host.suspect:
-        why = "it was fenced, and has not shown since that it holds nothing of others"
+        why = "it was fenced, and has not released its leftovers yet"
     elif host.service_version < MOVES_VERSION:
         why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
     elif request.flow == "live_migrate" and not host.capabilities.get("migration"):
@@ -341,6 +353,7 @@ def _lane_of_attachment(
         boot_index=mapping.boot_index if mapping else None,
         delete_on_termination=mapping.delete_on_termination if mapping else False,
         serial=mapping.serial if mapping else None,
+        access_mode=attachment.access_mode or "rw",
         host=host,
         legacy=attachment.legacy,
         known=tuple(known),

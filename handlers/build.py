@@ -12,7 +12,15 @@ from aggregates.instance import Instance
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.accept import device_target
-from handlers.guards import MOVES_VERSION, NEW_FLOW_VERSION, Contact, Origin, check_contact, start
+from handlers.guards import (
+    MOVES_VERSION,
+    NEW_FLOW_VERSION,
+    Concerned,
+    Contact,
+    Origin,
+    check_contact,
+    start,
+)
 from handlers.plan import Place
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.definition import Machine, render
@@ -92,7 +100,10 @@ def build(
         instance,
         lanes,
         {Place.HOST: host.name},
-        [volume for volume, _ in volumes.values()],
+        Concerned(
+            known=[volume for volume, _ in volumes.values()],
+            shown=lambda: [view for _, view in volumes.values()],
+        ),
         order,
     )
 
@@ -123,6 +134,7 @@ def _lane(
         tag=disk.tag,
         boot_index=disk.boot_index,
         delete_on_termination=disk.delete_on_termination,
+        access_mode="ro" if known and known[1].readonly else "rw",
         create=disk.create,
         legacy=legacy,
         new=LaneSide(host=host),

@@ -2,7 +2,7 @@
 
 Going forward, each lane goes from stage to stage; where a stage is for the whole
 server, all lanes come together first.  A failed step up to the pivot turns the plan
-around once everything under way has settled: from then on stages are undone in
+around once everything under way has ended: from then on stages are undone in
 reverse, each lane undoing the steps that may have had an effect, the failed one
 included, because it may half have happened.
 A failure after the pivot, or while undoing, parks the operation once nothing

@@ -5,7 +5,7 @@ The order of the guards, and their texts, are nova-api's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -17,10 +17,15 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.flows import FLOWS
-from handlers.plan import Place
+from handlers.plan import Flow, Place
 from handlers.progress import volumes_of
+from handlers.volumes import check
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.lane import Lane
+from host_agent.shared.ports import VolumeView
+
+#: Volumes as Cinder shows them; None is one that it has forgotten.
+Views = Callable[[], Sequence[VolumeView | None]]
 
 #: What an agent must be to know attachments (S1's new flow); below it knows Cinder's old calls.
 NEW_FLOW_VERSION = 1
@@ -44,6 +49,16 @@ class Contact:
 
     alive: bool
     since: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concerned:
+    """The volumes of a request: `known` as the log has them, which it claims, and `shown`, as
+    Cinder has them, which is asked when nothing else is in the way.
+    """
+
+    known: Iterable[Volume] = ()
+    shown: Views
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +103,7 @@ def lane_of_mapping(mapping: BlockDeviceMapping, volume: Volume, host: str | Non
         boot_index=mapping.boot_index,
         delete_on_termination=mapping.delete_on_termination,
         serial=mapping.serial,
+        access_mode=mapping.access_mode or "rw",
         host=host,
         legacy=mapping.legacy,
         known=volume.held_by(mapping.server_id),
@@ -100,10 +116,13 @@ def start(
     instance: Instance,
     lanes: Sequence[Lane],
     hosts: dict[Place, str | None],
-    volumes: Iterable[Volume] = (),
+    volumes: Concerned,
     order: GuestOrder | None = None,
 ) -> Operation:
-    """Claim what the operation works on, and begin it.  Raises ClaimedError."""
+    """Claim what the operation works on, and begin it.
+
+    Raises ClaimedError, and VolumeStateError if a volume in Cinder is not as the flow wants it.
+    """
     table, operation_id = FLOWS[flow], str(origin.operation_id)
     instance.claim(operation_id, exclusive=table.exclusive, flow=flow)
     operation = Operation(origin.operation_id)
@@ -116,7 +135,14 @@ def start(
         actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
         fingerprint=origin.fingerprint,
     )
-    known = {str(volume.id): volume for volume in volumes}
+    known = {str(volume.id): volume for volume in volumes.known}
     for volume_id in sorted(volumes_of(operation) & set(known)):
         known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow)
+    if table.volumes is not None:
+        check(table.volumes, volumes.shown(), _refusal_of(table))
     return operation
+
+
+def _refusal_of(flow: Flow) -> type[errors.VolumeStateError]:
+    """nova-api has an answer of its own where a request is about one volume."""
+    return errors.VolumeStateError if flow.exclusive else errors.AttachmentVolumeStateError

@@ -22,7 +22,7 @@ from host_agent.shared.contract import ErrorKind
 
 
 def host_fenced(operation: Operation, host: str, now: float) -> bool:
-    """Whether the fence changes anything for the operation, which is then to be settled."""
+    """Whether the fence changes anything for the operation, which then has to be decided on."""
     if operation.state is OperationState.PARKED:
         return _try_again(operation, host)
     if operation.state is not OperationState.RUNNING:

@@ -6,6 +6,7 @@ said again.
 
 from __future__ import annotations
 
+from aggregates.devices import SeenDisks
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from handlers.meaning import Book
@@ -18,7 +19,7 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
         name=guest.name,
         host=host,
         power_state=guest.power_state,
-        devices=guest.devices,
+        disks=SeenDisks(guest.devices, guest.volumes),
         owner=(guest.project_id, guest.user_id),
         definition=guest.definition,
         epoch=book.get(Host, str(host_uuid(host))).epoch,
@@ -34,5 +35,4 @@ def missed(host: str, server_id: str, book: Book) -> bool:
         name=instance.name,
         host=host,
         power_state="nostate",
-        devices=(),
     )

@@ -1,4 +1,4 @@
-"""What a host that was fenced still shows though it is not its any more (decision 0027).
+"""Leftovers: what a fenced host that comes back must release (decision 0027).
 
 It is told server by server.  Of a server that a flow is just moving it is not decided yet
 whose it is: nothing of it is called a leftover, and the host stays suspect until it is.

@@ -100,6 +100,7 @@ def _held_as(done: Done, *, legacy: bool) -> None:
         server_id=done.server_id,
         adopted=bool(done.outputs.get("adopted", False)),
         legacy=legacy,
+        access_mode=done.lane.access_mode,
     )
     _hold(done, done.lane.volume_id)
 
@@ -116,19 +117,29 @@ def _created(done: Done) -> None:
 
 
 def _updated(done: Done) -> None:
+    told = done.outputs.get("connector_host")
+    if told not in {None, done.host}:
+        raise errors.ForeignConnectorError(id=done.attachment_id, host=done.host, told=told)
     done.attachment.record(
         Attachment.ConnectorUpdated,
         host=done.host,
         driver=done.outputs.get("driver"),
         target_digest=done.outputs.get("target_digest"),
+        access_mode=_told_mode(done),
     )
 
 
+def _told_mode(done: Done) -> str | None:
+    """How the host has it; None: its agent does not say.  Never wider than the server has it."""
+    return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
+
+
 def _connected(done: Done) -> None:
-    # Before a start it is only made sure of: what is so already is no news.
+    # Before a start it is only made sure of: nothing is recorded if it is attached already.
     path = done.outputs.get("device_path")
     if done.attachment.state is not AttachmentState.ATTACHED:
         done.attachment.record(Attachment.Connected, device_path=path)
+    done.mapping.learn_access_mode(_told_mode(done))
 
 
 def _completed(done: Done) -> None:
@@ -161,7 +172,7 @@ def _ended(done: Done) -> None:
                 Attachment.Disowned,
                 volume_id=volume_id,
                 server_id=done.server_id,
-                why="found in Cinder, where nobody knew it",
+                why="found in Cinder, and no operation knew it",
             )
 
 
@@ -183,6 +194,7 @@ def _converted(done: Done) -> None:
     _updated(done)
     done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
     done.attachment.record(Attachment.Completed)
+    done.mapping.learn_access_mode(_told_mode(done))
     former_id = done.lane.other.attachment_id if done.lane.other else None
     assert former_id is not None, "only a mapping that has one is converted"
     former = done.book.get(Attachment, former_id)
@@ -250,10 +262,11 @@ def _bound(done: Done) -> None:
         "multiattach": lane.multiattach,
         "legacy": lane.legacy,
         "serial": lane.disk_serial,
+        "access_mode": lane.access_mode,
     }
     done.instance.set_device_volume(lane.bdm_id, lane.volume_id)
     if mapping.state is MappingState.VACANT:
-        mapping.record(BlockDeviceMapping.RootAttached, **what)
+        mapping.record(BlockDeviceMapping.RootAttached, **what, tag=lane.tag)
         return
     mapping.record(
         BlockDeviceMapping.MappingCreated,

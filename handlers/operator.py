@@ -10,9 +10,9 @@ from typing import NoReturn
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import Operation, OperationState, Outcome
+from aggregates.operation import Operation, OperationState, Outcome, StepStatus
 from handlers import engine
-from handlers.engine import Left, pivot_passed
+from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from handlers.progress import arrival, finish, lane_of, plan_of, skip
@@ -30,9 +30,25 @@ def acts(operation: Operation) -> str:
 
 
 def retry(operation: Operation, reason: str) -> None:
-    """Try the failed steps of a parked operation again."""
-    _require_parked(operation, "be retried")
+    """Try the failed steps of a parked operation again; of one that runs, at once what waits
+    for its time, however far that is.
+    """
+    if operation.state is OperationState.RUNNING:
+        if not waits(operation):
+            _refuse(operation, "be retried", "it is running, and no step waits to be tried again")
+    else:
+        _require_parked(operation, "be retried")
     operation.record(Operation.RetryRequested, reason=reason)
+
+
+def waits(operation: Operation) -> bool:
+    """Whether a step waits for the time to be tried again."""
+    history = operation.history
+    undoing = unwinds(plan_of(operation), history)
+    return any(
+        record.status is StepStatus.RETRYING and undo == undoing and lane not in history.active
+        for (lane, _, undo), record in history.records.items()
+    )
 
 
 def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> None:
@@ -43,7 +59,7 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
     _require_parked(operation, "skip a step")
     first = next((item for item in left(operation) if item.lane == lane), None)
     if first is None or first.step != step:
-        wanted = f"step {first.step} is the one to do next" if first else "it has nothing left"
+        wanted = f"step {first.step} is the next one" if first else "it has nothing left"
         _refuse(operation, f"skip step {step} of lane {lane}", wanted)
     skip(operation, first, reason, book)
 
@@ -66,21 +82,21 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
     """
     _require_parked(operation, "be given up")
     if plan_of(operation).patient:
-        why = "its server is deleted, and nobody else will release what is left; retry, or skip"
+        why = "its server is deleted, and no other operation releases what is left; retry, or skip"
         _refuse(operation, "be given up", why)
     if (host := arrival(operation)) is not None:
         why = f"its guest may be on host {host}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
     for attachment in _strays(operation, book):
         where = f"attachment {attachment.id} on host {attachment.host}"
-        why = f"{where} would be left to nobody; retry, or skip its steps with the evidence"
+        why = f"{where} would stay behind; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
     for lane in unlearnt(operation):
-        what = f"an attachment of volume {lane.volume_id} that nobody knows"
+        what = f"an unknown attachment of volume {lane.volume_id}"
         why = f"Cinder may have {what}; retry, or skip its steps with the evidence"
         _refuse(operation, "be given up", why)
     for lane in unmade(operation, book):
-        why = f"a volume with mark {lane.bdm_id} would be left to nobody; retry, or skip"
+        why = f"a volume with mark {lane.bdm_id} would stay behind; retry, or skip"
         _refuse(operation, "be given up", why)
     finish(operation, Outcome.CANCELLED, book, reason=reason)
 

@@ -25,6 +25,7 @@ from itertools import groupby
 from typing import Any, Self
 
 from aggregates.operation import SERVER
+from handlers.volumes import VolumeRule
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
 
@@ -203,7 +204,8 @@ class Flow:
     `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may
     work later is tried until it does; nobody waits for it (release work).  `trusts`: up to
     its pivot it goes on only as long as the fence of that host says that the guest is not
-    running there.
+    running there.  `volumes`: how its volumes have to be in Cinder for it to be accepted; None:
+    it asks Cinder for nothing that this could forbid.
     """
 
     name: str
@@ -212,6 +214,7 @@ class Flow:
     exclusive: bool = True
     patient: bool = False
     trusts: Place | None = None
+    volumes: VolumeRule | None = None
 
     def expand(
         self,

@@ -19,6 +19,7 @@ from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, O
 from aggregates.volume import Volume
 from handlers import fences
 from handlers.engine import (
+    Decision,
     Finish,
     Left,
     Park,
@@ -31,8 +32,8 @@ from handlers.engine import (
 )
 from handlers.meaning import Book, Done, Outputs, apply_meaning
 from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, Side
-from handlers.retries import retry_delay_s
-from host_agent.shared.contract import ErrorKind, GuestOrder, StepError, Verb
+from handlers.retries import is_due, retry_delay_s
+from host_agent.shared.contract import ErrorKind, GuestOrder, Occurred, StepError, Verb
 from host_agent.shared.lane import Lane
 
 #: The code of a step's failure for its host's sake.
@@ -109,7 +110,7 @@ def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
     accepted request already holds its first intent, and a last report its end.
     """
     while operation.state is OperationState.RUNNING:
-        decision = decide(plan_of(operation), operation.history, now)
+        decision = _decided(operation, now)
         match decision:
             case Start():
                 _begin(operation, decision.runs, book, now)
@@ -123,6 +124,14 @@ def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
             case _:
                 return decision
     return Wait(None)
+
+
+def _decided(operation: Operation, now: float) -> Decision:
+    """What the engine decides; what was put off by a clock that was ahead is due."""
+    plan, history = plan_of(operation), operation.history
+    decision = decide(plan, history, now)
+    until = decision.until if isinstance(decision, Wait) else None
+    return decision if until is None or not is_due(until, now) else decide(plan, history, until)
 
 
 def _effect_free(operation: Operation, work: Work) -> ActiveRun | None:
@@ -200,8 +209,8 @@ def _told_by_destination(
     if fences.renewed(host, asked):
         return None, None
     message = (
-        f"Both hosts of the migration are fenced, and the guest may have come to host {name} after "
-        "that was. Look at it again, and fence it again with that evidence, or unfence it."
+        f"Both hosts of the migration are fenced, and the guest may have arrived on host {name} "
+        "after its fence. Check that host and fence it again with that evidence, or unfence it."
     )
     return host, StepError(kind=ErrorKind.FINAL, code="fence_too_old", message=message)
 
@@ -214,7 +223,7 @@ def _distrust(operation: Operation, run: Run, instance: Instance, book: Book) ->
         return None
     host = book.get(Host, str(host_uuid(trusted)))
     if not host.fenced:
-        message = f"Host {trusted} is not fenced any more; the guest may run there."
+        message = f"Host {trusted} was unfenced; the guest may run there."
         return StepError(kind=ErrorKind.FINAL, code="fence_over", message=message)
     return None if fences.vouches(host, instance) else _too_old(trusted, instance)
 
@@ -236,7 +245,12 @@ def fenced_error(host: str) -> StepError:
 
 
 def succeeded(
-    operation: Operation, run: ActiveRun, outputs: Outputs, took_ms: int, book: Book
+    operation: Operation,
+    run: ActiveRun,
+    outputs: Outputs,
+    took_ms: int,
+    book: Book,
+    occurred: Occurred | None = None,
 ) -> None:
     """The run's next step is done, and with it what its verb means."""
     step = operation.history.next_step(run)
@@ -248,6 +262,7 @@ def succeeded(
         undo=run.undo,
         outputs=outputs,
         took_ms=took_ms,
+        occurred=occurred.to_wire() if occurred else None,
     )
     passed = run.undo and bool(outputs.get("passed"))  # too late to undo: it is done
     verb = plan_of(operation).verb(step, undo=run.undo and not passed, host=run.host)
@@ -280,6 +295,7 @@ def failed(
     *,
     at_once: bool = False,
     further: bool = False,
+    occurred: Occurred | None = None,
 ) -> None:
     """The run's next step did not work: try again later, or not at all.
 
@@ -299,6 +315,7 @@ def failed(
         "undo": run.undo,
         "error": error.to_wire(),
         "further": _further(operation, run, step) if further else [],
+        "occurred": occurred.to_wire() if occurred else None,
     }
     if delay_s is None:
         operation.record(Operation.StepFailed, **fields)

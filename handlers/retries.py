@@ -6,6 +6,9 @@ right.  When the attempts are used up the step has failed.
 
 DISK_COPY and GUEST_MIGRATE are tried once more at most: they took long, and whoever
 asked shall hear of it.
+
+No step waits for longer than the longest delay.  One that seems to was put off when the clock
+was ahead, and it has been set back since: it is due.
 """
 
 from __future__ import annotations
@@ -39,6 +42,15 @@ BY_VERB: dict[str, Policy] = {
     #: Nor can it be deleted before.
     LedgerVerb.VOLUME_UNMAKE: Policy(attempts=100, max_s=5.0),
 }
+
+
+#: Twice the longest delay: clocks need not agree to the second.
+PUT_OFF_MAX_S = 2 * max(policy.max_s for policy in (DEFAULT, *BY_VERB.values()))
+
+
+def is_due(at: float, now: float) -> bool:
+    """Whether a step that was put off until `at` is to be tried again."""
+    return not now < at <= now + PUT_OFF_MAX_S
 
 
 def retry_delay_s(verb: str, attempts: int, patient: bool = False) -> float | None:

@@ -167,6 +167,7 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         progress=link.progress,
         guests_changed=link.wake,
         dropped=link.resync,
+        occurred=link.occurred,
     )
     ending = threading.Event()
     leftovers = Leftovers(ports, locks, StopClock(ending))
@@ -181,9 +182,9 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
         line.add_done_callback(lambda _line: stop.put(None))
         stop.get()
         ending.set()
-        _LOG.info("stopping: running steps are finished, nothing new is begun")
+        _LOG.info("stopping", grace_s=settings.agent.stop_grace_s)
         if not executor.stop(settings.agent.stop_grace_s):
-            _LOG.warning("some steps still run; the ledger hands their runs out again")
+            _LOG.warning("steps_interrupted", hint="the ledger sends their commands again")
         link.close()
         line.result()
     return 0

@@ -180,7 +180,9 @@ def _with_secret(section: str, values: S, key: str) -> S:
     if getattr(values, key):
         raise ConfigError(f"{section}.{key} and {section}.{key}_file are both set: keep one")
     try:
-        secret = Path(named).read_text().strip()
+        with Path(named).open() as file:
+            settings.refuse_readable(Path(named), os.fstat(file.fileno()))
+            secret = file.read().strip()
     except OSError as error:
         raise ConfigError(
             f"{section}.{key}_file: {named} cannot be read: {error.strerror}"

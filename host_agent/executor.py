@@ -16,7 +16,7 @@ A run holds its locks (locks.py) from before its first step until after its last
 report.  Reports are delivered for as long as it takes, and when is said in reporting.py.
 The first failing step ends the run; what to do about it is the ledger's decision.
 
-Nothing is kept on disk.  Killed at any point, the agent is handed the unfinished
+No run is kept on disk.  Killed at any point, the agent is handed the unfinished
 command again, and the verbs find out what is done.  A run that the ledger does not
 know any more (`STALE`) is forgotten at once, so that it may be handed out anew.
 """
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -44,6 +43,7 @@ from host_agent.shared.contract import (
     CommandStep,
     ErrorKind,
     GuestOrder,
+    Occurred,
     Report,
     StepError,
     StepResult,
@@ -85,6 +85,8 @@ _CHANGING_GUESTS = frozenset({Verb.DISK_PLUG, Verb.DISK_UNPLUG, *GUEST_VERBS})
 #: The work of these goes on when the agent dies; called off, they look for it and end it.
 _GOING_ON = frozenset({Verb.DISK_COPY, Verb.GUEST_MIGRATE})
 
+_FENCED_SINCE = "this host was fenced after the command was given"
+
 #: What makes two deliveries the same command.
 Key = tuple[str, int]
 
@@ -118,10 +120,6 @@ class _Run:
     reporting: Reporting
 
 
-def _nothing() -> None:
-    pass
-
-
 def _tell_nobody(_command: Command, _done_bytes: int, _total_bytes: int) -> None:
     pass
 
@@ -133,14 +131,15 @@ class Hooks:
     `report` returns when the ledger has acknowledged; `is_current` tells whether an
     epoch is this host's; `progress` how far a long step is, in bytes; `guests_changed`
     that the inventory may have changed; `dropped` that a run ended without the ledger
-    knowing.
+    knowing; `occurred` is now, as far as clocks can tell.
     """
 
     report: Callable[[Report], Verdict]
     is_current: Callable[[int], bool] = lambda _epoch: True
     progress: Callable[[Command, int, int], None] = _tell_nobody
-    guests_changed: Callable[[], None] = _nothing
-    dropped: Callable[[], None] = _nothing
+    guests_changed: Callable[[], object] = lambda: None
+    dropped: Callable[[], object] = lambda: None
+    occurred: Callable[[], Occurred | None] = lambda: None
 
 
 class Executor:
@@ -281,16 +280,16 @@ class Executor:
         try:
             return self._run(run)
         except Stopping:
-            _LOG.info("run left where it is: the agent stops")
+            _LOG.info("run_interrupted", why="the agent stops")
         except Exception:  # noqa: BLE001 - a worker must outlive whatever a run does
-            _LOG.error("run dropped by a bug in the agent:\n%s", _masked_traceback())
+            _LOG.exception("run_crashed")
         return False
 
     def _run(self, run: _Run) -> bool:
         """Run the steps; whether the ledger has acknowledged the end of the run."""
         command = run.command
         if not self._hooks.is_current(command.epoch):
-            _LOG.warning("command of epoch %d refused: this host was fenced since", command.epoch)
+            _LOG.warning("command_refused", epoch=command.epoch, why=_FENCED_SINCE)
             return False
         context = RunContext(
             **vars(self._ports), clock=self._clock, waits=self._waits, watch=run.watch
@@ -298,7 +297,7 @@ class Executor:
         began = self._clock.now()
         try:
             if command.cancel and command.steps[0].verb not in _GOING_ON:
-                raise final("cancelled", "Called off before it was begun.")
+                raise final("cancelled", "Cancelled before it began.")
             with self._locks.hold(self._lock_names(context, command), self._clock):
                 return self._run_steps(run, context)
         except Stopping:
@@ -343,7 +342,7 @@ class Executor:
             if self._stop.is_set():
                 raise Stopping
             if not self._hooks.is_current(command.epoch):
-                _LOG.warning("run dropped before %s: this host was fenced since", step.name)
+                _LOG.warning("run_dropped", before=step.name, why=_FENCED_SINCE)
                 return False
             result = self._step(command, step, context)
             if step.verb in _CHANGING_GUESTS:
@@ -355,7 +354,7 @@ class Executor:
                 self._news.set()
             verdict = run.reporting.verdict
             if verdict is Verdict.STALE:
-                _LOG.warning("run dropped after %s: the ledger does not expect it", step.name)
+                _LOG.warning("run_dropped", after=step.name, why="the ledger refused its report")
                 if result.error is None:
                     _take_back(_learn(command, result.outputs), step, context)
                 return False
@@ -378,7 +377,7 @@ class Executor:
         except PortError as error:
             failure = error.as_step_error()
         except Exception as error:  # noqa: BLE001 - ours or a library's: outcome unknown
-            _LOG.error("step %s failed unexpectedly:\n%s", step.name, _masked_traceback())
+            _LOG.exception("step_crashed", step=step.name)
             name = type(error).__name__
             failure = StepError(
                 kind=ErrorKind.UNKNOWN,
@@ -397,23 +396,30 @@ class Executor:
     ) -> StepResult:
         took_ms = round((self._clock.now() - began) * 1000)
         if error is None:
-            _LOG.info("step %s done in %d ms", step.name, took_ms)
+            _LOG.info("step_done", step=step.name, took_ms=took_ms)
         else:
             error = StepError(kind=error.kind, code=error.code, message=masking.mask(error.message))
             _LOG.warning(
-                "step %s failed (%s, %s): %s", step.name, error.kind, error.code, error.message
+                "step_failed",
+                step=step.name,
+                kind=error.kind,
+                code=error.code,
+                why=error.message,
             )
-        return StepResult(step=step.name, took_ms=took_ms, outputs=outputs or {}, error=error)
+        outputs, occurred = outputs or {}, self._hooks.occurred()
+        return StepResult(
+            step=step.name, took_ms=took_ms, outputs=outputs, error=error, occurred=occurred
+        )
 
 
 def _take_back(command: Command, step: CommandStep, context: RunContext) -> None:
-    """Nobody will hear of what the step made: the operation has gone on without this host."""
+    """Undo what the step made: its result was refused, so no other step will know of it."""
     if command.lane is None:
         return
     try:
         take_back(context, step.verb, command.lane)
     except PortError as error:
-        _LOG.warning("not taken back (%s, %s): %s", error.kind, error.code, error.message)
+        _LOG.warning("not_taken_back", step=step.name, code=error.code, why=error.message)
 
 
 def _key(command: Command) -> Key:
@@ -441,7 +447,3 @@ def _to_connect(order: GuestOrder, verbs: set[Verb]) -> list[Lane]:
 
 def _has_lock_name(volume: VolumeView) -> bool:
     return volume.shared_targets is False or volume.service_uuid is not None
-
-
-def _masked_traceback() -> str:
-    return masking.mask(traceback.format_exc())

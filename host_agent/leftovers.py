@@ -1,4 +1,4 @@
-"""Clearing what a host that was fenced still holds, and that is not its any more (decision 0027).
+"""Clears leftovers: what a host that was fenced still has and must release (decision 0027).
 
 While it was away its guests were rebuilt elsewhere, and their attachments given up.
 The ledger says what of all that this host shows is to go: first the guests, for nothing
@@ -51,7 +51,7 @@ class Leftovers:
         """Blocks; PortError if something could not be done yet."""
         for server_id in release.guests:
             with self._locks.hold([f"server-{server_id}"], self._clock):
-                _LOG.warning("removing a guest that is not this host's any more", server=server_id)
+                _LOG.warning("removing_leftover_guest", server=server_id)
                 self._ports.guests.remove(server_id)
         for attachment_id in release.attachments:
             record = self._ports.records.get(attachment_id)
@@ -69,11 +69,9 @@ class Leftovers:
                 # The guest itself may stay, and loses this disk, whoever else has the volume.
                 self._ports.guests.unplug(record.server_id, record.serial)
             if not any(other.volume_id == volume_id for other in staying):
-                _LOG.warning(
-                    "disconnecting a volume that is not this host's any more", volume=volume_id
-                )
+                _LOG.warning("disconnecting_leftover_volume", volume=volume_id)
                 for info in record.infos:
-                    self._ports.brick.disconnect(info)
+                    self._ports.brick.disconnect(info, record.device_of(info))
                 if is_encrypted(record.infos):
                     self._ports.guests.drop_secret(volume_id)
             self._ports.records.pop(record.attachment_id, None)

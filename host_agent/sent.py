@@ -31,7 +31,7 @@ class Waiting(Protocol):
 
 @contextmanager
 def sending(sent: Sent, key: str) -> Iterator[None]:
-    """Keep a mark while a request is on its way, and if nobody knows what became of it."""
+    """Keep a mark while a request is on its way, and afterwards if its outcome is unknown."""
     sent.add(key)
     try:
         yield

@@ -36,6 +36,7 @@ from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
 from ledger.log import schema
 from ledger.log.application import Ledger
+from ledger.log.clock import DatabaseClock
 from ledger.requests import Requests
 from ledger.service import Service
 from ledger.trial.embedded import EmbeddedPostgres
@@ -123,8 +124,9 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
-        wakeups = await stack.enter_async_context(Wakeups(dsn))
-        service, queries = Service(ledger, cinder, old_cinder), Queries(pool)
+        clock = await asyncio.to_thread(DatabaseClock.of, dsn)
+        wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
+        service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
 
         listener = _listening_socket(settings)
         stack.callback(listener.close)
@@ -148,7 +150,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
         components = Components(
-            requests=Requests(ledger, cinder),
+            requests=Requests(ledger, cinder, clock),
             service=service,
             writer=ledger.log_recorder.writer,
             queries=queries,
@@ -157,6 +159,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings),
+            clock=clock,
             checks={"dispatcher": _alive(working), "cinder": _reachable(settings, stack)},
             registry=registry_of(ledger.log_recorder.writer),
         )

@@ -32,6 +32,12 @@ PageItems = Annotated[
 Port = Annotated[int, Must(range(65536).__contains__, "from 0 to 65535")]
 
 
+#: A token must be beyond guessing: 128 random bits are 32 hexadecimal digits.  That they are
+#: random cannot be seen; that they are not, often can.
+TOKEN_CHARS_MIN = 32
+TOKEN_KINDS_MIN = 8
+
+
 class AuthMode(StrEnum):
     NOAUTH = "noauth"  # everybody is admin: on loopback only
     TOKENS = "tokens"  # static tokens from the file
@@ -61,6 +67,11 @@ class Token:
     def __post_init__(self) -> None:
         if bool(self.token) == bool(self.token_sha256):
             raise ValueError("give either 'token' or 'token_sha256'")
+        if self.token and not _is_strong(self.token):
+            raise ValueError(
+                f"'token' can be guessed: it needs {TOKEN_CHARS_MIN} characters, "
+                f"{TOKEN_KINDS_MIN} different ones among them; make one: openssl rand -hex 32"
+            )
         if (Role.AGENT in self.roles) != bool(self.host):
             raise ValueError("'host' belongs to the role 'agent', and that role needs one")
         digest = hash_token(self.token) if self.token else str(self.token_sha256).lower()
@@ -77,12 +88,7 @@ class Listen:
 
     @property
     def is_loopback(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +132,16 @@ class Settings:
             raise ValueError("two [[tokens]] have the same token")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address means the machine itself, whatever a name server says."""
+    if host == "localhost":  # RFC 6761, 6.3
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
@@ -144,6 +160,10 @@ def shown(given: Settings) -> dict[str, Any]:
     data = dataclasses.asdict(given)
     tokens = [{k: v for k, v in each.items() if k != "token"} for each in data.pop("tokens")]
     return {**masked(data), "tokens": [masked(each) for each in tokens]}
+
+
+def _is_strong(token: str) -> bool:
+    return len(token) >= TOKEN_CHARS_MIN and len(set(token)) >= TOKEN_KINDS_MIN
 
 
 def _is_hex(text: str) -> bool:

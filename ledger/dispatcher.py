@@ -4,7 +4,7 @@ Theory of operation: an operation is due when a row of the `operations` projecti
 says so.  Any number of dispatchers, in any number of processes, take due ones by
 a lease row; the lease only avoids double work.  Correctness rests on the log: an
 intent is stored before its effect, the effect is an ensure, and of two results
-for one intent the second finds the step settled.  A dispatcher that dies leaves a
+for one intent the second finds the step done.  A dispatcher that dies leaves a
 lease that runs out; one that meets an unexpected error (a database restart, a bug)
 logs it and lets its lease run out, which is the pause before the next attempt.
 
@@ -12,7 +12,7 @@ What is taken over from a holder that never gave it back is left alone for LATE_
 which a request that the other has sent on its way arrives where the effects look for it
 (ledger.effects).  That pause takes no thread from others.
 
-Leases are taken and given back by the dozen.  `concurrency_max` operations are worked
+Leases are acquired and released in batches.  `concurrency_max` operations are worked
 on at once, as many again are held ready, and the next are asked for when those are used
 up, so that no thread waits for a query.  A lease is given back once the projection shows
 what was done, else its row would still say "due"; the thread is free before that.
@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from datetime import UTC, datetime
 from typing import Protocol
 from uuid import uuid4
 
@@ -43,9 +42,7 @@ _log = structlog.get_logger(__name__)
 class Leases(Protocol):
     """Which operations are due, and who works on them (projections.queries)."""
 
-    async def due(
-        self, now: datetime, limit: int, holder: str, lease_s: float
-    ) -> list[tuple[str, bool]]: ...
+    async def due(self, limit: int, holder: str, lease_s: float) -> list[tuple[str, bool]]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, ids: Sequence[str]) -> None: ...
     async def inherit(self, place: str, holder: str) -> None: ...
@@ -121,7 +118,7 @@ class Dispatcher:
         if self._unfinished > self._concurrency_max:
             return
         wanted = 2 * self._concurrency_max - self._unfinished
-        rows = await self._leases.due(datetime.now(UTC), wanted, self._holder, LEASE_S)
+        rows = await self._leases.due(wanted, self._holder, LEASE_S)
         self._backlog = len(rows) == wanted
         for operation_id, taken_over in rows:
             if operation_id not in self._held:

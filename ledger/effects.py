@@ -34,6 +34,7 @@ from handlers.plan import LedgerVerb
 from host_agent.shared.contract import ErrorKind, StepError
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError, VolumeView
+from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
 
 _log = structlog.get_logger(__name__)
 
@@ -96,7 +97,9 @@ def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
             return {"attachment_id": orphans[0].id, "adopted": True}
         if context.uncertain:
             context.wait(LATE_POLL_S)
-    created = context.cinder.attachment_create(lane.volume_id, lane.server_id)
+    created = context.cinder.attachment_create(
+        lane.volume_id, lane.server_id, None, lane.access_mode
+    )
     return {"attachment_id": created.id}
 
 
@@ -122,7 +125,8 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if lane.attachment_id is not None:
         attachment = context.book.get(Attachment, lane.attachment_id)
         if attachment.state is not AttachmentState.DELETED:
-            context.cinder.attachment_delete(lane.attachment_id)
+            with letting_go(context.cinder, context.old_cinder, lane):
+                context.cinder.attachment_delete(lane.attachment_id)
     return _end_unknown(lane, context)
 
 
@@ -137,7 +141,8 @@ def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
         if not any(row.server_id == lane.server_id for row in rows):
             host = context.book.get(Attachment, lane.attachment_id).host or ""
             device = f"/dev/{lane.device_name}"
-            context.old_cinder.attach(lane.volume_id, lane.server_id, device, host)
+            mode = lane.access_mode
+            context.old_cinder.attach(lane.volume_id, lane.server_id, device, host, mode)
     elif context.cinder.attachment(lane.attachment_id).status != "attached":
         context.cinder.attachment_complete(lane.attachment_id)
     return {}
@@ -153,7 +158,7 @@ def tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def clear(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Nothing of a server that is gone stays in Cinder: what nobody knows, of any volume."""
+    """Delete the unknown attachments of a server that is gone, of any volume."""
     return _end_unknown(lane, context)
 
 
@@ -165,7 +170,8 @@ def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
     rows = context.old_cinder.old_attachments(lane.volume_id)
     for row in rows:
         if row.server_id == lane.server_id:
-            context.old_cinder.detach(lane.volume_id, row.id)
+            with letting_go(context.cinder, context.old_cinder, lane):
+                context.old_cinder.detach(lane.volume_id, row.id)
     if not rows and context.cinder.volume(lane.volume_id).status == "attaching":
         context.old_cinder.unreserve(lane.volume_id)
     return {}
@@ -180,7 +186,7 @@ def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
             return {"volume_id": volume.id}
     volume = context.cinder.volume_create(lane.create, lane.bdm_id)
     if context.book.get(Volume, volume.id).deleted:
-        text = f"Volume {volume.id} was made beside and given up; it is not gone yet."
+        text = f"Volume {volume.id} was created twice by mistake and is not deleted yet."
         raise PortError(ErrorKind.RETRYABLE, "volume_not_ready", text)
     return {"volume_id": volume.id}
 
@@ -202,13 +208,16 @@ def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Delete what was made with the lane's mark, unless the server has it: then it goes with it.
 
     It has one from its reservation on, which stays when a server cannot be built (LP 1899649).
+    Nor is one deleted that was given to another server before we knew of it.
     """
     if lane.create is None or context.book.get(BlockDeviceMapping, lane.bdm_id).volume_id:
         return {}
     deleted = []
     for volume in _made(lane, context):
-        if volume.status in UNFINISHED:
+        if volume.status in UNFINISHED | AT_WORK:
             raise _not_ready(volume)
+        if set(context.book.get(Volume, volume.id).holders.values()) - {lane.server_id}:
+            continue
         context.cinder.volume_delete(volume.id)
         deleted.append(volume.id)
     return {"deleted": deleted} if deleted else {}
@@ -229,8 +238,21 @@ def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     except PortError as error:
         if error.kind is not ErrorKind.FINAL:
             raise
+        _refuse_at_work(lane, context)
         return {"refused": error.message}
     return {"deleted": [lane.volume_id]}
+
+
+def _refuse_at_work(lane: Lane, context: EffectContext) -> None:
+    """A refusal that lasts only until Cinder is done with the volume is none."""
+    try:
+        volume = context.cinder.volume(lane.volume_id) if lane.volume_id else None
+    except PortError as error:
+        if error.code != "not_found":
+            raise
+        return
+    if volume is not None and (volume.status in AT_WORK or is_migrating(volume)):
+        raise _not_ready(volume)
 
 
 def _made(lane: Lane, context: EffectContext) -> list[VolumeView]:
@@ -263,7 +285,7 @@ def _end_migration(lane: Lane, context: EffectContext, *, error: bool) -> str:
 
 
 def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
-    """Bare reservations that nobody knows, nor has given up."""
+    """Bare reservations that the log neither knows nor has disowned."""
     bare = [
         view
         for view in _pair(lane, context)
@@ -273,7 +295,7 @@ def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
 
 
 def _end_unknown(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """End what no step has: nobody learnt its id, so nobody connected it.
+    """Delete unknown attachments: no step learnt their ids, so nothing connected by them.
 
     Whoever calls it has the claim on the volume, or the server is deleted: nobody makes one
     now.  One whose deletion an operator vouched for was known, and stays as the sign it is.

@@ -8,7 +8,6 @@ caller either gets an answer that was true when it was written, or a refusal.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -28,7 +27,7 @@ from aggregates.volume import Volume
 from handlers import accept, actions, build, operator, progress
 from handlers.guards import Contact, Origin, Server
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import Cinder, VolumeView
+from host_agent.shared.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 
 #: Why a parked operation ends when its server is deleted.
@@ -68,11 +67,11 @@ class IdempotencyKeyReusedError(errors.DomainError):
 class Requests:
     """The write side for users.  Every method raises DomainError if it refuses, and
     PortError if Cinder does not show a volume that is needed.
+
+    `clock` gives the database's time (ledger.log.clock).
     """
 
-    def __init__(
-        self, store: AggregateStore, cinder: Cinder, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, store: AggregateStore, cinder: Cinder, clock: Callable[[], float]) -> None:
         self._store = store
         self._cinder = cinder
         self._clock = clock
@@ -113,6 +112,7 @@ class Requests:
         key: str | None = None,
     ) -> Accepted:
         """Detach a volume from a server."""
+        view = cache(self._shown)
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             instance = unit.get(Instance, request.server_id)
@@ -122,6 +122,7 @@ class Requests:
                 instance=instance,
                 volume=unit.get(Volume, request.volume_id),
                 mapping=_mapping(unit, instance, request.volume_id),
+                views=lambda: [view(request.volume_id)],
                 where=_where(unit, instance, fleet),
             )
 
@@ -189,13 +190,20 @@ class Requests:
         key: str | None = None,
     ) -> Accepted:
         """Move, start, stop, shelve, refresh, ... a server."""
+        view = cache(self._shown)  # once for all attempts
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             hosts = actions.Hosts(
                 get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
             )
             server = _server(unit, request.server_id)
-            return actions.act(request, origin, server=server, hosts=hosts)
+            return actions.act(
+                request,
+                origin,
+                server=server,
+                hosts=hosts,
+                views=lambda: [view(volume_id) for volume_id in server.volumes],
+            )
 
         return self._accept(request.flow, request, context, key, decide)
 
@@ -254,6 +262,15 @@ class Requests:
 
         return run_optimistically(self._store, change)
 
+    def _shown(self, volume_id: str) -> VolumeView | None:
+        """A volume that a server has, unless Cinder has forgotten it."""
+        try:
+            return self._cinder.volume(volume_id)
+        except PortError as error:
+            if error.code != "not_found":
+                raise
+            return None
+
     def _accept(
         self,
         kind: str,
@@ -282,7 +299,7 @@ class Requests:
             try:
                 operation = decide(unit, origin)
             except errors.ClaimedError as refusal:
-                raise _told(refusal, unit) from None
+                raise _explained(refusal, unit) from None
             unit.add(operation)
             progress.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
@@ -290,7 +307,7 @@ class Requests:
         return run_optimistically(self._store, change)
 
 
-def _told(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
+def _explained(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
     """The refusal; one that only an operator can lift says so."""
     claimant = unit.get(Operation, refusal.fields["operation_id"])
     if claimant.state is not OperationState.PARKED:

@@ -1,4 +1,4 @@
-"""What moves operations on: reports of hosts, acts of operators, the ledger's own steps.
+"""Applies reports of hosts and acts of operators to operations, and does the ledger's own steps.
 
 As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
 one transaction: load, decide, save (ledger.log.unit.run_optimistically).
@@ -52,7 +52,7 @@ class RegistrationResult:
 class Service:
     """What hosts, operators and dispatchers do (requests: ledger.requests).
 
-    `clock` gives seconds since the epoch, `wait` lets some pass.
+    `clock` gives the database's time (ledger.log.clock), `wait` lets some pass.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Service:
         store: AggregateStore,
         cinder: Cinder,
         old_cinder: OldCinder,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store
@@ -160,11 +160,18 @@ class Service:
         for result in new:
             run = operation.active_run(report.run, name, result.step)
             if result.error is not None:
-                now = self._clock()
-                progress.failed(operation, run, result.error, now, further=report.further)
+                progress.failed(
+                    operation,
+                    run,
+                    result.error,
+                    self._clock(),
+                    further=report.further,
+                    occurred=result.occurred,
+                )
                 continue
             try:
-                progress.succeeded(operation, run, result.outputs, result.took_ms, unit)
+                facts = (result.outputs, result.took_ms, unit, result.occurred)
+                progress.succeeded(operation, run, *facts)
             except errors.IllegalTransitionError as refusal:
                 raise _ContradictedError(result.step, refusal) from refusal
         progress.advance(operation, unit, self._clock())

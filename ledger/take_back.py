@@ -81,7 +81,7 @@ def _disowned(lane: Lane, attachment_id: str, operation: Operation, store: Aggre
                 Attachment.Disowned,
                 volume_id=lane.volume_id,
                 server_id=lane.server_id,
-                why="made for a step that another process had done",
+                why="created for a step that another process had done",
             )
             unit.save(own_context(operation))
         return attachment.disowned
@@ -100,7 +100,7 @@ def _volume(
     def change(unit: Unit) -> bool:
         volume = unit.get(Volume, volume_id)
         if volume.version == 0:
-            why = "made for a step that another process had done"
+            why = "created for a step that another process had done"
             volume.record(Volume.VolumeDeleted, server_id=lane.server_id, why=why)
             unit.save(own_context(operation))
         return volume.deleted

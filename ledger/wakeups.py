@@ -27,6 +27,7 @@ import psycopg
 import structlog
 
 import sql
+from ledger.log.clock import DatabaseClock
 from projections.news import Moved, News
 from projections.tables import prepare
 
@@ -57,7 +58,7 @@ def ended_key(operation_id: str) -> str:
 ANY_EVENT = "event"
 #: Changes when an operation has come to be due, now or at some time: for dispatchers.
 DUE = "due"
-#: A position that nothing comes after: of what has not been looked at, all is old.
+#: A position that nothing comes after: before its first look nothing counts as changed.
 NEVER = 2**63 - 1
 #: The projections that are waited for, where they are before anything was projected.
 UNTRACKED = {"operations": 0, "hosts": 0}
@@ -93,10 +94,14 @@ class Subscription:
 
 
 class Wakeups:
-    """An async context manager; `watch` may be used while it is entered."""
+    """An async context manager; `watch` may be used while it is entered.
 
-    def __init__(self, dsn: str) -> None:
+    What it asks every POLL_INTERVAL_S also tells `clock` the time.
+    """
+
+    def __init__(self, dsn: str, clock: DatabaseClock) -> None:
         self._dsn = dsn
+        self._clock = clock
         self._watches: dict[str, set[Subscription]] = {}
         self._seen: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
@@ -132,9 +137,9 @@ class Wakeups:
                     pause_s = RECONNECT_FIRST_S
                     await self._follow(connection)
             except psycopg.Error as error:
-                log.warning("wake-ups pause", wait_s=pause_s, why=str(error))
+                log.warning("wakeups_paused", wait_s=pause_s, why=str(error))
             except Exception:
-                log.exception("wake-ups pause", wait_s=pause_s)
+                log.exception("wakeups_paused", wait_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RECONNECT_MAX_S)
 
@@ -170,10 +175,13 @@ class Wakeups:
         seen = self._seen
         query = sql.query("reads", "changed")
         parameters = {name: seen.get(name, NEVER) for name in UNTRACKED}
+        asked_at = self._clock.asking()
         cursor = await connection.execute(query, parameters)
         marks = dict(UNTRACKED)
         rows = await cursor.fetchall()
         marks |= {what: position for what, who, position, *_ in rows if who is None}
+        time_s, log_ahead_s = (marks.pop(name) / 1e6 for name in ("time_us", "log_ahead_us"))
+        self._clock.told(asked_at, time_s, log_ahead_s)
         keys = set(_keys(row for row in rows if row[1] is not None))
         if seen.get("head", NEVER) < marks["head"]:
             keys.add(ANY_EVENT)

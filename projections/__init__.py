@@ -1,4 +1,4 @@
-"""What people ask and the machine acts on: tables that are folded from the log.
+"""Tables folded from the log: what people read, and what the service acts on.
 
 `base` says what a projection is, `projector` advances them exactly once, `runner` keeps a
 process's database current, `queries` reads.  Each table can be made anew from the log.

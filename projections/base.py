@@ -53,7 +53,7 @@ class State(Protocol):
     position: int  # of the last event in it
 
     def fork(self) -> Self:
-        """An equal one that goes its own way."""
+        """A copy; changes of one are not seen in the other."""
         ...
 
     def row(self) -> Row: ...

@@ -1,4 +1,4 @@
-"""What the database says is wrong: for people, who may be anybody."""
+"""Errors of the database in words that may be shown to anybody: no data, host or role names."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def in_words(error: psycopg.Error) -> str:
 
 
 class Trouble:
-    """What somebody who tries again and again has met last, if it is not over."""
+    """The last error that a retrying writer met, if it is recent."""
 
     def __init__(self) -> None:
         self._last: tuple[str, float] | None = None
 
     def met(self, error: psycopg.Error) -> None:
-        """What is wrong with the data is no trouble of the database's."""
+        """Note an error, unless it is about the data (a constraint, a type)."""
         if not isinstance(error, _OF_THE_DATA):
             self._last = in_words(error), time.monotonic()
 

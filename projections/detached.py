@@ -1,8 +1,8 @@
-"""Months of the log that are, in part, in files only; and who must not pass by them.
+"""Detached months: some of their events are in the archive's files only.
 
 Positions have no gaps, so where one is missing in the table its event was detached: it is
 in an archive, and `attachment-ledger event restore` puts it back.  Whoever reads the log as
-a whole has to be told so instead of being given less.
+a whole gets DetachedError instead of fewer events.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from aggregates.instance import Instance, VmState
 from projections.base import LoggedEvent, Projection, Row, originator
 
 _I = Instance
+_NO_DISKS: Row = {"devices": [], "volumes": []}
 
 
 def _fold(row: Row | None, event: LoggedEvent) -> Row:
@@ -26,7 +27,7 @@ def _new(event: LoggedEvent) -> Row:
         "user_id": event.body["user_id"],
         "base_vm_state": VmState.BUILDING,
         "power_state": "nostate",
-        "devices": [],
+        **_NO_DISKS,
         "definition": None,
         "faults": {},
         "claims": {},
@@ -49,6 +50,7 @@ def _vm_state(row: Row) -> str:
 
 def _observed(row: Row, body: Row) -> Row:
     seen = {name: body[name] for name in ("name", "host", "devices")}
+    seen["volumes"] = body.get("volumes") or []  # older events know of none
     return {**seen, **_power(row, body["power_state"])}
 
 
@@ -76,7 +78,7 @@ _CHANGES: dict[str, Callable[[Row, Row], Row]] = {
     _I.Defined.TOPIC: _defined,
     _I.DefinitionChanged.TOPIC: lambda _, body: {"definition": body["definition"]},
     _I.Placed.TOPIC: lambda row, body: {"host": body["host"], **_power(row, body["power_state"])},
-    _I.Offloaded.TOPIC: lambda row, _: {"host": None, "devices": [], **_power(row, "shutdown")},
+    _I.Offloaded.TOPIC: lambda row, _: {"host": None, **_NO_DISKS, **_power(row, "shutdown")},
     _I.Resized.TOPIC: lambda _, body: {"resize_source": body["source"]},
     _I.ResizeSettled.TOPIC: lambda _row, _body: {"resize_source": None},
     _I.Deleted.TOPIC: lambda _row, _body: {"deleted": True},

@@ -12,6 +12,7 @@ _STATELESS = frozenset(
     {
         BlockDeviceMapping.DeleteOnTerminationSet.TOPIC,
         BlockDeviceMapping.AttachmentSwitched.TOPIC,
+        BlockDeviceMapping.AccessModeTold.TOPIC,
     }
 )
 
@@ -27,14 +28,18 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
     row["state"] = _STATE_AFTER.get(event.topic, row.get("state", MappingState.BOUND))
     if event.topic in _TAKEN:
         serial = body.get("serial") or body["volume_id"]
-        row.update(body, kept=None, serial=serial, legacy=body.get("legacy", False))
+        tag = body.get("tag") or row.get("tag")
+        row.update(body, kept=None, serial=serial, tag=tag, legacy=body.get("legacy", False))
+        row["access_mode"] = body.get("access_mode")
     match event.topic:
         case BlockDeviceMapping.AttachmentSwitched.TOPIC:
             row.update(body)
         case BlockDeviceMapping.RootDetached.TOPIC:
             row.update(volume_id=None, attachment_id=None, serial=None)
         case BlockDeviceMapping.DevicePlugged.TOPIC:
-            row.update(device_name=body["device_name"], bus=body["bus"])
+            row.update(device_name=body["device_name"], bus=body["bus"] or row["bus"])
+        case BlockDeviceMapping.AccessModeTold.TOPIC:
+            row["access_mode"] = body["access_mode"]
         case BlockDeviceMapping.DeleteOnTerminationSet.TOPIC:
             row["delete_on_termination"] = body["delete_on_termination"]
     return row

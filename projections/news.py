@@ -1,7 +1,7 @@
-"""What a step of the projections has changed that somebody may be waiting for.
+"""The payload of a projection step's NOTIFY: which keys changed, for those that wait for them.
 
-It is told with the notification of the step, so that nobody has to ask (ledger.wakeups).
-What is too long to be told is left out: then everybody asks.
+It saves a query for each waiter (ledger.wakeups).  News longer than a notification can carry
+are left out; then every waiter looks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Moved = tuple[str, str, int | None, bool, bool, bool]
 
 
 class News(NamedTuple):
-    """These projections have come from one position to another; what has moved by that."""
+    """Projections have advanced from one position to another; what changed by that."""
 
     projections: list[str]
     after: int

@@ -136,10 +136,14 @@ def _bound(operation: Operation, plan: Plan) -> bool:
 
 
 def _due_at(operation: Operation, plan: Plan, now: datetime) -> datetime | None:
-    """When a dispatcher must look; None: not before a host's report, or an operator's act."""
+    """When a dispatcher must look; None: not before a host's report, or an operator's act.
+
+    `now` is the log's time, which may be ahead of the clock that a retry's was taken from: what
+    is put off is so until its own time.
+    """
     if operation.state is not OperationState.RUNNING:
         return None
-    match decide(plan, operation.history, now.timestamp()):
+    match decide(plan, operation.history, float("-inf")):
         case Wait(until=None):
             return None
         case Wait(until=float(until)):

@@ -144,7 +144,7 @@ class Projector:
             return True  # somebody has moved, or the others can go on at once
         for name in marks:
             if name in self.holds and self._marks[name].position >= self.holds[name].error.position:
-                log.warning("projection goes on", projection=name)
+                log.warning("projection_released", projection=name)
                 del self.holds[name]
         return moved
 
@@ -176,9 +176,7 @@ class Projector:
         pause_s = min(last.pause_s * 2, HOLD_MAX_S) if last else HOLD_FIRST_S
         self.holds[name] = Hold(error, time.monotonic() + pause_s, pause_s)
         remedy = REMEDY.format(name)
-        log.error(
-            "projection stays there", why=str(error), wait_s=pause_s, next=remedy, exc_info=error
-        )
+        log.error("projection_held", why=str(error), wait_s=pause_s, hint=remedy, exc_info=error)
         self._run("hold", name=name, why=error.why, **marks[name]._asdict())
 
     def _advance(self, marks: Marks, until: int) -> bool:

@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 import sql
+from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row, upcast
 from projections.catalog import ALL
 from projections.detached import DetachedError
@@ -93,6 +94,8 @@ class Queries:
         """The volume's mapping to the server (all None: there is none), the `project_id` of the
         server, and by which attachments a host may have the volume now (`connected`).
 
+        `host`, `host_seen_at`: where the server is, and the last contact of that host's agent;
+        `shown`: the host shows the volume in the guest, and no mapping explains it.
         None: there is no such server.
         """
         return await self._one("pair", server_id=server_id, volume_id=volume_id)
@@ -234,7 +237,9 @@ class Queries:
         return await self._all("mailboxes", hosts=hosts, afters=afters, limit=limit)
 
     async def hosts(self) -> list[Row]:
-        """With `seen_at` (None: never), `open_attachments`, `open_commands` and `guests`."""
+        """With `seen_at` and `clock_ahead_s` (None: never told), `open_attachments`,
+        `open_commands` and `guests`.
+        """
         return await self._all("hosts", host=None)
 
     async def host(self, host: str) -> Row | None:
@@ -250,9 +255,14 @@ class Queries:
         [row] = await self._all("older_agents", version=version, silent_after_s=silent_after_s)
         return bool(row["found"])
 
-    async def touch_hosts(self, ages_s: Mapping[str, float]) -> None:
-        """Note how many seconds ago hosts' agents were in contact."""
-        await self._all("touch_hosts", hosts=list(ages_s), ages_s=list(ages_s.values()))
+    async def touch_hosts(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
+        """Note how many seconds ago hosts' agents were in contact, and by how many their clocks
+        are ahead (None: they did not say).
+        """
+        ages_s, ahead_s = zip(*heard.values(), strict=True)
+        await self._all(
+            "touch_hosts", hosts=list(heard), ages_s=list(ages_s), ahead_s=list(ahead_s)
+        )
 
     # --- the log ------------------------------------------------------------------------
 
@@ -340,25 +350,29 @@ class Queries:
         return [row["operation_id"] for row in await self._all("open_on_host", host=host)]
 
     async def hosts_by_state(self, silent_after_s: float) -> Row:
-        """How many hosts are `alive`, `silent` and `fenced`."""
+        """How many hosts are `alive`, `silent` and `fenced`; of those that are alive, by how much
+        the worst clock is wrong, `clock_skew_max_s`.
+        """
         [row] = await self._all("hosts_by_state", silent_after_s=silent_after_s)
         return row
 
     async def counts(self) -> Row:
-        """`running`, `parked`, `due` and `leased` operations; `oldest_parked_s`, `oldest_due_s`."""
+        """`running`, `parked`, `due` and `leased` operations; `oldest_parked_s`, `oldest_due_s`,
+        and in how many seconds the last one that is put off is due, `latest_due_s`.
+        """
         [row] = await self._all("counts")
         return row
 
     # --- work that is due ---------------------------------------------------------------
 
-    async def due(
-        self, now: datetime, limit: int, holder: str, lease_s: float
-    ) -> list[tuple[str, bool]]:
-        """Take leases on operations due by `now` that nobody else works on.
+    async def due(self, limit: int, holder: str, lease_s: float) -> list[tuple[str, bool]]:
+        """Take leases on operations that are due and that nobody else works on.
 
         With each comes whether it is taken over from a holder that never gave it back.
         """
-        rows = await self._all("due", now=now, limit=limit, holder=holder, lease_s=lease_s)
+        rows = await self._all(
+            "due", limit=limit, holder=holder, lease_s=lease_s, put_off_max_s=PUT_OFF_MAX_S
+        )
         return [(row["operation_id"], row["taken_over"]) for row in rows]
 
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]:

@@ -2,13 +2,13 @@
 
 One thread with one connection.  It is woken by appends and by the projections of other
 processes; if a wake-up is lost it looks by itself after POLL_INTERVAL_S.  When the
-connection is lost it makes a new one, with growing pauses.  Of several processes the one
-that was faster does the work, and the others watch it.
+connection is lost it makes a new one, with growing pauses.  Of several processes one does the
+work, and those that lost the compare-and-set stand by.
 
-`projected(position)` is how an answer waits until the reads that follow it, in whichever
-process, will see what it says: all processes share the tables, so it matters only that
-somebody has projected so far.  A projection that is held back by an event it cannot take
-is not waited for: it would make every answer late, and says so in the log and in `lag`.
+`projected(position)` lets an answer wait until later reads, in whichever process, show what it
+says: all processes share the tables, so it matters only that one of them has projected so
+far.  Nobody waits for a projection that is held back by an event: it would make every answer
+late.  The log, /readyz and the metrics report it.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class ProjectionRunner:
                     self._follow(connection, projector)
             except psycopg.Error as error:
                 self.trouble = in_words(error)
-                log.warning("projections pause", wait_s=pause_s, why=str(error))
+                log.warning("projections_paused", wait_s=pause_s, why=str(error))
             except Exception as error:
                 self.trouble = type(error).__name__
-                log.exception("projections pause", wait_s=pause_s)
+                log.exception("projections_paused", wait_s=pause_s)
             else:
                 continue
             self._stopping.wait(pause_s)
@@ -126,8 +126,9 @@ class ProjectionRunner:
                 _wait(connection, POLL_INTERVAL_S)
 
     def _watch(self, connection: psycopg.Connection[Any], projector: Projector) -> None:
-        """Leave it to the process that is faster, as what we fold meanwhile is for nothing;
-        until there is nothing more to do, or the other is gone or cannot do it all.
+        """Stand by while another process projects: folding beside it would be wasted.
+
+        Ends when there is nothing more to do, or the other process stops or is held back.
         """
         while not self._stopping.is_set() and _wait(connection, POLL_INTERVAL_S, _PROJECTED):
             projector.look()

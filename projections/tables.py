@@ -40,7 +40,7 @@ class ProjectionError(Exception):
 
     @property
     def why(self) -> str:
-        """Where and by which error, for anybody: without its text, which may tell of data."""
+        """Where, and by which kind of error; without its text, which may contain data."""
         return f"{self._what}: {type(self.__cause__).__name__}"
 
 

@@ -93,7 +93,8 @@ CREATE TABLE leases (
 -- When a host's agent was last heard of.
 CREATE TABLE host_contact (
     host text PRIMARY KEY,
-    seen_at timestamptz NOT NULL
+    seen_at timestamptz NOT NULL,
+    clock_ahead_s float8                 -- the host's clock, as its agent has measured it
 );
 
 -- How far a long step has come.
@@ -157,7 +158,8 @@ CREATE TABLE instances (
     definition text,                     -- the guest without its volumes: domain XML
     claims jsonb NOT NULL DEFAULT '{}',  -- {operation id: {exclusive, flow}}
     resize_source text,                  -- the host that a resize can be reverted to
-    deleted boolean NOT NULL DEFAULT false
+    deleted boolean NOT NULL DEFAULT false,
+    volumes jsonb NOT NULL DEFAULT '[]'  -- serials of its disks, as its host showed them last
 );
 CREATE INDEX instances_by_project ON instances (project_id, name);
 CREATE INDEX instances_by_host ON instances (host);
@@ -181,7 +183,8 @@ CREATE TABLE mappings (
     position bigint NOT NULL,
     kept uuid,                           -- the former attachment, until a resize is settled
     serial uuid,                         -- the id by which the guest knows the disk
-    legacy boolean NOT NULL DEFAULT false  -- attached by Cinder's old calls
+    legacy boolean NOT NULL DEFAULT false,  -- attached by Cinder's old calls
+    access_mode text                     -- 'ro', 'rw'; NULL: attached before that was kept
 );
 CREATE INDEX mappings_by_server ON mappings (server_id, created_position);
 CREATE INDEX mappings_by_volume ON mappings (volume_id);
@@ -204,7 +207,8 @@ CREATE TABLE attachments (
     created_position bigint NOT NULL,
     updated_at timestamptz NOT NULL,
     position bigint NOT NULL,
-    legacy boolean NOT NULL DEFAULT false  -- by Cinder's old calls; the id is our own
+    legacy boolean NOT NULL DEFAULT false,  -- by Cinder's old calls; the id is our own
+    access_mode text                     -- 'ro', 'rw'; NULL: made before that was kept
 );
 CREATE INDEX attachments_by_volume ON attachments (volume_id, created_position);
 CREATE INDEX attachments_by_server ON attachments (server_id, created_position);

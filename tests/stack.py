@@ -28,11 +28,12 @@ from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_views import MAX_VERSION, Microversion
 from tests.doubles.host_checks import broken_invariants, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
+from tests.tokens import token_of, write_private
 
 T = TypeVar("T")
 
 DEADLINE_S = 60.0
-ADMIN, AGENTS = "admin-token", "agent-token-of-{}"
+ADMIN = token_of("admin")
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 
 
@@ -133,7 +134,7 @@ class Stack:
 
     def start_service(self, number: int = 0) -> None:
         config = self.home / f"ledger-{number}.toml"
-        config.write_text(self._service_config(number))
+        write_private(config, self._service_config(number))
         log = self.home / f"service-{number}.log"
         command = ["ledger", "serve", "--config", str(config), "--log-level", "debug"]
         self.components[number] = Process(log, *command)
@@ -142,7 +143,7 @@ class Stack:
     def _service_config(self, number: int) -> str:
         hosts = ["compute-1", "compute-2"]
         tokens = "".join(
-            f'[[tokens]]\nname = "agent of {host}"\ntoken = "{AGENTS.format(host)}"\n'
+            f'[[tokens]]\nname = "agent of {host}"\ntoken = "{token_of(host)}"\n'
             f'user_id = "agents"\nproject_id = "service"\nroles = ["agent"]\nhost = "{host}"\n'
             for host in hosts
         )
@@ -163,11 +164,12 @@ class Stack:
 
     def start_agent(self, host: str = "compute-1") -> None:
         config = self.home / f"{host}.toml"
-        config.write_text(
+        write_private(
+            config,
             f'[agent]\nhost = "{host}"\nlock_path = "{self.home / host}-locks"\n'
             f'log_level = "debug"\n[ledger]\nurl = "{self.url("")}"\n'
-            f'token = "{AGENTS.format(host)}"\nwait_s = 5.0\n'
-            f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n'
+            f'token = "{token_of(host)}"\nwait_s = 5.0\n'
+            f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n',
         )
         command = ["host_agent", "run", "--config", str(config)]
         command += ["--simulated", str(self.home / f"{host}.json")]

@@ -9,6 +9,7 @@ A server that is offloaded has no host: the volume is reserved for it, no more.
 from __future__ import annotations
 
 from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.volumes import NEW_TO_THE_SERVER
 from host_agent.shared.contract import Verb
 
 _RESERVED = Stage(
@@ -23,6 +24,7 @@ _RESERVED = Stage(
 
 ATTACH = Flow(
     name="attach",
+    volumes=NEW_TO_THE_SERVER,
     exclusive=False,
     stages=(
         _RESERVED,
@@ -44,4 +46,6 @@ ATTACH = Flow(
     ),
 )
 
-ATTACH_OFFLOADED = Flow(name="attach_offloaded", exclusive=False, stages=(_RESERVED,))
+ATTACH_OFFLOADED = Flow(
+    name="attach_offloaded", volumes=NEW_TO_THE_SERVER, exclusive=False, stages=(_RESERVED,)
+)

@@ -16,9 +16,11 @@ from handlers.flows.stages import (
     taken_by,
 )
 from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.volumes import NEW_TO_THE_SERVER
 
 BOOT = Flow(
     name="boot",
+    volumes=NEW_TO_THE_SERVER,
     pivot="spawn",
     stages=(
         # S1: "if this is the first boot", a failure means ERROR.

@@ -1,17 +1,20 @@
 """Detach a volume from a server, wherever that is (S1, detach; S2 for roots).
 
-There is no begin_detaching: S1 does not list it, and without it nothing can be
-left in `detaching` (LP 880399).  An offloaded server's volume is only reserved: with
-no host to do the first three steps, the ledger deletes the reservation (LP 1808089).
+S1 does not list begin_detaching.  It is part of the deletion, and taken back if that fails, so
+nothing is left in `detaching` (decision 0040, LP 880399).  An offloaded server's volume is
+only reserved: with no host to do the first three steps, the ledger deletes the reservation
+(LP 1808089).
 """
 
 from __future__ import annotations
 
 from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.volumes import LET_GO
 from host_agent.shared.contract import Verb
 
 DETACH = Flow(
     name="detach",
+    volumes=LET_GO,
     pivot="unplug",
     exclusive=False,
     stages=(

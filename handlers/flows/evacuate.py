@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by, spawned_on, taken_by
 from handlers.plan import Flow, Place
+from handlers.volumes import TAKEN_ELSEWHERE
 
 EVACUATE = Flow(
     name="evacuate",
+    volumes=TAKEN_ELSEWHERE,
     pivot="spawn",
     trusts=Place.SOURCE,
     stages=(

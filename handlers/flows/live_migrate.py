@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by, once, taken_by
 from handlers.plan import Flow, Place, Side, Step
+from handlers.volumes import TAKEN_ELSEWHERE
 from host_agent.shared.contract import Verb
 
 LIVE_MIGRATE = Flow(
     name="live_migrate",
+    volumes=TAKEN_ELSEWHERE,
     pivot="migrate",
     stages=(
         taken_by(Place.DESTINATION),

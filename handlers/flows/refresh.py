@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from handlers.flows.stages import NO_WAY_BACK, SWITCHED
 from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.volumes import CONNECTED_ANEW
 from host_agent.shared.contract import Verb
 
 REFRESH = Flow(
     name="refresh",
+    volumes=CONNECTED_ANEW,
     pivot="begin",
     stages=(
         NO_WAY_BACK,
@@ -32,6 +34,7 @@ REFRESH = Flow(
 
 CONVERT = Flow(
     name="convert",
+    volumes=CONNECTED_ANEW,
     pivot="begin",
     stages=(
         NO_WAY_BACK,

@@ -17,10 +17,12 @@ from handlers.flows.stages import (
     taken_by,
 )
 from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.volumes import TAKEN_ELSEWHERE
 from host_agent.shared.contract import Verb
 
 RESIZE = Flow(
     name="resize",
+    volumes=TAKEN_ELSEWHERE,
     pivot="spawn",
     stages=(
         once(Place.SOURCE, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START)),

@@ -16,10 +16,12 @@ from handlers.flows.stages import (
     taken_by,
 )
 from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from host_agent.shared.contract import Verb
 
 SHELVE = Flow(
     name="shelve",
+    volumes=TAKEN_NOWHERE,
     pivot="remove",
     stages=(
         once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START)),
@@ -38,6 +40,7 @@ SHELVE = Flow(
 
 UNSHELVE = Flow(
     name="unshelve",
+    volumes=TAKEN_ELSEWHERE,
     pivot="spawn",
     stages=(
         taken_by(Place.DESTINATION),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by
 from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.volumes import COPIED_FOR_CINDER, LET_GO
 from host_agent.shared.contract import Verb
 
 _COPIED = (
@@ -34,10 +35,11 @@ _COPIED = (
     let_go_by(Place.HOST),
 )
 
-SWAP = Flow(name="swap", pivot="copy", stages=_COPIED)
+SWAP = Flow(name="swap", volumes=LET_GO, pivot="copy", stages=_COPIED)
 
 MIGRATE_VOLUME = Flow(
     name="migrate_volume",
+    volumes=COPIED_FOR_CINDER,
     pivot="copy",
     stages=(
         # Undone last: Cinder deletes the new volume when it hears of a failure.

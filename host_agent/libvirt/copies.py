@@ -1,4 +1,4 @@
-"""What stands behind a disk changes while the disk stays: copy and switch, or a new path.
+"""Changes of a disk's source while the disk stays: copy and switch, or a new path.
 
 Theory of operation.  A copy is a job of QEMU: it mirrors the live disk to the new
 volume, is *ready* once both hold the same, and from then on writes go to both before
@@ -50,9 +50,9 @@ class GuestCopies(Rules):
             raise PortError(
                 ErrorKind.FINAL,
                 "refresh_needs_stop",
-                f"Guest {server_id} runs and keeps {live.target} open by the old connection: give "
-                "this operation up, then reboot the server hard, or stop and start it: it gets "
-                "the new one.",
+                f"Guest {server_id} runs and keeps {live.target} open by the old connection. Give "
+                "this operation up, then reboot the server hard, or stop and start it: then it "
+                "gets the new connection.",
             )
         self._define_as(server_id, disk.serial, _built(disk, found))
 
@@ -135,7 +135,7 @@ class GuestCopies(Rules):
         except HypervisorError as error:
             if error.trouble in (Trouble.UNREACHABLE, Trouble.LOST):
                 raise port_error(error) from error
-            _LOG.info("copy not ended", switch=switch, why=error.message)
+            _LOG.info("copy_not_ended", switch=switch, why=error.message)
             time.sleep(self._patience.poll_s)
 
     def _define_as(self, server_id: str, serial: str, disk: str) -> None:
@@ -180,11 +180,11 @@ def _no_disk(server_id: str, serial: str) -> PortError:
 def _stayed(server_id: str, target: str, *, cancelled: bool) -> PortError:
     if cancelled:
         return PortError(
-            ErrorKind.FINAL, "cancelled", f"The copy of {target} of {server_id} was called off."
+            ErrorKind.FINAL, "cancelled", f"The copy of {target} of {server_id} was cancelled."
         )
     return PortError(
         ErrorKind.FINAL,
         "copy_failed",
-        f"The copy of {target} of guest {server_id} broke off: look for I/O errors of the new "
-        "volume, and into the hypervisor's log.",
+        f"The copy of {target} of guest {server_id} ended with an error: check the new volume "
+        "for I/O errors, and the hypervisor's log.",
     )

@@ -44,6 +44,21 @@ class DiskSeen:
     def mirror(self) -> Mirror | None:
         return _mirror_of(self.element)
 
+    @property
+    def readonly(self) -> bool:
+        return self.element.find("readonly") is not None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What must be alike in a running guest and in its definition."""
+        return {
+            "target": self.target,
+            "bus": self.bus,
+            "source": self.place,
+            "readonly": self.readonly,
+            "shareable": self.element.find("shareable") is not None,
+        }
+
     def is_of(self, serial: str) -> bool:
         return serial == self.serial or self.alias == ALIAS_PREFIX + serial
 
@@ -95,6 +110,10 @@ class DomainXml:
 
     def targets(self) -> tuple[str, ...]:
         return tuple(disk.target for disk in self.disks)
+
+    def volumes(self) -> tuple[str, ...]:
+        """The ids that disks have for serials; whoever attached them, they may be volumes'."""
+        return tuple(disk.serial for disk in self.disks if disk.serial and _is_uuid(disk.serial))
 
     def _owner(self, kind: str) -> str | None:
         path = f"./metadata/{{{NOVA_NS}}}instance/{{{NOVA_NS}}}owner/{{{NOVA_NS}}}{kind}"
@@ -155,10 +174,21 @@ def build(disk: Disk, *, boot: bool = False) -> str:
 
 
 def following(disk: Disk, found: DiskSeen | None) -> Disk:
-    """The disk under the name it has in the guest already, if it is there."""
+    """The disk under the name it has in the guest already, if it is there; and never writable
+    where that is not: nobody but a detach ends that.
+    """
     if found is None:
         return disk
-    return replace(disk, device_name=found.target, bus=found.bus or disk.bus)
+    readonly = disk.readonly or found.readonly
+    return replace(disk, device_name=found.target, bus=found.bus or disk.bus, readonly=readonly)
+
+
+def differences(live: DiskSeen | None, persistent: DiskSeen | None) -> tuple[str, ...]:
+    """In what both copies of a disk differ, of a guest that has both; "presence": one lacks it."""
+    if live is None or persistent is None:
+        return () if live is persistent else ("presence",)
+    one, other = live.facts, persistent.facts
+    return tuple(name for name in one if one[name] != other[name])
 
 
 def is_bootable(disk: Disk) -> bool:

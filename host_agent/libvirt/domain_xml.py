@@ -52,7 +52,9 @@ def domain_of(definition: str, server_id: str, disks: Sequence[Disk], virt_type:
     try:
         root = ET.fromstring(definition)  # noqa: S314 - from the ledger
     except ET.ParseError as error:
-        raise DefinitionError(f"The definition of guest {server_id} is no XML: {error}.") from error
+        raise DefinitionError(
+            f"The definition of guest {server_id} is not XML: {error}."
+        ) from error
     _check_identity(root, server_id)
     root.set("type", virt_type)
     devices = root.find("devices")

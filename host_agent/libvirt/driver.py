@@ -291,7 +291,7 @@ class Libvirt:
             (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, self._on_added),
         ):
             connection.domainEventRegisterAny(None, event, callback, None)
-        _LOG.info("connected to libvirt", uri=self._uri)
+        _LOG.info("libvirt_connected", uri=self._uri)
         return connection
 
     def _drop_if_broken(self, connection: Any, error: Any) -> bool:
@@ -310,7 +310,7 @@ class Libvirt:
             if self._connection is not connection:
                 return
             self._connection = None
-        _LOG.warning("connection to libvirt lost", uri=self._uri)
+        _LOG.warning("libvirt_connection_lost", uri=self._uri)
         with suppress(libvirt.libvirtError):
             connection.close()
 
@@ -407,7 +407,7 @@ def _read(domain: Any) -> Domain | None:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return None
         raise
-    raise HypervisorError(Trouble.BUSY, "The guest starts and stops all the time.")
+    raise HypervisorError(Trouble.BUSY, "The guest keeps starting and stopping.")
 
 
 def _flags(*, live: bool, persistent: bool) -> int:

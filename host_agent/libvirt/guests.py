@@ -67,9 +67,14 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 live=copies.live is not None and live is None,
                 persistent=copies.persistent is not None and persistent is None,
             )
-            if not (lacking.live or lacking.persistent):
+            if lacking.live or lacking.persistent:
+                self._add(server_id, disk_xml.following(disk, live or persistent), copies, lacking)
+                continue
+            if live is not None and disk.readonly and not live.readonly:
+                raise _writable(server_id, live)
+            if live is None or persistent is None or not copies.differences(disk.serial):
                 return _state(copies, disk.serial)
-            self._add(server_id, disk_xml.following(disk, live or persistent), copies, lacking)
+            self._define_like(server_id, live, persistent)
         raise unsettled(server_id)
 
     def unplug(self, server_id: str, serial: str) -> DiskState:
@@ -113,6 +118,17 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 persistent=lacking.persistent,
             )
 
+    def _define_like(self, server_id: str, live: DiskSeen, persistent: DiskSeen) -> None:
+        """The live disk cannot be changed under the guest, so the definition's becomes like it."""
+        _LOG.warning(
+            "definition differs", disk=live.target, facts=disk_xml.differences(live, persistent)
+        )
+        if live.target != persistent.target:  # by which libvirt knows it: it is added anew
+            self._forget(server_id, persistent)
+            return
+        with asking():
+            self._hypervisor.update(server_id, disk_xml.in_place_of(persistent.xml, live.xml))
+
     def _forget(self, server_id: str, disk: DiskSeen) -> None:
         with asking():
             self._hypervisor.detach(server_id, disk.xml, live=False, persistent=True)
@@ -141,8 +157,8 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
                 return PortError(
                     ErrorKind.UNKNOWN,
                     "guest_copies_differ",
-                    f"Guest {server_id} kept {live.target}, and its definition could not be given "
-                    f"it back: {error.message}",
+                    f"Guest {server_id} kept {live.target}, and the disk could not be put back "
+                    f"into its definition: {error.message}",
                 )
         hint = " It is paused: resume it." if state is PowerState.PAUSED else ""
         return PortError(
@@ -151,6 +167,15 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
             f"Guest {server_id} kept {live.target} in all {self._patience.detach_attempts} "
             f"attempts to unplug it.{hint} Look into the guest, then detach again.",
         )
+
+
+def _writable(server_id: str, live: DiskSeen) -> PortError:
+    return PortError(
+        ErrorKind.FINAL,
+        "disk_writable",
+        f"Guest {server_id} runs with {live.target} writable, and is to have it read-only: detach "
+        "it from the guest, then attach it again.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +194,7 @@ def _state(copies: Copies, serial: str) -> DiskState:
         persistent=persistent.target if persistent else None,
         running=copies.live is not None,
         sources=_sources(live, persistent),
+        differs=copies.differences(serial),
     )
 
 
@@ -191,6 +217,7 @@ def _guest(copies: Copies) -> Guest:
         name=copies.domain.name,
         power_state=copies.domain.power_state,
         devices=tuple(dict.fromkeys(target for copy in read for target in copy.targets())),
+        volumes=tuple(dict.fromkeys(volume for copy in read for volume in copy.volumes())),
         project_id=next((copy.project_id for copy in read if copy.project_id), None),
         user_id=next((copy.user_id for copy in read if copy.user_id), None),
         definition=definition_of(domain) if domain else None,

@@ -1,4 +1,4 @@
-"""The few things asked of a hypervisor: one thin layer over libvirt, or its simulation.
+"""The interface to a hypervisor: a thin layer over libvirt, or its simulation.
 
 `guests.py` decides; what stands behind this interface only does and tells.
 """

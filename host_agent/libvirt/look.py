@@ -1,4 +1,4 @@
-"""Looking at a guest, and asking things of it: what all rules about guests share.
+"""What all rules about guests share: read the guest, request one change, read again.
 
 A guest has up to two copies of its devices: the live one while it runs, and the
 definition it is started from the next time, if it is persistent.
@@ -81,6 +81,12 @@ class Copies:
         persistent = self.persistent.disk_of(serial) if self.persistent else None
         return live, persistent
 
+    def differences(self, serial: str) -> tuple[str, ...]:
+        """In what the running guest and its definition differ about this disk."""
+        if self.live is None or self.persistent is None:  # it is off, or transient
+            return ()
+        return disk_xml.differences(*self.disk(serial))
+
 
 class Rules:
     """What the rules have: a hypervisor, its type, and patience."""
@@ -139,7 +145,7 @@ def asking(forgiven: frozenset[Trouble] = MOVED) -> Iterator[None]:
 def port_error(
     error: HypervisorError, *, asked_before: bool = False, refused: str | None = None
 ) -> PortError:
-    """`refused`: the code for a plain no."""
+    """The port's error; `refused` is the code if the hypervisor refused."""
     kind = _KINDS.get(error.trouble, ErrorKind.FINAL)
     if asked_before and kind is ErrorKind.RETRYABLE:
         kind = ErrorKind.UNKNOWN  # an earlier request may still be granted by the guest
@@ -151,7 +157,7 @@ def port_error(
 
 @contextmanager
 def once_begun(begun: Callable[[], bool]) -> Iterator[None]:
-    """Of something under way an error never says that it did not happen."""
+    """After a first request an error never proves that nothing happened: RETRYABLE is UNKNOWN."""
     try:
         yield
     except PortError as error:
@@ -168,6 +174,6 @@ def unsettled(server_id: str) -> PortError:
     return PortError(
         ErrorKind.UNKNOWN,
         "guest_unsettled",
-        f"Guest {server_id} did not become as asked: its state kept changing, or the hypervisor "
-        "said yes without doing it.",
+        f"Guest {server_id} did not reach the requested state: it kept changing, or the "
+        "hypervisor reported success without doing it.",
     )

@@ -1,10 +1,10 @@
-"""Live migration: a guest is on one host before, on one host after, and we know on which.
+"""Live migration: before and after it a guest is on exactly one host, and we know on which.
 
 Theory of operation.  libvirt moves a guest in one blocking call, made in a thread of its
 own here, while another follows the job's progress and ends it if told to.  What the call
 returns is not believed: the connection may break while libvirtd goes on, and the agent
 may have been started again with the job under way.  So when there is no job any more we
-look where the guest is, on both sides (`_settle`):
+look where the guest is, on both sides (`_find`):
 
     runs here                                 it never left
     off or gone here, arrived there           moved; what is left here is removed
@@ -59,12 +59,12 @@ class GuestMoves(Rules):
     ) -> None:
         move: _Move | None = None
         if self._migration(server_id) is None:
-            if self._settle(server_id, destination) is _Where.THERE:
+            if self._find(server_id, destination) is _Where.THERE:
                 return
             move = self._set_out(server_id, destination, disks, watch)
         with once_begun(lambda: True):
             cancelled = self._follow(server_id, move, watch)
-            where = self._settle(server_id, destination)
+            where = self._find(server_id, destination)
         if where is _Where.HERE:
             raise _stayed(server_id, destination, move, cancelled=cancelled)
 
@@ -75,7 +75,7 @@ class GuestMoves(Rules):
                 raise _unknown("job_not_ended", f"The migration of {server_id} does not end.")
             self._abort(server_id)
             time.sleep(self._patience.poll_s)
-        return self._settle(server_id, destination) is _Where.HERE
+        return self._find(server_id, destination) is _Where.HERE
 
     def arrived(self, server_id: str) -> bool:
         """On the destination, when the source is gone for good and can tell nothing.
@@ -91,7 +91,10 @@ class GuestMoves(Rules):
             if here.live is None or not here.domain.stranded:
                 return True
             if time.monotonic() > end:
-                raise _unknown("guest_arriving", f"Guest {server_id} is held here, half arrived.")
+                raise _unknown(
+                    "guest_arriving",
+                    f"Guest {server_id} is paused here: its migration to this host has not ended.",
+                )
             time.sleep(self._patience.poll_s)
 
     # --- the job ---------------------------------------------------------------------------
@@ -148,12 +151,12 @@ class GuestMoves(Rules):
         try:
             self._hypervisor.abort_migration(server_id)
         except HypervisorError as error:  # it has just ended, or is too far for it
-            _LOG.info("migration not aborted", why=error.message)
+            _LOG.info("migration_not_aborted", why=error.message)
 
     # --- where the guest is ----------------------------------------------------------------
 
-    def _settle(self, server_id: str, destination: dict[str, Any]) -> _Where:
-        """With no job under way: where the guest is, with nothing left half done."""
+    def _find(self, server_id: str, destination: dict[str, Any]) -> _Where:
+        """With no job under way: find the guest, and end what is half done."""
         end = time.monotonic() + self._patience.end_timeout_s
         while True:
             here = self._look(server_id)
@@ -168,7 +171,10 @@ class GuestMoves(Rules):
                 self._leave(server_id, here)
                 return _Where.THERE
             if time.monotonic() > end:
-                raise _unknown("guest_arriving", f"Guest {server_id} is held at its destination.")
+                raise _unknown(
+                    "guest_arriving",
+                    f"Guest {server_id} is paused at its destination: the migration has not ended.",
+                )
             time.sleep(self._patience.poll_s)  # the other side is about to end it, either way
 
     def _there(self, server_id: str, destination: dict[str, Any]) -> Domain | None:
@@ -177,7 +183,7 @@ class GuestMoves(Rules):
         except HypervisorError as error:
             raise _unknown(
                 "destination_unreachable",
-                f"Whether guest {server_id} arrived cannot be seen: {error.message}",
+                f"Whether guest {server_id} arrived cannot be determined: {error.message}",
             ) from error
 
     def _stays_here(self, server_id: str, here: Copies | None) -> _Where:
@@ -194,13 +200,13 @@ class GuestMoves(Rules):
         raise _unknown("guest_held", f"Guest {server_id} is here, paused, and cannot be resumed.")
 
     def _leave(self, server_id: str, here: Copies | None) -> None:
-        """It runs there: what is here is a definition, or a body without its life."""
+        """The guest runs there: remove its definition, or its paused process, from this host."""
         for _ in range(CHANGES_MAX):
             if here is None:
                 return
             if here.live is not None and not here.domain.stranded:
                 break
-            _LOG.warning("removing what the migration left here of the guest")
+            _LOG.warning("removing_migrated_guest", server=server_id)
             with asking():
                 if here.live is not None:
                     self._hypervisor.destroy(server_id)
@@ -234,7 +240,7 @@ def _stayed(
     """Why a guest that was to move is still here."""
     if cancelled:
         return PortError(
-            ErrorKind.FINAL, "cancelled", f"The migration of {server_id} was called off."
+            ErrorKind.FINAL, "cancelled", f"The migration of {server_id} was cancelled."
         )
     error = move.error if move else None
     if error is not None and error.trouble is not Trouble.LOST:
@@ -243,7 +249,7 @@ def _stayed(
     return PortError(
         ErrorKind.FINAL,
         "migration_failed",
-        f"Guest {server_id} did not get to {destination.get('host')}, it is here: {why}",
+        f"Guest {server_id} did not move to {destination.get('host')} and is still here: {why}",
     )
 
 

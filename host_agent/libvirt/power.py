@@ -67,7 +67,7 @@ class GuestPower(Rules):
                 force = True  # it is asked once, for the whole of its time
                 if self._shut_down(server_id):
                     continue
-                _LOG.warning("guest did not shut down in time: powering it off")
+                _LOG.warning("guest_powered_off", why="it did not shut down in time")
             with asking():
                 self._hypervisor.destroy(server_id)
         raise unsettled(server_id)
@@ -154,5 +154,5 @@ def _runs(server_id: str) -> PortError:
     return PortError(
         ErrorKind.FINAL,
         "guest_running",
-        f"Guest {server_id} runs on this host, so it is not defined anew: stop it first.",
+        f"Guest {server_id} runs on this host, so its definition is not replaced: stop it first.",
     )

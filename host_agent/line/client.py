@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from urllib3 import Timeout, connection_from_url
 
+from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
 from host_agent.shared.lines import CONNECT_S, CONNECTIONS_MAX, ask
 
 #: How long an answer may keep us waiting, beside the long poll's own wait.
@@ -50,7 +51,9 @@ class LinkSettings:
 class LedgerClient:
     """The ledger's endpoints for this host; for threads."""
 
-    def __init__(self, settings: LinkSettings) -> None:
+    def __init__(self, settings: LinkSettings, clock: FarClock | None = None) -> None:
+        """`clock` is told the ledger's time."""
+        self._clock = clock or FarClock()
         url = urlsplit(settings.url)
         self._base = f"{url.path.rstrip('/')}/v1/hosts/{quote(settings.host, safe='')}"
         self._headers = {"X-Auth-Token": settings.token}
@@ -66,15 +69,23 @@ class LedgerClient:
     ) -> tuple[int, dict[str, Any]]:
         """Status and JSON object of an answer that says something; LinkError to retry."""
         headers, raw = self._headers, None
+        if (reading := self._clock.reading()) is not None:
+            headers = {**headers, AHEAD_HEADER: f"{reading[1]:.3f}"}
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
             raw = json.dumps(body).encode()
-        timeout = Timeout(connect=CONNECT_S, read=timeout_s)
+        timeout, asked_at = Timeout(connect=CONNECT_S, read=timeout_s), self._clock.asking()
         try:
             answer, told = ask(self._pool, method, self._base + path, headers, raw, timeout=timeout)
         except OSError as error:
             raise LinkError(f"ledger not reached: {error}") from error
+        self._hear(answer.headers.get(TIME_HEADER), asked_at)
         return answer.status, _checked(answer.status, told)
+
+    def _hear(self, time: str | None, asked_at: float) -> None:
+        """An older ledger does not tell the time."""
+        with suppress(ValueError):
+            self._clock.heard(float(time or "nan"), asked_at)
 
     def abort(self) -> None:
         """End the calls under way, with LinkError."""

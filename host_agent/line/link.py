@@ -5,7 +5,7 @@ bounded exponential back-off and jitter:
 
 - the registration (`PUT /v1/hosts/{host}`): who we are and the whole inventory, at
   the start, after a lost connection, when the ledger says our epoch is stale, and now
-  and then.  In between only what has changed of it (`POST .../guests`).  Only one task
+  and then.  In between only what has changed of it (`POST .../guests`).  Only one thread
   sends either, so that an older inventory never overtakes a newer one; an inventory that
   could not be read is not sent, for a guest that is missing from it counts as gone.  The
   answer may name leftovers (decision 0027): they are cleared, and shown to be, before any
@@ -53,9 +53,11 @@ from host_agent.line.client import (
 from host_agent.reporting import Verdict
 from host_agent.shared.backoff import Backoff
 from host_agent.shared.changes import Changes
+from host_agent.shared.clocks import FarClock
 from host_agent.shared.contract import (
     Command,
     ErrorKind,
+    Occurred,
     Registration,
     Report,
     StepError,
@@ -97,8 +99,11 @@ class Link:
     ) -> None:
         self._settings = settings
         self._describe = describe
-        self._ledger = LedgerClient(settings)
-        self._polls = LedgerClient(settings)  # apart, so that a poll can be ended alone
+        self.ledger_clock = FarClock()
+        self._ledger = LedgerClient(settings, self.ledger_clock)
+        self._polls = LedgerClient(
+            settings, self.ledger_clock
+        )  # apart, so that a poll can be ended alone
         self._wanted = threading.Event()  # the inventory may have changed
         self._closing = threading.Event()
         self._state = threading.Condition()
@@ -113,6 +118,13 @@ class Link:
 
     def is_current(self, epoch: int) -> bool:
         return epoch == self._epoch
+
+    def occurred(self) -> Occurred | None:
+        """Now, by this host's clock and the ledger's; None: the ledger has told no time yet."""
+        if (reading := self.ledger_clock.reading()) is None:
+            return None
+        at, offset_s, error_s = reading
+        return Occurred(at=at, offset_s=offset_s, error_s=error_s)
 
     def wake(self) -> None:
         """The inventory may have changed."""
@@ -138,12 +150,12 @@ class Link:
             self._lost()
         elif status != HTTPStatus.CONFLICT:
             _LOG.error(
-                "the ledger does not take report %s/%d %s (HTTP %d %s): run dropped",
-                report.operation_id,
-                report.run,
-                report.results[0].step,
-                status,
-                answer.get("code"),
+                "report_refused",
+                operation=report.operation_id,
+                run=report.run,
+                step=report.results[0].step,
+                status=status,
+                code=answer.get("code"),
             )
         return Verdict.STALE
 
@@ -220,7 +232,7 @@ class Link:
                     again_at += 0.0 if again else REGISTER_AGAIN_S
                 backoff.reset()
             except PortError as error:
-                _LOG.error("inventory not read, or leftovers not cleared: %s", error.message)
+                _LOG.error("not_registered", code=error.code, why=error.message)
                 self._closing.wait(backoff.next_s())
                 continue
             except LinkError as error:
@@ -259,8 +271,9 @@ class Link:
             runner.forget_queued()  # given under another epoch
         if fenced:
             _LOG.warning(
-                "host %s is fenced: it gets no new work until an operator unfences it",
-                self._settings.host,
+                "host_fenced",
+                host=self._settings.host,
+                hint="no work until an operator unfences it",
             )
         if release := Release.from_wire(answer.get("release")):
             self._lost()
@@ -272,7 +285,7 @@ class Link:
                 self._state.notify_all()
         if first:
             host, guests = self._settings.host, len(registration.guests)
-            _LOG.info("registered as %s, epoch %d, %d guests", host, epoch, guests)
+            _LOG.info("registered", host=host, epoch=epoch, guests=guests)
         return release, answer.get("again") is True
 
     def _lost(self) -> None:
@@ -295,7 +308,7 @@ class Link:
                 self._poll(runner, life, after)
                 backoff.reset()
             except StaleEpochError as error:
-                _LOG.warning("registering again: %s", error)
+                _LOG.warning("registration_awaited", why=str(error))
                 self._lost()
                 self._closing.wait(backoff.next_s())
             except LinkError as error:
@@ -325,11 +338,11 @@ class Link:
         try:
             command = _command(data)
         except WireError as error:
-            _LOG.error("a command of the ledger is not understood: %s", error)
+            _LOG.error("command_not_understood", why=str(error))
             self._decline(data, str(error))
             return
         if not self.is_current(command.epoch):
-            _LOG.warning("command %s of epoch %d ignored", command.id, command.epoch)
+            _LOG.warning("command_of_old_epoch_ignored", command=command.id, epoch=command.epoch)
             return
         known_at = self._known_at
         new = known_at is not None and command.position > known_at and not command.cancel
@@ -379,7 +392,7 @@ class Link:
         if self._closing.is_set():
             return
         wait_s = self._settings.denied_retry_s if error.denied else backoff.next_s()
-        _LOG.warning("%s; next try in %.1f s", error, wait_s)
+        _LOG.warning("ledger_call_failed", why=str(error), wait_s=round(wait_s, 1))
         self._closing.wait(wait_s)
 
 

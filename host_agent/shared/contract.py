@@ -151,7 +151,7 @@ class Command:
     agent that was fenced since refuses it, and the ledger refuses its reports.
 
     A run that somebody wants to be undone is handed out again with `cancel`: the step
-    that is under way shall end, undone, if it can still be; else as if nothing was said.
+    that is under way shall end, undone, if that is still possible; else nothing changes.
     """
 
     operation_id: str
@@ -223,14 +223,41 @@ class StepError:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Occurred:
+    """When something was by the clock of the host where it was, and how right that clock was.
+
+    `at`: seconds since the epoch.  At that moment the clock was `offset_s` ahead of the ledger's
+    (the database's), as its agent has measured it, give or take `error_s`.  So it was at
+    `at - offset_s`, however wrong the clock is.
+    """
+
+    at: float
+    offset_s: float
+    error_s: float
+
+    def to_wire(self) -> dict[str, float]:
+        return dict(vars(self))
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        return cls(**{name: float(take(data, name, (int, float))) for name in _OCCURRED})
+
+
+_OCCURRED = ("at", "offset_s", "error_s")
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepResult:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
 
+    `occurred`: when it ended; None: the agent is older, or could not know.
+
     Outputs a ledger understands, by verb (all optional, all free of secrets):
-    `attachment_update`: driver, target_digest; `attachment_create`: these and
-    attachment_id; `attachment_delete`: ended, others that nobody knew and that went with it,
-    their ids with the volume's; `volume_connect`: device_path, disk (see Lane); `disk_plug`:
-    device_name, bus; `volume_disconnect`: shared (another server of this host still
+    `attachment_update`: driver, target_digest, access_mode, connector_host (whose connector
+    Cinder was given, if it was); `attachment_create`: these and attachment_id;
+    `attachment_delete`: ended, others that nobody knew and that went with it, their ids with
+    the volume's; `volume_connect`: device_path, access_mode, disk (see Lane);
+    `disk_plug`: device_name, bus; `volume_disconnect`: shared (another server of this host still
     uses the connection); the undo of a pivot: passed (it is too late, it has happened);
     `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state.
     """
@@ -239,18 +266,25 @@ class StepResult:
     took_ms: int
     outputs: dict[str, Any] = field(default_factory=dict)
     error: StepError | None = None
+    occurred: Occurred | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        return {**vars(self), "error": self.error.to_wire() if self.error else None}
+        return {
+            **vars(self),
+            "error": self.error.to_wire() if self.error else None,
+            "occurred": self.occurred.to_wire() if self.occurred else None,
+        }
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
         error = take(data, "error", (dict, type(None)))
+        occurred = may(data, "occurred", dict)
         return cls(
             step=take(data, "step", str),
             took_ms=take(data, "took_ms", int),
             outputs=take(data, "outputs", dict),
             error=StepError.from_wire(error) if error is not None else None,
+            occurred=Occurred.from_wire(occurred) if occurred is not None else None,
         )
 
 
@@ -292,6 +326,8 @@ class Report:
 class Guest:
     """A guest as the hypervisor shows it; `devices` are its disk targets ("vda", ...).
 
+    `volumes` are the serials of its disks that are ids: a disk of a volume has the volume's, or
+    that of the volume it was attached with.
     `definition` is what a host needs to define this guest anew: its inactive domain XML
     without the disks of volumes, and without what only this host can know (hypervisor
     type, emulator, addresses, security labels).
@@ -301,23 +337,26 @@ class Guest:
     name: str
     power_state: PowerState
     devices: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
     project_id: str | None = None
     user_id: str | None = None
     definition: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        return {**vars(self), "power_state": self.power_state.value, "devices": list(self.devices)}
+        lists = {"devices": list(self.devices), "volumes": list(self.volumes)}
+        return {**vars(self), "power_state": self.power_state.value, **lists}
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:
-        devices = take(data, "devices", list)
-        if not all(isinstance(device, str) for device in devices):
-            raise WireError("'devices' holds something that is no string")
+        devices, volumes = take(data, "devices", list), may(data, "volumes", list) or []
+        if not all(isinstance(name, str) for name in (*devices, *volumes)):
+            raise WireError("'devices' or 'volumes' holds something that is no string")
         return cls(
             server_id=take(data, "server_id", str),
             name=take(data, "name", str),
             power_state=_choice(PowerState, take(data, "power_state", str), "power state"),
             devices=tuple(devices),
+            volumes=tuple(volumes),
             project_id=take(data, "project_id", (str, type(None))),
             user_id=take(data, "user_id", (str, type(None))),
             definition=may(data, "definition", str),

@@ -279,7 +279,7 @@ class Faults:
         try:
             self._set(_read(self._path))
         except FaultError as error:
-            _LOG.error("changed fault rules are not used", path=str(self._path), why=str(error))
+            _LOG.error("fault_rules_refused", path=str(self._path), why=str(error))
 
     def rules(self) -> list[dict[str, Any]]:
         """The rules in force as JSON, each with `seen`: matching calls that reached it."""

@@ -58,6 +58,8 @@ class Lane:
     #: How the host sees the volume, as its `volume_connect` told: a ports.Disk's source,
     #: and "format", "discard", "readonly".
     disk: dict[str, Any] | None = None
+    #: "ro" or "rw".  Read-only once is read-only for as long as the server has the volume.
+    access_mode: str = "rw"
     #: Made by Cinder's old calls: no attachment of Cinder's new kind stands behind it.
     legacy: bool = False
     #: In a command of a move or a swap: the pair's other attachment, new or old.
@@ -150,6 +152,7 @@ _NEWER = {
     "serial": str,
     "host": str,
     "disk": dict,
+    "access_mode": str,
     "legacy": bool,
     "other": dict,
     "known": list,

@@ -1,9 +1,15 @@
 """Logs of both programs: human lines on a terminal, one JSON object per line elsewhere.
 
 Code of ours logs an event and its fields, `structlog.get_logger(__name__)`; libraries log
-as they do.  Every line passes the same processors: what is bound to the context
-(`structlog.contextvars`) is added, secrets are masked.  Masking is the second net; the
-first is that secrets are not handed to a logger.
+as they do.  Event names are snake_case words; sentences and values are fields: `why` says
+what went wrong, `hint` what to do.  Every record passes the same processors: what is bound to
+the context (`structlog.contextvars`) is added, secrets are masked.  Masking is the second net;
+the first is that secrets are not handed to a logger.
+
+Texts come from tenants, Cinder and guests, too, and none of them may look like a record of
+ours.  A record is one JSON object on one line; or, for people, one line in which line ends and
+control characters are escaped, and then its traceback, indented.  So whatever begins in the
+first column is a record.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from host_agent.shared.masking import masked
+from host_agent.shared.text import one_line
 
 #: Libraries that tell every request: heard only at DEBUG.
 _TALKATIVE = ("aiohttp.access", "keystoneauth", "urllib3", "asyncio")
@@ -75,8 +82,18 @@ def _final_processors(*, human: bool) -> list[Processor]:
         _mask_secrets,
     ]
     if human:
-        return [*common, structlog.dev.ConsoleRenderer(colors=False)]
+        return [*common, _render_for_people]
     return [*common, structlog.processors.JSONRenderer(default=str, skipkeys=True)]
+
+
+_one_text = structlog.dev.ConsoleRenderer(colors=False)
+
+
+def _render_for_people(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    """One line, and behind it the indented lines of a stack or traceback."""
+    behind = [str(event.pop(key)) for key in ("stack", "exception") if event.get(key)]
+    lines = [one_line(line) for text in behind for line in text.split("\n")]
+    return "\n    ".join([one_line(_one_text(logger, method, event)), *lines])
 
 
 def _mask_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -77,6 +77,15 @@ def masked(value: Any, key: str = "") -> Any:
     return mask(value) if isinstance(value, str) else value
 
 
+def holds_secret(value: Any, key: str = "") -> bool:
+    """Whether `value`, which stands under `key`, is or has a text that is a secret."""
+    if isinstance(value, Mapping):
+        return any(holds_secret(item, str(name)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return any(holds_secret(item, key) for item in value)
+    return isinstance(value, str) and bool(value) and masked(value, key) != value
+
+
 def without_secrets(data: Any) -> Any:
     """`data` without the keys, at any depth, that name a secret."""
     if isinstance(data, dict):

@@ -60,6 +60,7 @@ class VolumeView:
     project_id: str | None
     name: str | None
     migration_status: str | None
+    readonly: bool  # its flag (os-update_readonly_flag), which makes every attachment read-only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +108,14 @@ class Cinder(Protocol):
         """All of the pair, or (None) of the server, with their connection information."""
 
     def attachment_create(
-        self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
-    ) -> AttachmentView: ...
+        self,
+        volume_id: str,
+        server_id: str,
+        connector: dict[str, Any] | None = None,
+        mode: str = "rw",
+    ) -> AttachmentView:
+        """`mode`: "rw" or "ro", which Cinder shows from 3.54 on (before: by the connector's)."""
+
     def attachment_update(
         self, attachment_id: str, connector: dict[str, Any]
     ) -> AttachmentView: ...
@@ -154,7 +161,9 @@ class OldCinder(Protocol):
         self, volume_id: str, connector: dict[str, Any]
     ) -> ConnectionInfo: ...
     def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None: ...
-    def attach(self, volume_id: str, server_id: str, device: str, host: str) -> None: ...
+    def attach(
+        self, volume_id: str, server_id: str, device: str, host: str, mode: str = "rw"
+    ) -> None: ...
     def begin_detaching(self, volume_id: str) -> None: ...
     def roll_detaching(self, volume_id: str) -> None: ...
     def detach(self, volume_id: str, attachment_id: str) -> None: ...
@@ -188,7 +197,7 @@ class Disk:
     format: str = "raw"
     shareable: bool = False
     discard: bool = False
-    readonly: bool = False  # the attachment's access_mode is "ro"
+    readonly: bool = False
     cache: str = "none"
     tag: str | None = None
     boot_index: int | None = None  # the guest's firmware tries its disks in this order
@@ -203,6 +212,8 @@ class DiskState:
     running: bool  # whether there is a live guest at all
     #: What the disk reads and writes, live, persistent, or being copied to (disk_xml.source_of).
     sources: tuple[str, ...] = field(default=(), compare=False)
+    #: In what the running guest and its definition differ about it (disk_xml.differences).
+    differs: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Brick(Protocol):
@@ -214,7 +225,8 @@ class Brick(Protocol):
     def connect(self, info: ConnectionInfo) -> dict[str, Any]:
         """Make the volume visible on this host; again if it already is.
 
-        Returns the `source` of a Disk (see there), plus "format".
+        Returns the `source` of a Disk (see there), plus "format" and, where there is one,
+        "device": what `disconnect` is to be given back.
         """
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
@@ -223,9 +235,10 @@ class Brick(Protocol):
         Cinder leaves that to the first host (cinder LP 1739442), but for files and RBD.
         """
 
-    def disconnect(self, info: ConnectionInfo) -> None:
+    def disconnect(self, info: ConnectionInfo, device: dict[str, Any] | None = None) -> None:
         """Flush and remove the volume from this host; nothing to do is success.
 
+        `device`: what connecting it returned, if that is known (see `connect`).
         A failed flush is an error, never a success (os-brick LP 1502534).
         """
 

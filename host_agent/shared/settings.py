@@ -14,12 +14,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+from host_agent.shared.masking import holds_secret
 
 S = TypeVar("S")
 
@@ -93,13 +96,29 @@ def _from_file(source: Source, file: Path | None, environ: Mapping[str, str]) ->
         return
     path = Path(named or source.file)
     try:
-        yield _node(tomllib.loads(path.read_text()), str(path))
+        with path.open("rb") as opened:
+            given = tomllib.load(opened)
+            if holds_secret(given):
+                refuse_readable(path, os.fstat(opened.fileno()))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is no TOML: {error}") from None
+    yield _node(given, str(path))
+
+
+def refuse_readable(path: Path, status: os.stat_result) -> None:
+    """Raises ConfigError if every user of this machine may read, or change, a file with a secret.
+
+    Its group may: services are commonly given root's files by their group.
+    """
+    if status.st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise ConfigError(
+            f"{path}: holds a secret, and every user of this machine may read or change it: "
+            f"chmod o-rwx {path}"
+        )
 
 
 def _from_environment(

@@ -65,7 +65,10 @@ class SimulatedBrick:
                     if info.get("encrypted"):
                         entry["encrypted"] = True
                     state["connected"][digest] = entry
-            return {**source, "format": connection.image_format(info)}
+            told = {**source, "format": connection.image_format(info)}
+            if source["type"] != "network":
+                told["device"] = _device(source)
+            return told
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
         """Simulated volumes are LUKS if they are encrypted."""
@@ -73,8 +76,11 @@ class SimulatedBrick:
         with self._faults.around("brick.format_luks", error=port_error, host=self._host):
             pass
 
-    def disconnect(self, info: ConnectionInfo) -> None:
+    def disconnect(self, info: ConnectionInfo, device: dict[str, Any] | None = None) -> None:
         ids = self._ids(info)
+        if device is not None and device != _device(_source(info)):
+            text = f"{device} is not what was connected"
+            raise PortError(ErrorKind.UNKNOWN, "flush_failed", text)
         with (
             self._faults.around("brick.disconnect", error=port_error, **ids) as fault,
             self._store.edit() as state,
@@ -100,6 +106,11 @@ def _source(info: ConnectionInfo) -> dict[str, Any]:
     if info.get("export") and info.get("name"):
         return {"type": "file", "path": f"/simulated/mnt/{info['name']}"}
     return {"type": "block", "path": f"/dev/simulated/{connection.target_digest(info)[:16]}"}
+
+
+def _device(source: dict[str, Any]) -> dict[str, Any]:
+    """What a disconnect is to be given back."""
+    return {"type": source["type"], "path": source["path"], "use_multipath": False}
 
 
 def port_error(fault: Fault) -> PortError:

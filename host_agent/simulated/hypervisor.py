@@ -1,4 +1,4 @@
-"""A simulated hypervisor: each guest's domain XML, with libvirt's manners and lies.
+"""A simulated hypervisor: each guest's domain XML, with libvirt's behaviour and faults.
 
 A lie is an awkward answer to the requests of one call of the Guests port, by its code:
 

@@ -9,7 +9,9 @@ What a volume becomes for a guest depends on its protocol: RBD is a network disk
 QEMU opens itself, so nothing is connected on the host; a file system's volume is a
 file below its mount point; everything else os-brick knows is a block device.
 Disconnecting never forces: a flush that failed means data not written yet, so the
-device stays and the error is told (os-brick LP 1502534).
+device stays and the error is reported (os-brick LP 1502534).  It is given the device that
+connecting returned, and the multipath choice of then: by them os-brick decides what is
+flushed, the multipath or a single path, which may be dead (LP 1785669).
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ with warnings.catch_warnings():
 FILE_SYSTEMS = frozenset({"nfs", "glusterfs", "scality", "quobyte", "vzstorage"})
 #: How such a file begins.
 QCOW2 = b"QFI\xfb"
+
+#: Of what os-brick tells of a device, what a record can keep.
+_PLAIN = (str, int, float, bool)
 
 #: The exit status of `cryptsetup isLuks` for "no"; any other says that it could not look.
 NO_LUKS = 1
@@ -105,7 +110,8 @@ class OsBrick:
             )
             return {**source, "format": "raw"}
         try:
-            device = self._connector_for(kind, info).connect_volume(info)
+            multipath = self._settings.use_multipath
+            device = self._connector_for(kind, info, multipath=multipath).connect_volume(info)
         except Exception as error:
             raise _connect_error(error) from error
         path = device.get("path") if isinstance(device, dict) else None
@@ -116,7 +122,9 @@ class OsBrick:
                 f"os-brick gives no path for a volume of type {kind}: no guest can use it here.",
             )
         source = _source(path)
-        return {**source, "format": _format(source, info)}
+        told = {key: value for key, value in device.items() if isinstance(value, _PLAIN)}
+        told["use_multipath"] = multipath
+        return {**source, "format": _format(source, info), "device": told}
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
         helper, path = self._settings.root_helper, source["path"]
@@ -125,22 +133,25 @@ class OsBrick:
         try:
             format_device(helper, path, passphrase, encryption)
         except Exception as error:
-            text = f"The volume could not be made a LUKS one at {path}: {_text(error)}"
+            text = f"The volume could not be formatted as LUKS at {path}: {_text(error)}"
             raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error
 
-    def disconnect(self, info: ConnectionInfo) -> None:
+    def disconnect(self, info: ConnectionInfo, device: dict[str, Any] | None = None) -> None:
         kind = connection.driver(info)
         if kind == "rbd":
             return
+        known = dict(device or {})
+        multipath = known.pop("use_multipath", self._settings.use_multipath)
         try:
-            connector = self._connector_for(kind, info)
-            paths = [] if kind in FILE_SYSTEMS else connector.get_volume_paths(info)
-            device = {"type": "block", "path": paths[0]} if paths else None
-            connector.disconnect_volume(info, device)
+            connector = self._connector_for(kind, info, multipath=multipath)
+            if not known and kind not in FILE_SYSTEMS:
+                paths = connector.get_volume_paths(info)
+                known = {"type": "block", "path": paths[0]} if paths else {}
+            connector.disconnect_volume(info, known or None)
         except Exception as error:
             raise _disconnect_error(error) from error
 
-    def _connector_for(self, kind: str, info: ConnectionInfo) -> Any:
+    def _connector_for(self, kind: str, info: ConnectionInfo, *, multipath: bool) -> Any:
         options: dict[str, Any] = {"conn": info}
         if kind in FILE_SYSTEMS:
             # Cinder's own mount point is another machine's; ours decides here.
@@ -150,7 +161,7 @@ class OsBrick:
         return _factory_module().InitiatorConnector.factory(
             kind.upper(),
             self._settings.root_helper,
-            use_multipath=self._settings.use_multipath,
+            use_multipath=multipath,
             device_scan_attempts=self._settings.device_scan_attempts,
             **options,
         )
@@ -208,7 +219,7 @@ def _begins_with(path: str, magic: bytes) -> bool:
 
 
 def _is_luks(helper: str, path: str) -> bool:
-    """os-brick takes every failure to look for a "no", and what is none would be formatted."""
+    """Whether it is LUKS.  os-brick takes every failed check for a "no", and then formats."""
 
     def look(*command: str, **options: Any) -> Any:
         try:
@@ -216,7 +227,7 @@ def _is_luks(helper: str, path: str) -> bool:
         except processutils.ProcessExecutionError as error:
             if error.exit_code == NO_LUKS:
                 raise
-            text = f"Whether {path} is a LUKS volume cannot be told: {_text(error)}"
+            text = f"Whether {path} is a LUKS volume cannot be determined: {_text(error)}"
             raise PortError(ErrorKind.RETRYABLE, "luks_unknown", text) from error
 
     return bool(os_brick.encryptors.luks.is_luks(helper, path, execute=look))
@@ -226,7 +237,7 @@ def _text(error: Exception) -> str:
     """One line; the caller's reports mask secrets in it."""
     if isinstance(error, processutils.ProcessExecutionError):
         told = str(error.stderr or error.description)
-        return f"{error.cmd} gave {error.exit_code}: {' '.join(told.split())}"
+        return f"{error.cmd} ended with {error.exit_code}: {' '.join(told.split())}"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -18,7 +18,6 @@ from host_agent.shared.ports import ConnectionInfo, PortError
 #: on it: it changes when Cinder has migrated a volume, and the target does not.
 IDENTITY_KEYS = frozenset(
     {
-        "access_mode",
         "cluster_name",
         "device_path",
         "export",
@@ -67,6 +66,15 @@ def target_digest(info: ConnectionInfo) -> str:
     known = {key: info[key] for key in sorted(IDENTITY_KEYS & info.keys())}
     text = json.dumps([driver(info), known], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def access_mode(info: ConnectionInfo, wanted: str = "rw") -> str:
+    """How a guest gets it: "ro" if the server is to have it so, or Cinder says so; else "rw".
+
+    Cinder says it here, as Nova reads it.  Not in an attachment's `attach_mode`: that is "null"
+    after a create with a connector, and "ro" of each volume that os-attach ever had (Cinder 29).
+    """
+    return "ro" if "ro" in (wanted, info.get("access_mode")) else "rw"
 
 
 def image_format(info: ConnectionInfo) -> str:

@@ -48,8 +48,8 @@ class KeyManagers:
         raise PortError(
             ErrorKind.FINAL,
             "no_key_manager",
-            f"This host cannot ask for key {key_id}: give it the key manager that Cinder has "
-            f"([keys] {setting}).",
+            f"This host has no key manager for key {key_id}: set [keys] {setting} as in Cinder's "
+            "[key_manager].",
         )
 
 

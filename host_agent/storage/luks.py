@@ -1,4 +1,4 @@
-"""Make a block device a LUKS one: os-brick's private call, and nothing else.
+"""Format a block device as LUKS, by a private call of os-brick.
 
 QEMU decrypts (decision 0021), so a new encrypted volume is to be formatted and not opened.
 os-brick's public `LuksEncryptor.attach_volume` does more: it opens the device, formats it if

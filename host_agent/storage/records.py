@@ -1,4 +1,4 @@
-"""What this host has connected, by its own records: one small file per attachment.
+"""Records of what this host has connected: one small file per attachment.
 
 Written before os-brick is asked to connect, removed after a proven disconnect.  With
 it the host can disconnect what Cinder has forgotten, or knows differently by now: its
@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from host_agent.shared import masking
@@ -31,6 +31,9 @@ class Record:
     server_id: str
     serial: str  # by which the guest knows the disk
     infos: tuple[ConnectionInfo, ...] = ()
+    #: What connecting returned (Brick.connect), by the connection's target_digest.  Without it
+    #: a disconnect has to guess the device, and takes one path for the multipath (LP 1785669).
+    devices: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Record({self.attachment_id}, {len(self.infos)} connections)"
@@ -39,7 +42,27 @@ class Record:
         """With this connection as well, without its secrets."""
         infos = {connection.target_digest(known): known for known in self.infos}
         infos[connection.target_digest(info)] = masking.without_secrets(info)
-        return type(self)(**{**vars(self), "infos": tuple(infos.values())})
+        return replace(self, infos=tuple(infos.values()))
+
+    def connected(self, info: ConnectionInfo, device: dict[str, Any] | None) -> Self:
+        """With what connecting returned, if it returned something new, without its secrets."""
+        if not device:
+            return self
+        told = {connection.target_digest(info): masking.without_secrets(device)}
+        return replace(self, devices={**self.devices, **told})
+
+    def without(self, info: ConnectionInfo) -> Self:
+        """Without a connection that has been ended."""
+        gone = connection.target_digest(info)
+        return replace(
+            self,
+            infos=tuple(i for i in self.infos if connection.target_digest(i) != gone),
+            devices={digest: d for digest, d in self.devices.items() if digest != gone},
+        )
+
+    def device_of(self, info: ConnectionInfo) -> dict[str, Any] | None:
+        """What connecting it returned; None: made by an agent that did not keep that."""
+        return self.devices.get(connection.target_digest(info))
 
 
 #: By attachment id.  In tests a plain dict will do.
@@ -56,7 +79,8 @@ class FileRecords(MutableMapping[str, Record]):
     def __getitem__(self, attachment_id: str) -> Record:
         try:
             data = json.loads(self._file(attachment_id).read_text())
-            return Record(**{**data, "infos": tuple(data["infos"])})
+            known = {name: data[name] for name in Record.__dataclass_fields__ if name in data}
+            return Record(**{**known, "infos": tuple(data["infos"])})
         except FileNotFoundError:
             raise KeyError(attachment_id) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -116,6 +140,6 @@ def _failed(path: Path, error: Exception) -> PortError:
     return PortError(
         ErrorKind.RETRYABLE,
         "record_failed",
-        f"The record of a connection, {path}, cannot be used ({type(error).__name__}): without it "
-        "nothing is connected. See that its disk is writable and not full.",
+        f"The connection record {path} cannot be used ({type(error).__name__}), so nothing is "
+        "connected. Check that its disk is writable and not full.",
     )

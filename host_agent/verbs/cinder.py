@@ -1,4 +1,4 @@
-"""Verbs that ask something of Cinder.  See verbs.py for what all verbs have in common."""
+"""Verbs that call Cinder.  The package says what all verbs have in common."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Any
 from host_agent.shared.contract import Verb
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
+from host_agent.shared.volume_states import FAILED
 from host_agent.storage import connection
-from host_agent.verbs.cinder_flow import NewFlow, flow_of
+from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of
 from host_agent.verbs.context import (
     RunContext,
     final,
     is_plugged,
     is_swap,
     path_of,
+    refuse_if_copies_differ,
     refuse_if_plugged,
 )
-from host_agent.verbs.disk import connect, let_go
+from host_agent.verbs.disk import connect, disconnect_unless_shared
 
 #: Volume states in which the data is not there yet (nova: block device allocation).
 PROVISIONING = frozenset({"creating", "downloading"})
@@ -28,14 +30,16 @@ PROVISIONING = frozenset({"creating", "downloading"})
 def attachment_update(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Give the attachment this host's connector, unless it has a connection already."""
     _check_multiattach(ctx, lane)
-    return _target(flow_of(ctx, lane).update())
+    flow = flow_of(ctx, lane)
+    return _target(lane, flow, flow.update())
 
 
 def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
-    """Get an attachment of this host's own: what this server has elsewhere stays as it is."""
+    """Create an attachment for this host; those of the server's other host stay as they are."""
     _check_multiattach(ctx, lane)
-    made = flow_of(ctx, lane).create()
-    return {"attachment_id": made.attachment_id, **_target(made.info)}
+    flow = flow_of(ctx, lane)
+    made = flow.create()
+    return {"attachment_id": made.attachment_id, **_target(lane, flow, made.info)}
 
 
 def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -45,8 +49,9 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     whether it has to is seen when its disk is replaced.
     """
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
-        let_go(ctx, lane)
-    return _target(flow_of(ctx, lane).refresh())
+        disconnect_unless_shared(ctx, lane)
+    flow = flow_of(ctx, lane)
+    return _target(lane, flow, flow.refresh())
 
 
 def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -61,7 +66,7 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
         raise final(
             "not_attached",
             f"Cinder has no attachment of volume {lane.volume_id} to server {lane.server_id} "
-            "to convert: see what `volume show` says of it.",
+            "to convert: check it with `openstack volume show`.",
         )
     lane = replace(lane, attachment_id=row.id)
     flow = NewFlow(ctx, lane)
@@ -72,7 +77,7 @@ def attachment_convert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     flow.complete(lane.device_name or "")
     if lane.other is not None and lane.other.attachment_id is not None:
         ctx.records.pop(lane.other.attachment_id, None)
-    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(info)}
+    return {"attachment_id": row.id, "device_path": path_of(disk), **_target(lane, flow, info)}
 
 
 def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
@@ -90,6 +95,7 @@ def attachment_complete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
             "disk_not_plugged",
             f"Guest {lane.server_id} has no disk of volume {lane.volume_id}: nothing to complete.",
         )
+    refuse_if_copies_differ(lane, state)
     flow.complete(state.live or state.persistent or "")
     return {"driver": connection.driver(info)}
 
@@ -106,7 +112,7 @@ def attachment_delete(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def take_back(ctx: RunContext, verb: Verb, lane: Lane) -> None:
-    """Undo what a step made whose result the ledger does not want any more."""
+    """Delete what a step created whose result the ledger refused as stale."""
     if verb is Verb.ATTACHMENT_CREATE:
         flow_of(ctx, lane).take_back()
 
@@ -131,17 +137,17 @@ def wait_until(
     end = ctx.clock.now() + ctx.waits.ready_deadline_s
     while True:
         volume = ctx.cinder.volume(volume_id)
-        if volume.status.startswith("error"):
+        if is_ready(volume):
+            if _is_ready(volume):
+                ctx.ready.add(volume_id)
+            return volume
+        if volume.status in FAILED:
             raise final(
                 "volume_error",
                 f"Volume {volume_id} is in status {volume.status!r} in Cinder: see its messages.",
             )
-        if _is_ready(volume):
-            ctx.ready.add(volume_id)
-        if is_ready(volume):
-            return volume
         if ctx.watch.cancelled():
-            raise final("cancelled", f"Called off while volume {volume_id} was not ready.")
+            raise final("cancelled", f"Cancelled while volume {volume_id} was not ready.")
         if ctx.clock.now() + ctx.waits.ready_poll_s > end:
             raise final(
                 "volume_not_ready",
@@ -155,7 +161,7 @@ def wait_until(
 def _is_ready(volume: VolumeView) -> bool:
     # A volume may say "available" before its service_uuid is set, and shared_targets
     # with it: the lock of S3 needs both.
-    return volume.status not in PROVISIONING and volume.service_uuid is not None
+    return volume.status not in PROVISIONING | FAILED and volume.service_uuid is not None
 
 
 def _check_multiattach(ctx: RunContext, lane: Lane) -> None:
@@ -167,5 +173,11 @@ def _check_multiattach(ctx: RunContext, lane: Lane) -> None:
         )
 
 
-def _target(info: ConnectionInfo) -> dict[str, Any]:
-    return {"driver": connection.driver(info), "target_digest": connection.target_digest(info)}
+def _target(lane: Lane, flow: NewFlow | OldFlow, info: ConnectionInfo) -> dict[str, Any]:
+    """What is connected, how, and by whose connector, so that the ledger can compare."""
+    return {
+        "connector_host": flow.connector_host,
+        "driver": connection.driver(info),
+        "target_digest": connection.target_digest(info),
+        "access_mode": connection.access_mode(info, lane.access_mode),
+    }

@@ -1,4 +1,4 @@
-"""Cinder's two ways to attach a volume, behind the same few operations.
+"""Cinder's two ways to attach a volume, behind one interface.
 
 `NewFlow` is attachments (Cinder 3.44 and later).  `OldFlow` is the volume actions of
 before (S1, old flow): Cinder then knows no attachment of a host, the ledger has given
@@ -9,7 +9,7 @@ asked again whenever it is needed.  Only this module knows which lane has which.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -20,6 +20,7 @@ from host_agent.sent import let_land, sending
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, ConnectionInfo, OldAttachment, PortError
+from host_agent.shared.volume_states import letting_go
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from host_agent.verbs.context import RunContext, final, is_missing, no_attachment_id
@@ -41,6 +42,7 @@ class NewFlow:
 
     def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
+        self.connector_host: str | None = None  # whose connector Cinder was given, if it was
 
     def info(self) -> ConnectionInfo:
         """How to connect; FINAL `not_connected` before the attachment has a connector."""
@@ -56,7 +58,9 @@ class NewFlow:
         self._make_room()
         connector = self._connector()
         with sending(ctx.sent, self._pair()):
-            made = ctx.cinder.attachment_create(lane.volume_id, lane.server_id, connector)
+            made = ctx.cinder.attachment_create(
+                lane.volume_id, lane.server_id, connector, lane.access_mode
+            )
         if not made.connection_info:
             made = ctx.cinder.attachment(made.id)
         return Made(made.id, self._learnt(made))
@@ -67,10 +71,18 @@ class NewFlow:
         view = self._view()
         if view.connection_info and view.status in _CONNECTED:
             return self._learnt(view)
-        return self.refresh()
+        return self._connect()
 
     def refresh(self) -> ConnectionInfo:
+        """Cinder refuses it while this host has another attachment (LP 1833736): one that came too
+        late is deleted first.
+        """
         let_land(self._ctx.sent, self._id(), self._ctx.clock)
+        if self._knows_all():
+            self._delete_orphans(self._rows())
+        return self._connect()
+
+    def _connect(self) -> ConnectionInfo:
         with sending(self._ctx.sent, self._id()):
             view = self._ctx.cinder.attachment_update(self._id(), self._connector())
         if not view.connection_info:
@@ -91,16 +103,17 @@ class NewFlow:
             )
 
     def delete(self) -> list[str]:
-        """One that is gone is success; with it go, and are told, those that nobody knows."""
+        """Delete the attachment (success if it is gone), and unknown ones of the pair: returned."""
         if self._lane.attachment_id is not None:
-            self._delete(self._lane.attachment_id)
+            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
+                self._delete(self._lane.attachment_id)
         if not self._knows_all():
             return []
         let_land(self._ctx.sent, self._pair(), self._ctx.clock)
         return self._delete_orphans(self._rows())
 
     def take_back(self) -> None:
-        """Delete one that was made in vain."""
+        """Delete an attachment whose result the ledger refused."""
         self._delete(self._id())
 
     def to_disconnect(self, own: Record | None) -> list[ConnectionInfo]:
@@ -119,10 +132,13 @@ class NewFlow:
         return list(found.values())
 
     def _connector(self) -> dict[str, Any]:
-        """Cinder takes the device's name from it, to show it (LP 1945450)."""
-        connector = self._ctx.brick.connector()
+        """Cinder takes the device's name from it, to show it (LP 1945450), and the mode, if the
+        attachment was made without one.
+        """
+        connector = {**self._ctx.brick.connector(), "mode": self._lane.access_mode}
         if self._lane.device_name is not None:
-            connector = {**connector, "mountpoint": f"/dev/{self._lane.device_name}"}
+            connector["mountpoint"] = f"/dev/{self._lane.device_name}"
+        self.connector_host = connector.get("host")
         return connector
 
     def _seen(self) -> AttachmentView:
@@ -146,7 +162,7 @@ class NewFlow:
             ) from error
 
     def _make_room(self) -> None:
-        """For one more, which Cinder refuses while another is `attaching`."""
+        """End or complete one that is `attaching`: until then Cinder refuses another."""
         let_land(self._ctx.sent, self._pair(), self._ctx.clock)
         rows = self._rows()
         self._delete_orphans(rows)
@@ -165,7 +181,7 @@ class NewFlow:
         known = {*lane.known, lane.attachment_id, lane.other and lane.other.attachment_id}
         orphans = [view.id for view in rows if view.id not in known and view.incomplete]
         for orphan in orphans:
-            _LOG.warning("deleting an attachment that nobody knows", attachment=orphan)
+            _LOG.warning("deleting_unknown_attachment", attachment=orphan)
             self._delete(orphan)
         return orphans
 
@@ -208,9 +224,9 @@ class NewFlow:
     def _gone(self) -> PortError:
         return final(
             "attachment_gone_connected",
-            f"Attachment {self._lane.attachment_id} is gone from Cinder, this host has no record "
-            f"of it, and with both what os-brick needs to disconnect volume "
-            f"{self._lane.volume_id}: check this host for leftovers of it.",
+            f"Attachment {self._lane.attachment_id} is gone from Cinder, and this host has no "
+            f"record of it, so os-brick cannot disconnect volume {self._lane.volume_id}. Look for "
+            "its device on this host.",
         )
 
 
@@ -219,9 +235,11 @@ class OldFlow:
 
     def __init__(self, ctx: RunContext, lane: Lane) -> None:
         self._ctx, self._lane = ctx, lane
+        self.connector_host: str | None = None
 
     def info(self) -> ConnectionInfo:
         connector = self._ctx.brick.connector()
+        self.connector_host = connector.get("host")
         return self._ctx.old_cinder.initialize_connection(self._lane.volume_id, connector)
 
     update = refresh = info  # what Cinder is asked for is nothing it keeps
@@ -234,7 +252,9 @@ class OldFlow:
             return
         ctx, lane = self._ctx, self._lane
         host = ctx.brick.connector()["host"]
-        ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", host)
+        # A read-only volume is refused as "rw".
+        mode = connection.access_mode(self.info(), lane.access_mode)
+        ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", host, mode)
 
     def delete(self) -> list[str]:
         """Of a lane that moves only this host's connection ends: the server keeps its row."""
@@ -245,7 +265,7 @@ class OldFlow:
         return []
 
     def take_back(self) -> None:
-        """What Cinder has of a connection that was made in vain."""
+        """End a connection whose result the ledger refused."""
         self._terminate()
 
     def _give_back(self) -> None:
@@ -257,7 +277,7 @@ class OldFlow:
             raise
         row = self.row()
         if row is not None:
-            self._release(row, status)
+            self._release(row)
         elif status == "attaching":
             self._terminate()
             self._ctx.old_cinder.unreserve(self._lane.volume_id)
@@ -269,17 +289,10 @@ class OldFlow:
         rows = self._ctx.old_cinder.old_attachments(self._lane.volume_id)
         return next((row for row in rows if row.server_id == self._lane.server_id), None)
 
-    def _release(self, row: OldAttachment, status: str) -> None:
-        old_cinder, volume_id = self._ctx.old_cinder, self._lane.volume_id
-        if status == "in-use":
-            old_cinder.begin_detaching(volume_id)
-        try:
+    def _release(self, row: OldAttachment) -> None:
+        with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
             self._terminate()
-        except PortError:
-            with suppress(PortError):  # what failed first is told
-                old_cinder.roll_detaching(volume_id)
-            raise
-        old_cinder.detach(volume_id, row.id)
+            self._ctx.old_cinder.detach(self._lane.volume_id, row.id)
 
     def _terminate(self) -> None:
         connector = self._ctx.brick.connector()

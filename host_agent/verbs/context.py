@@ -1,7 +1,7 @@
-"""What every verb is given, and the looks that several of them take.
+"""What every verb is given, and the checks that several of them share.
 
-`Context` is the world of one run; the functions read Cinder and the guest, and turn
-what they find into the errors that the verbs share.
+`RunContext` has the ports and the memory of one run; the functions read Cinder and the
+guest, and turn what they find into the errors that the verbs share.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Waits:
 
 
 class Unwatched:
-    """A run that nobody follows or ends."""
+    """A run whose progress nobody reads, and that nobody cancels."""
 
     def cancelled(self) -> bool:
         return False
@@ -50,7 +50,7 @@ class Unwatched:
 
 @dataclass(kw_only=True)
 class RunContext:
-    """The world of one run.
+    """The ports and the memory of one run.
 
     Some of it is memory within the run, nothing more: `connected` is the disk that it has
     connected (see Lane.disk), `ready` are the volumes that it has seen ready, `attachments`
@@ -80,7 +80,7 @@ def final(code: str, message: str) -> PortError:
 
 
 def is_missing(error: PortError) -> bool:
-    """Whether a port says that the thing asked for does not exist."""
+    """Whether the error says that the object does not exist."""
     return error.kind is ErrorKind.FINAL and error.code == "not_found"
 
 
@@ -88,8 +88,19 @@ def is_plugged(state: DiskState) -> bool:
     return state.live is not None or state.persistent is not None
 
 
+def refuse_if_copies_differ(lane: Lane, state: DiskState) -> None:
+    """What runs now is what is to run after the next start (DiskState.differs)."""
+    if state.differs:
+        raise PortError(
+            ErrorKind.UNKNOWN,
+            "guest_copies_differ",
+            f"The disk of volume {lane.volume_id} differs between the running guest "
+            f"{lane.server_id} and its definition, in: {', '.join(state.differs)}.",
+        )
+
+
 def refuse_if_plugged(ctx: RunContext, lane: Lane) -> None:
-    """Nothing is taken away under a guest that has it.
+    """Raise FINAL `disk_still_plugged` if the guest has the disk.
 
     In a swap the guest has a disk of this serial, rightly, if it is on the other volume.
     """
@@ -97,8 +108,8 @@ def refuse_if_plugged(ctx: RunContext, lane: Lane) -> None:
     if is_plugged(state) and not (is_swap(lane) and _is_on_the_other(state, lane)):
         raise final(
             "disk_still_plugged",
-            f"Guest {lane.server_id} still has the disk of volume {lane.volume_id}: "
-            "it is never disconnected under a guest.",
+            f"Guest {lane.server_id} still has the disk of volume {lane.volume_id}, "
+            "so the volume is not disconnected.",
         )
 
 

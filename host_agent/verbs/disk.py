@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from dataclasses import replace
 from typing import Any
 
 from host_agent.shared.contract import ErrorKind
@@ -18,6 +17,7 @@ from host_agent.verbs.context import (
     is_plugged,
     no_attachment_id,
     path_of,
+    refuse_if_copies_differ,
     refuse_if_plugged,
 )
 from host_agent.verbs.disks import bus_of, disk_for
@@ -32,12 +32,14 @@ NAME_CHOICES_MAX = 5
 
 def volume_connect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Make the volume visible on this host, by what Cinder says of its attachment now."""
-    disk = connect(ctx, lane, flow_of(ctx, lane).info())
-    return {"device_path": path_of(disk), "disk": disk}
+    info = flow_of(ctx, lane).info()
+    disk = connect(ctx, lane, info)
+    mode = connection.access_mode(info, lane.access_mode)
+    return {"device_path": path_of(disk), "disk": disk, "access_mode": mode}
 
 
 def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
-    """Connect, having noted that; the disk (see Lane.disk)."""
+    """Write the record, connect, and return the disk (see Lane.disk)."""
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
     key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
@@ -50,6 +52,8 @@ def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]
     record = remember(ctx.records, new, info)
     secret = key and ctx.guests.keep_secret(record.volume_id, key.passphrase)
     source = dict(ctx.brick.connect(info))
+    if (known := record.connected(info, source.pop("device", None))) != record:
+        ctx.records[record.attachment_id] = known
     if key is not None:
         if not lane.multiattach:  # else two hosts at the same time could each format it
             ctx.brick.format_luks(source, key.passphrase, key.encryption)
@@ -65,11 +69,11 @@ def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]
 def volume_disconnect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Remove the volume from this host, unless another server here uses it."""
     refuse_if_plugged(ctx, lane)
-    return {"shared": let_go(ctx, lane)}
+    return {"shared": disconnect_unless_shared(ctx, lane)}
 
 
-def let_go(ctx: RunContext, lane: Lane) -> bool:
-    """Disconnect; or leave the connection to others on this host, and say so.
+def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
+    """Disconnect, unless another server on this host uses the volume; returns whether one does.
 
     The volume's lock is held by the caller for multi-attach volumes, so that of two
     detaches at the same time exactly one is the last (S3).
@@ -81,7 +85,7 @@ def let_go(ctx: RunContext, lane: Lane) -> bool:
         own = ctx.records.get(lane.attachment_id)
         infos = flow_of(ctx, lane).to_disconnect(own)
         for info in infos:
-            ctx.brick.disconnect(info)
+            ctx.brick.disconnect(info, own.device_of(info) if own else None)
         if is_encrypted(infos):
             ctx.guests.drop_secret(own.volume_id if own else lane.volume_id)
     ctx.records.pop(lane.attachment_id, None)
@@ -97,11 +101,12 @@ def forget_former(ctx: RunContext, lane: Lane) -> None:
     if own is None or len(own.infos) == 1:
         return
     present = connection.target_digest(flow_of(ctx, lane).info())
+    kept = own
     for info in own.infos:
         if connection.target_digest(info) != present:
-            ctx.brick.disconnect(info)
-    kept = tuple(info for info in own.infos if connection.target_digest(info) == present)
-    ctx.records[own.attachment_id] = replace(own, infos=kept)
+            ctx.brick.disconnect(info, own.device_of(info))
+            kept = kept.without(info)
+    ctx.records[own.attachment_id] = kept
 
 
 # --- libvirt --------------------------------------------------------------------------
@@ -121,7 +126,7 @@ def disk_plug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
                 raise
     else:
         raise PortError(
-            ErrorKind.RETRYABLE, "device_name_taken", "Other lanes took every name chosen here."
+            ErrorKind.RETRYABLE, "device_name_taken", "Every device name that was tried is in use."
         )
     found = state.live or state.persistent
     if found is None or (state.running and state.live is None):
@@ -131,6 +136,7 @@ def disk_plug(ctx: RunContext, lane: Lane) -> dict[str, Any]:
             f"Guest {lane.server_id} does not show the disk of volume {lane.volume_id} "
             "after it was plugged.",
         )
+    refuse_if_copies_differ(lane, state)
     return {"device_name": found, "bus": bus_of(found)}
 
 

@@ -57,7 +57,7 @@ def guest_resume(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 
 
 def _held(ctx: RunContext, order: GuestOrder, act: Callable[[str], PowerState]) -> dict[str, Any]:
-    """Of a guest that is off meanwhile there is nothing to hold or let go on: that is told."""
+    """A guest that is off by now can be neither paused nor resumed: its state is the result."""
     try:
         return {"power_state": act(order.server_id).value}
     except PortError as error:
@@ -87,7 +87,7 @@ def guest_stay(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
 
 
 def guest_find(ctx: RunContext, order: GuestOrder) -> dict[str, Any]:
-    """Say whether the guest has come here; whoever sent it is fenced, and sends no more."""
+    """Tell whether the guest has arrived here; its source is fenced, so none comes any more."""
     return {"passed": True} if ctx.guests.arrived(order.server_id) else {}
 
 
@@ -99,12 +99,12 @@ def _disk_there(lane: Lane) -> Disk:
     if lane.disk is None:
         raise final(
             "not_connected_there",
-            f"The destination has not told how it sees volume {lane.volume_id}.",
+            f"The destination has not reported its connection of volume {lane.volume_id}.",
         )
     return disk_for(lane, lane.disk)
 
 
 def _destination(order: GuestOrder) -> dict[str, Any]:
     if order.destination is None:
-        raise final("no_destination", f"Nothing says where guest {order.server_id} is to go.")
+        raise final("no_destination", f"The command for guest {order.server_id} names no host.")
     return order.destination

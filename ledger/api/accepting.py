@@ -1,4 +1,4 @@
-"""How a request becomes an operation, whatever it is for, and what its answer says of it.
+"""What all requests that begin an operation share: waiting, idempotency, the answer's headers.
 
 Acceptance is the ledger's (`ledger.requests`); here is what a caller meets around it: an
 operation in the way is waited for, a little; a key makes repeating safe; the address of
@@ -19,9 +19,11 @@ from aggregates.errors import ClaimedError
 from aggregates.operation import OperationState, Outcome
 from handlers.guards import NEW_FLOW_VERSION, Contact
 from host_agent.shared.ports import VolumeView
+from ledger.api import redaction
 from ledger.api.call import Call, late
 from ledger.api.hosts import contact_at, contact_of
 from ledger.api.problem import ApiError, not_found
+from ledger.api.redaction import redacted
 from ledger.requests import Accepted, Fleet, operation_id_of
 from ledger.wakeups import bound_key, ended_key
 
@@ -38,7 +40,7 @@ def idempotency_key(call: Call) -> str | None:
     """The key that makes repeating this request safe, if it has one."""
     key = call.request.headers.get("Idempotency-Key")
     if key is not None and not _IDEMPOTENCY_KEY.match(key):
-        message = "Idempotency-Key: 1 to 255 visible ASCII characters are wanted"
+        message = "Idempotency-Key: must be 1 to 255 visible ASCII characters"
         raise ApiError(400, "idempotency_key", message)
     return key
 
@@ -128,11 +130,11 @@ async def bound(call: Call, done: Accepted, wait_s: float) -> Row:
     return row
 
 
-def refuse_failed(row: Row) -> None:
+def refuse_failed(call: Call, row: Row) -> None:
     """Raises what went wrong, if the operation is over without success."""
     parked = row["state"] == OperationState.PARKED
     if parked or (row["state"] == OperationState.FINISHED and row["outcome"] != Outcome.COMPLETED):
-        raise _failed(row)
+        raise _failed(call, row)
 
 
 #: Where a failed attach is the caller's to mend; everything else is a 500.
@@ -146,9 +148,10 @@ _STATUS_OF_FAILURE = {
 }
 
 
-def _failed(row: Row) -> ApiError:
+def _failed(call: Call, row: Row) -> ApiError:
     """The first error of the operation as an answer; Cinder's refusals in Cinder's words."""
-    error = row["error"] or {"code": "cancelled", "message": "The operation was cancelled."}
+    shown = redacted(call.identity, redaction.operation, row)
+    error = shown["error"] or {"code": "cancelled", "message": "The operation was cancelled."}
     status = _STATUS_OF_FAILURE.get(error["code"], HTTPStatus.INTERNAL_SERVER_ERROR)
     operation_id = str(row["operation_id"])
     return ApiError(

@@ -34,7 +34,7 @@ async def server_action(call: Call) -> web.StreamResponse:
     """POST action: one of `ACTIONS`."""
     data = await call.shown_object()
     if len(data) != 1:
-        raise ApiError(400, "invalid", "There is one action in a request, no more and no less.")
+        raise ApiError(400, "invalid", "A request must have exactly one action.")
     [(name, body)] = data.items()
     action = ACTIONS.get(name)
     if action is None:
@@ -132,7 +132,7 @@ async def _unshelve(call: Call, row: Row, asked: schemas.Unshelve | None) -> Row
 
 
 async def _offload(call: Call, row: Row, asked: None) -> Row:
-    """Shelving here is offloading: there is no server left for which this is to be done."""
+    """Shelving offloads at once, so no server is left that could be offloaded."""
     del call, asked
     raise errors.VmStateError(
         action="shelveOffload", server_id=row["server_id"], vm_state=row["vm_state"]

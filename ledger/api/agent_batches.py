@@ -1,4 +1,4 @@
-"""What the agents of one process are served by together: thousands of agents, few queries.
+"""Serves thousands of agents with few queries: what they ask at once is asked together.
 
 Polls that look at the same moment are one query, registrations that come at the same moment
 are one read of the log, and contacts are written once a second.  So a storm, in which all
@@ -47,7 +47,8 @@ class AgentBatcher:
         self._registrations = Batched(
             self._register, REGISTERED_MAX, lambda asked: 1 + len(asked.registration.guests)
         )
-        self._contacts = Contacts(components.queries.touch_hosts)
+        clock = components.clock
+        self._contacts = Contacts(components.queries.touch_hosts, sets=lambda: clock.set_count)
         self.connected = 0
 
     async def open(self, _: web.Application) -> AsyncIterator[None]:
@@ -58,9 +59,9 @@ class AgentBatcher:
         with suppress(asyncio.CancelledError):
             await writing
 
-    def heard(self, host: str) -> None:
-        """The host's agent is in contact just now."""
-        self._contacts.heard(host)
+    def heard(self, host: str, clock_ahead_s: float | None = None) -> None:
+        """The host's agent is in contact just now; what it says of its clock."""
+        self._contacts.heard(host, clock_ahead_s)
 
     @contextmanager
     def holding(self) -> Iterator[None]:

@@ -12,8 +12,10 @@ from typing import Any
 import structlog
 
 from host_agent.shared.changes import Changes
+from host_agent.shared.clocks import SKEW_MAX_S
 from host_agent.shared.contract import (
     Guest,
+    Occurred,
     PowerState,
     Registration,
     Report,
@@ -36,6 +38,9 @@ MESSAGE_CHARS_MAX = 1_000
 NUMBER_MAX = 2**31 - 1
 
 NAME_CHARS_MAX = 255
+#: A century: clocks that start in 1970 are wrong by half of it.
+CLOCK_AHEAD_S_MAX = 100 * 365.25 * 86_400
+SECONDS_MAX = 1e11  # since the epoch; the year 5138
 _WORD = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}\Z", re.ASCII)
 
 #: What a report's outputs may say (contract.Report); all else is dropped.
@@ -44,6 +49,8 @@ _OUTPUTS = {
     "target_digest": re.compile(r"[\w:.+/=-]{1,128}\Z", re.ASCII),
     "device_path": re.compile(r"[\w:.+/@=,-]{1,512}\Z", re.ASCII),
     "device_name": re.compile(r"[a-z0-9]{1,32}\Z", re.ASCII),
+    "connector_host": re.compile(r"[\w.-]{1,255}\Z", re.ASCII),
+    "access_mode": re.compile(r"r[ow]\Z"),
     "bus": re.compile(r"[a-z0-9]{1,16}\Z", re.ASCII),
 }
 _FLAGS = frozenset({"shared", "passed"})
@@ -80,16 +87,16 @@ def checked_registration(registration: Registration) -> Registration:
     return replace(registration, guests=guests, connections=connections)
 
 
-def checked_changes(said: Changes) -> Changes:
+def checked_changes(changes: Changes) -> Changes:
     """The changes in canonical form.  Raises WireError."""
-    _require(0 <= said.epoch <= NUMBER_MAX, "epoch")
-    _require(len(said.guests) <= GUESTS_MAX, "guests")
-    _require(len(said.gone) <= GUESTS_MAX, "gone")
-    _require(all(isinstance(server_id, str) for server_id in said.gone), "gone")
-    guests = tuple(map(_checked_guest, said.guests))
-    gone = tuple(_id(server_id, "gone") for server_id in said.gone)
+    _require(0 <= changes.epoch <= NUMBER_MAX, "epoch")
+    _require(len(changes.guests) <= GUESTS_MAX, "guests")
+    _require(len(changes.gone) <= GUESTS_MAX, "gone")
+    _require(all(isinstance(server_id, str) for server_id in changes.gone), "gone")
+    guests = tuple(map(_checked_guest, changes.guests))
+    gone = tuple(_id(server_id, "gone") for server_id in changes.gone)
     _require(len({*(guest.server_id for guest in guests), *gone}) == len(guests + gone), "guests")
-    return replace(said, guests=guests, gone=gone)
+    return replace(changes, guests=guests, gone=gone)
 
 
 def _check_migration(value: Any) -> None:
@@ -101,6 +108,7 @@ def _checked_guest(guest: Guest) -> Guest:
     _require(len(guest.name) <= NAME_CHARS_MAX, "name")
     _require(len(guest.devices) <= DEVICES_MAX, "devices")
     _require(all(_WORD.match(device) for device in guest.devices), "devices")
+    _require(len(guest.volumes) <= DEVICES_MAX, "volumes")
     for name, value in (("project_id", guest.project_id), ("user_id", guest.user_id)):
         _require(value is None or bool(_WORD.match(value)), name)
     definition = guest.definition
@@ -112,6 +120,7 @@ def _checked_guest(guest: Guest) -> Guest:
         guest,
         server_id=_id(guest.server_id, "server_id"),
         name=one_line(guest.name),
+        volumes=tuple(_id(volume_id, "volumes") for volume_id in guest.volumes),
         definition=definition,
     )
 
@@ -122,24 +131,50 @@ def _is_definition(text: str) -> bool:
     return sized and text.startswith("<domain") and "<!" not in text and is_readable(text)
 
 
-def checked_report(report: Report) -> Report:
-    """The report in canonical form, with known facts only.  Raises WireError."""
+def clock_ahead(text: str | None) -> float | None:
+    """By how much an agent says its host's clock is ahead; None: nothing that could be."""
+    try:
+        ahead_s = float(text or "nan")
+    except ValueError:
+        return None
+    return ahead_s if abs(ahead_s) <= CLOCK_AHEAD_S_MAX else None
+
+
+def checked_report(report: Report, now: float) -> Report:
+    """The report in canonical form, with known facts only; what its agent says of the past has
+    happened by `now`.  Raises WireError.
+    """
     for name, number in (("run", report.run), ("epoch", report.epoch)):
         _require((name == "run") <= number <= NUMBER_MAX, name)
     return replace(
         report,
         operation_id=_id(report.operation_id, "operation_id"),
-        results=tuple(map(_checked_result, report.results)),
+        results=tuple(_checked_result(result, now) for result in report.results),
     )
 
 
-def _checked_result(result: StepResult) -> StepResult:
+def _checked_occurred(occurred: Occurred | None, now: float) -> Occurred | None:
+    """When the agent says that it was, if it can have been then: it is kept, and believed by
+    nobody.
+    """
+    if occurred is None:
+        return None
+    at, offset_s, error_s = occurred.at, occurred.offset_s, occurred.error_s
+    finite = all(abs(number) <= SECONDS_MAX for number in (at, offset_s, error_s))
+    if finite and error_s >= 0 and 0 < at - offset_s <= now + error_s + SKEW_MAX_S:
+        return occurred
+    _log.warning("occurred_dropped", at=at, offset_s=offset_s, error_s=error_s)
+    return None
+
+
+def _checked_result(result: StepResult, now: float) -> StepResult:
     _require(0 <= result.took_ms <= NUMBER_MAX, "took_ms")
     _require(bool(_WORD.match(result.step)), "step")
     return replace(
         result,
         outputs=_checked_outputs(result.outputs),
         error=_checked_error(result.error) if result.error else None,
+        occurred=_checked_occurred(result.occurred, now),
     )
 
 

@@ -1,8 +1,8 @@
 """/v1/hosts/{host} for its agent: register, take commands, report.
 
 An agent speaks for one host alone, and whatever it sends is checked before it is used
-(`agent_checks`).  A host that was fenced is told what it still has that is not its any
-more, and gets no commands until it shows that it has let go of it (decision 0027).
+(`agent_checks`).  A host that was fenced learns what its leftovers are, and gets no
+commands until it has released them (decision 0027).
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from typing import Any
 from aiohttp import web
 
 from host_agent.shared.changes import Changes
+from host_agent.shared.clocks import AHEAD_HEADER
 from host_agent.shared.contract import QUESTIONS, Registration, Report
-from ledger.api.agent_batches import AGENT_BATCHER
-from ledger.api.agent_checks import checked_changes, checked_registration, checked_report
+from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
+from ledger.api.agent_checks import (
+    checked_changes,
+    checked_registration,
+    checked_report,
+    clock_ahead,
+)
 from ledger.api.call import Call, answer
 from ledger.api.hosts import unknown_host
 from ledger.api.problem import ApiError
 from ledger.api.schemas import (
     Commands,
     CommandsQuery,
-    ProgressSaid,
+    ProgressBody,
     Registered,
     Users,
     UsersQuery,
@@ -41,8 +47,7 @@ async def register(call: Call) -> web.StreamResponse:
     registration = checked_registration(
         Registration.from_wire(await call.json_object(REGISTRATION_BYTES_MAX))
     )
-    batcher = call.request.app[AGENT_BATCHER]
-    batcher.heard(name)
+    batcher = _heard(call, name)
     return answer(
         _registered(name, await batcher.register(name, registration, call.context("registration")))
     )
@@ -52,7 +57,7 @@ async def guests(call: Call) -> web.StreamResponse:
     """POST guests: what has changed of them since this epoch's agent showed them last."""
     name = _own_host(call)
     said = checked_changes(Changes.from_wire(await call.json_object(REGISTRATION_BYTES_MAX)))
-    call.request.app[AGENT_BATCHER].heard(name)
+    _heard(call, name)
     again = await asyncio.to_thread(
         call.components.service.changed, name, said, call.context("registration")
     )
@@ -73,8 +78,8 @@ async def volume_users(call: Call) -> web.StreamResponse:
 async def progress(call: Call) -> web.StreamResponse:
     """POST progress: how far a long step has come; it may be lost without harm."""
     name = _own_host(call)
-    progress_report = await call.json(ProgressSaid)
-    call.request.app[AGENT_BATCHER].heard(name)
+    progress_report = await call.json(ProgressBody)
+    _heard(call, name)
     await call.components.queries.note_progress(
         name,
         progress_report.operation_id,
@@ -89,8 +94,7 @@ async def commands(call: Call) -> web.StreamResponse:
     """GET commands: those after the cursor, or none when the wait is over."""
     name = _own_host(call)
     query = call.query(CommandsQuery)
-    batcher = call.request.app[AGENT_BATCHER]
-    batcher.heard(name)
+    batcher = _heard(call, name)
 
     async def look() -> list[dict[str, Any]] | None:
         mailbox = await batcher.look(name, query.after)
@@ -103,13 +107,13 @@ async def commands(call: Call) -> web.StreamResponse:
                 f"Epoch {query.epoch} of host {name} is over; it is {mailbox['epoch']} now. "
                 "Register again.",
             )
-        if mailbox["awaited"]:  # decision 0027: first it lets go of what is not its any more
+        if mailbox["awaited"]:  # decision 0027: first it releases its leftovers
             if asked := [each for each in mailbox["commands"] if _only_asks(each)]:
                 return asked
             raise ApiError(
                 409,
                 "registration_awaited",
-                f"Host {name} is not fenced any more: register again, and show what it holds.",
+                f"Host {name} was unfenced: register again.",
             )
         if mailbox["shut"]:
             return None
@@ -125,8 +129,9 @@ async def commands(call: Call) -> web.StreamResponse:
 async def reports(call: Call) -> web.StreamResponse:
     """POST reports: results of steps of a run; whether it goes on."""
     name = _own_host(call)
-    report = checked_report(Report.from_wire(await call.json_object(REPORT_BYTES_MAX)))
-    call.request.app[AGENT_BATCHER].heard(name)
+    said = Report.from_wire(await call.json_object(REPORT_BYTES_MAX))
+    report = checked_report(said, call.components.clock())
+    _heard(call, name)
     goes_on, position = await asyncio.to_thread(
         call.components.service.report, name, report, call.context("report")
     )
@@ -137,6 +142,13 @@ async def reports(call: Call) -> web.StreamResponse:
 
 def _only_asks(command: dict[str, Any]) -> bool:
     return QUESTIONS.issuperset(step["verb"] for step in command["steps"])
+
+
+def _heard(call: Call, name: str) -> AgentBatcher:
+    """Note the contact, and what the agent says of its host's clock."""
+    batcher = call.request.app[AGENT_BATCHER]
+    batcher.heard(name, clock_ahead(call.request.headers.get(AHEAD_HEADER)))
+    return batcher
 
 
 def _own_host(call: Call) -> str:

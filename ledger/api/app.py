@@ -19,6 +19,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import PayloadEncodingError
 from structlog.contextvars import bind_contextvars as bind
 
+from host_agent.shared.clocks import TIME_HEADER
 from host_agent.shared.text import one_line
 from ledger.api import microversions
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
@@ -137,6 +138,8 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
             response.headers["X-Compute-Request-Id"] = request_id
     if GLOBAL_ID in request:
         response.headers["X-OpenStack-Global-Request-Id"] = request[GLOBAL_ID]
+    if request.path.startswith("/v1/hosts/"):
+        response.headers[TIME_HEADER] = f"{request.app[COMPONENTS].clock():.6f}"
     if VERSION in request:
         response.headers.update(microversions.answer_headers(request[VERSION]))
     response.headers.setdefault("Cache-Control", "no-store")
@@ -152,7 +155,7 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
     except Exception as error:  # noqa: BLE001 - it is answered, and logged if it is ours
         if isinstance(error, _BROKEN_OFF) and is_gone(request):  # nobody reads an answer
             return web.Response(status=CLIENT_CLOSED_REQUEST)
-        failure = explain(error, request[REQUEST_ID])
+        failure = explain(error, request[REQUEST_ID], request.get(IDENTITY))
         if failure.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.error(
                 "request_failed",

@@ -6,9 +6,11 @@ from typing import Any
 
 from aiohttp import web
 
+from ledger.api import redaction
 from ledger.api.call import Call, answer
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
+from ledger.api.redaction import redacted
 from ledger.api.schemas import (
     Attachments,
     AttachmentsAt,
@@ -17,7 +19,7 @@ from ledger.api.schemas import (
     NoQuery,
     SpanShown,
 )
-from ledger.api.scope import refuse_foreign_server, sees_server
+from ledger.api.scope import refuse_foreign_server, refuse_host_filter, sees_server
 
 Row = dict[str, Any]
 
@@ -28,6 +30,7 @@ async def attachments(call: Call) -> web.StreamResponse:
     if query.at is not None:
         return await _attachments_at(call, query)
     await refuse_foreign_server(call, query.server)
+    refuse_host_filter(call, query.host)
     limit = page_limit(call, query.limit)
     rows = await call.components.queries.attachments(
         volume_id=query.volume,
@@ -39,7 +42,7 @@ async def attachments(call: Call) -> web.StreamResponse:
     )
     return answer(
         Attachments(
-            attachments=[AttachmentShown.model_validate(row) for row in rows],
+            attachments=[_shown(call, row) for row in rows],
             next=rows[-1]["created_position"] if len(rows) == limit else None,
         )
     )
@@ -66,7 +69,7 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
 async def attachment(call: Call) -> web.StreamResponse:
     """GET /v1/attachments/{id}; those that are deleted, too."""
     call.query(NoQuery)
-    return answer(AttachmentShown.model_validate(await attachment_row(call)))
+    return answer(_shown(call, await attachment_row(call)))
 
 
 async def attachment_row(call: Call) -> Row:
@@ -77,3 +80,7 @@ async def attachment_row(call: Call) -> Row:
     if row is None or not await sees_server(call, row["server_id"]):
         raise not_found("attachment_not_found", message.format(attachment_id))
     return row
+
+
+def _shown(call: Call, row: Row) -> AttachmentShown:
+    return AttachmentShown.model_validate(redacted(call.identity, redaction.attachment, row))

@@ -1,4 +1,4 @@
-"""Many coroutines ask, one question at a time is sent: those that come meanwhile go together.
+"""Coalesces concurrent questions: those that come while one is under way are asked together.
 
 As the log's writer does for appends: who asks alone waits for nobody, and under load
 the batches grow by themselves.

@@ -14,6 +14,7 @@ from host_agent.shared.ports import Cinder
 from ledger.api.problem import RETRY_AFTER_S, ApiError
 from ledger.auth.tokens import Authenticator
 from ledger.config import Settings
+from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.requests import Requests
 from ledger.service import Service
@@ -47,6 +48,7 @@ class Components:
     cinder: Cinder
     settings: Settings
     authenticator: Authenticator
+    clock: DatabaseClock
     checks: Mapping[str, Check] = field(default_factory=dict)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 

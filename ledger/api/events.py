@@ -13,12 +13,14 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from ledger.api import redaction
 from ledger.api.attachments import attachment_row
 from ledger.api.call import Call, answer
 from ledger.api.hosts import host_row
 from ledger.api.operations import operation_row
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
+from ledger.api.redaction import redacted
 from ledger.api.schemas import (
     CheckpointShown,
     Event,
@@ -96,6 +98,7 @@ async def _history(
     )
     if unknown and not rows and not await call.components.queries.events((subject, name), limit=1):
         raise not_found(f"{subject.removesuffix('_id')}_not_found", unknown.format(name))
+    rows = [redacted(call.identity, redaction.event, row) for row in rows]
     return answer(_page(rows, limit, await call.components.queries.detached_to()))
 
 

@@ -41,7 +41,12 @@ async def ready(call: Call) -> web.StreamResponse:
     found = await call.request.app[READINESS].found()
     failing = any(found.values())
     status = HTTPStatus.SERVICE_UNAVAILABLE if failing else HTTPStatus.OK
-    return answer(Health(status="failing" if failing else "ok", checks=dict(found)), status)
+    health = Health(
+        status="failing" if failing else "ok",
+        checks=dict(found),
+        warnings=call.components.clock.trouble(),
+    )
+    return answer(health, status)
 
 
 async def metrics(call: Call) -> web.StreamResponse:
@@ -60,6 +65,7 @@ async def metrics(call: Call) -> web.StreamResponse:
         hosts=hosts,
         agents=call.request.app[AGENT_BATCHER].connected,
         held=call.holds.count,
+        clock=components.clock,
     )
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

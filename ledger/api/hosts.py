@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from aiohttp import web
@@ -93,9 +93,14 @@ async def _answer_again(call: Call) -> web.StreamResponse:
 
 
 def is_alive(components: Components, seen_at: datetime | None) -> bool:
-    """Whether an agent last heard of then counts as being in contact."""
-    silence = timedelta(seconds=components.settings.host_down_after_s)
-    return seen_at is not None and datetime.now(UTC) - seen_at < silence
+    """Whether an agent last heard of then counts as being in contact.
+
+    Contacts are noted by the database's clock; one in the future, before that was set back.
+    """
+    if seen_at is None:
+        return False
+    silent_s = abs(components.clock() - seen_at.timestamp())
+    return silent_s < components.settings.host_down_after_s
 
 
 def _shown(components: Components, row: Row) -> HostShown:

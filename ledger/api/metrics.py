@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.telemetry import Tally
 
@@ -41,32 +42,72 @@ class Metrics:
 
         self._head = gauge("ledger_events", "Events in the log")
         self._lag_events = gauge(
-            "ledger_projection_lag_events", "Events the projection has not seen", "projection"
+            "ledger_projection_lag_events",
+            "Events that the projection has not folded yet",
+            "projection",
         )
         self._lag_s = gauge(
             "ledger_projection_lag_seconds",
-            "Age of the first event the projection has not seen, 0 if it has seen all",
+            "Age of the oldest event that the projection has not folded yet; 0 if there is none",
             "projection",
         )
         self._held_back = gauge(
             "ledger_projection_held",
-            "1 if an event holds the projection back; /readyz says what to do",
+            "1 if the projection is held back by an event that it cannot fold, else 0; "
+            "/readyz says what to type",
             "projection",
         )
-        self._operations = gauge("ledger_operations_open", "Operations not finished", "state")
+        self._operations = gauge(
+            "ledger_operations_open", "Operations that are not finished: running, parked", "state"
+        )
         self._oldest_parked = gauge(
             "ledger_operation_oldest_parked_seconds",
-            "Age of the operation that waits longest for an operator, 0 if none does",
+            "Time since the operation that is parked longest was parked; 0 if none is parked",
         )
-        self._due = gauge("ledger_operations_due", "Operations a dispatcher should look at")
+        self._due = gauge(
+            "ledger_operations_due", "Operations whose next step is the ledger's, and due now"
+        )
         self._oldest_due = gauge(
             "ledger_operation_oldest_due_seconds",
-            "For how long the operation that is due longest has been, 0 if none is",
+            "Age of the oldest due operation: time since it became due; 0 if none is due",
         )
-        self._leased = gauge("ledger_operations_leased", "Operations dispatchers are at")
-        self._hosts = gauge("ledger_hosts", "Hosts by state", "state")
-        self._agents = gauge("ledger_agents_connected", "Agents whose poll this process holds")
-        self._held = gauge("ledger_http_requests_held", "Long polls and streams held open")
+        self._leased = gauge(
+            "ledger_operations_leased", "Operations that dispatchers of all processes work on now"
+        )
+        self._hosts = gauge(
+            "ledger_hosts",
+            "Hosts by state: alive, silent (no contact for host_down_after_s), fenced",
+            "state",
+        )
+        self._agents = gauge(
+            "ledger_agents_connected", "Agents whose poll for commands this process holds open"
+        )
+        self._held = gauge(
+            "ledger_http_requests_held", "Long polls and streams that this process holds open"
+        )
+        self._latest_due = gauge(
+            "ledger_operation_latest_due_seconds",
+            "Time until the last operation that is put off is tried again; 0 if none is put off",
+        )
+        self._skew = gauge(
+            "ledger_clock_skew_seconds",
+            "How far this host's clock is ahead of the database's clock, which decides",
+        )
+        self._clock_error = gauge(
+            "ledger_clock_error_seconds",
+            "Error bound of the database's time as this process knows it",
+        )
+        self._clock_set = gauge(
+            "ledger_database_clock_sets", "Times that this process saw the database's clock set"
+        )
+        self._log_ahead = gauge(
+            "ledger_log_ahead_seconds",
+            "How far the time of the log's last event is ahead of the database's clock",
+        )
+        self._host_skew = gauge(
+            "ledger_host_clock_skew_max_seconds",
+            "Largest clock skew of the hosts that are in contact, ahead or behind",
+        )
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         self._requests.add(route, method if method in _METHODS else "other", status, took_s)
@@ -77,9 +118,10 @@ class Metrics:
         head: int,
         tracking: Iterable[Row],
         counts: Row,
-        hosts: Mapping[str, int],
+        hosts: Row,
         agents: int,
         held: int,
+        clock: DatabaseClock,
     ) -> bytes:
         """Take what was counted just now and return the page."""
         self._head.set(head)
@@ -93,8 +135,14 @@ class Metrics:
         self._due.set(counts["due"])
         self._oldest_due.set(counts["oldest_due_s"])
         self._leased.set(counts["leased"])
-        for state, count in hosts.items():
-            self._hosts.labels(state).set(count)
+        self._latest_due.set(counts["latest_due_s"])
+        for state in ("alive", "silent", "fenced"):
+            self._hosts.labels(state).set(hosts[state])
+        self._host_skew.set(hosts["clock_skew_max_s"])
+        self._skew.set(clock.skew_s)
+        self._clock_error.set(clock.error_s)
+        self._log_ahead.set(clock.log_ahead_s)
+        self._clock_set.set(clock.set_count)
         self._agents.set(agents)
         self._held.set(held)
         return generate_latest(self._registry)
@@ -112,14 +160,16 @@ class _Requests(Collector):
         self._answered[route, method, str(status)] += 1
 
     def collect(self) -> Iterator[Metric]:
-        held = "Time of requests, held ones included"
+        held = "Duration of requests; a held request counts with the time it was held"
         seconds = HistogramMetricFamily(
             "ledger_http_request_seconds", held, labels=["route", "method"]
         )
         for labels, tally in self._seconds.items():
             seconds.add_metric(labels, _buckets(tally), tally.sum)
         answered = CounterMetricFamily(
-            "ledger_http_requests", "Requests answered", labels=["route", "method", "status"]
+            "ledger_http_requests",
+            "Requests that were answered",
+            labels=["route", "method", "status"],
         )
         for names, count in self._answered.items():
             answered.add_metric(names, count)
@@ -134,11 +184,11 @@ class _Appends(Collector):
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         writer = self._writer
-        seconds = "From the call of an append to its durable answer, refusals included"
+        seconds = "Time from the call of an append to its durable answer; refused ones count too"
         yield _histogram("ledger_append_seconds", seconds, writer.append_seconds)
-        appends = "Appends that were committed together"
+        appends = "Appends in one commit"
         yield _histogram("ledger_append_batch_appends", appends, writer.batch_appends)
-        events = "Events that were committed together"
+        events = "Events in one commit"
         yield _histogram("ledger_append_batch_events", events, writer.batch_events)
 
 

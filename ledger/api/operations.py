@@ -8,9 +8,11 @@ from typing import Any
 from aiohttp import web
 
 from aggregates.operation import OperationState
+from ledger.api import redaction
 from ledger.api.call import Call, answer
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
+from ledger.api.redaction import redacted
 from ledger.api.schemas import (
     OperationAct,
     OperationQuery,
@@ -20,7 +22,7 @@ from ledger.api.schemas import (
     OperationSummary,
     SkipStep,
 )
-from ledger.api.scope import refuse_foreign_server
+from ledger.api.scope import refuse_foreign_server, refuse_host_filter
 from ledger.wakeups import ended_key
 
 _NO_OPERATION = "Operation {} could not be found."
@@ -32,6 +34,7 @@ async def operations(call: Call) -> web.StreamResponse:
     """GET /v1/operations, newest first."""
     query = call.query(OperationsQuery)
     await refuse_foreign_server(call, query.server)
+    refuse_host_filter(call, query.host)
     limit = page_limit(call, query.limit)
     rows = await call.components.queries.operations(
         state=query.state,
@@ -44,7 +47,7 @@ async def operations(call: Call) -> web.StreamResponse:
     )
     return answer(
         Operations(
-            operations=[OperationSummary.model_validate(_summary(row)) for row in rows],
+            operations=[OperationSummary.model_validate(_summary(call, row)) for row in rows],
             next=rows[-1]["started_position"] if len(rows) == limit else None,
         )
     )
@@ -63,7 +66,7 @@ async def operation(call: Call) -> web.StreamResponse:
         return last if last["state"] != OperationState.RUNNING else None
 
     await call.hold(ended_key(operation_id), look, query.wait_s)
-    return answer(_shown(last))
+    return answer(_shown(call, last))
 
 
 async def act(call: Call) -> web.StreamResponse:
@@ -87,7 +90,7 @@ async def act(call: Call) -> web.StreamResponse:
         step=skip.step if skip else "",
     )
     await call.written(position)
-    return answer(_shown(await operation_row(call)))
+    return answer(_shown(call, await operation_row(call)))
 
 
 async def operation_row(call: Call) -> Row:
@@ -105,7 +108,8 @@ def _seen(call: Call, operation_id: str, row: Row | None) -> Row:
 # ------------------------------------------------------------------------------- view
 
 
-def _summary(row: Row) -> Row:
+def _summary(call: Call, row: Row) -> Row:
+    row = redacted(call.identity, redaction.operation, row)
     return {**row, "why": _why(row)}
 
 
@@ -117,13 +121,13 @@ def _why(row: Row) -> str | None:
     return str(errors[0]["message"]) if errors else None
 
 
-def _shown(row: Row) -> OperationShown:
-    failed = row["outcome"] != "completed"
+def _shown(call: Call, row: Row) -> OperationShown:
+    summary = _summary(call, row)
     return OperationShown.model_validate(
         {
-            **_summary(row),
-            "error": row["error"] if failed else None,
-            "left": row["left_steps"] or [],
+            **summary,
+            "error": summary["error"] if row["outcome"] != "completed" else None,
+            "left": summary["left_steps"] or [],
             "acts": _acts(row),
         }
     )
@@ -135,6 +139,10 @@ def _acts(row: Row) -> list[str]:
         case OperationState.PARKED:
             unwind = () if row["pivot_passed"] else ("unwind",)
             return ["retry", "skip", *unwind, "give_up"]
-        case OperationState.RUNNING if not row["unwinding"] and not row["pivot_passed"]:
-            return ["unwind"]
+        case OperationState.RUNNING:
+            waits = any(
+                step["retry_at"] for step in row["steps"] if step["undo"] == row["unwinding"]
+            )
+            undoable = not row["unwinding"] and not row["pivot_passed"]
+            return ["retry"] * waits + ["unwind"] * undoable
     return []

@@ -22,7 +22,8 @@ from aggregates.errors import DomainError
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from host_agent.shared.wire import WireError
-from ledger.auth.tokens import AuthError
+from ledger.api import redaction
+from ledger.auth.tokens import AuthError, Identity, WebsiteError
 from ledger.log.writer import UnknownOutcomeError
 
 RETRY_AFTER_S = "2"
@@ -88,7 +89,7 @@ def not_found(code: str, message: str) -> ApiError:
     return ApiError(404, code, message)
 
 
-def explain(error: Exception, request_id: str) -> Failure:
+def explain(error: Exception, request_id: str, identity: Identity | None) -> Failure:
     """What to tell the caller about this error."""
     match error:
         case ApiError():
@@ -103,13 +104,15 @@ def explain(error: Exception, request_id: str) -> Failure:
         case DomainError():
             operation = error.fields.get("operation_id")
             return Failure(
-                status=error.status, code=error.code, detail=str(error), operation=operation
+                status=error.status,
+                code=error.code,
+                detail=redaction.refusal(error, identity),
+                operation=operation,
             )
         case PortError():
             return _explain_cinder(error)
         case AuthError():
-            challenge = {"WWW-Authenticate": 'Token realm="attachment-ledger"'}  # RFC 9110 15.5.2
-            return Failure(status=401, code="unauthorized", detail=str(error), headers=challenge)
+            return _explain_auth(error)
         case ValidationError():
             return Failure(status=400, code="invalid", detail=invalid_input(error))
         case WireError():
@@ -128,20 +131,29 @@ def _explain_cinder(error: PortError) -> Failure:
     return Failure(status=status, code=error.code, detail=error.message, headers=headers)
 
 
+def _explain_auth(error: AuthError) -> Failure:
+    if isinstance(error, WebsiteError):
+        return Failure(status=403, code="website", detail=str(error))
+    challenge = {"WWW-Authenticate": 'Token realm="attachment-ledger"'}  # RFC 9110 15.5.2
+    return Failure(status=401, code="unauthorized", detail=str(error), headers=challenge)
+
+
 def _explain_http(error: web.HTTPException) -> Failure:
-    allow = error.headers.get("Allow")
-    details = {
-        404: ("not_found", "The resource could not be found."),
-        405: ("method_not_allowed", f"This resource knows only {allow}."),
-        413: ("too_large", "The request is larger than this service takes."),
-    }
-    code, detail = details.get(error.status, ("http_error", error.reason))
-    return Failure(
-        status=error.status,
-        code=code,
-        detail=detail,
-        headers={"Allow": allow} if allow is not None else {},
-    )
+    match error:
+        case web.HTTPNotFound():
+            return Failure(status=404, code="not_found", detail="The resource could not be found.")
+        case web.HTTPMethodNotAllowed():
+            allow = error.headers["Allow"]
+            return Failure(
+                status=405,
+                code="method_not_allowed",
+                detail=f"This resource allows only {allow}.",
+                headers={"Allow": allow},
+            )
+        case web.HTTPRequestEntityTooLarge():
+            detail = "The request is larger than the limit of this service."
+            return Failure(status=413, code="too_large", detail=detail)
+    return Failure(status=error.status, code="http_error", detail=error.reason)
 
 
 def _explain_inside(error: Exception, request_id: str) -> Failure:
@@ -151,8 +163,8 @@ def _explain_inside(error: Exception, request_id: str) -> Failure:
             return Failure(
                 status=503,
                 code="unknown_outcome",
-                detail="The database broke off; the request may have been stored.",
-                hint="Look before you repeat it; with an Idempotency-Key, simply repeat it.",
+                detail="The connection to the database was lost; the request may have been stored.",
+                hint="Check before you repeat it; with an Idempotency-Key, just repeat it.",
                 headers=headers,
             )
         case _ if isinstance(error, _DATABASE_ERRORS):

@@ -399,7 +399,7 @@ _AGENT = (
         method="POST",
         path="/v1/hosts/{host}/progress",
         handler=agents.progress,
-        body=schemas.ProgressSaid,
+        body=schemas.ProgressBody,
         answers={204: None},
     ),
     _get(

@@ -154,7 +154,7 @@ class UsersQuery(Asked):
     attachment_id: Id
 
 
-class ProgressSaid(Asked):
+class ProgressBody(Asked):
     """How far a long step of a run has come."""
 
     model_config = ConfigDict(extra="ignore")
@@ -325,6 +325,7 @@ class AttachmentShown(Shown):
     target_digest: str | None
     device_path: str | None
     adopted: bool
+    access_mode: str | None  # "ro", "rw"; null: attached before that was kept
     operation_id: UUID | None
     created_at: datetime
     ended_at: datetime | None
@@ -360,7 +361,7 @@ class AttachmentsAnswer(RootModel[Attachments | AttachmentsAt]):
 
 
 class Leftovers(Shown):
-    """Guests and attachments that a host has though they are not its any more."""
+    """Guests and attachments that a host still has and must release."""
 
     guests: list[UUID] = []
     attachments: list[UUID] = []
@@ -369,8 +370,8 @@ class Leftovers(Shown):
 class HostShown(Shown):
     """`alive`: its agent was in contact within `host_down_after_s`.
 
-    `suspect`: it was fenced, and has not shown since that it has let go of everything; until
-    then it gets no commands.
+    `suspect`: it was fenced, and has not released its leftovers yet; until then it gets no
+    commands.
     """
 
     host: str
@@ -384,6 +385,7 @@ class HostShown(Shown):
     leftovers: Leftovers | None = None
     registered_at: datetime
     seen_at: datetime | None = None
+    clock_ahead_s: float | None = None  # of the database's, as its agent said last
     alive: bool
     open_attachments: int = 0
     open_commands: int = 0
@@ -395,8 +397,8 @@ class Hosts(Shown):
 
 
 class Registered(Shown):
-    """`release`: what the host is to let go of before it gets any command; `again`: something
-    that it shows was not looked at, because a flow is changing it, and is to be shown again;
+    """`release`: the leftovers that the host must release before it gets any command; `again`:
+    the inventory is to be sent again, because a flow is changing part of it;
     `position`: where the log ended, so that commands after it were never given before.
     """
 
@@ -446,3 +448,4 @@ class Health(Shown):
 
     status: Literal["ok", "failing"]
     checks: dict[str, str | None]
+    warnings: list[str] = []  # what keeps nobody from working, and is to be mended

@@ -18,23 +18,24 @@ Number = Annotated[int, Field(ge=0, le=_NUMBER_MAX)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
 
 
-class Said(BaseModel):
+class FromAgent(BaseModel):
     """Unknown keys are ignored: the agent may be newer."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class GuestBody(Said):
+class GuestBody(FromAgent):
     server_id: Id
     name: Annotated[str, Field(max_length=255)]
     power_state: PowerState
     devices: list[Word]
+    volumes: list[Id] = []
     project_id: Word | None
     user_id: Word | None
     definition: Annotated[str, Field(max_length=64 * 1024, pattern="^<domain")] | None = None
 
 
-class MigrationBody(Said):
+class MigrationBody(FromAgent):
     """The capability "migration": where libvirt is, and where memory is sent."""
 
     model_config = ConfigDict(extra="forbid")
@@ -43,7 +44,7 @@ class MigrationBody(Said):
     address: str
 
 
-class RegistrationBody(Said):
+class RegistrationBody(FromAgent):
     """The agent and the whole inventory of its host."""
 
     service_version: Number
@@ -52,7 +53,7 @@ class RegistrationBody(Said):
     connections: list[Id] = []
 
 
-class ChangesBody(Said):
+class ChangesBody(FromAgent):
     """Guests that have changed, or are gone, since this epoch's agent showed them last."""
 
     epoch: Number
@@ -61,24 +62,35 @@ class ChangesBody(Said):
 
 
 class Again(BaseModel):
-    """Whether some of it was not looked at, and is to be shown again."""
+    """Whether the inventory is to be sent again, because a flow is changing part of it."""
 
     again: bool
 
 
-class StepErrorBody(Said):
+class StepErrorBody(FromAgent):
     kind: ErrorKind
     code: Word
     message: str
 
 
-class ResultBody(Said):
+class OccurredBody(FromAgent):
+    """When it was by the host's clock (seconds since the epoch), which was then `offset_s` ahead of
+    the ledger's, give or take `error_s`.
+    """
+
+    at: float
+    offset_s: float
+    error_s: float
+
+
+class ResultBody(FromAgent):
     """The result of one step; `outputs` that the contract does not name are dropped."""
 
     step: Word
     took_ms: Number
     outputs: dict[str, Any]
     error: StepErrorBody | None
+    occurred: OccurredBody | None = None
 
 
 class ReportBody(ResultBody):

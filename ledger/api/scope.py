@@ -27,3 +27,9 @@ async def refuse_foreign_server(call: Call, server_id: str | None) -> None:
         )
     if not await sees_server(call, server_id):
         raise not_found("server_not_found", f"Instance {server_id} could not be found.")
+
+
+def refuse_host_filter(call: Call, host: str | None) -> None:
+    """Asking host by host would tell where a server is.  Raises ApiError 403."""
+    if host is not None and not call.identity.everywhere:
+        raise ApiError(403, "forbidden", "To filter by host needs the role admin or operator.")

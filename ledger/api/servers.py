@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ledger.api import microversions, server_state
+from ledger.api import microversions, redaction, server_state
 from ledger.api.call import Call, answer, canonical
 from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found
@@ -181,7 +181,7 @@ async def shown(call: Call, row: Row) -> Row:
     if version >= microversions.SERVER_TAGS:
         server["tags"] = []
     if row["vm_state"] == "error":
-        server["fault"] = _fault(row)
+        server["fault"] = _fault(call, row)
     return server
 
 
@@ -214,8 +214,8 @@ def _flavor(row: Row, version: microversions.Version) -> Row:
     return {"id": flavor["original_name"], "links": []}
 
 
-def _fault(row: Row) -> Row:
-    message = "; ".join(str(text) for text in row["faults"].values())
+def _fault(call: Call, row: Row) -> Row:
+    message = redaction.fault("; ".join(map(str, row["faults"].values())), call.identity)
     return {"code": 500, "created": _time(row["updated_at"]), "message": message}
 
 

@@ -5,8 +5,11 @@ bound and not before, so no answer ever lacks an attachment id (LP 2160224).
 
 Cinder asks us whether a user may delete an attachment (CVE-2023-2088), and takes a 404, or
 another attachment's id, for a yes.  So `volume_attachment` answers for as long as a host may
-have the volume, a deleted server's too; and with 409, which Cinder takes for a no, while
-there is a second attachment that one answer could not name: in a move, and in a swap.
+have the volume, a deleted server's too; and with 409, which Cinder takes for a no, wherever
+this service does not know: in a move and in a swap, where one answer could not name both
+attachments; of a server that it does not know, or may not show; of a volume that a host shows
+in the guest though nothing here put it there; and while the server's host is silent.  Cinder
+asks as the user, in a version that names attachments; older ones are answered as Nova does.
 
 Attach answers when the volume is reserved and the mapping bound, not when the host is done;
 if that takes longer than BIND_DEADLINE_S, with 202 and what is known.  The operation's
@@ -26,6 +29,7 @@ from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from host_agent.shared.ports import PortError
 from ledger.api import accepting, microversions
 from ledger.api.call import Call, answer
+from ledger.api.hosts import is_alive
 from ledger.api.paging import nova_limit, nova_number
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
@@ -53,9 +57,10 @@ async def volume_attachment(call: Call) -> web.StreamResponse:
     """GET {volume_id}."""
     server_id = named_server(call)
     volume_id = _volume_id(call, server_id)
-    row = seen(call, server_id, await call.components.queries.pair(server_id, volume_id))
+    row = await call.components.queries.pair(server_id, volume_id)
     if call.version >= microversions.ATTACHMENT_ID:
-        _refuse_ambiguous(server_id, volume_id, row)
+        _refuse_doubt(call, server_id, volume_id, row)
+    row = seen(call, server_id, row)
     if row["bdm_id"] is None or (row["legacy"] and not _shows_legacy(call)):
         raise _not_attached(server_id, volume_id)
     return answer({"volumeAttachment": _shown(row, call.version)})
@@ -84,7 +89,7 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
 
     done = await accepting.accepted(call, attach)
     row = await accepting.bound(call, done, BIND_DEADLINE_S)
-    accepting.refuse_failed(row)
+    accepting.refuse_failed(call, row)
     headers = accepting.headers(done.operation_id)
     if call.version >= microversions.ASYNC_ATTACH:
         return web.Response(status=HTTPStatus.ACCEPTED, headers=headers)
@@ -156,19 +161,46 @@ def _not_attached(server_id: str, volume_id: str) -> ApiError:
     return not_found("not_attached", message)
 
 
-def _refuse_ambiguous(server_id: str, volume_id: str, row: Row) -> None:
-    """Raises ApiError 409 if a host may have the volume by an attachment that `row` is not."""
-    shown = row["attachment_id"]
-    other = next((each for each in row["connected"] if each["attachment_id"] != shown), None)
+def _refuse_doubt(call: Call, server_id: str, volume_id: str, row: Row | None) -> None:
+    """Raises ApiError 409 where 404, or the attachment of `row`, would be more than is known."""
+    if row is None or not call.identity.sees(row["project_id"]):
+        raise ApiError(
+            409,
+            "server_not_known",
+            f"This service does not know instance {server_id}, so it cannot say that volume "
+            f"{volume_id} is not attached to it.",
+        )
+    other = next(
+        (each for each in row["connected"] if each["attachment_id"] != row["attachment_id"]), None
+    )
     if other is not None:
         raise ApiError(
             409,
             "two_attachments",
-            f"Volume {volume_id} has attachment {other['attachment_id']} on host "
-            f"{other['host']} to instance {server_id}, made or kept by operation "
-            f"{other['operation_id']}. While that lasts, no attachment of the two may be "
-            "deleted; wait for the operation, or confirm or revert the resize.",
+            f"Volume {volume_id} has attachment {other['attachment_id']} to instance {server_id}, "
+            f"made or kept by operation {other['operation_id']}. While that lasts, no attachment "
+            "of the two may be deleted; wait for the operation, or confirm or revert the resize.",
             operation=str(other["operation_id"]),
+        )
+    if row["bdm_id"] is None and not row["deleted"] and row["host"] is not None:
+        _refuse_unseen(call, server_id, volume_id, row)
+
+
+def _refuse_unseen(call: Call, server_id: str, volume_id: str, row: Row) -> None:
+    """Raises ApiError 409 unless the server's host shows that its guest has not got the volume."""
+    if row["shown"]:
+        raise ApiError(
+            409,
+            "shown_by_host",
+            f"Instance {server_id} has a disk of volume {volume_id}, which nothing here attached.",
+        )
+    if not is_alive(call.components, row["host_seen_at"]):
+        raise ApiError(
+            409,
+            "host_silent",
+            f"The host of instance {server_id} is silent, so this service cannot say that volume "
+            f"{volume_id} is not attached to it.",
+            hint="Ask again when the host's agent is in contact; see /v1/hosts.",
         )
 
 
@@ -213,7 +245,7 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
         raise _unknown_new_volume(error) from None
     await call.written(done.position)
     # S1: "fail API call if we can't create that attachment".
-    accepting.refuse_failed(await accepting.bound(call, done, BIND_DEADLINE_S))
+    accepting.refuse_failed(call, await accepting.bound(call, done, BIND_DEADLINE_S))
     return accepting.headers(done.operation_id)
 
 

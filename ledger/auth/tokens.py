@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do: one door for every way to prove it.
+"""Authentication and roles: who is asking, and what they may do.
 
 An `Authenticator` turns the headers of a request into an `Identity`; Keystone will be
 a third one.  `POLICY` says which roles each route is open to, by the route's name in
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from aggregates.base import Actor
-from ledger.config import AuthMode, Role, Settings, Token, hash_token
+from ledger.config import AuthMode, Role, Settings, Token, hash_token, is_loopback
 
 #: Header values become part of the log: ids of Keystone and names of people, no more.
 _NAME = re.compile(r"[\w.@:-]{1,64}\Z", re.ASCII)
@@ -25,6 +25,10 @@ TOKEN_CHARS_MAX = 4096  # no token of ours or of Keystone's is longer
 
 class AuthError(Exception):
     """The caller did not prove who it is; the message says what to do."""
+
+
+class WebsiteError(AuthError):
+    """A web page sent this request, and not the user of this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +73,15 @@ class Authenticator(Protocol):
 
 
 class NoAuth:
-    """Everybody is everything; the settings allow it on loopback only.
+    """Everybody has all roles; the settings allow it on loopback only.
 
     Trials can still tell people apart: X-User-Id and X-Project-Id name the actor.
+
+    Any web page can make the browser of somebody on this machine send requests here.
     """
 
     async def authenticate(self, headers: Mapping[str, str]) -> Identity:
+        _refuse_websites(headers)
         user_id = _name(headers, "X-User-Id")
         actor = Actor(
             name=user_id or "noauth",
@@ -114,6 +121,30 @@ def _identity(token: Token) -> Identity:
         roles=tuple(role.value for role in token.roles),
     )
     return Identity(actor=actor, roles=frozenset(token.roles), host=token.host)
+
+
+def _refuse_websites(headers: Mapping[str, str]) -> None:
+    """Raises WebsiteError for what a browser sends on behalf of a page that is not ours.
+
+    `Host` tells pages whose own name was made to mean 127.0.0.1 (DNS rebinding), `Origin` and
+    `Sec-Fetch-Site` all others; programs that are no browsers send neither of the two.
+    """
+    host = headers.get("Host", "")
+    if not is_loopback(_name_of(host)):
+        raise WebsiteError(
+            "Without authentication this service answers to names of this machine only, and "
+            "the Host of the request is none: ask for 127.0.0.1 or localhost."
+        )
+    foreign_origin = headers.get("Origin", f"http://{host}") != f"http://{host}"
+    if foreign_origin or headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
+        raise WebsiteError("Without authentication this service takes no requests of web pages.")
+
+
+def _name_of(host: str) -> str:
+    """The name or address of a Host header (RFC 9110, 7.2), without the port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
 
 
 def authenticator(settings: Settings) -> Authenticator:

@@ -82,7 +82,7 @@ class Subject(NamedTuple):
         return bool(event[column] == self.id)
 
 
-def told(
+def history_of(
     client: Client, subject: Subject, limit: int, at: str | None, archive: Path | None
 ) -> list[dict[str, Any]]:
     """The last events of one thing, newest first: the service's, and those archived.
@@ -115,19 +115,19 @@ def _archived(archive: Path | None, after: int = 0) -> Iterator[dict[str, Any]]:
         for month in where.months():
             if month.last > after:
                 for event in where.events(month, after):
-                    yield _as_told(event)
+                    yield _as_shown(event)
 
 
-def _as_told(event: ArchivedEvent) -> dict[str, Any]:
-    """As the API tells events."""
+def _as_shown(event: ArchivedEvent) -> dict[str, Any]:
+    """An archived event in the form of the API."""
     import orjson
 
     from projections.base import upcast
 
-    told = event.row._asdict()
-    told["version"] = told.pop("originator_version")
-    body = upcast(event.row.topic, orjson.loads(told.pop("body")))
+    columns = event.row._asdict()
+    columns["version"] = columns.pop("originator_version")
+    body = upcast(event.row.topic, orjson.loads(columns.pop("body")))
     plain: dict[str, Any] = orjson.loads(
-        orjson.dumps({**told, "body": body}, option=orjson.OPT_UTC_Z)
+        orjson.dumps({**columns, "body": body}, option=orjson.OPT_UTC_Z)
     )
     return plain

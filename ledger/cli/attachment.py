@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ledger.cli.archived import Subject, add_archive, archive_errors, told
+from ledger.cli.archived import Subject, add_archive, archive_errors, history_of
 from ledger.cli.base import CliError, ExitCode, Lister, ShowOne, add_at, add_limit, usage
 
 HISTORY_EVENTS_MAX = 100_000
@@ -24,9 +24,9 @@ class List(Lister):
         parser.add_argument("--volume", metavar="ID")
         parser.add_argument("--server", metavar="ID")
         parser.add_argument("--host", metavar="NAME")
-        parser.add_argument("--all", action="store_true", help="those that have ended too")
-        add_at(parser, "those that were on a host then; needs --volume or --host")
-        add_limit(parser, "at most so many attachments")
+        parser.add_argument("--all", action="store_true", help="also attachments that have ended")
+        add_at(parser, "attachments that were on a host at that time; needs --volume or --host")
+        add_limit(parser, "at most N attachments")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -76,7 +76,7 @@ class Show(ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("id", metavar="<attachment>")
-        add_at(parser, "as it was then")
+        add_at(parser, "the attachment as it was at that time")
         add_archive(parser, "with --at, also what is in an archive's files")
         return parser
 
@@ -96,7 +96,7 @@ class Show(ShowOne):
 
         subject = Subject("attachment", attachment_id)
         with archive_errors():
-            events = told(self.client, subject, HISTORY_EVENTS_MAX, None, archive)[::-1]
+            events = history_of(self.client, subject, HISTORY_EVENTS_MAX, None, archive)[::-1]
         whole = [event for event in events if event["topic"].startswith(f"{Attachment.__name__}.")]
         moment = datetime.fromisoformat(at)
         own = [e for e in whole if datetime.fromisoformat(e["recorded_at"]) <= moment]
@@ -122,6 +122,7 @@ class Show(ShowOne):
             "volume_id": then.volume_id,
             "server_id": then.server_id,
             "host": then.host,
+            "access_mode": then.access_mode,
             "state": str(then.state),
             "operation_id": own[-1]["operation_id"],
             "since": own[-1]["recorded_at"],

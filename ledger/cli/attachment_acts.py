@@ -34,8 +34,10 @@ class Attach(_OfVolume):
         parser = super().get_parser(prog_name)
         add = parser.add_argument
         add("--device", metavar="NAME", help="e.g. /dev/vdc (default: the next that is free)")
-        add("--tag", metavar="TAG", help="what the guest finds the disk by")
-        add("--delete-on-termination", action="store_true", help="it goes with the server")
+        add("--tag", metavar="TAG", help="the tag by which the guest identifies the disk")
+        add(
+            "--delete-on-termination", action="store_true", help="delete the volume with the server"
+        )
         add(
             "--root",
             action="store_true",
@@ -64,11 +66,15 @@ class Detach(_OfVolume):
 
 
 class Swap(_OfVolume):
-    """Copy a volume to another one, and put that behind the disk of the running guest."""
+    """Copy a volume to another one and switch the disk of the running guest to that."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("new_volume", metavar="<new volume>", help="free, and large enough")
+        parser.add_argument(
+            "new_volume",
+            metavar="<new volume>",
+            help="the new volume: available, and at least as large",
+        )
         return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
@@ -84,7 +90,7 @@ class Convert(OfServer):
 
 
 class Refresh(Lister):
-    """Have Cinder tell anew how volumes are connected, after the storage has changed."""
+    """Get connection information from Cinder again, after the storage has changed."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         from ledger.cli.waiting import add_wait

@@ -26,7 +26,7 @@ class Checkpoint(Command):
 class Verify(Command):
     """Prove that no event was changed, removed, added or moved since it was stored.
 
-    Prints the checkpoint up to which that is proven, also when it is stopped: --since goes on
+    Prints the checkpoint up to which that is proven, also when it is stopped; --since resumes
     there.
     """
 

@@ -41,7 +41,7 @@ With the unmodified OpenStack client:
   openstack server remove volume {other} {spare}
 
 An incident for the night shift: Cinder refuses to delete the attachment, so the detach
-parks; then it is mended, and the operation is told to go on.
+parks; then the cause is removed, and the operation is retried.
 
   echo '[{{"call": "attachment_delete", "do": "fail", "status": 400, "count": null}}]' \\
     | {me} sim fault set - --cinder {cinder}
@@ -57,8 +57,8 @@ Kill what you like: it is started again after {pause:g} s.
 """
 
 
-class _Told(BaseException):
-    """Somebody wants us to stop; not an Exception, so that nothing takes it for an error."""
+class _Interrupted(BaseException):
+    """The user stops the demo; not an Exception, so that nothing takes it for an error."""
 
 
 class Demo(Command):
@@ -67,7 +67,7 @@ class Demo(Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("--once", action="store_true", help="end when the story is told")
+        add("--once", action="store_true", help="end after the last step")
         add("-f", "--format", choices=("text", "json"), default="text", help="with --once: json")
         add("--port", type=int, help="port of the ledger (default: a free one)")
         add("--cinder-port", type=int, help="port of the simulated Cinder (default: a free one)")
@@ -102,8 +102,8 @@ class Demo(Command):
         if stopped and not summary.failed:
             return ExitCode.OK
         if parsed_args.format == "json":
-            told = {**summary.to_json(), "kept": None if summary.ok else str(home)}
-            print(json.dumps(told, indent=2), file=self.app.stdout, flush=True)
+            data = {**summary.to_json(), "kept": None if summary.ok else str(home)}
+            print(json.dumps(data, indent=2), file=self.app.stdout, flush=True)
         if not summary.ok:
             why = summary.error or str(summary)
             raise CliError(why, ExitCode.UNEXPECTED, f"The logs are in {home}")
@@ -161,16 +161,16 @@ def _stoppable() -> Iterator[list[int]]:
     """
     stopped: list[int] = []
 
-    def told(number: int, _frame: object) -> None:
+    def on_signal(number: int, _frame: object) -> None:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_IGN)
         stopped.append(number)
-        raise _Told
+        raise _Interrupted
 
-    before = {number: signal.signal(number, told) for number in SIGNALS}
+    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
     try:
         yield stopped
-    except _Told:
+    except _Interrupted:
         note("\nEverything is stopped.")
     finally:
         for number, handler in before.items():

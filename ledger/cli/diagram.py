@@ -136,7 +136,7 @@ def _stage(flow: Flow, stage: Stage) -> Iterator[Message | Remark]:
         if step.name == flow.pivot:
             yield Remark("pivot: from here on only forward, or park")
     if stage.place is not Place.LEDGER:
-        yield Message(actor, "ledger", "a report after each step")
+        yield Message(actor, "ledger", "report: the results")
 
 
 def _call(stage: Stage, name: str, verb: AnyVerb) -> Message:

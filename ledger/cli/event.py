@@ -23,8 +23,8 @@ class List(Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_after(parser, "start behind this position (default 0: from the beginning)")
-        add_limit(parser, "at most so many events")
+        _add_after(parser, "start after this position (default 0: from the beginning)")
+        add_limit(parser, "at most N events")
         add_archive(parser, "also the events that are in an archive's files")
         return parser
 
@@ -43,7 +43,7 @@ class Tail(Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        _add_after(parser, "start behind this position (default: with what is new)")
+        _add_after(parser, "start after this position (default: with what is new)")
         parser.add_argument(
             "-f", "--format", choices=("text", "json"), default="text", help="json: one per line"
         )

@@ -36,7 +36,7 @@ class Show(Lister):
             choices=("text", "mermaid"),
             nargs="?",
             const="text",
-            help="print the sequence diagram instead (text if not said otherwise)",
+            help="print the sequence diagram instead (default: text)",
         )
         return parser
 

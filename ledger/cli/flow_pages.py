@@ -29,6 +29,7 @@ _PLACES = {
     Place.SOURCE: "the host that the server leaves",
     Place.DESTINATION: "the host that the server goes to",
     Place.HOLDER: "the host that holds the attachment",
+    Place.ARRIVAL: "the host to which an unfinished live migration may still bring the guest",
 }
 
 _INDEX = """\
@@ -107,6 +108,10 @@ def _rules(flow: Flow) -> Iterator[str]:
         yield "Other volumes of the server may be attached and detached meanwhile."
     if flow.patient:
         yield "What may work later is tried until it does."
+    if flow.volumes:
+        states = ", ".join(f"`{status}`" for status in sorted(flow.volumes.statuses))
+        moved = ", also while Cinder migrates them" if flow.volumes.migrating else ""
+        yield f"Accepted while its volumes are, in Cinder, {states}{moved}."
     yield f"The pivot is `{flow.pivot}`." if flow.pivot else "There is no pivot."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.archived import Subject, add_archive, archive_errors, told
+from ledger.cli.archived import Subject, add_archive, archive_errors, history_of
 from ledger.cli.base import Lister, add_at, add_limit, note
 
 TIMELINE = "timeline"
@@ -36,12 +36,14 @@ class History(Lister):
         parser = super().get_parser(prog_name)
         what = "name" if self.noun == "host" else "id"
         parser.add_argument("id", metavar=f"<{self.noun} {what}>")
-        add_at(parser, "only what had happened by then")
-        add_limit(parser, "the last so many events")
+        add_at(parser, "only events until that time")
+        add_limit(parser, "the newest N events")
         add_archive(parser, "also what is in an archive's files")
         parser.add_argument("--reverse", action="store_true", help="newest first")
         parser.add_argument(
-            "--long", action="store_true", help="in the timeline, show claims and the like too"
+            "--long",
+            action="store_true",
+            help="show claims and other bookkeeping in the timeline, too",
         )
         return parser
 
@@ -50,7 +52,7 @@ class History(Lister):
 
         subject = Subject(self.noun, parsed_args.id)
         with archive_errors():
-            events = told(
+            events = history_of(
                 self.client, subject, parsed_args.limit, parsed_args.at, parsed_args.archive
             )
         entries = [Entry.of(event) for event in events]

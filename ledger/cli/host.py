@@ -11,7 +11,7 @@ COLUMNS = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last 
 
 
 def state(host: dict[str, Any]) -> str:
-    """In a word: fenced, suspect (it may still have what is not its any more), up or down."""
+    """In a word: fenced, suspect (it may still have leftovers), up or down."""
     if host["fenced"]:
         return "fenced"
     if host["suspect"]:
@@ -54,15 +54,15 @@ class _OfHost(ShowOne):
             for kind, some in (host["leftovers"] or {}).items()
             for each in some
         ]
-        told = {**host, "leftovers": Lines(host["leftovers"], left)}
-        return self.dict2columns({"host": host["host"], "state": state(host), **told})
+        shown = {**host, "leftovers": Lines(host["leftovers"], left)}
+        return self.dict2columns({"host": host["host"], "state": state(host), **shown})
 
 
 class Show(_OfHost):
     """Show a host: its agent's contact and abilities, its epoch, what it holds, what it should not.
 
-    A host that was fenced is suspect until it has shown that it has let go of what is not its
-    any more (the leftovers); before that it gets no work.
+    A host that was fenced is suspect until it has released its leftovers: guests and
+    connections that are no longer its own.  Until then it gets no work.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -70,11 +70,11 @@ class Show(_OfHost):
 
 
 class Fence(_OfHost):
-    """Shut a host out: you vouch that nothing on it touches volumes any more.
+    """Fence a host: you vouch that nothing on it touches volumes any more.
 
-    Its results are refused from now on, and what it was asked to do fails.  Fencing a
-    host that still runs guests corrupts their data once the volumes are used elsewhere:
-    be sure that it is powered off or cut off from the storage, and say how you know.
+    Its results are refused from now on; what it was asked to do ends, or is done without
+    it.  Fencing a host that still runs guests corrupts their data once the volumes are used
+    elsewhere: be sure that it is powered off or cut off from the storage, and say how you know.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -82,7 +82,9 @@ class Fence(_OfHost):
         add = parser.add_argument
         add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
         add("--evidence", required=True, metavar="TEXT", help="how you know that it is down")
-        add("--force", action="store_true", help="although its agent was in contact lately")
+        add(
+            "--force", action="store_true", help="fence it although its agent was in contact lately"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ class Waiting(ShowOne):
         if self.exit_code is ExitCode.TIMED_OUT:
             complain(
                 f"operation {operation_id} is not over after {timeout_s:g} s; it goes on.",
-                f"Wait on: attachment-ledger operation wait {operation_id}",
+                f"Keep waiting: attachment-ledger operation wait {operation_id}",
             )
         if self.exit_code is ExitCode.OPERATION_FAILED:
             complain(f"operation {operation_id} {operation['outcome']}: {operation['why']}")

@@ -24,7 +24,7 @@ class List(Lister):
         parser.add_argument("--server", metavar="ID")
         parser.add_argument("--volume", metavar="ID")
         parser.add_argument("--host", metavar="NAME")
-        add_limit(parser, "at most so many operations")
+        add_limit(parser, "at most N operations")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -66,5 +66,5 @@ def shown(operation: dict[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """The rows of one operation."""
     from ledger.cli.plan import fields
 
-    told = fields(operation)
-    return tuple(told), tuple(told.values())
+    shown = fields(operation)
+    return tuple(shown), tuple(shown.values())

@@ -58,7 +58,7 @@ class Act(_OfOperation):
 
 
 class Retry(Act):
-    """Try the failed steps of a parked operation again."""
+    """Try the failed steps of a parked operation again, or at once what one that runs puts off."""
 
     act = "retry"
 
@@ -76,7 +76,7 @@ class Skip(Act):
             type=int,
             default=0,
             metavar="N",
-            help="which volume's, if it has several; -1 for a step of the whole server",
+            help="the lane, if there are several volumes; -1 for a step of the whole server",
         )
         return parser
 

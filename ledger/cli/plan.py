@@ -52,7 +52,7 @@ def name_of(step: Step) -> str:
     return f"undo of {step['step']}" if step["undo"] else str(step["step"])
 
 
-def is_settled(step: Step) -> bool:
+def is_done(step: Step) -> bool:
     return step["status"] in {"done", "skipped"}
 
 
@@ -61,7 +61,7 @@ def current(operation: Operation) -> Step | None:
     if operation["state"] == "finished":
         return None
     back = [step for step in operation["steps"] if step["undo"]]
-    waiting = (step for step in back or operation["steps"] if not is_settled(step))
+    waiting = (step for step in back or operation["steps"] if not is_done(step))
     return next(waiting, None)
 
 
@@ -115,7 +115,7 @@ def _known(step: Step) -> str:
         words.append(f"{step['took_ms']} ms")
     if step["status"] == "retrying" and step["retry_at"]:
         words.append(f"again at {clock(step['retry_at'])}")
-    if step["error"] and not is_settled(step):
+    if step["error"] and not is_done(step):
         words.append(error_text(step["error"]))
     return ", ".join(words)
 

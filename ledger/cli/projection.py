@@ -43,7 +43,7 @@ class List(Lister):
 
 
 class Rebuild(Command):
-    """Make a projection anew from the whole log; its old rows are read until it is done.
+    """Rebuild a projection from the whole log; its old rows are read until it is done.
 
     Ctrl-C stops it, and the same command goes on where it was.
     """
@@ -78,7 +78,7 @@ class Rebuild(Command):
                 raise CliError(
                     f"{error}: {error.__cause__!r}. The old rows are read as before.",
                     ExitCode.UNEXPECTED,
-                    "Once the fold is mended: the same command, which then begins anew.",
+                    "Once the code is corrected, run the same command: it begins anew.",
                 ) from error
             except DetachedError as error:
                 hint = "Put them back first: attachment-ledger event restore --from DIRECTORY"

@@ -61,7 +61,7 @@ class Archive(Command):
             if parsed_args.detach:
                 _work(dsn, "detach", lambda db: retention.detach(db, into, before))
         if not months:
-            note("No month before that is over: it is once the log has an event of a later one.")
+            note("No month before that is closed: it is once the log has an event of a later one.")
         return 0
 
 

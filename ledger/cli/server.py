@@ -39,7 +39,7 @@ class List(Lister):
         add("--status", metavar="STATUS", help="e.g. ACTIVE, SHUTOFF, ERROR, SHELVED_OFFLOADED")
         add("--host", metavar="NAME")
         add("--all-projects", action="store_true", help="operators: those of all projects")
-        add_limit(parser, "at most so many servers")
+        add_limit(parser, "at most N servers")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -121,9 +121,13 @@ class Create(Beginning):
         add("--vcpus", type=int, default=1, metavar="N", help="default 1")
         add("--memory", type=int, default=512, metavar="MIB", help="default 512")
         add("--firmware", choices=("bios", "uefi"), default="bios", help="default bios")
-        add("--kernel", metavar="PATH", help="on the host: boot this kernel, and no disk")
-        add("--initrd", metavar="PATH", help="on the host")
-        add("--cmdline", metavar="TEXT", help="for the kernel")
+        add(
+            "--kernel",
+            metavar="PATH",
+            help="boot this kernel, a file of the host, instead of a disk",
+        )
+        add("--initrd", metavar="PATH", help="the initrd of that kernel, a file of the host")
+        add("--cmdline", metavar="TEXT", help="the command line of that kernel")
         add("--volume", metavar="ID", help="the root volume")
         add(
             "--block-device",
@@ -135,7 +139,7 @@ class Create(Beginning):
             "blank), volume_size, volume_type, boot_index, device_name, tag, "
             "delete_on_termination",
         )
-        add("--host", metavar="NAME", help="where (default: the ledger chooses)")
+        add("--host", metavar="NAME", help="the host (default: the ledger chooses)")
         return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:

@@ -23,13 +23,13 @@ class Action(OfServer):
 
 
 class Start(Action):
-    """Start a server, each volume connected with what Cinder says of it now."""
+    """Start a server; its volumes are connected again."""
 
     body: ClassVar = {"os-start": None}
 
 
 class Stop(Action):
-    """Shut a server down, by force if its guest does not listen."""
+    """Shut a server down; a guest that does not react in time is powered off."""
 
     body: ClassVar = {"os-stop": None}
 
@@ -41,7 +41,7 @@ class Pause(Action):
 
 
 class Unpause(Action):
-    """Let a paused server go on."""
+    """Unpause a server."""
 
     body: ClassVar = {"unpause": None}
 
@@ -53,7 +53,7 @@ class Shelve(Action):
 
 
 class ResizeConfirm(Action):
-    """Confirm a resize or cold migration: the former host lets go."""
+    """Confirm a resize or cold migration: the former host releases the server."""
 
     body: ClassVar = {"confirmResize": None}
 
@@ -88,7 +88,9 @@ class Reboot(Action):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--hard", action="store_true", help="do not ask the guest first")
+        parser.add_argument(
+            "--hard", action="store_true", help="power the guest off without asking it"
+        )
         return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
@@ -100,7 +102,7 @@ class _ToHost(Action):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        help_text = "where to (default: the ledger chooses)"
+        help_text = "the destination host (default: the ledger chooses)"
         parser.add_argument("--host", metavar="NAME", help=help_text)
         return parser
 
@@ -110,7 +112,9 @@ class Migrate(_ToHost):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--live-migration", action="store_true", help="while the guest runs")
+        parser.add_argument(
+            "--live-migration", action="store_true", help="move the guest while it runs"
+        )
         return parser
 
     def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:

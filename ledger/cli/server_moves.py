@@ -1,4 +1,4 @@
-"""`server migration list|show|abort`, `server event list|show`: what was done, as Nova tells it.
+"""`server migration list|show|abort`, `server event list|show`: Nova's records of what was done.
 
 `history server` tells the same from the log, and more.
 """
@@ -22,10 +22,10 @@ class MigrationList(Lister):
         parser = super().get_parser(prog_name)
         add = parser.add_argument
         add("--server", metavar="ID")
-        add("--host", metavar="NAME", help="from there, or to there")
+        add("--host", metavar="NAME", help="migrations from or to this host")
         add("--status", metavar="STATUS", help="e.g. running, finished, confirmed, error")
         add("--type", choices=("live-migration", "resize", "evacuation"))
-        add_limit(parser, "at most so many migrations")
+        add_limit(parser, "at most N migrations")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -76,7 +76,7 @@ class MigrationAbort(OfServer):
         return parser
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
-        """Nothing new begins: the operation that migrates turns around."""
+        """The operation that migrates is unwound; no other begins."""
         path = f"/servers/{parsed_args.server}/migrations/{parsed_args.migration}"
         migration = self.client.nova(path)["migration"]
         self.client.nova(path, "DELETE")
@@ -89,7 +89,7 @@ class EventList(Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("server", metavar="<server>", help="the id of the server")
-        add_limit(parser, "at most so many")
+        add_limit(parser, "at most N actions")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -137,7 +137,9 @@ class Shell(app.App):
         """Messages of libraries, to stderr; the service sets up its own logs."""
         levels = [logging.WARNING, logging.INFO, logging.DEBUG]
         level = min(2, self.options.verbose_level + 2 * self.options.debug)
-        logging.basicConfig(level=levels[level], stream=sys.stderr, format="%(name)s: %(message)s")
+        logging.basicConfig(
+            level=levels[level], stream=Visible(sys.stderr), format="%(name)s: %(message)s"
+        )
 
     def run(self, argv: list[str]) -> int:
         words = self.parser.parse_known_args(argv)[1]

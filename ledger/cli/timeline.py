@@ -61,11 +61,11 @@ def lines(entries: Iterable[Entry], *, long: bool = False) -> Iterator[str]:
     Without `long`, bookkeeping is left out, and the last line says so.
     """
     entries = list(entries)
-    told = [entry for entry in entries if long or entry.topic not in BOOKKEEPING]
-    who = min(WHO_MAX, max((len(entry.who) for entry in told), default=0))
-    host = max((len(entry.host or "") for entry in told), default=0)
+    shown = [entry for entry in entries if long or entry.topic not in BOOKKEEPING]
+    who = min(WHO_MAX, max((len(entry.who) for entry in shown), default=0))
+    host = max((len(entry.host or "") for entry in shown), default=0)
     above: tuple[Any, ...] | None = None
-    for entry in told:
+    for entry in shown:
         heading = (entry.operation_id, entry.at.date())
         if heading != above:
             yield from ([""] if above else [])
@@ -74,7 +74,7 @@ def lines(entries: Iterable[Entry], *, long: bool = False) -> Iterator[str]:
         time = entry.at.isoformat(timespec="milliseconds")[11:23]
         line = f"  {time}  {entry.who[:who]:<{who}}  {entry.host or '':<{host}}  {entry.what}"
         yield line.rstrip()
-    hidden = len(entries) - len(told)
+    hidden = len(entries) - len(shown)
     if hidden:
         yield f"({hidden} events of bookkeeping are not shown: --long)"
 

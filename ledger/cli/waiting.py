@@ -1,8 +1,8 @@
-"""`--wait`: hold on until an operation ends or needs an operator, and say how it goes.
+"""`--wait`: wait until an operation ends or needs an operator, and show its progress.
 
 Progress goes to stderr: on a terminal one line that changes, else a plain line when
 something changed and at least every PLAIN_LINE_S.  A ledger that is away for a while
-(a restart, a failover) is waited for as well: the operation goes on without us.
+(a restart, a failover) is waited for as well: the operation goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ def wait(client: Client, operation_id: str, timeout_s: float) -> dict[str, Any]:
     Raises ClientError; for an outage only when it lasts to the end.
     """
     end = time.monotonic() + timeout_s
-    with Progress() as told:
+    with Progress() as progress:
         while True:
             left_s = max(0.0, end - time.monotonic())
             try:
-                operation = _look(client, operation_id, min(left_s, told.interval_s))
+                operation = _look(client, operation_id, min(left_s, progress.interval_s))
             except ClientError as error:
                 if left_s <= 0 or not _is_outage(error):
                     raise
-                told.say(f"{error} Trying again.")
+                progress.say(f"{error} Trying again.")
                 time.sleep(min(left_s, OUTAGE_PAUSE_S))
                 continue
             if plan.is_over(operation) or left_s <= 0:
                 return operation
-            told.say(plan.progress(operation))
+            progress.say(plan.progress(operation))
 
 
 def _look(client: Client, operation_id: str, hold_s: float) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _is_outage(error: ClientError) -> bool:
 
 
 class Progress:
-    """Where progress is told."""
+    """Shows progress on stderr."""
 
     def __init__(self) -> None:
         self._terminal = on_terminal()

@@ -16,7 +16,7 @@ from host_agent.shared.contract import Verb
 Body = Mapping[str, Any]
 
 #: Events that keep the ledger's own order (claims, names, intents' echoes); the story is
-#: told without them unless somebody asks.
+#: shown without them unless somebody asks.
 BOOKKEEPING = frozenset(
     {
         "Instance.Claimed",
@@ -35,12 +35,12 @@ BOOKKEEPING = frozenset(
 #: What a step does, as an order.
 VERBS: dict[str, str] = {
     LedgerVerb.ATTACHMENT_RESERVE: "reserve the volume in Cinder (attachment without connector)",
-    LedgerVerb.RESERVATION_TIDY: "keep the reservation; delete one that nobody knows of",
-    LedgerVerb.ATTACHMENTS_CLEAR: "delete attachments of the server that nobody knows of",
+    LedgerVerb.RESERVATION_TIDY: "keep the reservation; delete unknown ones",
+    LedgerVerb.ATTACHMENTS_CLEAR: "delete unknown attachments of the server",
     LedgerVerb.MAPPING_BIND: "record the device of the server",
     LedgerVerb.MAPPING_UNBIND: "forget the device of the server",
     LedgerVerb.MAPPING_SWITCH: "let the server have the volume through this attachment",
-    LedgerVerb.MAPPING_SWITCH_KEEPING: "the same, and keep the former one until it is settled",
+    LedgerVerb.MAPPING_SWITCH_KEEPING: "the same, and keep the old one until confirm or revert",
     LedgerVerb.VOLUME_CREATE: "create the volume in Cinder, if it is to be made",
     LedgerVerb.VOLUME_AWAIT: "wait until Cinder has made the volume",
     LedgerVerb.VOLUME_UNMAKE: "delete the volume that was made, unless the server has it",
@@ -67,7 +67,7 @@ VERBS: dict[str, str] = {
     Verb.ATTACHMENT_DELETE: "delete the attachment in Cinder",
     Verb.ATTACHMENT_CREATE: "create an attachment with this host's connector in Cinder",
     Verb.ATTACHMENT_CONVERT: "put an attachment in the place of the old calls' record in Cinder",
-    Verb.ATTACHMENT_REFRESH: "have Cinder tell anew how to connect",
+    Verb.ATTACHMENT_REFRESH: "get the connection information from Cinder again",
     Verb.DISK_REPLACE: "define the disk by its new connection (libvirt)",
     Verb.DISK_COPY: "copy the disk to the new volume and switch over (libvirt)",
     Verb.DISK_COPY_ABORT: "end the copy and stay on the old volume (libvirt)",
@@ -85,10 +85,10 @@ VERBS: dict[str, str] = {
 
 def sentence(topic: str, body: Body, *, host: str | None = None) -> str:
     """What this event says.  `host` is the event's typed column, if it has one."""
-    told = SENTENCES.get(topic)
-    if told is None:
+    make = SENTENCES.get(topic)
+    if make is None:
         return topic.partition(".")[2] or topic
-    return told({"host": host, **{k: v for k, v in body.items() if v is not None}})
+    return make({"host": host, **{k: v for k, v in body.items() if v is not None}})
 
 
 def _text(template: str) -> Callable[[Body], str]:
@@ -96,7 +96,7 @@ def _text(template: str) -> Callable[[Body], str]:
 
 
 class _Blank(dict[str, Any]):
-    """An event of an older or newer form may lack a field; a sentence is still told."""
+    """An event of an older or newer form may lack a field; a sentence is still shown."""
 
     def __missing__(self, key: str) -> str:
         return "?"
@@ -211,7 +211,7 @@ def _connector(body: Body) -> str:
 
 
 def _disconnected(body: Body) -> str:
-    text = "Host let the volume go"
+    text = "Host released the volume"
     if body.get("shared"):
         text = "Attachment no longer needs the host's connection, another guest there does"
     return _waived(text)(body)
@@ -236,7 +236,7 @@ def _switched(body: Body) -> str:
         f"through attachment {body.get('attachment_id')} now"
     )
     kept = body.get("kept")
-    return f"{text}; {kept} is kept until the resize is settled" if kept else text
+    return f"{text}; {kept} is kept until the resize is confirmed or reverted" if kept else text
 
 
 def _device_volume(body: Body) -> str:
@@ -246,7 +246,7 @@ def _device_volume(body: Body) -> str:
 def _left_over(body: Body) -> str:
     guests, attachments = body.get("guests", []), body.get("attachments", [])
     return (
-        f"Host still has what is not its any more: guests {', '.join(guests) or 'none'}; "
+        f"Host has leftovers to release: guests {', '.join(guests) or 'none'}; "
         f"attachments {', '.join(attachments) or 'none'}"
     )
 
@@ -264,10 +264,10 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.Disconnected": _disconnected,
     "Attachment.VolumeRenamed": _text("Cinder calls the attachment's volume {volume_id} now"),
     "Attachment.Deleted": _waived("Attachment deleted in Cinder"),
-    "Attachment.Disowned": _text("Attachment in Cinder that no step has is given up: {why}"),
+    "Attachment.Disowned": _text("Attachment in Cinder that belongs to no step is given up: {why}"),
     "BlockDeviceMapping.MappingCreated": _text("Recorded as device {device_name} of the server"),
     "BlockDeviceMapping.DevicePlugged": _plugged,
-    "BlockDeviceMapping.DeviceUnplugged": _waived("Guest let the disk go"),
+    "BlockDeviceMapping.DeviceUnplugged": _waived("Guest released the disk"),
     "BlockDeviceMapping.AttachmentSwitched": _switched,
     "BlockDeviceMapping.RootDetached": _text("Root volume detached; its place is kept"),
     "BlockDeviceMapping.RootAttached": _text("Volume {volume_id} takes the root's place"),
@@ -277,7 +277,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Host.Fenced": _text("Host FENCED, epoch {epoch}: {reason}; evidence: {evidence}"),
     "Host.Unfenced": _text("Host unfenced: {reason}"),
     "Host.LeftoversFound": _left_over,
-    "Host.LeftoversCleared": _text("Host has let go of all that is not its any more"),
+    "Host.LeftoversCleared": _text("Host has released all leftovers"),
     "Instance.InstanceRegistered": _seen,
     "Instance.InstanceObserved": _seen,
     "Instance.Defined": _text("Server {name} requested, to be built on {host}"),
@@ -285,7 +285,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.Placed": _text("Guest is on {host} now, {power_state}"),
     "Instance.GuestLeft": _text("Only the fence says that the guest is off {host}"),
     "Instance.Resized": _text("Server moved from {source}, to be confirmed or reverted"),
-    "Instance.ResizeSettled": _text("Resize settled"),
+    "Instance.ResizeSettled": _text("Resize confirmed or reverted"),
     "Instance.Offloaded": _text("Server is on no host; its volumes stay reserved for it"),
     "Instance.Deleted": _text("Server deleted"),
     "Instance.DeviceReserved": _text("Device name {device_name} given to volume {volume_id}"),

@@ -78,7 +78,7 @@ def _refuse_foreign(state: Status) -> None:
         )
     if state.changed:
         raise SchemaError(
-            f"The database was made by a different text of {', '.join(state.changed)}. "
+            f"The database was upgraded with a different text of {', '.join(state.changed)}. "
             "Run the version that made it; released migrations must never be edited."
         )
 

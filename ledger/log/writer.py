@@ -343,7 +343,7 @@ class Writer:
                 if not self._may_try_again(error):
                     self._store_apart(batch, error)
                     return
-                log.warning("append not answered, trying again", why=str(error))
+                log.warning("append_retried", wait_s=pause_s, why=str(error))
                 self._disconnect()
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)

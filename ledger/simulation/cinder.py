@@ -4,7 +4,7 @@ The unmodified python-cinderclient, openstacksdk and `openstack` talk to it: ver
 documents, microversion headers, URLs with and without a project, Cinder's error
 shapes.  As with Cinder's own noauth, the token "user:project" says who asks, every
 user is an administrator, and the header `X-Service-Roles: service` says a service
-asks.  Faults (docs/faults.md) strike around each call, named as in `_ROUTES`.
+asks.  Faults (docs/faults.md) strike around each call, named as in `cinder_handlers.ROUTES`.
 
 One event loop serves it; a handler holds the model's lock only while it changes the
 model, never while it waits.  With a `store` the model is on disk before the answer

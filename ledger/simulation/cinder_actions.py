@@ -17,7 +17,7 @@ async def volume_action(call: Call) -> web.Response:
         raise CinderFault(400, "Malformed request body")
     [name] = call.body
     with call.model.lock:
-        call.model.settled(call.volume_id)
+        call.model.current(call.volume_id)
     if name not in _ACTIONS:
         raise CinderFault(400, NO_SUCH_ACTION.format(name))
     return await _ACTIONS[name](call)
@@ -35,7 +35,7 @@ async def _old_flow(call: Call) -> web.Response:
         target = inner.get("attachment_id") if name == "os-detach" else None
         await may_delete(call, attachment_id=target, volume_id=call.volume_id)
     with call.model.lock:
-        volume = call.model.settled(call.volume_id)
+        volume = call.model.current(call.volume_id)
         answer = legacy.ACTIONS[name](call.model, volume, inner)
     return web.json_response(answer) if answer is not None else web.Response(status=202)
 
@@ -99,7 +99,7 @@ async def _complete(call: Call) -> web.Response:
     if "new_volume" not in inner:
         raise wrong("os-migrate_volume_completion", inner, "'new_volume' is a required property")
     with call.model.lock:
-        new = call.model.settled(str(inner["new_volume"]))
+        new = call.model.current(str(inner["new_volume"]))
         old = call.model.volume(call.volume_id)
         kept = migration.complete(call.model, old, new, error=bool(inner.get("error")))
     return web.json_response({"save_volume_id": kept})

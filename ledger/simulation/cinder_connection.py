@@ -86,7 +86,8 @@ def connection_info(
     multipath = connector.get("enforce_multipath", False)
     data |= {
         "qos_specs": None,
-        "access_mode": "rw",
+        # By the volume's flag, whatever mode the attachment is made with (Cinder 29).
+        "access_mode": "ro" if volume.readonly else "rw",
         "encrypted": volume.encrypted,
         "cacheable": False,
         "enforce_multipath": multipath,

@@ -83,7 +83,7 @@ async def volume_show(call: Call) -> web.Response:
 
 async def volume_encryption(call: Call) -> web.Response:
     with call.model.lock:
-        return web.json_response(views.encryption(call.model.settled(call.volume_id)))
+        return web.json_response(views.encryption(call.model.current(call.volume_id)))
 
 
 async def volume_list(call: Call) -> web.Response:

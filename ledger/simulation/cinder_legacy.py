@@ -74,8 +74,13 @@ def attach(model: CinderModel, volume: Volume, body: dict[str, Any]) -> None:
         return
     if volume.status == "in-use" and not volume.multiattach and not volume.migration_status:
         raise invalid_volume("volume is already attached and multiple attachments are not enabled")
+    mode = body.get("mode", "rw")
+    volume.readonly = bool(volume.readonly)  # the flag is set from now on, to what it meant
+    if volume.readonly and mode != "ro":
+        text = f"Invalid volume: Invalid attaching mode '{mode}' for volume {volume.id}."
+        raise CinderFault(400, text)
     row = Attachment(id=model.new_id(), volume_id=volume.id, instance=instance, status="attached")
-    row.mountpoint, row.mode = body["mountpoint"], body.get("mode", "rw")
+    row.mountpoint, row.mode = body["mountpoint"], mode
     row.host = body.get("host_name")
     row.attached_at = model.clock()
     model.put_attachment(row)

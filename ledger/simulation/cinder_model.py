@@ -154,7 +154,7 @@ class CinderModel:
         for late in (volume.creating, volume.late_uuid, volume.going):
             if late is not None:
                 late.reads -= 1
-        return self.settled(volume_id)
+        return self.current(volume_id)
 
     def listed_volumes(self) -> list[Volume]:
         """All rows as a list shows them: a read of each, which a volume that is gone ends."""
@@ -166,7 +166,7 @@ class CinderModel:
                 continue
         return rows
 
-    def settled(self, volume_id: str) -> Volume:
+    def current(self, volume_id: str) -> Volume:
         """The row after time and reads have made true what was late; 404 if it is gone."""
         volume = self.volume(volume_id)
         now = self.clock()
@@ -182,7 +182,7 @@ class CinderModel:
         return volume
 
     def delete_volume(self, volume_id: str) -> None:
-        volume = self.settled(volume_id)
+        volume = self.current(volume_id)
         attached = volume.attach_status == "attached"
         if volume.status not in _DELETABLE or volume.migrating or attached:
             raise invalid_volume(
@@ -246,7 +246,7 @@ class CinderModel:
         mode: str = "null",
     ) -> Attachment:
         """Reserve, and with a connector connect as well (without the update's checks)."""
-        volume = self.settled(volume_id)
+        volume = self.current(volume_id)
         if "error" in volume.status:
             raise invalid_volume(_error_state("created", volume))
         self._reserve(volume, instance)
@@ -254,7 +254,9 @@ class CinderModel:
         self.put_attachment(row)
         if connector:
             self._connect(volume, row, connector)
-        row.mode = mode  # real Cinder saves the create's mode last, connector or not
+        # Real Cinder saves the create's mode last, connector or not; and takes a flag that is
+        # set, to whatever ("False" is text that is not empty), for a read-only volume.
+        row.mode = mode if volume.readonly is None else "ro"
         return row
 
     def put_attachment(self, row: Attachment) -> None:

@@ -48,6 +48,7 @@ class Volume:
     previous_status: str | None = None
     bootable: bool = False
     encrypted: bool = False
+    readonly: bool | None = None  # its flag; None: never set
     provider: str = "luks"  # of the encryption
     encryption_key_id: str = "00000000-0000-0000-0000-000000000000"
     availability_zone: str = "nova"

@@ -95,7 +95,7 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
         "volume_type": volume.volume_type,
         "snapshot_id": volume.snapshot_id,
         "source_volid": None,
-        "metadata": volume.metadata,
+        "metadata": _metadata(volume),
         "user_id": volume.user_id,
         "bootable": str(volume.bootable).lower(),
         "encrypted": volume.encrypted,
@@ -113,6 +113,12 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
     if version >= SHARED_TARGETS:
         view |= _shared(volume, version)
     return view
+
+
+def _metadata(volume: Volume) -> dict[str, str]:
+    """The user's, and the administrators' flag that users may see."""
+    flag = {} if volume.readonly is None else {"readonly": str(volume.readonly)}
+    return {**volume.metadata, **flag}
 
 
 def encryption(volume: Volume) -> dict[str, Any]:

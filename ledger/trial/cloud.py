@@ -36,9 +36,7 @@ START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 15.0
 POLL_S = 0.05
 LOG_LINES_SHOWN = 15
-USER, PROJECT, OPERATOR = "alice", "demo", "olivia"
-#: What Cinder's noauth calls a token; the ledger is told to know it.
-USER_TOKEN = f"{USER}:{PROJECT}"
+USER, OPERATOR = "alice", "olivia"
 
 #: Variables that would lead our processes somewhere else.
 _FOREIGN = ("LEDGER_", "ATTACHMENT_LEDGER_", "OS_")
@@ -148,6 +146,9 @@ class Cloud:
         )
         self.url = f"http://127.0.0.1:{port or free_port()}"
         self.cinder_url = f"http://127.0.0.1:{cinder_port or free_port()}"
+        self._project = secrets.token_hex(16)
+        #: What Cinder's noauth calls a token; the ledger is told to know it.
+        self.user_token = f"{USER}:{self._project}"
         self.operator_token = secrets.token_hex(16)
         self._agent_tokens = {host: secrets.token_hex(16) for host in HOSTS}
         self.processes: dict[str, Process] = {}
@@ -181,7 +182,7 @@ class Cloud:
 
     def _write_settings(self, dsn: str) -> Path:
         agents = [
-            _token(f"agent-{host}", "agent", token, host=host)
+            self._token(f"agent-{host}", "agent", token, host=host)
             for host, token in self._agent_tokens.items()
         ]
         settings = [
@@ -189,8 +190,8 @@ class Cloud:
             'auth = "tokens"',
             f"listen = {{port = {_port(self.url)}}}",
             f'cinder = {{endpoint = "{self.cinder_url}/v3"}}',
-            *_token(USER, "member", USER_TOKEN),
-            *_token(OPERATOR, "admin", self.operator_token),
+            *self._token(USER, "member", self.user_token),
+            *self._token(OPERATOR, "admin", self.operator_token),
             *(line for lines in agents for line in lines),
         ]
         return write_private(self.home / "ledger.toml", "\n".join(settings) + "\n")
@@ -208,7 +209,7 @@ class Cloud:
                 "server_id": guest.id,
                 "name": guest.name,
                 "power_state": guest.power_state,
-                "project_id": PROJECT,
+                "project_id": self._project,
                 "user_id": USER,
             }
             for guest in guests
@@ -231,7 +232,7 @@ class Cloud:
                 "size": volume.size,
                 "multiattach": volume.multiattach,
                 "driver": "iscsi",
-                "project_id": PROJECT,
+                "project_id": self._project,
             }
             for volume in self.volumes
         ]
@@ -257,7 +258,7 @@ class Cloud:
         self.until("the ledger is ready", ready)
 
     def _write_clouds_yaml(self) -> None:
-        auth = {"endpoint": self.url, "token": USER_TOKEN}
+        auth = {"endpoint": self.url, "token": self.user_token}
         cloud = {
             "auth_type": "admin_token",
             "auth": auth,
@@ -267,8 +268,8 @@ class Cloud:
             # Cinder's version document will do.
             "identity_endpoint_override": f"{self.cinder_url}/v3",
             "compute_endpoint_override": f"{self.url}/v2.1",
-            "block_storage_endpoint_override": f"{self.cinder_url}/v3/{PROJECT}",
-            "volume_endpoint_override": f"{self.cinder_url}/v3/{PROJECT}",
+            "block_storage_endpoint_override": f"{self.cinder_url}/v3/{self._project}",
+            "volume_endpoint_override": f"{self.cinder_url}/v3/{self._project}",
         }
         # JSON is YAML.
         text = json.dumps({"clouds": {"demo": cloud}}, indent=2)
@@ -284,11 +285,17 @@ class Cloud:
     @cached_property
     def compute(self) -> Client:
         """The same service as the user sees it, in Nova's form."""
-        return Client(f"{self.url}/v2.1", USER_TOKEN)
+        return Client(f"{self.url}/v2.1", self.user_token)
 
     @cached_property
     def cinder(self) -> Client:
-        return Client(self.cinder_url, USER_TOKEN)
+        return Client(self.cinder_url, self.user_token)
+
+    def _token(self, name: str, role: str, token: str, host: str | None = None) -> list[str]:
+        """A [[tokens]] section of the settings."""
+        fields = {"name": name, "user_id": name, "project_id": self._project, "token": token}
+        fields |= {"host": host} if host else {}
+        return ["[[tokens]]", f'roles = ["{role}"]', *(f'{k} = "{v}"' for k, v in fields.items())]
 
     @property
     def clouds_yaml(self) -> Path:
@@ -361,10 +368,3 @@ def write_private(path: Path, text: str) -> Path:
     path.touch(mode=0o600)
     path.write_text(text)
     return path
-
-
-def _token(name: str, role: str, token: str, host: str | None = None) -> list[str]:
-    """A [[tokens]] section of the settings."""
-    fields = {"name": name, "user_id": name, "project_id": PROJECT, "token": token}
-    fields |= {"host": host} if host else {}
-    return ["[[tokens]]", f'roles = ["{role}"]', *(f'{k} = "{v}"' for k, v in fields.items())]

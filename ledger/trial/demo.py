@@ -228,7 +228,7 @@ class Story:
         )
 
     def _leaks(self) -> tuple[list[str], int]:
-        """Where secrets that Cinder gave out can be found: nowhere, it is hoped."""
+        """Where secrets that Cinder gave out are found; it must be nowhere."""
         secrets = self._cloud.cinder.get("/sim/state")["secrets"]
         texts = {path.name: path.read_text(errors="replace") for path in self._cloud.logs()}
         texts["events"] = json.dumps(list(self._cloud.ledger.items("/v1/events", "events", 10_000)))

@@ -48,6 +48,7 @@ SOCKET_PATH_BYTES_MAX = 107  # unix(7): sun_path holds 108 with the final NUL
 SHORT_DIR = Path("/tmp")  # noqa: S108 - not $TMPDIR: every process must find the same socket
 ROOT_RUNS_AS = "nobody"
 ROLE = "ledger"
+NAMES_ALL_ROLES = 16  # since this version pg_ident.conf has a word for them
 
 log = structlog.get_logger(__name__)
 
@@ -99,13 +100,14 @@ class EmbeddedPostgres:
             self._sockets = self._socket_dir()
             dsn = self._dsn()
             log.warning(
-                "embedded PostgreSQL, for trial and tests",
+                "embedded_postgresql",
                 version=self._programs.version,
                 data_dir=str(self._home),
                 fsync=self._fsync,
             )
             if not self._answers(dsn):
                 self._initialise()
+                self._let_in_ourselves_alone()
                 self._spawn(dsn)
             self._users = self._open_lock("users.lock", fcntl.LOCK_SH)
         self.dsn = dsn
@@ -122,7 +124,7 @@ class EmbeddedPostgres:
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("embedded PostgreSQL stays up for others", data_dir=str(self._home))
+                log.info("embedded_postgresql_in_use", data_dir=str(self._home))
             else:
                 self._stop_server(self.dsn)
                 if self._sockets.parent != self._home:
@@ -255,10 +257,26 @@ class EmbeddedPostgres:
         if unfinished.exists():
             shutil.rmtree(unfinished)
         self._make_private(unfinished)
-        form = ("-U", ROLE, "--auth=trust", "--encoding=UTF8", "--locale=C")
+        form = ("-U", ROLE, "--auth=peer", "--encoding=UTF8", "--locale=C")
         sync = () if self._fsync else ("--no-sync",)
         self._run("initdb", "-D", unfinished, *form, *sync)
         unfinished.rename(self._cluster)
+
+    def _let_in_ourselves_alone(self) -> None:
+        """Who we are is asked of the kernel: other programs may run as the server's account.
+
+        Written whenever the server starts, so that clusters of earlier versions follow.
+        """
+        ourselves = pwd.getpwuid(os.geteuid()).pw_name
+        any_role = "all" if self._programs.major >= NAMES_ALL_ROLES else ROLE
+        for name, line in (
+            ("pg_hba.conf", "local all all peer map=ourselves"),
+            ("pg_ident.conf", f'ourselves "{ourselves}" {any_role}'),
+        ):
+            path = self._cluster / name
+            path.write_text(line + "\n")
+            if self._account:
+                os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _spawn(self, dsn: str) -> None:
         settings = {

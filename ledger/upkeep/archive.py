@@ -1,4 +1,4 @@
-"""Closed months of the log in files that any tool can read, and that prove themselves.
+"""Closed months of the log in files that any tool can read and `event verify` can prove.
 
 A month is two files.  `events-2026-05.jsonl.gz` has one event per line, in the order of the
 log, with every column by its name; `body` is the stored text itself, for its bytes are what
@@ -36,7 +36,7 @@ _UUIDS = ("originator_id", "attachment_id", "volume_id", "server_id", "operation
 
 
 class ArchiveError(Exception):
-    """An archive is not what it should be; the message says which file, and why."""
+    """A file of an archive is missing, unreadable or wrong; the message names it and says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +76,16 @@ class Month:
         }
 
     @classmethod
-    def of_json(cls, told: dict[str, Any]) -> Month:
+    def of_json(cls, data: dict[str, Any]) -> Month:
         """Raises ValueError or KeyError for what is no manifest of this format."""
-        if told["format"] != FORMAT:
-            raise ValueError(f"format {told['format']!r} is not known here")
+        if data["format"] != FORMAT:
+            raise ValueError(f"format {data['format']!r} is not known here")
         return cls(
-            month=str(told["month"]),
-            log=UUID(told["log"]),
-            before=Checkpoint(told["first_position"] - 1, bytes.fromhex(told["chain_before"])),
-            after=Checkpoint(told["last_position"], bytes.fromhex(told["chain_after"])),
-            sha256=str(told["sha256"]),
+            month=str(data["month"]),
+            log=UUID(data["log"]),
+            before=Checkpoint(data["first_position"] - 1, bytes.fromhex(data["chain_before"])),
+            after=Checkpoint(data["last_position"], bytes.fromhex(data["chain_after"])),
+            sha256=str(data["sha256"]),
         )
 
 

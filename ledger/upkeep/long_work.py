@@ -1,6 +1,6 @@
-"""Work of minutes or hours over the whole log: it is watched, stopped, and gone on with.
+"""Work of minutes or hours over the whole log: it shows its progress, can be stopped, and resumes.
 
-Such work is a generator that yields a `Step` whenever what it did so far is safe.  `run`
+Such work is a generator that yields a `Checkmark` whenever what it did so far is durable.  `run`
 takes the right to do it, drives it, and notes how far it is in a table where any process
 can look (`under_way`).  Stopping it is an exception, a signal or kill -9: the next run is
 given the last step that was noted, which may be a second older than the last one done, so
@@ -72,7 +72,7 @@ class Progress:
 
 
 def run(dsn: str, name: str, work: Work, watch: Callable[[Progress], None]) -> Checkmark:
-    """Do the work, from where it was, to its end; `watch` is told of every step.
+    """Do the work, from where it was, to its end; `watch` is called with every step.
 
     Raises BusyError if another process is at it, and whatever the work raises: what was
     done until then is noted.

@@ -47,14 +47,14 @@ SWAP_PAUSE_S = 1.0
 
 
 class RebuildError(Exception):
-    """A rebuild cannot end as it began."""
+    """A rebuild cannot go on; the message says why."""
 
 
 def rebuild(dsn: str, chosen: Sequence[Projection]) -> Work:
     """The long work of making these projections anew.
 
     It raises projections.tables.ProjectionError for an event that cannot be folded, and
-    RebuildError where something stands on the tables or has changed them.
+    RebuildError if other objects depend on the tables, or a migration changed them.
     """
 
     def work(begun: Checkmark) -> Generator[Checkmark]:
@@ -97,7 +97,7 @@ class _Rebuild:
                 yield Checkmark(projector.projected, projector.head, kept)
             if self._swap(projector):
                 break
-            log.warning("somebody reads the old tables; they are swapped when that is over")
+            log.warning("swap_waits", why="somebody reads the old tables")
             time.sleep(SWAP_PAUSE_S)
         yield Checkmark(projector.head, projector.head, kept)
 
@@ -135,8 +135,8 @@ class _Rebuild:
             return False
         except psycopg.errors.DependentObjectsStillExist as error:
             raise RebuildError(
-                f"something stands on the old tables ({error.diag.message_detail}); "
-                "once that is gone, the same command goes on"
+                f"other objects depend on the old tables ({error.diag.message_detail}); drop them, "
+                "then the same command goes on"
             ) from error
         return True
 

@@ -6,7 +6,7 @@ can come into it any more, whatever clocks do.
 `detach` takes out of the table what nobody loads again.  Of a stream that has ended for
 good, within the months given, the first and the last event stay: it can still be loaded, at
 its true version and in its true end state, so a request that is repeated is recognised, a
-late report is refused as stale, and a host that comes back is told that an attachment is
+late report is refused as stale, and a host that comes back learns that an attachment is
 gone.  Streams that may go on (of volumes, servers, hosts) stay whole.  `restore` puts
 everything back, which a rebuild of projections needs.
 
@@ -31,7 +31,7 @@ from projections.detached import ENDINGS, detached
 
 
 class RetentionError(Exception):
-    """It cannot be done now; the message says why, `hint` what to do."""
+    """Refused now; the message says why, `hint` what to do."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -98,8 +98,8 @@ def detach(
     for month in months:
         _refuse_rebuilds(connection)
         archive.check(month)
-        told = {"month": f"{month.month}-01", "first": month.first, "last": month.last}
-        _run(connection, "begin_to_detach", **told, file=month.file, sha256=month.sha256)
+        bounds = {"month": f"{month.month}-01", "first": month.first, "last": month.last}
+        _run(connection, "begin_to_detach", **bounds, file=month.file, sha256=month.sha256)
         _refuse_rebuilds(connection)
         after = month.before.position
         for page in _of_file(archive, month):
@@ -142,7 +142,7 @@ def _refuse_unprojected(connection: psycopg.Connection[Any], month: Month) -> No
     behind = [name for (name,) in rows(connection, "unprojected", position=month.last)]
     if behind:
         raise RetentionError(
-            f"the projections {', '.join(behind)} have not come to the end of {month.month}.",
+            f"the projections {', '.join(behind)} have not reached the end of {month.month}.",
             "Start the service, and see them catch up: attachment-ledger projection list",
         )
 
@@ -154,7 +154,7 @@ def _refuse_rebuilds(connection: psycopg.Connection[Any]) -> None:
     rebuilds = [name for (name,) in rows(connection, "rebuilding")]
     if rebuilds:
         raise RetentionError(
-            f"projections are made anew from the events: {', '.join(rebuilds)}.",
+            f"projections are being rebuilt: {', '.join(rebuilds)}.",
             "Wait for it, or go on with it if it was stopped: attachment-ledger projection list",
         )
 

@@ -52,11 +52,11 @@ class Statement(NamedTuple):
     def parse(cls, text: bytes) -> Statement:
         """Raises AuditError for what is no checkpoint."""
         try:
-            told = orjson.loads(text)
+            data = orjson.loads(text)
             return cls(
-                Checkpoint(int(told["position"]), bytes.fromhex(told["chain"])),
-                told["recorded_at"] and datetime.fromisoformat(told["recorded_at"]),
-                None if told["log"] is None else UUID(told["log"]),
+                Checkpoint(int(data["position"]), bytes.fromhex(data["chain"])),
+                data["recorded_at"] and datetime.fromisoformat(data["recorded_at"]),
+                None if data["log"] is None else UUID(data["log"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise AuditError(f"this is no checkpoint: {error!r}") from None
@@ -98,8 +98,8 @@ def verify(
             raise BrokenChainError(
                 after + 1,
                 mark.position,
-                "the chain is whole, but not the one that the checkpoint was taken of: it was "
-                "made anew, over other events",
+                "the chain is consistent, but differs from the checkpoint's: it was "
+                "made again, over other events",
             )
     verifier.finish(end.checkpoint)
     for (position,) in rows(connection, "outside"):

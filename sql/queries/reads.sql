@@ -33,8 +33,14 @@ SELECT * FROM mappings WHERE server_id = %(server_id)s AND volume_id = %(volume_
 
 -- name: pair
 -- A server's project, its mapping of a volume, and the pair's attachments by which a host may
--- have the volume, as of one moment.  Primary key, mappings_by_server, attachments_by_server.
-SELECT m.*, i.project_id,
+-- have the volume, as of one moment; where the server is, when that host was last heard of, and
+-- whether it shows a disk of the volume that no mapping explains.
+-- Primary keys, mappings_by_server, attachments_by_server.
+SELECT m.*, i.project_id, i.deleted, i.host, c.seen_at AS host_seen_at,
+       i.volumes ? %(volume_id)s::uuid::text AND NOT EXISTS (
+           SELECT FROM mappings AS e
+            WHERE e.server_id = i.server_id
+              AND coalesce(e.serial, e.volume_id) = %(volume_id)s::uuid) AS shown,
        coalesce((SELECT json_agg(json_build_object(
                             'attachment_id', a.attachment_id, 'host', a.host,
                             'operation_id', a.operation_id) ORDER BY a.created_position DESC)
@@ -42,6 +48,7 @@ SELECT m.*, i.project_id,
                   WHERE a.server_id = i.server_id AND a.volume_id = %(volume_id)s
                     AND a.state IN ('connecting', 'connected', 'attached')), '[]') AS connected
   FROM instances AS i
+  LEFT JOIN host_contact AS c USING (host)
   LEFT JOIN mappings AS m ON m.server_id = i.server_id AND m.volume_id = %(volume_id)s
  WHERE i.server_id = %(server_id)s;
 
@@ -182,7 +189,7 @@ SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited,
 -- name: hosts
 -- Hosts with their last contact, what is open there and how many guests they have; all of
 -- them or one.  The counts use attachments_open_by_host, mailbox_by_host, instances_by_host.
-SELECT h.*, c.seen_at,
+SELECT h.*, c.seen_at, c.clock_ahead_s,
        (SELECT count(*) FROM attachments AS a
          WHERE a.host = h.host AND a.state <> 'deleted') AS open_attachments,
        (SELECT count(*) FROM mailbox AS m WHERE m.host = h.host) AS open_commands,
@@ -198,7 +205,7 @@ SELECT h.*, c.seen_at,
 SELECT EXISTS (
     SELECT 1 FROM hosts AS h JOIN host_contact AS c USING (host)
      WHERE h.service_version < %(version)s
-       AND c.seen_at > clock_timestamp() - make_interval(secs => %(silent_after_s)s)) AS found;
+       AND abs(extract(epoch FROM clock_timestamp() - c.seen_at)) < %(silent_after_s)s) AS found;
 
 -- name: contact
 -- When a host's agent was last heard of (NULL: never).  Primary keys.
@@ -302,27 +309,46 @@ SELECT DISTINCT privilege || ' on ' || name AS missing
  ORDER BY missing;
 
 -- name: touch_hosts
--- Notes when hosts' agents were last in contact, in seconds before now.  The insert goes in
--- order of host, so that processes cannot deadlock.
-INSERT INTO host_contact AS c (host, seen_at)
-SELECT host, clock_timestamp() - make_interval(secs => age_s)
-  FROM unnest(%(hosts)s::text[], %(ages_s)s::float8[]) AS heard (host, age_s)
+-- Notes when hosts' agents were last in contact, in seconds before now, and what they said of
+-- their clocks (NULL: nothing).  A contact of the future was noted before the clock was set
+-- back.  The insert goes in order of host, so that processes cannot deadlock.
+INSERT INTO host_contact AS c (host, seen_at, clock_ahead_s)
+SELECT host, clock_timestamp() - make_interval(secs => age_s), ahead_s
+  FROM unnest(%(hosts)s::text[], %(ages_s)s::float8[], %(ahead_s)s::float8[])
+       AS heard (host, age_s, ahead_s)
  ORDER BY host
-    ON CONFLICT (host) DO UPDATE SET seen_at = greatest(c.seen_at, EXCLUDED.seen_at);
+    ON CONFLICT (host) DO UPDATE
+       SET seen_at = CASE WHEN c.seen_at <= clock_timestamp()
+                          THEN greatest(c.seen_at, EXCLUDED.seen_at) ELSE EXCLUDED.seen_at END,
+           clock_ahead_s = coalesce(EXCLUDED.clock_ahead_s, c.clock_ahead_s);
 
 -- name: due
 -- Takes leases on operations that are due and that nobody else holds, the longest due
 -- first; `taken_over` if the last holder never gave its lease back, so may have left
 -- something half done.  operations_due, read in its order and no further than there are
 -- leases to pass over; the insert goes in order of id, so takers cannot deadlock.
-WITH d AS MATERIALIZED (
+-- What seems to be due later than anything can be was put off before the clock was set back, and
+-- so was what was due at once (due_at = updated_at); such a lease is nobody's.  Of those that are
+-- to be tried again later the second part reads all, for they are few.
+WITH o AS MATERIALIZED (
+    (SELECT operation_id, due_at FROM operations
+      WHERE due_at <= statement_timestamp()
+      ORDER BY due_at
+      LIMIT %(limit)s + (SELECT count(*) FROM leases))
+    UNION ALL
+    (SELECT operation_id, due_at FROM operations
+      WHERE due_at > statement_timestamp()
+        AND (due_at = updated_at
+             OR due_at > statement_timestamp() + make_interval(secs => %(put_off_max_s)s))
+      ORDER BY due_at
+      LIMIT %(limit)s + (SELECT count(*) FROM leases))
+),
+d AS MATERIALIZED (
     SELECT o.operation_id, taken.holder IS NOT NULL AS taken_over
-      FROM (SELECT operation_id, due_at FROM operations
-             WHERE due_at <= %(now)s
-             ORDER BY due_at
-             LIMIT %(limit)s + (SELECT count(*) FROM leases)) AS o
+      FROM o
       LEFT JOIN leases AS taken USING (operation_id)
      WHERE taken.until IS NULL OR taken.until < clock_timestamp()
+        OR taken.until > clock_timestamp() + 2 * make_interval(secs => %(lease_s)s)
      ORDER BY o.due_at
      LIMIT %(limit)s
 ),
@@ -334,6 +360,7 @@ got AS (
         ON CONFLICT (operation_id) DO UPDATE
            SET holder = EXCLUDED.holder, until = EXCLUDED.until
          WHERE l.until < clock_timestamp()
+            OR l.until > clock_timestamp() + 2 * make_interval(secs => %(lease_s)s)
     RETURNING l.operation_id
 )
 SELECT operation_id, d.taken_over FROM got JOIN d USING (operation_id);
@@ -356,9 +383,17 @@ UPDATE leases SET until = '-infinity'
 -- name: changed
 -- Whose host was given commands, or changed, and which operations moved (and are bound, over,
 -- or the ledger's turn) after the positions seen last; and these positions as of now: of the
--- log, and of the projections that are waited for (none: not tracked yet).
+-- log, and of the projections that are waited for (none: not tracked yet).  With them comes the
+-- time, and by how much the log is ahead of it, in microseconds (ledger.log.clock).
 -- mailbox_by_position, hosts_by_position, operations_by_position.
 SELECT 'head' AS what, NULL AS who, position, false AS bound, false AS ended, false AS due
+  FROM log_head
+UNION ALL
+SELECT 'time_us', NULL, (extract(epoch FROM clock_timestamp()) * 1e6)::bigint, false, false, false
+UNION ALL
+SELECT 'log_ahead_us', NULL,
+       greatest(extract(epoch FROM recorded_at - clock_timestamp()) * 1e6, 0)::bigint,
+       false, false, false
   FROM log_head
 UNION ALL
 SELECT projection, NULL, position, false, false, false FROM tracking
@@ -371,6 +406,12 @@ UNION ALL
 SELECT 'operation', operation_id::text, NULL, bound OR state <> 'running', state <> 'running',
        due_at IS NOT NULL
   FROM operations WHERE position > %(operations)s;
+
+-- name: time
+-- The time, and by how much the log is ahead of it, in seconds.  One row.
+SELECT extract(epoch FROM clock_timestamp())::float8,
+       greatest(extract(epoch FROM recorded_at - clock_timestamp()), 0)::float8
+  FROM log_head;
 
 -- name: listen
 -- Be woken when projections have advanced.
@@ -391,24 +432,30 @@ SELECT operation_id FROM operations
  ORDER BY started_position;
 
 -- name: hosts_by_state
--- How many hosts there are, by what they can be asked to do, for metrics.  One row per host.
+-- Hosts counted by state, and the largest clock skew of those in contact, for metrics: one row.
 SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
        count(*) FILTER (WHERE NOT h.fenced AND heard) AS alive,
-       count(*) FILTER (WHERE NOT h.fenced AND NOT heard) AS silent
+       count(*) FILTER (WHERE NOT h.fenced AND NOT heard) AS silent,
+       coalesce(max(abs(c.clock_ahead_s)) FILTER (WHERE heard), 0)::float8 AS clock_skew_max_s
   FROM hosts AS h
   LEFT JOIN host_contact AS c USING (host)
- CROSS JOIN LATERAL (SELECT coalesce(c.seen_at > clock_timestamp()
-                            - make_interval(secs => %(silent_after_s)s), false)) AS l (heard);
+ CROSS JOIN LATERAL (SELECT coalesce(abs(extract(epoch FROM clock_timestamp() - c.seen_at))
+                                     < %(silent_after_s)s, false)) AS l (heard);
 
 -- name: counts
--- Operations by what becomes of them, for metrics.  operations_open, operations_due; leases
--- has only what is worked on.
+-- Operations counted by state, for metrics: one row.  Uses the indexes operations_open and
+-- operations_due; leases has only what is worked on.
 SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,
        (SELECT count(*) FROM operations WHERE state = 'parked') AS parked,
        (SELECT count(*) FROM operations
-         WHERE due_at IS NOT NULL AND due_at <= clock_timestamp()) AS due,
+         WHERE due_at IS NOT NULL
+           AND (due_at <= clock_timestamp() OR due_at = updated_at)) AS due,
        (SELECT greatest(extract(epoch FROM clock_timestamp() - min(due_at)), 0)::float8
           FROM operations WHERE due_at IS NOT NULL) AS oldest_due_s,
        (SELECT count(*) FROM leases WHERE until > clock_timestamp()) AS leased,
-       (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(updated_at)), 0)::float8
-          FROM operations WHERE state = 'parked') AS oldest_parked_s;
+       (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(updated_at)), 0),
+                        0)::float8
+          FROM operations WHERE state = 'parked') AS oldest_parked_s,
+       (SELECT coalesce(greatest(extract(epoch FROM max(due_at) - clock_timestamp()), 0),
+                        0)::float8
+          FROM operations WHERE due_at IS NOT NULL) AS latest_due_s;

@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from host_agent.shared.changes import Changes
+from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER
 from host_agent.shared.contract import Command, Registration, Report
 from tests.agent.bench import WAIT_S
 
@@ -48,6 +49,8 @@ class FakeLedger:
         self.denied = False
         self.expects_nothing = False  # every report is stale
         self.takes_one = False  # as ledgers did that knew reports of one result only
+        self.ahead_s: float | None = 0.0  # its clock, of this machine's; None: it tells no time
+        self.said_ahead: list[str | None] = []  # what the agent said of its host's clock
         self.position = 0  # where the log ends when somebody registers
         self.port = 0
         self._thread: threading.Thread | None = None
@@ -122,7 +125,10 @@ class FakeLedger:
             return web.json_response({"code": "unauthorized"}, status=401)
         if self.fail_next:
             return web.json_response({"code": "broken"}, status=self.fail_next.pop(0))
+        self.said_ahead.append(request.headers.get(AHEAD_HEADER))
         response: web.StreamResponse = await handler(request)
+        if self.ahead_s is not None:
+            response.headers[TIME_HEADER] = str(time.time() + self.ahead_s)
         return response
 
     async def _register(self, request: web.Request) -> web.Response:

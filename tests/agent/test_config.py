@@ -10,11 +10,12 @@ from host_agent import config
 from host_agent.shared.ports import PortError
 from host_agent.shared.settings import ConfigError
 from host_agent.storage.keys import FIXED_KEY_ID
+from tests.tokens import write_private
 
 
 def write(path: Path, text: str) -> Path:
     file = path / "agent.toml"
-    file.write_text(text)
+    write_private(file, text)
     return file
 
 
@@ -44,15 +45,22 @@ def test_cinder_takes_keystone_options_as_a_table(tmp_path: Path) -> None:
 
 
 def test_token_comes_from_its_file_and_is_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("s3cret-token\n")
+    write_private(tmp_path / "token", "s3cret-token\n")
     text = f'[ledger]\ntoken_file = "{tmp_path / "token"}"'
     settings = config.load(write(tmp_path, text), {})
     assert settings.link().token == "s3cret-token"
     assert "s3cret" not in repr(settings)
 
 
+def test_file_of_a_token_that_all_may_read_is_refused(tmp_path: Path) -> None:
+    file = write_private(tmp_path / "token", "s3cret-token\n")
+    file.chmod(0o604)
+    with pytest.raises(ConfigError, match="holds a secret"):
+        config.load(write(tmp_path, f'[ledger]\ntoken_file = "{file}"'), {})
+
+
 def test_fixed_key_comes_from_its_file_and_is_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("c0ffee\n")
+    write_private(tmp_path / "key", "c0ffee\n")
     text = f'[keys]\nfixed_key_file = "{tmp_path / "key"}"'
     settings = config.load(write(tmp_path, text), {})
     assert settings.key_managers().passphrase(FIXED_KEY_ID) == "c0ffee"

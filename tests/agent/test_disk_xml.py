@@ -134,6 +134,7 @@ def test_lp2074219_odd_devices_without_alias_serial_or_target_are_not_in_the_way
     </devices></domain>"""
     read = disk_xml.parse(domain)
     assert read.targets() == ("hdc", "vdb")
+    assert read.volumes() == (VOLUME,)
     found = read.disk_of(VOLUME)
     assert found is not None
     assert (found.target, found.alias) == ("vdb", None)

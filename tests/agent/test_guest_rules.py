@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from host_agent.libvirt import disk_xml
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
 from host_agent.shared.contract import ErrorKind, PowerState
@@ -16,6 +18,7 @@ from host_agent.shared.ports import Disk, DiskState, PortError
 from host_agent.simulated.adapters import SimulatedBrick
 from host_agent.simulated.host_state import HostState, guest_state, set_power
 from host_agent.simulated.hypervisor import SimulatedHypervisor
+from host_agent.verbs.context import Unwatched
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 
@@ -50,7 +53,7 @@ class World:
             state["guests"][SERVER] = entry
         info = {"driver_volume_type": "local", "device_path": "/dev/v"}
         source = SimulatedBrick(self.store, Faults(), "h").connect(info)
-        source.pop("format")
+        source = {"type": source["type"], "path": source["path"]}
         self.disk = Disk(serial=str(uuid.uuid4()), source=source, device_name="vdb", bus="virtio")
         self.hypervisor = Scripted(self.store)
         patience = Patience(detach_attempts=3, detach_timeout_s=0)
@@ -189,3 +192,74 @@ def _xml(world: World) -> str:
     from host_agent.libvirt import disk_xml
 
     return disk_xml.build(world.disk)
+
+
+def _changed(world: World, copy: str, change: Callable[[str], str]) -> None:
+    with world.store.edit() as state:
+        guest = state["guests"][SERVER]
+        guest[copy] = change(guest[copy])
+
+
+def _writable(domain: str) -> str:
+    return domain.replace("<readonly />", "")
+
+
+def test_a_look_says_in_what_the_running_guest_and_its_definition_differ() -> None:
+    world = World(PowerState.RUNNING)
+    world.disk = replace(world.disk, readonly=True)
+    assert world.guests.plug(SERVER, world.disk).differs == ()
+    _changed(world, "persistent", _writable)
+    assert world.state().differs == ("readonly",)
+    _changed(world, "persistent", lambda domain: disk_xml.without_disk(domain, "vdb"))
+    assert world.state().differs == ("presence",)
+    world.power(PowerState.SHUTDOWN)()
+    assert world.state().differs == (), "there is nothing to differ from"
+
+
+@pytest.mark.parametrize(
+    ("fact", "change"),
+    [
+        ("readonly", _writable),
+        ("source", lambda domain: domain.replace("/dev/v", "/dev/w")),
+        ("target", lambda domain: domain.replace('dev="vdb"', 'dev="vdc"')),
+    ],
+    ids=["readonly", "source", "target"],
+)
+def test_a_definition_that_differs_follows_the_disk_that_the_guest_has(
+    fact: str, change: Callable[[str], str]
+) -> None:
+    world = World(PowerState.RUNNING)
+    world.disk = replace(world.disk, readonly=True)
+    world.guests.plug(SERVER, world.disk)
+    _changed(world, "persistent", change)
+    assert fact in world.state().differs
+    assert world.guests.plug(SERVER, world.disk).differs == ()
+    live, persistent = world.guests._look_here(SERVER).disk(world.disk.serial)
+    assert live is not None
+    assert persistent is not None
+    assert live.facts == persistent.facts
+
+
+def test_a_disk_that_runs_writable_is_never_said_to_be_plugged_read_only() -> None:
+    world = World(PowerState.RUNNING)
+    world.guests.plug(SERVER, world.disk)
+    with pytest.raises(PortError) as raised:
+        world.guests.plug(SERVER, replace(world.disk, readonly=True))
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "disk_writable")
+
+
+@pytest.mark.parametrize("power", [PowerState.RUNNING, PowerState.SHUTDOWN])
+def test_a_read_only_disk_stays_so_when_something_else_is_put_behind_it(power: PowerState) -> None:
+    """Of an attachment of before modes were kept only the guest knows it."""
+    world = World(power)
+    world.guests.plug(SERVER, replace(world.disk, readonly=True))
+    info = {"driver_volume_type": "local", "device_path": "/dev/w"}
+    source = SimulatedBrick(world.store, Faults(), "h").connect(info)
+    other = replace(world.disk, source={"type": source["type"], "path": source["path"]})
+    if power is PowerState.RUNNING:
+        world.guests.copy(SERVER, other, Unwatched())
+    else:
+        world.guests.replace(SERVER, other)
+    for found in world.guests._look_here(SERVER).disk(world.disk.serial):
+        assert found is None or found.readonly
+    assert world.state().differs == ()

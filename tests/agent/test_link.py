@@ -56,6 +56,7 @@ class Agent:
             progress=self.link.progress,
             guests_changed=self.link.wake,
             dropped=self.link.resync,
+            occurred=self.link.occurred,
         )
         locks, world = Locks(lock_path), replace(bench.world(), users=self.link)
         self.executor = Executor(world, locks, hooks)

@@ -37,6 +37,7 @@ def view(**over: object) -> VolumeView:
         "project_id": None,
         "name": None,
         "migration_status": None,
+        "readonly": False,
     }
     return VolumeView(**{**values, **over})  # type: ignore[arg-type]
 

@@ -22,6 +22,7 @@ from tests.agent.fake_ledger import FakeLedger
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
+from tests.tokens import write_private
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,8 @@ class Host:
         self.state = path / "host.json"
         self.state.write_text(json.dumps({"define": [{"server_id": SERVER, "name": "vm-1"}]}))
         self.log = path / "agent.log"
-        (path / "agent.toml").write_text(
+        write_private(
+            path / "agent.toml",
             f"""
             [agent]
             host = "compute-1"
@@ -48,7 +50,7 @@ class Host:
             endpoint = "{cinder.endpoint}"
             [keys]
             fixed_key = "{PASSPHRASE}"
-            """
+            """,
         )
 
     def lane(self, **over: Any) -> Lane:
@@ -167,7 +169,9 @@ def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: H
     with host.agent(faults=[]):
         host.finish(given)
     lines = [json.loads(line) for line in host.log.read_text().splitlines()]
-    step = next(line for line in lines if line["event"].startswith("step disk_plug done"))
+    step = next(
+        line for line in lines if (line["event"], line.get("step")) == ("step_done", "disk_plug")
+    )
     assert step["operation"] == given.operation_id
     assert (step["server"], step["volume"]) == (SERVER, lane.volume_id)
     assert step["request_id"] == given.request_id

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,3 +134,60 @@ def test_what_cinder_knows_differently_is_disconnected_as_it_was_connected(bench
     row.connection_info["target_iqns"] = ["iqn.of:another"]
     bench.run(lane, Verb.VOLUME_DISCONNECT)
     assert connected_paths(bench.store) == set()
+
+
+def test_lp1785669_a_disconnect_is_given_back_what_its_connect_returned(bench: Bench) -> None:
+    """By the device os-brick decides what is flushed: the multipath, or one path of it."""
+    lane = bench.attached()
+    (kept,) = bench.records.values()
+    (told,) = kept.infos
+    assert kept.device_of(told) == {
+        "type": "block",
+        "path": connected_paths(bench.store).pop(),
+        "use_multipath": False,
+    }
+    given = []
+    real = bench.brick.disconnect
+
+    def disconnect(info: Any, device: Any = None) -> None:
+        given.append(device)
+        real(info, device)
+
+    bench.brick.disconnect = disconnect  # type: ignore[method-assign]
+    bench.run(lane, *DETACH)
+    assert given == [kept.device_of(told)]
+
+
+def test_a_record_of_an_agent_that_kept_no_device_still_disconnects(bench: Bench) -> None:
+    lane = bench.attached()
+    (kept,) = bench.records.values()
+    bench.records[kept.attachment_id] = replace(kept, devices={})
+    bench.run(lane, *DETACH)
+    assert connected_paths(bench.store) == set()
+
+
+def test_devices_outlive_the_process_and_their_secrets_do_not(tmp_path: Path) -> None:
+    records = FileRecords(tmp_path)
+    known = remember(records, new := record(), info())
+    device = {"path": "/dev/dm-7", "multipath_id": "3600a", "auth_password": "s3cret-word"}
+    records[new.attachment_id] = known.connected(info(), device)
+    again = FileRecords(tmp_path)[new.attachment_id].device_of(info())
+    assert again == {"path": "/dev/dm-7", "multipath_id": "3600a"}
+    (file,) = tmp_path.iterdir()
+    assert "s3cret-word" not in file.read_text()
+
+
+def test_records_of_older_and_newer_agents_are_readable(tmp_path: Path) -> None:
+    records, kept = FileRecords(tmp_path), record().having(info())
+    records[kept.attachment_id] = kept
+    (file,) = tmp_path.iterdir()
+    stored = json.loads(file.read_text())
+    del stored["devices"]
+    file.write_text(json.dumps({**stored, "of_a_later_agent": 1}))
+    assert records[kept.attachment_id] == kept
+
+
+def test_a_mode_is_no_other_target() -> None:
+    """Else what is connected now would be taken for a former connection, and be ended."""
+    writable, readonly = {**info(), "access_mode": "rw"}, {**info(), "access_mode": "ro"}
+    assert len(record().having(writable).having(readonly).infos) == 1

@@ -169,7 +169,7 @@ def test_a_spawned_guest_lets_go_of_former_connections_and_of_no_others(bench: B
     former = {**present, "target_lun": 77}
     bench.records[moved.attachment_id] = moved.having(former)
     gone: list[Any] = []
-    vars(bench.brick)["disconnect"] = gone.append
+    vars(bench.brick)["disconnect"] = lambda info, *_: gone.append(info)
     bench.order(Verb.GUEST_SPAWN, given)
     assert [info["target_lun"] for info in gone] == [77]
     assert bench.records[moved.attachment_id].infos == (present,)

@@ -33,13 +33,14 @@ from host_agent.shared.faults import Faults
 from ledger.log.application import Ledger
 from ledger.requests import Fleet, Requests
 from tests.benchmarks.figures import Figure, Size, percentile
-from tests.benchmarks.light_agent import PROJECT, Given, LightAgent, token_of
+from tests.benchmarks.light_agent import PROJECT, Given, LightAgent
 from tests.benchmarks.servers import server
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 from tests.stack import free_port
+from tests.tokens import token_of, write_private
 
-ADMIN = "admin-token"
+ADMIN = token_of("admin")
 SAMPLES = 300
 AGENTS = {Size.QUICK: 2_000, Size.FULL: 5_000}
 #: The first agents have work to do; the others are there.
@@ -83,7 +84,7 @@ class Service:
     def __init__(self, home: Path, dsn: str, cinder: RunningCinder, hosts: int) -> None:
         self.port, self.cinder = free_port(), cinder
         self._config, self._log = home / "ledger.toml", home / "service.log"
-        self._config.write_text(_settings(dsn, self.port, cinder.endpoint, hosts))
+        write_private(self._config, _settings(dsn, self.port, cinder.endpoint, hosts))
         self._process: subprocess.Popen[bytes] | None = None
         cinder.compute.endpoint = self.url("/v2.1")
 
@@ -266,7 +267,7 @@ def _latency(name: str, values: Sequence[float], share: float, target: float) ->
 
 async def _samples(ledger: Timed, agent: LightAgent) -> list[float]:
     """Seconds from the commit of a command until its agent has it."""
-    requests = Requests(ledger, DirectCinder(None, Faults()))  # type: ignore[arg-type]
+    requests = Requests(ledger, DirectCinder(None, Faults()), time.time)  # type: ignore[arg-type]
     actor = Actor(name="bench", user_id="bench", project_id=PROJECT, roles=("admin",))
     context = EventContext(actor=actor, request_id="req-bench", cause="api")
     fleet = Fleet(contact=lambda _: Contact(alive=True, since="now"))

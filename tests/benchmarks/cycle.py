@@ -38,9 +38,10 @@ from host_agent.simulated.host_state import HostState
 from tests.benchmarks.figures import Figure, Size
 from tests.benchmarks.servers import server
 from tests.stack import PROJECT, eventually, free_port
+from tests.tokens import token_of, write_private
 
 HOST = "compute-1"
-USER, AGENT = "user-token", "agent-token"
+USER, AGENT = token_of("user"), token_of("agent")
 VERSION = "compute 2.89"
 WARM_UP_CYCLES = 20
 CYCLES = {Size.QUICK: 100, Size.FULL: 600}
@@ -248,8 +249,8 @@ def running(home: Path, dsn: str, *, metered: bool = False) -> Iterator[World]:
     HostState(state, {"define": [guest]})
     with ExitStack() as stack:
         endpoint = stack.enter_context(_cinder(home))
-        (home / "ledger.toml").write_text(_service_settings(dsn, port, endpoint))
-        (home / "agent.toml").write_text(_agent_settings(home, port, endpoint))
+        write_private(home / "ledger.toml", _service_settings(dsn, port, endpoint))
+        write_private(home / "agent.toml", _agent_settings(home, port, endpoint))
         meters = [home / name for name in ("service", "agent")] if metered else []
         service = ["ledger", "serve", "--config", str(home / "ledger.toml")]
         agent = ["host_agent", "run", "--config", str(home / "agent.toml")]

@@ -21,6 +21,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from tests.benchmarks.line import Line
 from tests.benchmarks.reports import reports_of
+from tests.tokens import token_of
 
 POLL_S = 20
 AGAIN_S = 0.2
@@ -36,10 +37,6 @@ OUTPUTS: dict[str, dict[str, Any]] = {
         "disk": {"type": "block", "path": "/dev/sdb", "format": "raw", "discard": False},
     },
 }
-
-
-def token_of(host: str) -> str:
-    return f"token-of-{host}"
 
 
 def names(count: int) -> list[str]:

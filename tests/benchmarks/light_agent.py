@@ -20,6 +20,7 @@ from host_agent.line.client import LinkSettings
 from host_agent.shared.backoff import Backoff
 from tests.benchmarks.line import Line
 from tests.benchmarks.reports import reports_of
+from tests.tokens import token_of
 
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 _GUESTS = UUID("f7f1c2d0-3f53-4f0f-9a63-6f3b1e5b8a11")
@@ -29,10 +30,6 @@ _DEFINITION = (
 )
 #: What a host that did as it was told says of its guest's power.
 _POWER = {"guest_spawn": "running", "guest_stop": "shutdown"}
-
-
-def token_of(host: str) -> str:
-    return f"agent-token-of-{host}"
 
 
 @dataclass

@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 import orjson
 import psycopg
 
-from tests.benchmarks.hosts import names, token_of
+from tests.benchmarks.hosts import names
 from tests.benchmarks.servers import server
 from tests.stack import Process, eventually, free_port
+from tests.tokens import token_of, write_private
 
-ADMIN = "admin-token"
+ADMIN = token_of("admin")
 DEADLINE_S = 3_600.0
 SEEDED_AT_ONCE = 2_000
 SAMPLE_S = 0.1
@@ -76,7 +77,7 @@ class Region:
     def start_service(self) -> None:
         """Begin to start it, and return at once."""
         config, log = self.home / "ledger.toml", self.home / "service.log"
-        config.write_text(self._config())
+        write_private(config, self._config())
         self.service = Process(log, "ledger", "serve", "--config", str(config))
         self.exits.callback(self.service.kill)
 

@@ -149,10 +149,10 @@ def http_world() -> Iterator[SimulatedWorld]:
 class LabWorld:
     """A real Cinder; cleans up the volumes it made."""
 
-    kind, project = LAB_TYPE, "11111111111111111111111111111111"
+    kind, project = LAB_TYPE, "5d1c0a7e94b84f3c9a6e2b7d8f0c1e35"
 
     def __init__(self, endpoint: str) -> None:
-        project, user = self.project, "22222222222222222222222222222222"
+        project, user = self.project, "c7e21f9b03d64a58b1f0e6a97d3c2b48"
         settings = CinderSettings(endpoint=endpoint, user_id=user, project_id=project)
         self.port: Cinder = CinderClient(settings)
         self.old: OldCinder = OldCinderClient(settings)

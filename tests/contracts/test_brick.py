@@ -201,7 +201,7 @@ def broken(
 ) -> Callable[[Exception], tuple[OsBrick, BrokenConnector]]:
     def make(error: Exception) -> tuple[OsBrick, BrokenConnector]:
         brick, connector = real(tmp_path), BrokenConnector(error)
-        monkeypatch.setattr(brick, "_connector_for", lambda _kind, _info: connector)
+        monkeypatch.setattr(brick, "_connector_for", lambda _kind, _info, **_: connector)
         return brick, connector
 
     return make
@@ -343,3 +343,47 @@ def test_nfs_volume_is_a_file_below_our_mount_point(tmp_path: Path) -> None:
         share.unlink()
         for mounted in (tmp_path / "mnt").iterdir():
             os.system(f"umount {mounted}")
+
+
+@pytest.mark.parametrize("chosen_now", [False, True])
+def test_lp1785669_the_multipath_of_the_connect_is_what_a_disconnect_flushes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen_now: bool
+) -> None:
+    """os-brick's own disconnect, up to where it removes devices; whatever is configured by now."""
+    from os_brick.initiator.connectors.iscsi import ISCSIConnector
+    from os_brick.initiator.linuxscsi import LinuxSCSI
+
+    removed: list[tuple[Any, ...]] = []
+    chosen: list[bool] = []
+
+    def devices(connector: ISCSIConnector, *_: Any) -> dict[Any, Any]:
+        chosen.append(connector.use_multipath)
+        return {("portal", "iqn"): ({"sda", "sdb"}, set())}
+
+    def remove(_scsi: LinuxSCSI, names: set[str], _force: bool, _exc: Any, *used: Any) -> None:
+        removed.append((sorted(names), *used))
+
+    monkeypatch.setattr(ISCSIConnector, "_get_connection_devices", devices)
+    monkeypatch.setattr(ISCSIConnector, "_disconnect_connection", lambda *_, **__: None)
+    monkeypatch.setattr(LinuxSCSI, "remove_connection", remove)
+    info = {
+        "driver_volume_type": "iscsi",
+        "target_portals": ["192.0.2.1:3260", "192.0.2.2:3260"],
+        "target_iqns": ["iqn:1", "iqn:1"],
+        "target_luns": [1, 1],
+    }
+    device = {"type": "block", "path": "/dev/dm-7", "multipath_id": "3600", "use_multipath": True}
+    real(tmp_path, use_multipath=chosen_now).disconnect(info, device)
+    assert removed == [(["sda", "sdb"], "/dev/dm-7", True)]
+    assert chosen == [True]
+
+
+def test_a_connect_tells_the_device_and_the_choice_of_multipath(
+    tmp_path: Path, volume: ConnectionInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from os_brick.initiator.connectors.local import LocalConnector
+
+    told = {"type": "local", "path": volume["device_path"], "multipath_id": "m", "scsi_wwn": "w"}
+    monkeypatch.setattr(LocalConnector, "connect_volume", lambda *_: {**told, "handle": object()})
+    connected = real(tmp_path, use_multipath=True).connect(volume)
+    assert connected["device"] == {**told, "use_multipath": True}

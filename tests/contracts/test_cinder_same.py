@@ -29,7 +29,7 @@ pytestmark = [
     ),
 ]
 
-USER, PROJECT = "22222222222222222222222222222222", "11111111111111111111111111111111"
+USER, PROJECT = "c7e21f9b03d64a58b1f0e6a97d3c2b48", "5d1c0a7e94b84f3c9a6e2b7d8f0c1e35"
 READY_DEADLINE_S = 60.0
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+")
 _TRACEBACK = re.compile(r"\nTraceback \(most recent call last\).*", re.DOTALL)

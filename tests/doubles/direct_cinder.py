@@ -125,7 +125,7 @@ class DirectCinder:
     def encryption(self, volume_id: str) -> Encryption:
         def read() -> Encryption:
             with self._around("volume_encryption", volume_id=volume_id):
-                return encryption_view(views.encryption(self._model.settled(volume_id)))
+                return encryption_view(views.encryption(self._model.current(volume_id)))
 
         return self._run(read)
 
@@ -181,7 +181,7 @@ class DirectCinder:
     def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
         def end() -> str:
             with self._around("volume_action", volume_id=old_id, action=_COMPLETION):
-                old, new = self._model.settled(old_id), self._model.settled(new_id)
+                old, new = self._model.current(old_id), self._model.current(new_id)
                 return migration.complete(self._model, old, new, error=error)
 
         return end_migration(lambda: self._run(end), lambda: self.volume(old_id), error=error)
@@ -207,10 +207,15 @@ class DirectCinder:
         return self._run(read)
 
     def attachment_create(
-        self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
+        self,
+        volume_id: str,
+        server_id: str,
+        connector: dict[str, Any] | None = None,
+        mode: str = "rw",
     ) -> AttachmentView:
         with self._around("attachment_create", volume_id=volume_id, server_id=server_id):
-            row = self._model.attachment_create(volume_id, server_id, connector)
+            known = mode if self._version >= views.CREATE_MODE else "null"
+            row = self._model.attachment_create(volume_id, server_id, connector, known)
             return _view(views.created_attachment(row))
 
     def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
@@ -252,7 +257,7 @@ class DirectCinder:
     ) -> Any:
         def act() -> dict[str, Any] | None:
             with self._around("volume_action", volume_id=volume_id, action=name):
-                volume = self._model.settled(volume_id)
+                volume = self._model.current(volume_id)
                 return copy.deepcopy(legacy.ACTIONS[name](self._model, volume, body))
 
         return self._run(act, repeatable=repeatable)
@@ -270,8 +275,10 @@ class DirectCinder:
     def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None:
         self._act("os-terminate_connection", volume_id, {"connector": connector})
 
-    def attach(self, volume_id: str, server_id: str, device: str, host: str) -> None:
-        body = {"instance_uuid": server_id, "mountpoint": device, "mode": "rw", "host_name": host}
+    def attach(
+        self, volume_id: str, server_id: str, device: str, host: str, mode: str = "rw"
+    ) -> None:
+        body = {"instance_uuid": server_id, "mountpoint": device, "mode": mode, "host_name": host}
         self._act("os-attach", volume_id, body)
 
     def begin_detaching(self, volume_id: str) -> None:

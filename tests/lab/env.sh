@@ -27,17 +27,19 @@ export NO_PROXY="$no_proxy"
 
 # Cinder's noauth takes "user:project" as a token and believes it; the ledger has the
 # same text among its static tokens, the identity stand-in hands it out.
-export LAB_PROJECT="${LAB_PROJECT:-11111111111111111111111111111111}"
-export LAB_USER="${LAB_USER:-22222222222222222222222222222222}"
+export LAB_PROJECT="${LAB_PROJECT:-5d1c0a7e94b84f3c9a6e2b7d8f0c1e35}"
+export LAB_USER="${LAB_USER:-c7e21f9b03d64a58b1f0e6a97d3c2b48}"
 export LAB_TOKEN="$LAB_USER:$LAB_PROJECT"
 # Of all encrypted volumes: Cinder and the agents have it, as an operator would give it to them.
 export LAB_FIXED_KEY=1ab1ab0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee00
-export LAB_CINDER_TOKEN=lab-cinder # Cinder's own, as it asks the compute endpoint to swap
+export LAB_CINDER_TOKEN=lab-cinder-0123456789abcdef0123456789 # Cinder's own, as it asks the compute endpoint to swap
 
 export CEPH_CONF="$LAB_DIR/ceph/ceph.conf"
 export CINDER_ENDPOINT="http://127.0.0.1:$LAB_CINDER_PORT/v3"
 export LAB_LEDGER_URL="http://$LAB_ADDRESS:$LAB_LEDGER_PORT"
-export LAB_OPERATOR_TOKEN=lab-operator LAB_AGENT_TOKEN=lab-agent LAB_AGENT_TOKEN_2=lab-agent-2
+export LAB_OPERATOR_TOKEN=lab-operator-0123456789abcdef0123456789
+export LAB_AGENT_TOKEN=lab-agent-0123456789abcdef0123456789
+export LAB_AGENT_TOKEN_2=lab-agent-2-0123456789abcdef0123456789
 export LAB_GATE_URL="http://$LAB_ADDRESS:$LAB_GATE_PORT" # Cinder, as its clients see it
 
 # What the contract tests (tests/contracts) hold the simulations against.

@@ -10,6 +10,7 @@ import pytest
 from ledger.simulation.cinder_compute import ComputeCheck
 from ledger.simulation.cinder_rows import Attachment, CinderFault
 from tests.service.api_world import HOST, OTHER, Api
+from tests.tokens import token_of
 
 CONNECTOR = {"host": OTHER, "ip": "192.0.2.2"}
 
@@ -23,7 +24,7 @@ Refuses = Callable[[Attachment], Awaitable[bool]]
 @pytest.fixture
 async def refuses(api: Api) -> AsyncIterator[Refuses]:
     """Cinder's question before a user may delete an attachment: 404 or another id is a yes."""
-    check = ComputeCheck(str(api.http.make_url("/v2.1")), token="member-token")
+    check = ComputeCheck(str(api.http.make_url("/v2.1")), token=token_of("member"))
 
     async def asked(row: Attachment) -> bool:
         try:

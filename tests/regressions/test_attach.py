@@ -167,11 +167,10 @@ def test_lp2160224_a_mapping_never_exists_without_its_attachment_id() -> None:
 def test_lp1813267_a_volume_that_is_still_creating_is_a_client_error() -> None:
     world = World()
     world.cinder.volumes[world.volumes[0]].status = "creating"
-    operation = world.run(world.attach())
-    assert operation.outcome is Outcome.FAILED
-    assert operation.first_error is not None
-    assert operation.first_error["code"] == "refused"
-    assert "status must be available" in operation.first_error["message"]
+    with pytest.raises(errors.AttachmentVolumeStateError, match="is creating in Cinder") as refused:
+        world.attach()
+    assert refused.value.status == 400
+    assert world.open_operations() == []
 
 
 def test_lp1833736_another_connected_attachment_is_met_with_a_clean_rollback() -> None:

@@ -120,7 +120,7 @@ def test_only_the_first_step_left_can_be_skipped() -> None:
     world = attached()
     Broken(world, "brick.disconnect")
     operation = world.run(world.detach())
-    with pytest.raises(errors.OperatorActError, match="disconnect is the one to do next"):
+    with pytest.raises(errors.OperatorActError, match="disconnect is the next one"):
         world.service.act(str(operation.id), "skip", "why not", CONTEXT, lane=0, step="delete")
 
 

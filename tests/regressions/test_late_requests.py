@@ -179,3 +179,24 @@ def test_marks_outlive_the_agent_and_say_what_is_not_known(tmp_path: Any) -> Non
         assert (clock.seconds - began, len(marks)) == (left * LATE_S, 0)
     with pytest.raises(ValueError, match="UUID"):
         FileMarks(tmp_path).add("../../etc/passwd")
+
+
+def test_a_late_attachment_does_not_keep_a_connection_from_being_refreshed() -> None:
+    """Cinder refuses an update while there are two (LP 1833736)."""
+    world = attached()
+    world.cinder.attachment_create(world.volumes[0], SERVER)
+    world.done(world.act("refresh"))
+    assert rows(world) == ["attached"]
+    assert world.wrong() == []
+
+
+def test_a_refresh_ends_what_came_too_late_and_has_its_hosts_connector() -> None:
+    """Cinder refuses a second connector of one host: the refresh would park for ever."""
+    world = attached()
+    cinder = Cinder(world, "attachment_create", 10 * LATE_S)
+    world.done(migrated(world))
+    cinder.land()
+    assert rows(world) == ["attached", "attaching"]
+    world.done(world.act("refresh"))
+    assert rows(world) == ["attached"]
+    assert world.wrong() == []

@@ -125,8 +125,9 @@ def test_lp1778206_a_move_that_fails_leaves_one_attachment_the_sources(
 ) -> None:
     world = attached()
     before = kept(world)
+    operation_id = migrate(world)
     broken_on(world, host, call, ErrorKind.FINAL)
-    assert world.run(migrate(world)).outcome is Outcome.FAILED
+    assert world.run(operation_id).outcome is Outcome.FAILED
     assert stays(world, before)
 
 

@@ -13,9 +13,11 @@ from handlers.build import BootDisk
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import LATE_S
+from ledger.simulation import cinder_work
 from ledger.simulation.cinder_rows import Late
 from tests.flows.test_overtaken import overtaken
 from tests.memory import Crash, Trouble
+from tests.regressions.worlds import NEIGHBOUR, Street
 from tests.world import CONTEXT, HOST, Broken, World, events
 
 MADE = BootDisk(create={"size_gb": 1}, delete_on_termination=True)
@@ -97,7 +99,7 @@ def test_it_goes_with_a_server_whose_boot_is_parked() -> None:
     broken = Broken(world, "cinder.volume", ErrorKind.FINAL)
     refused = Broken(world, "cinder.volume_delete", ErrorKind.FINAL)
     assert world.run(operation_id).state is OperationState.PARKED
-    with pytest.raises(errors.OperatorActError, match="left to nobody"):
+    with pytest.raises(errors.OperatorActError, match="stay behind"):
         world.service.act(operation_id, "give_up", "whatever", CONTEXT)
     broken.heal()
     refused.heal()
@@ -170,3 +172,39 @@ def test_a_host_that_is_fenced_while_it_is_creating_leaves_nothing_to_nobody() -
     assert world.run(operation_id).outcome is Outcome.FAILED
     world.done(world.delete())
     assert made(world) == []
+
+
+def test_one_that_somebody_has_got_hold_of_is_not_deleted_with_the_boot() -> None:
+    """Its request came late; a user found the volume, and gave it to another server."""
+    world = Street(None, volumes=1)
+    world.add_neighbour()
+    operation_id = world.build(MADE)
+    mark = world.operation(operation_id).lanes[0].bdm_id
+    late = world.cinder.add_volume(metadata={MADE_FOR: mark})
+    with world.meant(NEIGHBOUR):
+        world.done(world.attach(late.id))
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    assert (late.status, made(world)) == ("in-use", [late.id])
+    world.done(world.delete())
+    assert late.status == "in-use"
+
+
+def test_one_that_is_being_backed_up_is_deleted_when_that_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Begun when its last attachment went: what Cinder refuses for a while is tried again."""
+    world = World()
+    world.done(world.attach(delete_on_termination=True))
+    volume, real, asked = world.cinder.volume(world.volumes[0]), world.cinder.delete_volume, [0]
+
+    def busy(volume_id: str) -> None:
+        asked[0] += 1
+        if asked[0] == 1:
+            cinder_work.begin_backup(volume)
+        elif asked[0] == 3:
+            cinder_work.end_backup(volume)
+        real(volume_id)
+
+    monkeypatch.setattr(world.cinder, "delete_volume", busy)
+    world.done(world.delete())
+    assert (world.volumes[0] in world.cinder.volumes, asked) == (False, [3])

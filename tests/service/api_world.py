@@ -25,6 +25,7 @@ from ledger.auth.tokens import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
 from ledger.log.application import Ledger
+from ledger.log.clock import DatabaseClock
 from ledger.requests import Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
@@ -33,6 +34,7 @@ from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
 from tests.doubles.direct_cinder import DirectCinder
+from tests.tokens import token_of
 
 T = TypeVar("T")
 
@@ -55,7 +57,7 @@ NEWEST = "2.105"
 
 def _token(name: str, role: Role, **fields: Any) -> Token:
     given = {"user_id": f"user-{name}", "project_id": PROJECT, **fields}
-    return Token(name=name, roles=(role,), token=f"{name}-token", **given)
+    return Token(name=name, roles=(role,), token=token_of(name), **given)
 
 
 TOKENS = (
@@ -98,7 +100,7 @@ class Api:
     ) -> ClientResponse:
         headers = dict(options.pop("headers", {}))
         if who is not None:
-            headers["X-Auth-Token"] = f"{who}-token"
+            headers["X-Auth-Token"] = token_of(who)
         if version is not None:
             headers["OpenStack-API-Version"] = f"compute {version}"
             headers["X-OpenStack-Nova-API-Version"] = version
@@ -292,10 +294,11 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
-        wakeups = await stack.enter_async_context(Wakeups(dsn))
+        clock = DatabaseClock.of(dsn)
+        wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         components = Components(
-            requests=Requests(log, cinder),
-            service=Service(log, cinder, cinder),
+            requests=Requests(log, cinder, clock),
+            service=Service(log, cinder, cinder, clock),
             writer=log.log_recorder.writer,
             queries=Queries(pool),
             wakeups=wakeups,
@@ -303,6 +306,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings),
+            clock=clock,
             registry=registry_of(log.log_recorder.writer),
         )
         dispatcher = Dispatcher(

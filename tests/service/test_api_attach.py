@@ -110,12 +110,12 @@ async def test_an_attach_that_takes_too_long_is_answered_as_accepted(
 
 
 async def test_cinders_refusal_is_answered_in_cinders_words(api: Api) -> None:
-    """LP 1813267: a volume that is still being made."""
-    server, volume = await api.server(), api.volume(status="creating")
+    """What only its attachments tell: somebody has it whom the ledger does not know."""
+    server, volume = await api.server(), api.volume(status="in-use")
     answer = await api.attach(server, volume)
     assert await message(answer, "badRequest", 400) == (
         f"Invalid volume: Volume {volume} status must be available or downloading to reserve, "
-        "but the current status is creating."
+        "but the current status is in-use."
     )
     assert (await api.get(path(server)))["volumeAttachments"] == []
     answer = await api.attach(server, api.volume())

@@ -163,10 +163,41 @@ async def test_noauth_takes_the_actor_from_headers(database_url: str) -> None:
 
 
 async def test_noauth_refuses_names_that_are_none() -> None:
-    identity = await NoAuth().authenticate({})
+    identity = await NoAuth().authenticate({"Host": "localhost:8790"})
     assert identity.may_speak_for("any-host")
     with pytest.raises(AuthError):
-        await NoAuth().authenticate({"X-User-Id": "a b\nc"})
+        await NoAuth().authenticate({"Host": "localhost:8790", "X-User-Id": "a b\nc"})
+
+
+WEBSITES: list[dict[str, str]] = [
+    {"Host": "rebound.example.org:{port}"},  # a name that was made to mean 127.0.0.1
+    {"Host": "127.0.0.1.example.org"},
+    {"Host": "[fe80::1]:{port}"},
+    {"Host": ""},
+    {"Origin": "http://example.org"},
+    {"Origin": "https://127.0.0.1:{port}"},
+    {"Origin": "http://127.0.0.1:1"},  # another program's page on this machine
+    {"Origin": "null"},  # a page in a sandbox, or in a file
+    {"Sec-Fetch-Site": "cross-site"},  # a link or an image, without Origin
+    {"Sec-Fetch-Site": "same-site"},
+]
+
+
+async def test_noauth_takes_nothing_from_web_pages(database_url: str) -> None:
+    """A POST without a body needs no leave of the browser's (CORS): a page could fence a host."""
+    async with running_api(database_url, Settings(auth=AuthMode.NOAUTH)) as api:
+        port = str(api.http.make_url("/").port)
+        path = "/v1/refresh"
+        for website in WEBSITES:
+            sent = {name: value.format(port=port) for name, value in website.items()}
+            for method in ("GET", "POST"):
+                answer = await api.ask(method, path, None, headers=sent)
+                assert answer.status == 403, (method, sent)
+                assert (await answer.json())["code"] == "website"
+        own = {"Origin": f"http://127.0.0.1:{port}", "Sec-Fetch-Site": "same-origin"}
+        for headers in ({}, own, {"Host": f"localhost:{port}"}, {"Host": f"[::1]:{port}"}):
+            answer = await api.ask("GET", "/v1/operations", None, headers=headers)
+            assert answer.status == 200, headers
 
 
 def test_noauth_is_refused_off_loopback(tmp_path: Path) -> None:

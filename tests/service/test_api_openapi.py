@@ -20,6 +20,7 @@ from ledger.api.routes import ROUTES
 from ledger.auth.tokens import POLICY
 from ledger.config import Role
 from tests.service.api_world import HOST, OTHER, Api, guest
+from tests.tokens import token_of
 
 EXAMPLES = 12
 #: One has no end, and is tested by itself; the other schemathesis leaves out by itself.
@@ -96,7 +97,7 @@ def exercise(url: str, known: dict[str, str], migrating: dict[str, str]) -> None
             continue
         who = "agent-1" if POLICY[name] == {Role.AGENT} else "admin"
         now = requests.get(
-            f"{url}/v1/hosts/{HOST}", headers={"X-Auth-Token": "admin-token"}, timeout=10
+            f"{url}/v1/hosts/{HOST}", headers={"X-Auth-Token": token_of("admin")}, timeout=10
         ).json()  # fencing it was one of the examples
         there = migrating if "server_migration" in name else {}
         statuses = send_examples(operation, who, {**known, **there, "epoch": now["epoch"]})
@@ -126,7 +127,7 @@ def send_examples(operation: Any, who: str, known: dict[str, Any]) -> set[int]:
         if "wait_s" in (case.query or {}):
             case.query["wait_s"] = 0
         answer = case.call_and_validate(
-            headers={**(case.headers or {}), "X-Auth-Token": f"{who}-token"}, checks=CHECKS
+            headers={**(case.headers or {}), "X-Auth-Token": token_of(who)}, checks=CHECKS
         )
         statuses.add(answer.status_code)
 

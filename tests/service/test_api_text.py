@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from tests.service.api_world import DEFINITION, HOST, Api, eventually, guest
+from tests.tokens import token_of
 
 
 @pytest.mark.parametrize("odd", ["\ufffe", "\x1b[2J", "\x9b", "\u202e"])
@@ -65,8 +66,9 @@ async def test_a_client_that_breaks_off_is_no_error_in_the_log(
     await api.server()
     reader, writer = await asyncio.open_connection("127.0.0.1", api.http.port)
     writer.write(
-        b"POST /v1/servers HTTP/1.1\r\nHost: x\r\nX-Auth-Token: admin-token\r\n"
+        b"POST /v1/servers HTTP/1.1\r\nHost: x\r\nX-Auth-Token: %b\r\n"
         b"Content-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+        % token_of("admin").encode()
     )
     assert (await reader.readline()).split()[1] == b"100"  # it reads the body now
     with caplog.at_level(logging.ERROR):

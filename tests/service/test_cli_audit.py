@@ -23,6 +23,7 @@ from projections.catalog import ALL
 from projections.runner import catch_up
 from tests.service.api_world import running_api
 from tests.store.months import backdate, day
+from tests.tokens import token_of
 
 EVENTS = 6
 ATTACHMENT, VOLUME, SERVER = (str(uuid4()) for _ in range(3))
@@ -137,7 +138,7 @@ class Client:
     """The program beside the service that it asks: (exit code, what it printed)."""
 
     def __init__(self, url: str) -> None:
-        self._environment = {**os.environ, "LEDGER_URL": url, "LEDGER_TOKEN": "admin-token"}
+        self._environment = {**os.environ, "LEDGER_URL": url, "LEDGER_TOKEN": token_of("admin")}
 
     async def run(self, *words: str) -> tuple[int | None, str]:
         command = [sys.executable, "-m", "ledger", *words]

@@ -29,11 +29,11 @@ user        ledger      Cinder      source      destination libvirt
  |           |           |           |           |           |  each volume:
  |           |---------------------------------->|           |    command: take
  |           |           |<----------------------|           |    take: attachment create with connector (new)
- |           |<----------------------------------|           |    a report after each step
+ |           |<----------------------------------|           |    report: the results
  |           |---------------------->|           |           |  command: move
  |           |           |           |---------------------->|  move: migrate live to the destination
  |           |           |           |           |           |  -- pivot: from here on only forward, or park
- |           |<----------------------|           |           |  a report after each step
+ |           |<----------------------|           |           |  report: the results
  |           |           |           |           |           |  each volume:
  |           o           |           |           |           |    forget: end the mapping
  |           |           |           |           |           |  -- if a step up to move fails: undo what may have happened, in reverse
@@ -55,12 +55,12 @@ sequenceDiagram
     loop each volume
         ledger->>destination: command: take
         destination->>Cinder: take: attachment create with connector (new)
-        destination-->>ledger: a report after each step
+        destination-->>ledger: report: the results
     end
     ledger->>source: command: move
     source->>libvirt: move: migrate live to the destination
     Note over user,libvirt: pivot: from here on only forward, or park
-    source-->>ledger: a report after each step
+    source-->>ledger: report: the results
     loop each volume
         ledger->>ledger: forget: end the mapping
     end

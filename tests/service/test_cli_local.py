@@ -17,6 +17,7 @@ from ledger.cli import shell
 from ledger.cli.client import Client
 from ledger.log import schema
 from projections.catalog import ALL
+from tests.tokens import write_private
 
 EXIT_DEADLINE_S = 15.0
 NO_SERVER = "postgresql://ledger@127.0.0.1:9/ledger"
@@ -94,10 +95,11 @@ def test_config_show_hides_secrets_and_names_where_they_go(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "ledger.toml"
-    file.write_text(
+    write_private(
+        file,
         'database_url = "postgresql://ledger:hunter2@db/ledger"\nauth = "tokens"\n'
         '[[tokens]]\nname = "alice"\nuser_id = "a"\nproject_id = "p"\nroles = ["member"]\n'
-        'token = "hunter3"\n[cinder]\nendpoint = "http://cinder/v3"\n'
+        'token = "hunter3-0123456789abcdef-of-alice"\n[cinder]\nendpoint = "http://cinder/v3"\n',
     )
     for form in ("table", "json", "yaml", "shell"):
         assert shell.main(["config", "show", "--config", str(file), "-f", form]) == 0

@@ -107,13 +107,15 @@ def test_what_cinder_refused_without_harm_is_told() -> None:
 def test_an_attachment_that_is_kept_for_a_revert_is_told() -> None:
     body = {"volume_id": "v", "attachment_id": "a2", "kept": "a1"}
     told = sentence("BlockDeviceMapping.AttachmentSwitched", body)
-    assert told.endswith("through attachment a2 now; a1 is kept until the resize is settled")
+    assert told.endswith(
+        "through attachment a2 now; a1 is kept until the resize is confirmed or reverted"
+    )
 
 
 def test_leftovers_are_named() -> None:
     body = {"guests": ["g"], "attachments": []}
     assert sentence("Host.LeftoversFound", body) == (
-        "Host still has what is not its any more: guests g; attachments none"
+        "Host has leftovers to release: guests g; attachments none"
     )
 
 

@@ -13,6 +13,7 @@ import requests
 
 from host_agent.shared.contract import PowerState
 from tests.stack import Stack, eventually, running_stack
+from tests.tokens import token_of
 
 
 @pytest.fixture
@@ -209,7 +210,7 @@ def test_a_user_cannot_delete_the_attachment_of_a_connected_volume(ready: Stack)
     server, volume = the_server(ready), ready.add_volume()
     ready.finished(ready.operation_of(ready.attach(server, volume)))
     [row] = ready.cinder.model.attachments_of(volume)
-    user = {"X-Auth-Token": "admin-token", "OpenStack-API-Version": "volume 3.71"}
+    user = {"X-Auth-Token": token_of("admin"), "OpenStack-API-Version": "volume 3.71"}
     url = f"{ready.cinder.endpoint}/attachments/{row.id}"
     assert requests.delete(url, headers=user, timeout=30).status_code == 409
     assert ready.cinder.model.volume(volume).status == "in-use"

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.doubles.host_checks import connected_paths
-from tests.stack import AGENTS, DEADLINE_S, Stack, eventually, running_stack
+from tests.stack import DEADLINE_S, Stack, eventually, running_stack
+from tests.tokens import token_of
 
 OLD_CINDER = (3, 43)  # the newest without what the new flow needs
 OTHER = "compute-2"
@@ -44,7 +45,7 @@ def old_agent(cloud: Stack) -> Callable[[], None]:
     start(cloud)
     registered = cloud.http.put(
         cloud.url(f"/v1/hosts/{OTHER}"),
-        headers={"X-Auth-Token": AGENTS.format(OTHER)},
+        headers={"X-Auth-Token": token_of(OTHER)},
         json={"service_version": 0, "capabilities": {}, "guests": []},
         timeout=DEADLINE_S,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from aggregates import errors
@@ -28,10 +28,12 @@ from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.changes import Changes
+from host_agent.shared.clocks import FarClock
 from host_agent.shared.contract import (
     QUESTIONS,
     Command,
     Guest,
+    Occurred,
     Registration,
     StepError,
     StepResult,
@@ -114,6 +116,8 @@ class Agent:
 
     def __init__(self, cloud: Cloud, name: str) -> None:
         self.cloud, self.name = cloud, name
+        self.clock_ahead_s = 0.0  # the host's; of the true time
+        self.ledger_clock = self._new_clock()
         self.lives = False
         self.life = 0
         self.epoch: int | None = None
@@ -131,6 +135,15 @@ class Agent:
         self._shown: tuple[Guest, ...] | None = None  # the guests that the ledger knows of
         self._known_at: int | None = None  # commands until there may have been begun before
         self._ports = self._new_ports()
+        self.ledger_clock = self._new_clock()
+
+    def _new_clock(self) -> FarClock:
+        """What its agent knows of the ledger's time: nothing, when it starts."""
+        return FarClock(lambda: self.cloud.clock() + self.clock_ahead_s, self.cloud.clock)
+
+    def _hear_the_time(self) -> None:
+        """As with each answer of the ledger."""
+        self.ledger_clock.heard(self.cloud.database_now(), self.ledger_clock.asking())
 
     def stop(self) -> None:
         """Dead: whoever is in the midst of something finds out at the next point."""
@@ -234,6 +247,7 @@ class Agent:
 
     def poll(self) -> None:
         """Take what is new in the mailbox."""
+        self._hear_the_time()
         row = self.cloud.folded.row("hosts", self.name)
         if self.epoch is None or row is None:
             return
@@ -350,12 +364,17 @@ class Agent:
         command, step = taken.command, taken.command.steps[taken.step]
         assert taken.context is not None
         if command.cancel and taken.step == 0 and step.verb not in _GOING_ON:
-            error = final("cancelled", "Called off before it was begun.").as_step_error()
+            error = final("cancelled", "Cancelled before it began.").as_step_error()
             result = StepResult(step=step.name, took_ms=0, error=error)
         else:
             if step.verb is Verb.GUEST_MIGRATE and command.guest and command.guest.destination:
                 self.cloud.on_the_way(command.guest.destination["host"])
             result = carry_out(command, step, taken.context)
+            if (reading := self.ledger_clock.reading()) is not None:
+                at, offset_s, error_s = reading
+                occurred = Occurred(at=at, offset_s=offset_s, error_s=error_s)
+                result = replace(result, occurred=occurred)
+                self.cloud.ended[command.operation_id, command.run, step.name] = self.cloud.clock()
         self.wants_registration |= step.verb in _CHANGING_GUESTS
         self.cloud.note(f"{self.name}: {command.flow} {step.name} {_said(result.error)}", command)
         taken.command, taken.step = _learn(command, result.outputs), taken.step + 1

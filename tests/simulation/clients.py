@@ -14,7 +14,6 @@ from uuid import UUID
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation
-from aggregates.volume import Volume
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import RULES, ActOnServer
 from handlers.build import BootDisk, BuildServer
@@ -36,7 +35,7 @@ SENSIBLE = {
     S.ACTIVE: [
         *("attach",) * 6,
         *("detach",) * 3,
-        *("swap", "cinder_migrates", "live_migrate", "live_migrate", "resize", "shelve"),
+        *("swap", "swap", "live_migrate", "live_migrate", "resize", "shelve"),
         *("stop", "pause", "reboot", "refresh", "rebuild", "delete"),
     ],
     S.PAUSED: ["unpause", "unpause", "live_migrate", "attach", "detach", "shelve"],
@@ -105,7 +104,6 @@ class Clients:
             "detach": lambda: self.detach(instance),
             "detach_root": lambda: self.detach(instance, root=True),
             "swap": lambda: self.swap(instance),
-            "cinder_migrates": lambda: self.cinder_migrates(instance),
             "delete": lambda: self.delete(server_id),
         }
         if what in asks:
@@ -189,30 +187,45 @@ class Clients:
         self._swap(SwapVolume(server_id=str(instance.id), volume_id=old, new_volume_id=new))
 
     def _swap(self, request: SwapVolume, **more: Any) -> None:
-        requests, fleet = self.cloud.requests, self.cloud.fleet
+        self.answer(self._swapping(request, **more))
+
+    def _swapping(self, request: SwapVolume, **more: Any) -> Asked:
+        requests, fleet, key = self.cloud.requests, self.cloud.fleet, self._key()
         what = f"swap {request.volume_id[:8]} {request.new_volume_id[:8]} {request.server_id[:8]}"
-        self.ask(what, lambda key: requests.swap(request, CONTEXT, fleet, key), **more)
+        return Asked(what, lambda: requests.swap(request, CONTEXT, fleet, key), **more)
+
+    def cinder_migrates_something(self) -> None:
+        """Of any server, whatever is being done to it."""
+        if servers := self.cloud.instances():
+            self.cinder_migrates(self.random.choice(servers))
 
     def cinder_migrates(self, instance: Instance) -> None:
-        """An administrator moves a volume to another backend; Cinder asks us to copy it."""
+        """An administrator moves a volume to another backend, or retypes it; Cinder asks us to
+        copy it, at once or when it has made the target.
+        """
         model = self.cloud.cinder
         volume = model.volumes[self._volume_of(instance)]
-        others = [b for b in model.backends.values() if b.name != volume.backend]
+        here = {volume.backend, volume.volume_type}  # which may differ after a migration
+        others = [backend for backend in model.backends.values() if backend.name not in here]
         if volume.status != "in-use" or volume.multiattach or volume.migrating:
             return
-        # If it is just being detached, Cinder has it in use for ever, by nobody: a known gap
-        # (CHANGELOG), for a detach does not tell Cinder that it begins (decision 0009).
-        if self.cloud.store.load(Volume, UUID(volume.id)).claimant is not None:
-            return
-        host = self.random.choice(others).host
-        target = cinder_migration.migrate(model, volume, {"host": host})
+        to = self.random.choice(others)
+        wanted = {"host": to.host, "new_type": to.name, "migration_policy": "on-demand"}
+        how = self.random.choice([cinder_migration.migrate, cinder_migration.retype])
+        target = how(model, volume, wanted)
+        assert target is not None, "it goes to another backend"
         request = SwapVolume(
             server_id=str(instance.id),
             volume_id=volume.id,
             new_volume_id=target.id,
             by_cinder=True,
         )
-        self._swap(request, unmet=lambda: cinder_migration.fail(model, volume, target))
+        self.cloud.note(f"cinder: {how.__name__} {volume.id[:8]} to {target.id[:8]}")
+        more = {"unmet": lambda: cinder_migration.fail(model, volume, target)}
+        if self.random.random() < 0.5:
+            self._swap(request, **more)
+        else:
+            self.unanswered.append(self._swapping(request, **more))
 
     def act(self, flow: str, instance: Instance) -> None:
         draw, cloud = self.random, self.cloud

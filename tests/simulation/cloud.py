@@ -9,6 +9,7 @@ contract tests hold to the real ones.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
+from handlers.retries import is_due
 from host_agent.shared.contract import Command
 from host_agent.simulated.host_state import HOSTS, HostState
 from host_agent.storage.records import Record
@@ -46,6 +48,8 @@ class Cloud:
 
     def __init__(self, seed: int) -> None:
         self.chance = Chance(seed)
+        #: Its own, so that the other seeds' stories stay what they were.
+        self.read_only = random.Random(f"read-only {seed}")
         self.actions: list[str] = []
         self.clock = LandingClock()
         self.cinder = CinderModel(clock=self.clock, new_id=lambda: str(self.chance.new_id()))
@@ -60,14 +64,19 @@ class Cloud:
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         cinder = Tripwire("cinder", self.late, lambda: self.chance)
-        self.service = Service(self.store, cinder, cinder, self.clock, self.clock.wait)
-        self.requests = Requests(self.store, cinder, self.clock)
+        #: How far the database's clock is ahead of the true time; and the log's last time.
+        self.database_ahead_s, self.recorded_at = 0.0, 0.0
+        self.database_was_set = False
+        #: The true time at which a host's step ended, by run and step.
+        self.ended: dict[tuple[str, int, str], float] = {}
+        self.service = Service(self.store, cinder, cinder, self.database_now, self.clock.wait)
+        self.requests = Requests(self.store, cinder, self.database_now)
         self._commands: dict[str, tuple[int, list[tuple[str, Command]]]] = {}
         self._make_volumes()
         self._make_hosts()
 
     def _make_volumes(self) -> None:
-        draw = self.chance.random
+        draw, read_only = self.chance.random, self.read_only
         for number in range(draw.randint(*VOLUMES_RANGE)):
             self.cinder.add_volume(
                 volume_id=str(uuid5(NAMESPACE_OID, f"volume {number}")),
@@ -75,6 +84,7 @@ class Cloud:
                 multiattach=draw.random() < 0.3,
                 bootable=True,
                 encrypted=draw.random() < 0.3,
+                readonly=read_only.random() < 0.2 or None,
                 service_uuid_after_reads=draw.choice([0, 0, 2]),
             )
 
@@ -113,14 +123,29 @@ class Cloud:
         about = f" [{command.operation_id[:8]}/{command.run}]" if command else ""
         self.actions.append(f"{self.clock():.1f} {text}{about}")
 
+    # ------------------------------------------------------------ time
+
+    def database_now(self) -> float:
+        return self.clock() + self.database_ahead_s
+
+    def set_database_clock(self, by_s: float) -> None:
+        self.note(f"the database's clock is set by {by_s:g} s")
+        self.database_ahead_s += by_s
+        self.database_was_set = True
+
     # ------------------------------------------------------------ the log
 
     def _saved(self) -> None:
         """Fold what was saved, and look whether it was allowed."""
         new = self.store.log[self.folded.position :]
-        at = datetime.fromtimestamp(self.clock(), UTC)
+        self.recorded_at = max(self.recorded_at, self.database_now())
+        at = datetime.fromtimestamp(self.recorded_at, UTC)
         for position, (event, context) in enumerate(new, self.folded.position + 1):
             self.folded.fold(logged(position, event, context, at))
+        for event, _ in new:
+            if isinstance(event, BlockDeviceMapping.MappingCreated):
+                # From now on nobody but the ledger knows that it is read-only.
+                self.cinder.volumes[event.volume_id].readonly = None
         if broken := list(broken_by([event for event, _ in new], self)):
             raise AssertionError(f"broken by a save: {broken}")
 
@@ -128,11 +153,18 @@ class Cloud:
         return self.folded.table(table)
 
     def due(self) -> list[str]:
-        now = self.clock()
-        return [row["operation_id"] for row, at in self._timed() if at <= now]
+        """As Queries.due gives them."""
+        now = self.database_now()
+        return [
+            row["operation_id"]
+            for row, at in self._timed()
+            if is_due(at, now) or row["due_at"] == row["updated_at"]
+        ]
 
-    def next_due(self) -> float | None:
-        return min((at for _, at in self._timed()), default=None)
+    def next_due_in_s(self) -> float | None:
+        """How long it is until the first of what is put off is due."""
+        now = self.database_now()
+        return min((at - now for _, at in self._timed() if at > now), default=None)
 
     def _timed(self) -> list[tuple[Row, float]]:
         rows = self.rows("operations")

@@ -42,6 +42,10 @@ def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
         error = getattr(event, "error", None)
         if error is not None and error["code"] == "internal":
             yield f"{event} is of an unexpected error"
+        if isinstance(event, Attachment.ConnectorUpdated):
+            yield from _widened(cloud.store.load(Attachment, id_), cloud)
+        if getattr(event, "occurred", None) is not None:
+            yield from _at_another_time(event, cloud)
         if isinstance(event, Volume.Held):
             yield from _held_twice(cloud.store.load(Volume, id_), cloud)
         if isinstance(event, Attachment.ConnectorUpdated):
@@ -50,6 +54,27 @@ def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
             devices = cloud.store.load(Instance, id_).devices.values()
             given = Counter(device.volume_id for device in devices if device.volume_id)
             yield from (f"{id_} has {v} as {n} devices" for v, n in given.items() if n > 1)
+
+
+def _widened(attachment: Attachment, cloud: Cloud) -> Iterator[str]:
+    """What a server has read-only, no host gets writable."""
+    if attachment.access_mode != "ro" and _reads_only(cloud, attachment):
+        yield f"attachment {attachment.id} is {attachment.access_mode} on {attachment.host}"
+
+
+def _reads_only(cloud: Cloud, attachment: Attachment) -> bool:
+    """Whether its server has a mapping of its volume that is read-only."""
+    pair = (attachment.volume_id, attachment.server_id, "ro")
+    rows = cloud.rows("mappings")
+    return any((row["volume_id"], row["server_id"], row["access_mode"]) == pair for row in rows)
+
+
+def _at_another_time(event: Any, cloud: Cloud) -> Iterator[str]:
+    """Whatever the host's clock says: what it says less its offset is when it was."""
+    said, key = event.occurred, (str(event.originator_id), event.run, event.step)
+    wrong_s = abs(said["at"] - said["offset_s"] - cloud.ended[key])
+    if wrong_s > said["error_s"] + 1e-3 and not cloud.database_was_set:
+        yield f"{event} was {wrong_s:g} s from then"
 
 
 def _held_twice(volume: Volume, cloud: Cloud) -> Iterator[str]:
@@ -263,6 +288,12 @@ def _guest(cloud: Cloud, instance: Instance, guest: dict[str, Any]) -> Iterator[
     }
     if disks != wanted:
         yield f"{instance.id} on {name} has disks {disks}, should have {wanted}"
+    own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
+    readonly = {m.serial for m in own if m.access_mode == "ro"}
+    for copy in filter(None, (guest["live"], guest["persistent"])):
+        for disk in disk_xml.parse(copy).disks:
+            if disk.is_volume and disk.readonly != (disk.serial in readonly):
+                yield f"{instance.id} on {name} has {disk.target} read-only: {disk.readonly}"
     if guest["power_state"] != instance.power_state:
         yield f"{instance.id} is {guest['power_state']}, the ledger says {instance.power_state}"
 
@@ -277,10 +308,10 @@ def _projections(cloud: Cloud) -> Iterator[str]:
     for mapping in cloud.mappings():
         row = shown("mappings", str(mapping.id))
         yield from _differ(row, mapping, "state", "volume_id", "attachment_id", "kept")
-        yield from _differ(row, mapping, "device_name", "serial")
+        yield from _differ(row, mapping, "device_name", "serial", "access_mode", "tag")
     for attachment in cloud.attachments():
         row = shown("attachments", str(attachment.id)) or {}
-        yield from _differ(row, attachment, "state", "volume_id", "host")
+        yield from _differ(row, attachment, "state", "volume_id", "host", "access_mode")
         spans = {span["host"] for span in row["spans"] if span["to_position"] is None}
         if spans != ({attachment.host} if attachment.may_be_connected else set()):
             yield f"attachment {attachment.id} is shown on {spans}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import LATE_S, PortError, VolumeView
@@ -82,5 +83,6 @@ class LateCinder:
             return
         if too_late:
             cloud.strays.add(row.id)
-        if cloud.store.load(Instance, UUID(row.server_id)).deleted:
+        nobodys = cloud.store.load(Attachment, UUID(row.id)).version == 0
+        if nobodys and cloud.store.load(Instance, UUID(row.server_id)).deleted:
             cloud.direct.attachment_delete(row.id)  # nobody looks any more: an operator's

@@ -13,14 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
+from handlers import operator
+from handlers.retries import PUT_OFF_MAX_S
 from host_agent.shared.contract import PowerState
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
+from ledger.simulation import cinder_work
 from tests.memory import Crash
 from tests.simulation.agent import Agent
 from tests.simulation.clients import Clients
@@ -39,8 +43,12 @@ ROUNDS_MAX = 1000
 FENCE_ATTEMPTS_MAX = 5
 #: How likely a host is fenced while a guest is on its way there.
 FENCED_ON_THE_WAY = 0.1
+#: By how much a clock is set: NTP's steps, a virtual machine's pause, a wrong time zone.
+SET_BY_S = (-7_200.0, -45.0, -1.0, 1.0, 45.0, 7_200.0)
 #: How many actions a failure shows.
 SHOWN = 60
+
+by_id = attrgetter("id")
 
 
 class Storm:
@@ -54,6 +62,8 @@ class Storm:
         self._advancing: set[str] = set()
         self._left_behind: set[str] = set()  # by a dispatcher that died
         self._moving = False
+        #: How what Cinder does with volumes by itself comes to its end.
+        self._works: dict[str, Callable[[], None]] = {}
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
         self._deeds: list[tuple[Callable[[], object], float]] = [
             (self.clients.ask_something, 12),
@@ -67,6 +77,9 @@ class Storm:
             (self._fence_a_host, 1),
             (self._bring_a_host_back, 1.5),
             (self._unfence_a_host, 2),
+            (self._let_cinder_work, 3),
+            (self.clients.cinder_migrates_something, 2),
+            (self._set_a_clock, 0.5),
         ]
 
     # ------------------------------------------------------------------- runs
@@ -95,6 +108,8 @@ class Storm:
             self._tick()
         chance.calm, self.cloud.on_the_way = True, lambda _host: None
         self.cloud.note("--- the storm is over")
+        while self._works:
+            self._works.popitem()[1]()
 
     def _run(self) -> None:
         self._blow()
@@ -161,13 +176,22 @@ class Storm:
             self.random.choice(waiting).register()
 
     def _let_time_pass(self) -> None:
-        due = self.cloud.next_due() or 0.0
-        seconds = self.random.choice([0.1, 1.0, 10.0, due - self.cloud.clock()])
-        self.cloud.clock.wait(max(0.0, seconds))
+        seconds = self.random.choice([0.1, 1.0, 10.0, self.cloud.next_due_in_s() or 0.0])
+        self.cloud.clock.wait(seconds)
+
+    def _set_a_clock(self) -> None:
+        """The database's, or a host's: put right, or wrong, or another machine's from now on."""
+        by_s = self.random.choice(SET_BY_S)
+        if self.random.random() < 0.5:
+            self.cloud.set_database_clock(by_s)
+        else:
+            self.random.choice(list(self.cloud.agents.values())).clock_ahead_s += by_s
 
     def _retry_or_unwind(self) -> None:
         """What an operator, or a user who has changed their mind, does."""
         parked = self.cloud.operations("parked")
+        if self.random.random() < 0.3:
+            parked += [each for each in self.cloud.operations("running") if operator.waits(each)]
         act = "retry" if self.random.random() < 0.8 else "unwind"
         operations = parked if act == "retry" else self.cloud.operations("parked", "running")
         if operations:
@@ -277,6 +301,24 @@ class Storm:
         with suppress(Crash, ConflictError):
             self.cloud.service.unfence(name, "it is well", CONTEXT)
 
+    def _let_cinder_work(self) -> None:
+        """Somebody has a volume backed up or extended, at any time; or that comes to its end."""
+        if self._works and self.random.random() < 0.5:
+            self._works.pop(self.random.choice(sorted(self._works)))()
+            return
+        volume = self.random.choice(sorted(self.cloud.cinder.volumes.values(), key=by_id))
+        free = not volume.migrating and volume.id not in self._works
+        if not free or volume.status not in {"available", "in-use"}:
+            return
+        self.cloud.note(f"cinder: works on {volume.id[:8]}, which is {volume.status}")
+        if self.random.random() < 0.5:
+            cinder_work.begin_backup(volume, force=True)
+            self._works[volume.id] = partial(cinder_work.end_backup, volume)
+        else:
+            cinder_work.begin_extension(volume, attached=True)
+            end = partial(cinder_work.end_extension, self.cloud.cinder, volume)
+            self._works[volume.id] = end
+
     # ------------------------------------------------------------------- calm
 
     def _come_to_rest(self) -> None:
@@ -334,9 +376,10 @@ class Storm:
             if row["fenced"]:
                 self._unfence(row["host"])
                 return True
-        due = cloud.next_due()
-        if due is not None:
-            cloud.clock.seconds = max(cloud.clock.seconds, due)
+        due_in_s = cloud.next_due_in_s()
+        if due_in_s is not None:
+            assert due_in_s <= PUT_OFF_MAX_S, f"put off for {due_in_s:.0f} s"
+            cloud.clock.wait(due_in_s)
             return True
         for operation in cloud.operations("parked"):
             retries[str(operation.id)] += 1

@@ -301,7 +301,7 @@ def test_a_host_is_fenced_with_reason_and_evidence_and_unfenced() -> None:
 
 def test_a_guest_that_is_lost_keeps_the_vm_state_it_had() -> None:
     instance = Instance(UUID(SERVER_ID))
-    seen = {"name": "vm", "host": "h", "devices": (), "owner": ("p", "u")}
+    seen = {"name": "vm", "host": "h", "owner": ("p", "u")}
     instance.observe(**seen, power_state="shutdown")  # type: ignore[arg-type]
     instance.observe(**seen, power_state="nostate")  # type: ignore[arg-type]
     [row] = fold_all(*instance.collect_events()).table("instances")

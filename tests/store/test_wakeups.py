@@ -12,6 +12,7 @@ import pytest
 from aggregates.host import Host, host_uuid
 from ledger import wakeups as wakeups_module
 from ledger.log.application import Ledger
+from ledger.log.clock import DatabaseClock
 from ledger.log.recorder import LedgerRecorder
 from ledger.upkeep import long_work
 from ledger.upkeep.rebuild import rebuild
@@ -29,7 +30,7 @@ NEVER_S = 0.3
 
 @pytest.fixture
 async def wakeups(database_url: str) -> AsyncIterator[Wakeups]:
-    async with Wakeups(database_url) as wakeups:
+    async with Wakeups(database_url, DatabaseClock.of(database_url)) as wakeups:
         with wakeups.watch(ANY_EVENT) as started:
             deadline = asyncio.get_running_loop().time() + SOON_S
             while not wakeups._seen:  # it has looked once

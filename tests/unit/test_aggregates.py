@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate, Event
+from aggregates.devices import SeenDisks
 from aggregates.host import Host
 from aggregates.instance import Instance
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from handlers.accept import device_target
@@ -69,6 +70,7 @@ STORABLE = {
     "str | None",
     "int | None",
     "list[str]",
+    "list[str] | None",
     "dict[str, Any]",
     "dict[str, Any] | None",
     "list[dict[str, Any]]",
@@ -171,7 +173,7 @@ def test_seeing_nothing_new_records_nothing() -> None:
             name="vm",
             host="h",
             power_state="running",
-            devices=("vda",),
+            disks=SeenDisks(("vda",)),
             owner=("p", None),
         )
     assert (host.version, instance.version) == (1, 1)
@@ -198,7 +200,7 @@ def test_anything_else_is_no_device_path(path: str) -> None:
 
 
 def seen(instance: Instance, host: str, power_state: str = "running") -> bool:
-    return instance.observe(name="vm", host=host, power_state=power_state, devices=())
+    return instance.observe(name="vm", host=host, power_state=power_state)
 
 
 def test_a_host_cannot_take_a_guest_by_showing_it() -> None:
@@ -226,8 +228,35 @@ def test_what_a_flow_is_changing_is_not_looked_at_until_it_is_done() -> None:
 
 def test_a_released_device_name_is_free_at_once() -> None:
     instance = Instance(uuid4())
-    instance.observe(name="vm", host="h", power_state="running", devices=("vda",))
+    instance.observe(name="vm", host="h", power_state="running", disks=SeenDisks(("vda",)))
     assert instance.reserve_device("b", "v", None) == "vdb"
-    instance.observe(name="vm", host="h", power_state="running", devices=("vda", "vdb"))
+    instance.observe(name="vm", host="h", power_state="running", disks=SeenDisks(("vda", "vdb")))
     instance.release_device("b")
     assert instance.reserve_device("b2", "v2", "vdb") == "vdb"
+
+
+@pytest.mark.parametrize(
+    "state", [AttachmentState.CONNECTING, AttachmentState.CONNECTED, AttachmentState.ATTACHED]
+)
+def test_an_attachment_is_on_one_host_until_that_has_let_go(state: AttachmentState) -> None:
+    attachment = Attachment(uuid4())
+    attachment.state, attachment.host = state, "compute-1"
+    with pytest.raises(errors.SecondHostError, match="before compute-1 has let go"):
+        attachment.record(Attachment.ConnectorUpdated, host="compute-2")
+    assert attachment.host == "compute-1"
+    attachment.record(Attachment.ConnectorUpdated, host="compute-1")
+    attachment.record(Attachment.Disconnected)
+    attachment.record(Attachment.ConnectorUpdated, host="compute-2")
+    assert attachment.host == "compute-2"
+
+
+@pytest.mark.parametrize(
+    ("known", "told", "then"),
+    [(None, "rw", "rw"), (None, "ro", "ro"), ("rw", "ro", "ro"), ("ro", "rw", "ro")],
+)
+def test_an_access_mode_narrows_and_never_widens(known: str | None, told: str, then: str) -> None:
+    mapping = BlockDeviceMapping(uuid4())
+    mapping.state, mapping.access_mode = MappingState.BOUND, known
+    mapping.learn_access_mode(told)
+    mapping.learn_access_mode(None)
+    assert mapping.access_mode == then

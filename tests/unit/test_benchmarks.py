@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from tests.benchmarks import metered
 from tests.benchmarks.__main__ import table, write
 from tests.benchmarks.figures import Figure, interleaved, percentile
 from tests.benchmarks.region import Sample, cpu_between
@@ -106,3 +109,12 @@ def test_cpu_time_is_that_between_the_samples_at_two_moments() -> None:
     samples = [Sample(at=float(at), memory_bytes=0, cpu_s=at / 2) for at in range(10)]
     assert cpu_between(samples, 2.0, 6.0) == 2.0
     assert cpu_between(samples, 8.0, 99.0) == 0.5  # it ended before
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    sorted({seam for seams in metered.SEAMS.values() for seam in seams}),
+    ids=str,
+)
+def test_a_seam_between_the_parts_of_a_cycle_exists(module: str, function: str) -> None:
+    assert callable(attrgetter(function)(importlib.import_module(module)))

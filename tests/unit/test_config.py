@@ -10,7 +10,9 @@ from host_agent.shared.settings import ConfigError
 from ledger import config
 from ledger.auth.tokens import AuthError, Identity, StaticTokens
 from ledger.config import Role
+from tests.tokens import write_private
 
+STRONG = "0123456789abcdef0123456789abcdef"
 TOKEN = {"name": "ada", "user_id": "u1", "project_id": "p1", "roles": ["member"]}
 
 FULL = """
@@ -23,14 +25,14 @@ host = "0.0.0.0"
 port = 9000
 
 [[tokens]]
-token = "s3cret-of-ada"
+token = "s3cret-of-ada-0123456789abcdef01"
 name = "ada"
 user_id = "u1"
 project_id = "p1"
 roles = ["admin", "operator"]
 
 [[tokens]]
-token = "s3cret-of-host"
+token = "s3cret-of-host-0123456789abcdef0"
 name = "agent on c1"
 user_id = "u2"
 project_id = "service"
@@ -55,7 +57,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def load(file: Path, text: str = "", **environ: str) -> config.Settings:
-    file.write_text(text)
+    write_private(file, text)
     return config.load(environ=environ)
 
 
@@ -131,11 +133,15 @@ def test_noauth_is_allowed_on_the_loopback(file: Path, host: str) -> None:
 
 async def test_bearer_of_a_token_is_found_and_of_another_is_not(file: Path) -> None:
     settings = load(file, FULL)
-    ada, agent = await bearer(settings, "s3cret-of-ada"), await bearer(settings, "s3cret-of-host")
+    ada = await bearer(settings, "s3cret-of-ada-0123456789abcdef01")
+    agent = await bearer(settings, "s3cret-of-host-0123456789abcdef0")
     assert (ada.actor.name, ada.actor.roles) == ("ada", ("admin", "operator"))
     assert ada.roles == {Role.ADMIN, Role.OPERATOR}
     assert (agent.actor.user_id, agent.host) == ("u2", "c1")
-    for stranger in ("s3cret-of-nobody", str(settings.tokens[0].token_sha256)):
+    for stranger in (
+        "s3cret-of-nobody",
+        str(settings.tokens[0].token_sha256),
+    ):
         with pytest.raises(AuthError):
             await bearer(settings, stranger)
 
@@ -145,15 +151,15 @@ async def bearer(settings: config.Settings, presented: str) -> Identity:
 
 
 def token(**changes: Any) -> str:
-    given = {"token": "a", **TOKEN, **changes}
+    given = {"token": STRONG, **TOKEN, **changes}
     lines = [f"{key} = {value!r}" for key, value in given.items() if value is not None]
     return "\n".join(["auth = 'tokens'", "[[tokens]]", *lines])
 
 
 async def test_token_may_be_given_by_its_hash(file: Path) -> None:
-    digest = config.hash_token("a")
+    digest = config.hash_token(STRONG)
     settings = load(file, token(token=None, token_sha256=digest.upper()))
-    assert (await bearer(settings, "a")).actor.name == "ada"
+    assert (await bearer(settings, STRONG)).actor.name == "ada"
 
 
 @pytest.mark.parametrize(
@@ -162,6 +168,8 @@ async def test_token_may_be_given_by_its_hash(file: Path) -> None:
         ({"token": None}, "either 'token' or 'token_sha256'"),
         ({"token_sha256": "0" * 64}, "either 'token' or 'token_sha256'"),
         ({"token": ""}, "either 'token' or 'token_sha256'"),
+        ({"token": STRONG[1:]}, "can be guessed: it needs 32 characters"),
+        ({"token": "abcdefg" * 10}, "can be guessed: it needs 32 characters, 8 different"),
         ({"token": None, "token_sha256": "0" * 63}, "no SHA-256"),
         ({"token": None, "token_sha256": "g" * 64}, "no SHA-256"),
         ({"roles": ["agent"]}, "that role needs one"),

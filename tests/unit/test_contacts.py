@@ -17,16 +17,19 @@ class Table:
 
     def __init__(self) -> None:
         self.written: list[dict[str, float]] = []
+        self.clocks: dict[str, float | None] = {}
         self.broken = False
         self.clock = Clock()
-        self.contacts = Contacts(self._write, self.clock)
+        self.sets = 0
+        self.contacts = Contacts(self._write, self.clock, lambda: self.sets)
 
-    async def _write(self, ages_s: Mapping[str, float]) -> None:
+    async def _write(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
         if self.broken:
             self.clock.wait(60)
             self.contacts.heard("b")
             raise OSError("no database")
-        self.written.append(dict(ages_s))
+        self.written.append({host: age_s for host, (age_s, _) in heard.items()})
+        self.clocks |= {host: ahead_s for host, (_, ahead_s) in heard.items()}
 
 
 async def test_what_was_heard_is_written_once_with_its_age() -> None:
@@ -50,6 +53,19 @@ async def test_what_could_not_be_written_is_written_later_unless_it_is_old_news(
     table.broken = False
     await table.contacts.written()
     assert table.written == [{"a": 60.0, "b": 0.0}]
+
+
+async def test_all_are_written_again_with_their_ages_when_the_databases_clock_was_set() -> None:
+    table = Table()
+    table.contacts.heard("a", 14.0)
+    await table.contacts.written()
+    table.clock.wait(30)
+    table.contacts.heard("b")
+    table.sets = 1
+    await table.contacts.written()
+    await table.contacts.written()
+    assert table.written == [{"a": 0.0}, {"a": 30.0, "b": 0.0}]
+    assert table.clocks == {"a": 14.0, "b": None}
 
 
 async def test_the_last_ones_are_written_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:

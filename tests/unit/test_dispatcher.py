@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -34,9 +33,7 @@ class Leases:
         self.broken = False  # the database is away
         self.heirs: list[tuple[str, str]] = []
 
-    async def due(
-        self, _now: datetime, limit: int, _holder: str, _lease_s: float
-    ) -> list[tuple[str, bool]]:
+    async def due(self, limit: int, _holder: str, _lease_s: float) -> list[tuple[str, bool]]:
         self.asked.append(limit)
         if self.broken:
             raise ConnectionError

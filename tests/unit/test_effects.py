@@ -58,8 +58,11 @@ class Cinder:
         assert volume_id == VOLUME
         return self.old
 
-    def attachment_create(self, volume_id: str, server_id: str) -> AttachmentView:
-        self.asked.append(("attachment_create", volume_id, server_id))
+    def attachment_create(
+        self, volume_id: str, server_id: str, connector: dict[str, Any] | None, mode: str
+    ) -> AttachmentView:
+        assert connector is None, "it becomes reserved, and no more"
+        self.asked.append(("attachment_create", volume_id, server_id, mode))
         return row()
 
     def __getattr__(self, call: str) -> Any:
@@ -93,7 +96,9 @@ def view(**over: Any) -> VolumeView:
         "status": "available",
         "size_gb": 1,
         "migration_status": None,
-        **dict.fromkeys(("multiattach", "shared_targets", "bootable", "encrypted"), False),
+        **dict.fromkeys(
+            ("multiattach", "shared_targets", "bootable", "encrypted", "readonly"), False
+        ),
     }
     return VolumeView(**{**facts, **over})
 
@@ -151,7 +156,7 @@ def test_an_attachment_that_is_more_than_a_reservation_is_left_alone(other: Atta
     """Somebody uses it; adopted, it would be deleted when the attach is undone."""
     cinder = Cinder(other)
     assert do(RESERVE, cinder)["attachment_id"] != other.id
-    assert cinder.asked == [("attachment_create", VOLUME, SERVER)]
+    assert cinder.asked == [("attachment_create", VOLUME, SERVER, LANE.access_mode)]
 
 
 def test_a_reservation_that_the_ledger_knows_is_not_taken_again() -> None:
@@ -230,7 +235,7 @@ def test_old_rows_of_other_servers_stay() -> None:
         OldAttachment(id="ours", server_id=SERVER, host_name="h"),
     ]
     do(DELETE, cinder, lane=OLD)
-    assert cinder.asked == [("detach", VOLUME, "ours")]
+    assert [asked for asked in cinder.asked if asked[0] == "detach"] == [("detach", VOLUME, "ours")]
 
 
 @pytest.mark.parametrize(("status", "asked"), [("attaching", 1), ("in-use", 0), ("available", 0)])
@@ -250,7 +255,7 @@ def test_an_old_attachment_is_completed_for_a_fenced_host_if_cinder_has_no_row(
     holder = str(uuid4()) if theirs else SERVER
     cinder.old = [OldAttachment(id="row", server_id=holder, host_name="h")]
     do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, attachment, lane=OLD)
-    asked = [("attach", VOLUME, SERVER, "/dev/vdb", "compute-1")]
+    asked = [("attach", VOLUME, SERVER, "/dev/vdb", "compute-1", "rw")]
     assert cinder.asked == (asked if theirs else [])
 
 
@@ -330,13 +335,14 @@ def test_a_volume_that_is_made_is_awaited_until_it_can_be_had(
 
 def test_every_volume_with_the_mark_goes_but_not_before_cinder_has_made_it() -> None:
     cinder = Cinder()
-    cinder.made = [view(id="v1"), view(id="v2", status="error")]
-    assert do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES) == {"deleted": ["v1", "v2"]}
-    cinder.made = [view(id="v3", status="downloading")]
+    first, second = str(uuid4()), str(uuid4())
+    cinder.made = [view(id=first), view(id=second, status="error")]
+    assert do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES) == {"deleted": [first, second]}
+    cinder.made = [view(id=str(uuid4()), status="downloading")]
     with pytest.raises(PortError) as raised:
         do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, "volume_not_ready")
-    assert cinder.asked == [("volume_delete", "v1"), ("volume_delete", "v2")]
+    assert cinder.asked == [("volume_delete", first), ("volume_delete", second)]
 
 
 def test_a_volume_that_the_server_has_is_not_unmade() -> None:

@@ -232,6 +232,22 @@ def test_root_runs_the_server_as_nobody(home: Path) -> None:
 
 
 @as_root
+def test_no_other_user_of_the_machine_is_let_in_not_even_the_servers_own(home: Path) -> None:
+    """Other programs run as `nobody`, too."""
+    twice = (
+        "import os, sys, psycopg\n"
+        "psycopg.connect(sys.argv[1]).close()\n"
+        "os.setuid(65534)\n"
+        "psycopg.connect(sys.argv[1])"
+    )
+    with EmbeddedPostgres(fsync=False) as server:
+        command = [sys.executable, "-c", twice, server.start(home)]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "line 4, in <module>" in ended.stderr
+    assert "Peer authentication failed" in ended.stderr
+
+
+@as_root
 def test_programs_out_of_the_accounts_reach_are_copied_and_no_mode_is_changed(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextvars import copy_context
 from pathlib import Path
@@ -12,6 +14,11 @@ import pytest
 import structlog
 
 from host_agent.shared import logs, masking
+
+ROOT = Path(__file__).parents[2]
+#: What a hostile text may hold: another record, behind a line end or an order to the terminal.
+FORGED = "2026-11-22T00:00:00Z [info     ] host_fenced"
+ENDS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1b[2K\x1b[G", "\x85", "\u2028", "\u2029"]
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +126,61 @@ def test_a_field_that_json_has_no_form_for_is_text() -> None:
     log.info("x", path=Path("/a"), pairs={(1, 2): "b"}, kind={"c"})
     (line,) = lines(stream)
     assert (line["path"], line["kind"]) == ("/a", "{'c'}")
+
+
+@pytest.mark.parametrize("form", ["json", "human"])
+@pytest.mark.parametrize("end", ENDS, ids=ascii)
+def test_no_text_from_outside_can_begin_a_record(form: str, end: str) -> None:
+    stream, log = logged(form=form)
+    text = f"a{end}{FORGED}"
+    log.info("guest_seen", name=text, nested={"tags": [text]}, error=ValueError(text))
+    log.info(text)
+    logging.getLogger("library").warning("said %s", text)
+    try:
+        raise ValueError(text)
+    except ValueError:
+        log.exception("failed")
+        logging.getLogger("library").exception("failed with %s", text)
+    output = stream.getvalue()
+    records = [line for line in output.split("\n")[:-1] if not line.startswith("    ")]
+    assert len(records) == 5
+    assert all(line.isascii() and line.isprintable() for line in output.split("\n"))
+
+
+def test_a_traceback_stays_readable_on_a_terminal() -> None:
+    stream, log = logged(form="human")
+    try:
+        raise ValueError("no such volume")
+    except ValueError:
+        log.exception("step_crashed", step="connect")
+    first, *behind = stream.getvalue().splitlines()
+    assert "step_crashed" in first
+    assert "step=connect" in first
+    assert behind[0] == "    Traceback (most recent call last):"
+    assert behind[-1] == "    ValueError: no such volume"
+    assert any("raise ValueError" in line for line in behind)
+
+
+def _logged_events() -> Iterator[tuple[str, str]]:
+    """The first argument of each call of a logger of ours, with its place."""
+    for room in ("ledger", "projections", "handlers", "aggregates", "host_agent"):
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(
+                            value=ast.Name(id="log" | "_log" | "_LOG"),
+                            attr="debug" | "info" | "warning" | "error" | "exception",
+                        ),
+                        args=[event, *more],
+                    ):
+                        named = str(event.value) if isinstance(event, ast.Constant) else None
+                        named = named or ast.unparse(event)
+                        where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                        yield where, f"{named} with arguments" if more else str(named)
+
+
+def test_what_is_logged_is_an_event_with_fields_and_no_sentence() -> None:
+    events = list(_logged_events())
+    assert len(events) > 40
+    assert [where for where in events if not re.fullmatch(r"[a-z]+(_[a-z]+)*", where[1])] == []

@@ -233,7 +233,7 @@ def act(world: World, operation_id: str, what: str, **more: Any) -> str:
 
 @pytest.mark.parametrize(
     ("what", "words"),
-    [("retry", "be retried"), ("skip", "skip a step"), ("give_up", "be given up")],
+    [("skip", "skip a step"), ("give_up", "be given up")],
 )
 def test_only_a_parked_operation_is_an_operators_to_go_on_with(what: str, words: str) -> None:
     world = World()
@@ -241,6 +241,15 @@ def test_only_a_parked_operation_is_an_operators_to_go_on_with(what: str, words:
     more = {"lane": 0, "step": "reserve"} if what == "skip" else {}
     assert act(world, operation_id, what, **more) == (
         f"Operation {operation_id} cannot {words}: it is running, and only a parked one can."
+    )
+
+
+def test_an_operation_at_work_has_nothing_to_retry() -> None:
+    world = World()
+    operation_id = world.attach()
+    assert act(world, operation_id, "retry") == (
+        f"Operation {operation_id} cannot be retried: it is running,"
+        " and no step waits to be tried again."
     )
 
 
@@ -262,7 +271,7 @@ def test_behind_its_pivot_an_operation_is_not_unwound() -> None:
 @pytest.mark.parametrize(
     ("lane", "step", "why"),
     [
-        (0, "delete", "step disconnect is the one to do next"),
+        (0, "delete", "step disconnect is the next one"),
         (7, "disconnect", "it has nothing left"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 
 from host_agent.shared import settings
 from host_agent.shared.settings import ConfigError, Must, Positive, Seconds, Source
+from tests.tokens import write_private
 
 
 class Colour(StrEnum):
@@ -55,7 +56,7 @@ class Tree:
 def load(path: Path, text: str | None, flags: Mapping[str, Any] | None = None, **env: str) -> Tree:
     source = Source("P_", path / "usual.toml")
     if text is not None:
-        source.file.write_text(text)
+        write_private(source.file, text)
     return settings.load(Tree, source, environ=env, flags=flags)
 
 
@@ -146,6 +147,30 @@ def test_variable_enters_a_table_of_the_file_and_changes_that_key_alone(tmp_path
     read = load(tmp_path, text, P_SECTION__OPTIONS__PASSWORD="q", P_SECTION__OPTIONS__MORE__B="2")
     assert read.section.options == {"user": "u", "password": "q", "more": {"a": 1, "b": "2"}}
     assert {type(value) for value in read.section.options.values()} == {str, dict}
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o602], ids=oct)
+@pytest.mark.parametrize(
+    "text",
+    ["text = 'postgresql://u:hunter2@db'", "[section.options]\npassword = 'p'"],
+    ids=["password in a URL", "password"],
+)
+def test_file_with_a_secret_that_all_may_read_or_change_is_refused(
+    tmp_path: Path, text: str, mode: int
+) -> None:
+    file = write_private(tmp_path / "usual.toml", text)
+    file.chmod(mode)
+    [line] = refused(tmp_path, text)
+    assert line.startswith(f"{file}: holds a secret")
+    assert line.endswith(f"chmod o-rwx {file}")
+    file.chmod(0o640)
+    load(tmp_path, text)
+
+
+def test_file_without_a_secret_may_be_read_by_all(tmp_path: Path) -> None:
+    text = "text = 'postgresql://u@db'\n[section.options]\ntoken_file = '/t'\npassword = ''"
+    write_private(tmp_path / "usual.toml", text).chmod(0o644)
+    assert load(tmp_path, text).text == "postgresql://u@db"
 
 
 def test_list_of_tables_is_read_in_order(tmp_path: Path) -> None:

@@ -100,6 +100,21 @@ def test_pure_packages_ask_no_clock_and_roll_no_dice() -> None:
     assert [found for path in pure for found in impure(path)] == []
 
 
+def test_nobody_decides_by_a_wall_clock() -> None:
+    """What is shared goes by the database's clock, what is not by a monotonic one (0044)."""
+    reading = {
+        str(path.relative_to(ROOT))
+        for path in PRODUCT
+        if re.search(r"time\.time(_ns)?\b|datetime\.now|utcnow|\btoday\(", path.read_text())
+    }
+    assert reading == {
+        "host_agent/shared/clocks.py",  # to tell how wrong it is
+        "ledger/log/clock.py",
+        "ledger/simulation/cinder_model.py",  # Cinder's own
+        "ledger/trial/demo.py",  # a user's
+    }
+
+
 def test_sql_is_in_sql_only() -> None:
     outside = [path for path in PRODUCT if path.relative_to(ROOT).parts[0] != "sql"]
     assert [found for path in outside for found in sql_in_code(path)] == []

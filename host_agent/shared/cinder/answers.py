@@ -45,10 +45,10 @@ def check(status: int, text: str, body: object, *, path: str, sent: str) -> None
     `text` is the answer, `body` what it is as JSON; `path` and `sent` are the request.
     """
     if status >= HTTPStatus.BAD_REQUEST:
-        told = _told(status, body)
-        ours = status in _OTHERS or told is not None
-        if status == HTTPStatus.NOT_FOUND and told is not None:
-            named = any(id_ in told for id_ in _ID.findall(path + sent))
+        message = _message_of(status, body)
+        ours = status in _OTHERS or message is not None
+        if status == HTTPStatus.NOT_FOUND and message is not None:
+            named = any(id_ in message for id_ in _ID.findall(path + sent))
             ours = named or not _ID.search(path)
     elif status in _SILENT and not text:
         ours = True
@@ -58,12 +58,12 @@ def check(status: int, text: str, body: object, *, path: str, sent: str) -> None
         raise PortError(
             ErrorKind.UNKNOWN,
             "not_cinders",
-            f"HTTP {status} came in a form that is not Cinder's: something between us answers for "
-            "it. Look at the proxy or load balancer in front of Cinder.",
+            f"An answer of HTTP {status} is not in Cinder's form: it did not come from Cinder. "
+            "Check the proxy or load balancer in front of Cinder.",
         )
 
 
-def _told(status: int, body: object) -> str | None:
+def _message_of(status: int, body: object) -> str | None:
     """What Cinder says in its error form, if it is that."""
     fault = body.get(_FAULTS.get(status, "computeFault")) if isinstance(body, Mapping) else None
     if not isinstance(fault, Mapping) or fault.get("code") != status:

@@ -46,8 +46,8 @@ def clean_message(text: object) -> str:
 
     Errors that crossed Cinder's message bus come with the traceback behind them.
     """
-    told, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
-    return masking.mask(" ".join(told.split()))[:MESSAGE_CHARS_MAX]
+    message, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
+    return masking.mask(" ".join(message.split()))[:MESSAGE_CHARS_MAX]
 
 
 def error_of_status(status: int, message: object) -> PortError:
@@ -154,7 +154,7 @@ class Retry:
                 if not (unknown or again) or late or attempt == limits.attempts_max:
                     raise
                 _LOG.warning(
-                    "trying again", why=error.code, attempt=attempt, wait_s=round(delay, 1)
+                    "cinder_call_retried", code=error.code, attempt=attempt, wait_s=round(delay, 1)
                 )
             self._sleep(delay)
         raise AssertionError("attempts_max is at least 1")

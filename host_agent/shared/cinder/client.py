@@ -1,12 +1,10 @@
 """Cinder behind the `Cinder` port, over the unmodified python-cinderclient.
 
-With cinder_session.py and cinder_calls.py a leaf: they import the standard library,
-cinderclient, keystoneauth1, the port and masking.  All calls block; callers use
-threads, which may share one `CinderClient`.
+All calls block; callers use threads, which may share one `CinderClient`.
 
 Theory of operation
 -------------------
-* Errors, retries and the microversion: see cinder_session.py.  Attachments need 3.44
+* Errors, retries and the microversion: see session.py.  Attachments need 3.44
   (`os-complete`); with less, their calls are FINAL `cinder_too_old` and volumes are
   still served.
 * `attachment_create` is never repeated: it takes no id of ours, so the caller looks for
@@ -93,6 +91,7 @@ def volume_view(data: Mapping[str, Any]) -> VolumeView:
         project_id=data.get("os-vol-tenant-attr:tenant_id"),
         name=data.get("name"),
         migration_status=data.get("migration_status"),
+        readonly=str((data.get("metadata") or {}).get("readonly")).lower() == "true",
     )
 
 
@@ -224,17 +223,21 @@ class CinderClient(Caller):
         return self._call(read)
 
     def attachment_create(
-        self, volume_id: str, server_id: str, connector: dict[str, Any] | None = None
+        self,
+        volume_id: str,
+        server_id: str,
+        connector: dict[str, Any] | None = None,
+        mode: str = "rw",
     ) -> AttachmentView:
         """One attempt only, and no look before it: see the module's theory."""
         return self._once(
             lambda cinder: attachment_view(
-                cinder.attachments.create(volume_id, connector, server_id)
+                cinder.attachments.create(volume_id, connector, server_id, mode)
             )
         )
 
     def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
-        """One attempt if nobody knows what came of it: a late one would undo a completion."""
+        """Not repeated after an unknown outcome: a late update would undo a completion."""
         return self._call(
             lambda cinder: attachment_view(
                 vars(cinder.attachments.update(attachment_id, connector))

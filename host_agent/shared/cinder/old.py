@@ -35,10 +35,10 @@ class OldCinderClient(Caller):
     def terminate_connection(self, volume_id: str, connector: dict[str, Any]) -> None:
         self._call(lambda cinder: cinder.volumes.terminate_connection(volume_id, connector))
 
-    def attach(self, volume_id: str, server_id: str, device: str, host: str) -> None:
-        self._call(
-            lambda cinder: cinder.volumes.attach(volume_id, server_id, device, host_name=host)
-        )
+    def attach(
+        self, volume_id: str, server_id: str, device: str, host: str, mode: str = "rw"
+    ) -> None:
+        self._call(lambda cinder: cinder.volumes.attach(volume_id, server_id, device, mode, host))
 
     def begin_detaching(self, volume_id: str) -> None:
         self._call(lambda cinder: cinder.volumes.begin_detaching(volume_id), repeatable=False)

@@ -1,6 +1,6 @@
 """Talking to Cinder: where it is, who we are, which microversion, which errors.
 
-A leaf below the adapters of the `Cinder` and `OldCinder` ports (cinder.py, cinder_old.py).
+A leaf below the adapters of the `Cinder` and `OldCinder` ports (cinder.py, old.py).
 
 * Every exception leaves as `PortError`; what it says about the world decides what
   may be done next (`error_of_status`).  Nothing else escapes, and no text of it or
@@ -190,7 +190,7 @@ class Dialogue:
         try:
             roles = self._service_auth.get_access(self._session).role_names
         except AttributeError:
-            _LOG.warning("the service token's roles cannot be read; detaching may be refused")
+            _LOG.warning("service_token_roles_unknown", hint="Cinder may refuse to detach")
             return
         if self._settings.service_role not in roles:
             text = (

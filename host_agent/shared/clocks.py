@@ -1,0 +1,131 @@
+"""The clock of another machine, told by what that machine says and by our monotonic clock.
+
+Theory of operation.  An answer that carries the other's time was written after we had sent the
+request and before we had the answer.  So "its time less our monotonic time" lies in an
+interval as wide as the round trip.  Both clocks go at nearly the same speed: intervals, each
+widened by what the clocks may have drifted since, have a part in common, which is narrower than
+each of them (Marzullo and Owicki, Maintaining the time in a distributed system, 1983).
+
+An answer that has nothing in common with those before is not believed alone: it may be that one
+which lies.  If the next one says the same, the other's clock was set.  Our own wall clock has no
+part in any of this, so it may jump as it likes, and how wrong it is can be told.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+#: What two clocks may drift apart in a second: each is slewed by NTP at 500 ppm at most.
+DRIFT_MAX = 1e-3
+#: What carries the ledger's time in its answers to agents, in seconds since the epoch; and, in
+#: their requests, by how many seconds the host's clock is ahead of it, once it is known.
+TIME_HEADER, AHEAD_HEADER = "Ledger-Time", "Host-Clock-Ahead"
+#: Clocks that are further apart are told of.  Those that NTP keeps differ by milliseconds.
+SKEW_MAX_S = 1.0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the other's time less ours lies, as it was at `at` of our monotonic clock."""
+
+    low: float
+    high: float
+    at: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
+
+    def aged(self, at: float) -> Interval:
+        """As wide as it has become since."""
+        drift = DRIFT_MAX * max(0.0, at - self.at)
+        return Interval(self.low - drift, self.high + drift, max(at, self.at))
+
+    def common(self, other: Interval) -> Interval | None:
+        one, two = self.aged(other.at), other.aged(self.at)
+        both = replace(one, low=max(one.low, two.low), high=min(one.high, two.high))
+        return both if both.low <= both.high else None
+
+
+class FarClock:
+    """The other's time.  Thread-safe; all times in seconds."""
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wall, self._monotonic = wall, monotonic
+        self._lock = threading.Lock()
+        self._known: Interval | None = None
+        self._doubted: Interval | None = None
+
+    def asking(self) -> float:
+        """The moment at which a request is sent, for `heard`."""
+        return self._monotonic()
+
+    def heard(self, time_s: float, asked_at: float) -> float:
+        """Take the time that an answer carries; by how much the other's clock was set, mostly 0."""
+        if not math.isfinite(time_s):
+            return 0.0
+        now = self._monotonic()
+        said = Interval(time_s - now, time_s - asked_at, now)
+        with self._lock:
+            known, doubted = self._known, self._doubted
+            if known is None or (common := known.common(said)) is not None:
+                self._known, self._doubted = said if known is None else common, None
+                return 0.0
+            self._doubted = said
+            if doubted is None or (agreed := doubted.common(said)) is None:
+                return 0.0
+            self._known, self._doubted = agreed, None
+            return agreed.middle - known.middle
+
+    @property
+    def known(self) -> bool:
+        return self._known is not None
+
+    def __call__(self) -> float:
+        """The other's time now, in seconds since the epoch, within `error_s`."""
+        return self._now()[0]
+
+    @property
+    def error_s(self) -> float:
+        return self._now()[1]
+
+    @property
+    def skew_s(self) -> float:
+        """How far our own wall clock is ahead of the other's, within `error_s`."""
+        return self._wall() - self()
+
+    def reading(self) -> tuple[float, float, float] | None:
+        """Our wall clock, how far it is ahead of the other's just now, and the error of that."""
+        if not self.known:
+            return None
+        wall, (far, error_s) = self._wall(), self._now()
+        return wall, wall - far, error_s
+
+    def _now(self) -> tuple[float, float]:
+        assert self._known is not None, "nobody asks for it before it was heard"
+        now = self._monotonic()
+        aged = self._known.aged(now)
+        return now + aged.middle, (aged.high - aged.low) / 2
+
+
+class Skewed:
+    """Whether a clock is wrong by more than SKEW_MAX_S, told when that changes."""
+
+    def __init__(self) -> None:
+        self._skewed = False
+
+    def has_become(self, skew_s: float) -> bool | None:
+        """True: it is wrong now, False: it is right again, None: as it was."""
+        skewed = abs(skew_s) > SKEW_MAX_S
+        if skewed == self._skewed:
+            return None
+        self._skewed = skewed
+        return skewed

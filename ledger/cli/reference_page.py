@@ -1,0 +1,171 @@
+"""The page docs/reference.md: what the code says of itself, in tables.
+
+`python -m ledger.cli.reference_page FILE` (`make docs`) writes it.  Nothing in it is written by
+hand, and a test checks that it is current.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from aggregates import errors
+from ledger import api
+from ledger.api.metrics import Metrics, registry_of
+from ledger.api.routes import ROUTES
+from ledger.auth.tokens import ACTION_POLICY, POLICY
+from ledger.log.writer import Writer
+
+#: A code that is used for more kinds of refusal says too little of each.
+USES_SHOWN_MAX = 2
+
+_PAGE = """\
+# Reference
+
+Made from the code by `make docs`. What the tables mean is in [the API](api.md).
+
+## Routes, and who may use them
+
+{routes}
+
+The route `server_action` also asks the policy of its action:
+
+{actions}
+
+## Error codes
+
+`code` of a problem of `/v1`; codes are stable. `/v2.1` shows only the status and the message.
+What Cinder refuses has Cinder's message, and 400, 403, 404 or 503.
+
+{codes}
+
+## Metrics
+
+{metrics}
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    return _PAGE.format(
+        routes=_table(["request", "name", "roles"], _routes()),
+        actions=_table(["action", "roles"], _actions()),
+        codes=_table(["code", "status", "message"], _codes()),
+        metrics=_table(["metric", "type", "labels", "what it says"], _metrics()),
+    )
+
+
+def _routes() -> Iterator[list[str]]:
+    for route in ROUTES:
+        yield [f"`{route.method} {route.path}`", f"`{route.name}`", _roles(POLICY[route.name])]
+
+
+def _actions() -> Iterator[list[str]]:
+    by_roles = defaultdict(list)
+    for name, roles in ACTION_POLICY.items():
+        by_roles[_roles(roles)].append(f"`{name}`")
+    for wanted, names in by_roles.items():
+        yield [", ".join(names), wanted]
+
+
+def _roles(roles: Iterable[str]) -> str:
+    return ", ".join(sorted(roles)) or "everybody, without a token"
+
+
+def _codes() -> Iterator[list[str]]:
+    """Code, status and message of each refusal; a code of many uses shows no message."""
+    found: Mapping[str, list[tuple[str, str]]] = defaultdict(list)
+    for code, status, message in [*_codes_of_the_core(), *_codes_of_the_api()]:
+        if (status, message) not in found[code]:
+            found[code].append((status, message))
+    for code, uses in sorted(found.items()):
+        statuses = ", ".join(sorted({status for status, _ in uses}))
+        messages = [message for _, message in uses if message]
+        yield [f"`{code}`", statuses, " / ".join(messages) if len(uses) <= USES_SHOWN_MAX else ""]
+
+
+def _codes_of_the_core() -> Iterator[tuple[str, str, str]]:
+    for kind in _subclasses(errors.DomainError):
+        if kind.__module__.startswith("tests."):
+            continue
+        message = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
+        yield kind.code, str(kind.status), message
+
+
+def _subclasses(kind: type[errors.DomainError]) -> Iterator[type[errors.DomainError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _codes_of_the_api() -> Iterator[tuple[str, str, str]]:
+    """What modules of the API raise or answer with a code that is written there."""
+    for found in pkgutil.iter_modules(api.__path__, f"{api.__name__}."):
+        for node in ast.walk(ast.parse(inspect.getsource(importlib.import_module(found.name)))):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="ApiError"),
+                    args=[
+                        ast.Constant(value=int(status)),
+                        ast.Constant(value=str(code)),
+                        message,
+                    ],
+                ):
+                    yield code, str(status), _text(message)
+                case ast.Call(
+                    func=ast.Name(id="not_found"), args=[ast.Constant(value=str(code)), message]
+                ):
+                    yield code, str(HTTPStatus.NOT_FOUND.value), _text(message)
+                case ast.Call(func=ast.Name(id="Failure"), keywords=named):
+                    given: dict[str | None, Any] = {each.arg: each.value for each in named}
+                    match given["code"], given["status"]:
+                        case ast.Constant(value=str(code)), ast.Constant(value=int(status)):
+                            yield code, str(status), _text(given["detail"])
+                        case ast.Constant(value=str(code)), _:
+                            yield code, "any other", ""
+
+
+def _text(node: ast.expr) -> str:
+    """A message as it stands in the code; what it names is `{...}`."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_text, parts))
+        case ast.FormattedValue():
+            return "{...}"
+    return ""  # put together elsewhere
+
+
+def _metrics() -> Iterator[list[str]]:
+    """What a registry has that is filled as the service does it."""
+    registry = registry_of(Writer(""))
+    Metrics(registry)
+    families: list[Any] = []
+    # The library tells no labels of a metric that was never set, so its own fields are read.
+    for collector in registry._collector_to_names:  # noqa: SLF001
+        own = [collector] if hasattr(collector, "_labelnames") else list(collector.collect())
+        families.extend(own)
+    for family in families:
+        kind = str(getattr(family, "type", "") or family._type)  # noqa: SLF001
+        name = str(getattr(family, "name", "") or family._name)  # noqa: SLF001
+        what = str(getattr(family, "documentation", "") or family._documentation)  # noqa: SLF001
+        labels = ", ".join(f"`{label}`" for label in family._labelnames)  # noqa: SLF001
+        yield [f"`{name}{'_total' if kind == 'counter' else ''}`", kind, labels, what]
+
+
+def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page())

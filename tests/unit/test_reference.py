@@ -1,0 +1,228 @@
+"""What the documents say of settings, commands, metrics and files is what the code says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handlers.plan import Place
+from host_agent import config as agent_config
+from host_agent.shared.contract import Verb
+from ledger import config
+from ledger.cli import flow_pages, reference_page
+from ledger.cli.base import ExitCode
+from ledger.cli.shell import COMMANDS, Shell
+from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
+from projections.catalog import ALL
+
+ROOT = Path(__file__).parents[2]
+CLI = (ROOT / "docs/cli.md").read_text()
+AGENT = (ROOT / "docs/host-agent.md").read_text()
+
+
+def rows(text: str, heads: str) -> list[list[str]]:
+    """The cells of the table with these heads."""
+    lines = text.partition(f"| {heads} |\n")[2].splitlines()[1:]
+    table = list(takewhile(lambda line: line.startswith("|"), lines))
+    assert table, heads
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table]
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    assert (ROOT / "docs/reference.md").read_text() == reference_page.page(), "run: make docs"
+
+
+# --- settings --------------------------------------------------------------------------------
+
+#: Values that are an example and not the default: names of this deployment, secrets, choices.
+EXAMPLES = {
+    "agent": {"agent.host", "ledger.url", "ledger.token_file", "keys.fixed_key_file"}
+    | {"keys.barbican"},
+    "service": {"database_url", "auth", "listen.host"},
+}
+#: Given in another way in the example, as the comment beside it says.
+ELSEWHERE = {
+    "agent": {"ledger.token", "keys.fixed_key", "keys.auth"},
+    "service": {"tokens"},
+}
+
+
+def _examples(text: str) -> list[dict[str, Any]]:
+    return [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
+
+
+def _leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _defaults(settings: Any) -> dict[str, Any]:
+    return dict(_leaves(dataclasses.asdict(settings)))
+
+
+@pytest.mark.parametrize("program", ["agent", "service"])
+def test_the_example_of_the_settings_has_every_key_with_its_default(program: str) -> None:
+    text, kind = (AGENT, agent_config.Settings) if program == "agent" else (CLI, config.Settings)
+    shown = dict(_leaves(_examples(text)[0]))
+    defaults = {
+        key: value for key, value in _defaults(kind()).items() if not key.startswith("cinder.")
+    }
+    assert set(shown) - {"tokens"} == set(defaults) - ELSEWHERE[program]
+    compared = set(shown) - {"tokens"} - EXAMPLES[program]
+    assert {key: shown[key] for key in compared} == {key: defaults[key] for key in compared}
+
+
+def test_the_example_of_a_token_has_every_key() -> None:
+    [token] = _examples(CLI)[0]["tokens"]
+    assert {*token, "token"} == {field.name for field in dataclasses.fields(config.Token)}
+
+
+def test_the_example_of_cinders_settings_has_every_key_with_its_default() -> None:
+    shown = _examples(AGENT)[1]["cinder"]
+    defaults = _defaults(agent_config.Settings().cinder)
+    backoff = dict(_leaves(shown.pop("backoff"), "backoff."))
+    assert {*shown, *backoff} == set(defaults)
+    given = {key: value for key, value in defaults.items() if value is not None}
+    assert {key: {**shown, **backoff}[key] for key in given} == given
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    said = [int(code) for code, _ in rows(CLI, "code | meaning")]
+    assert said == [code.value for code in ExitCode]
+
+
+def _command_rows() -> list[tuple[list[str], list[str]]]:
+    """The commands of each row of a table, and the options that the row names."""
+    found = []
+    for line in CLI.splitlines():
+        if not line.startswith("| `") or line.startswith("| `--"):
+            continue
+        spans = re.findall(r"`([^`]+)`", line)
+        commands = [name for span in spans[:8] if (name := _command(span)) is not None]
+        options = [option for span in spans for option in re.findall(r"(?<![\w-])--[a-z-]+", span)]
+        found.append((commands, options))
+    return found
+
+
+def _command(span: str) -> str | None:
+    words = span.split()
+    for count in range(len(words), 0, -1):
+        if " ".join(words[:count]) in COMMANDS:
+            return " ".join(words[:count])
+    return None
+
+
+def test_every_command_is_in_the_manual() -> None:
+    told = {command for commands, _ in _command_rows() for command in commands}
+    assert set(COMMANDS) - told == set()
+
+
+def test_an_option_that_the_manual_names_exists() -> None:
+    shell = Shell()
+    wrong = []
+    for commands, options in _command_rows():
+        known: set[str] = set()
+        for command in commands:
+            kind, name, _ = shell.command_manager.find_command(command.split())
+            known |= set(kind(shell, None).get_parser(name)._option_string_actions)
+        wrong += [(commands, option) for option in options if option not in known]
+    assert wrong == []
+
+
+# --- what an agent logs ----------------------------------------------------------------------
+
+
+def test_codes_and_events_of_the_agents_table_of_troubles_exist() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "host_agent").rglob("*.py"))
+    named = re.findall(r"^\| ((?:`\w+`(?:, )?)+)", AGENT.partition("what you see")[2], re.MULTILINE)
+    words = [word for cell in named for word in re.findall(r"`(\w+)`", cell)]
+    assert len(words) > 15
+    assert [word for word in words if f'"{word}"' not in code] == []
+
+
+# --- what else the code has a list of --------------------------------------------------------
+
+
+def _first_cells(text: str, heads: str) -> set[str]:
+    return {name for row in rows(text, heads) for name in re.findall(r"`([\w.]+)`", row[0])}
+
+
+def test_the_agents_verbs_are_all_in_its_table() -> None:
+    assert _first_cells(AGENT, "verb | what it ensures | what it looks at first") == set(Verb)
+
+
+def test_the_calls_that_a_fault_can_strike_are_all_in_their_tables() -> None:
+    of_cinder = _first_cells((ROOT / "docs/faults.md").read_text(), "call | ids")
+    assert of_cinder == {name for _, _, name, _ in CINDER_CALLS}
+    simulated = (ROOT / "host_agent/simulated/adapters.py").read_text()
+    calls = {
+        name if "." in name else f"guests.{name}"
+        for name in re.findall(r'_?around\(\s*"([\w.]+)"', simulated)
+    }
+    shown = _first_cells(AGENT, "call | more ids | `lie`")
+    assert {f"guests{name}" if name.startswith(".") else name for name in shown} == calls
+
+
+def test_the_tables_of_the_projections_are_those_of_the_code() -> None:
+    log = (ROOT / "docs/log.md").read_text()
+    tables = {projection.table for projection in ALL}
+    tables |= {derived.table for projection in ALL for derived in projection.derived}
+    assert _first_cells(log, "table | one row per | notes") == tables
+
+
+def test_every_place_of_a_flow_is_explained() -> None:
+    assert set(flow_pages._PLACES) == set(Place)
+
+
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/decisions/*.md")])
+#: Files of a deployment, and names with a part to fill in.
+NOT_OURS = re.compile(r"/etc/|^/openapi|^(ledger|agent)\.toml$|^events-2025|NNNN|<")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_that_a_document_names_exists(document: Path) -> None:
+    named = re.findall(r"`([\w<>./-]+\.(?:py|sql|sh|toml|md|lock|json))`", document.read_text())
+    bases = (ROOT, ROOT / "ledger", ROOT / "tests", ROOT / "docs", ROOT / "sql")
+    missing = [name for name in named if not any((base / name).exists() for base in bases)]
+    assert [name for name in missing if not NOT_OURS.search(name)] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_command_line_in_a_document_can_be_typed(document: Path, tmp_path: Path) -> None:
+    shell, text = Shell(), document.read_text().replace("\\\n", " ")
+    for line in re.findall(r"^(?:[ ]*[$#]| {4}) ?attachment-ledger (.*)$", text, re.MULTILINE):
+        words = shlex.split(line.partition("  #")[0].partition(" > ")[0], comments=True)
+        kind, name, rest = shell.command_manager.find_command(words)
+        kind(shell, None).get_parser(name).parse_args(
+            [str(tmp_path) if word == "/archive" else word for word in rest]
+        )
+
+
+def test_a_file_that_the_code_names_exists() -> None:
+    """In comments and docstrings: renamed files are named there for years otherwise."""
+    files = [path for path in ROOT.rglob("*") if path.suffix in {".py", ".sql", ".md"}]
+    known = {path.name for path in files if ".venv" not in path.parts}
+    rooms = ("ledger", "projections", "handlers", "aggregates", "host_agent", "sql")
+    code = [path for room in rooms for path in (ROOT / room).rglob("*") if path in files]
+    assert len(code) > 150
+    wrong = [
+        (str(path.relative_to(ROOT)), name)
+        for path in code
+        for name in re.findall(r"\b(\w+\.(?:py|sql|md))\b", path.read_text())
+        if name not in known
+    ]
+    assert wrong == []
