@@ -57,9 +57,15 @@ class ClaimedError(DomainError):
     code = "claimed"
 
 
+class BusyClaimError(ClaimedError):
+    """{what} {id} is claimed by operation {operation_id} ({flow}, {state}); wait for it to
+    finish, then try again.
+    """
+
+
 class ParkedClaimError(ClaimedError):
-    """{what} {id} is claimed by operation {operation_id}, which is parked: an operator has to
-    {acts}.
+    """{what} {id} is claimed by operation {operation_id} ({flow}), which is parked: it does not
+    go on before an operator has decided what to do about it ({choice}).
     """
 
 

@@ -8,47 +8,25 @@ began to run there, is known: a fence says nothing of what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
-from aggregates.devices import DEVICES_MAX, NO_DISKS, Device, SeenDisks
+from aggregates.server import (
+    DEVICES_MAX,
+    NO_DISKS,
+    RUNNING,
+    VM_STATE_OF,
+    Claim,
+    Device,
+    SeenDisks,
+    VmState,
+    letters,
+)
 
-
-class VmState(StrEnum):
-    """Nova's vm_state; derived from what flows did, power state and faults."""
-
-    ACTIVE = "active"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-    ERROR = "error"
-    BUILDING = "building"  # known, never seen in a known power state
-    RESIZED = "resized"  # on its new host, until confirmed or reverted
-    SHELVED_OFFLOADED = "shelved_offloaded"  # on no host; its volumes are reserved
-    DELETED = "deleted"
-
-
-#: What a power state says by itself; one that is not here (nostate) says nothing.
-VM_STATE_OF = {
-    "running": VmState.ACTIVE,
-    "paused": VmState.PAUSED,
-    "shutdown": VmState.STOPPED,
-    "crashed": VmState.STOPPED,
-}
-#: In these a guest uses its volumes.
-RUNNING = frozenset({"running", "paused"})
-
-
-@dataclass(frozen=True)
-class Claim:
-    """An operation at work on the server; `flow` tells people which."""
-
-    exclusive: bool
-    flow: str | None
+__all__ = ["RUNNING", "Claim", "Device", "Instance", "VmState"]
 
 
 class Instance(Aggregate):
@@ -173,6 +151,12 @@ class Instance(Aggregate):
         message: str
 
     @dataclass(frozen=True, kw_only=True)
+    class ClaimResumed(Event):
+        """An operation that was parked is at work again; the fault stays until it is over."""
+
+        claimant: str
+
+    @dataclass(frozen=True, kw_only=True)
     class FaultCleared(Event):
         """The operation that had parked is over."""
 
@@ -215,8 +199,10 @@ class Instance(Aggregate):
                 self.definition = event.definition
             case self.DeviceReserved() | self.DeviceReleased() | self.DeviceVolumeSet():
                 self._device(event)
-            case self.Claimed() | self.ClaimReleased() | self.Faulted() | self.FaultCleared():
+            case self.Claimed() | self.ClaimReleased() | self.ClaimResumed():
                 self._claimed(event)
+            case self.Faulted() | self.FaultCleared():
+                self._fault(event)
             case _:
                 self._moved(event)
 
@@ -239,16 +225,25 @@ class Instance(Aggregate):
             case self.Deleted():
                 self.deleted = True
 
-    def _claimed(self, event: Claimed | ClaimReleased | Faulted | FaultCleared) -> None:
+    def _claimed(self, event: Claimed | ClaimReleased | ClaimResumed) -> None:
         match event:
             case self.Claimed():
                 self.claims[event.claimant] = Claim(event.exclusive, event.flow)
             case self.ClaimReleased():
                 self.claims.pop(event.claimant, None)
-            case self.Faulted():
-                self.faults[event.claimant] = event.message
-            case self.FaultCleared():
-                self.faults.pop(event.claimant, None)
+            case self.ClaimResumed():
+                self._set_parked(event.claimant, parked=False)
+
+    def _fault(self, event: Faulted | FaultCleared) -> None:
+        if isinstance(event, self.Faulted):
+            self.faults[event.claimant] = event.message
+            self._set_parked(event.claimant, parked=True)
+        else:
+            self.faults.pop(event.claimant, None)
+
+    def _set_parked(self, claimant: str, *, parked: bool) -> None:
+        if claimant in self.claims:
+            self.claims[claimant] = replace(self.claims[claimant], parked=parked)
 
     def _device(self, event: DeviceReserved | DeviceReleased | DeviceVolumeSet) -> None:
         match event:
@@ -291,10 +286,17 @@ class Instance(Aggregate):
 
     @property
     def vm_state(self) -> VmState:
-        """ERROR while an operation of this server is parked, or it was never built."""
+        """As shown: ERROR while an operation of this server is parked, or it was never built."""
+        return VmState.ERROR if self.faults and not self.deleted else self.own_state
+
+    @property
+    def own_state(self) -> VmState:
+        """What the server is, whichever of its operations is parked: what may be done to it is
+        decided by this and by the claims (decision 0054).
+        """
         if self.deleted:
             return VmState.DELETED
-        if self.faults:
+        if self.never_built:
             return VmState.ERROR
         if self.offloaded:
             return VmState.SHELVED_OFFLOADED
@@ -392,7 +394,7 @@ class Instance(Aggregate):
 
     def _next_name(self, taken: set[str]) -> str:
         prefix = "sd" if any(name.startswith("sd") for name in self.seen.devices) else "vd"
-        for name in (prefix + letters for letters in _letters()):
+        for name in (prefix + each for each in letters()):
             # "a" is the root device's, whether or not the guest has one now (S2).
             if name not in taken and name != prefix + "a":
                 return name
@@ -415,15 +417,41 @@ class Instance(Aggregate):
         if (self.host, self.power_state, self.offloaded) != (host, power_state, False):
             self.record(self.Placed, host=host, power_state=power_state, epoch=epoch)
 
-    def refuse_claimed(self, *, exclusive: bool) -> None:
-        """Raises ClaimedError naming the operation in the way."""
-        for claimant, claim in self.claims.items():
-            if claim.exclusive or exclusive:
-                raise errors.ClaimedError(what="Instance", id=str(self.id), operation_id=claimant)
+    def refuse_claimed(self, *, exclusive: bool, beside_parked: bool = False) -> None:
+        """Raises ClaimedError naming the operation in the way.
 
-    def claim(self, operation_id: str, *, exclusive: bool, flow: str | None = None) -> None:
-        self.refuse_claimed(exclusive=exclusive)
-        self.record(self.Claimed, claimant=operation_id, exclusive=exclusive, flow=flow)
+        `beside_parked`: it does not matter that one is parked that concerns a volume alone.
+        """
+        for claimant, claim in self.claims.items():
+            passed = beside_parked and claim.parked and not claim.exclusive
+            if (claim.exclusive or exclusive) and not passed:
+                self._refuse(claimant)
+
+    def refuse_parked(self) -> None:
+        """Raises ClaimedError if the server is half way through something that is parked."""
+        for claimant, claim in self.claims.items():
+            if claim.parked and claim.exclusive:
+                self._refuse(claimant)
+
+    def _refuse(self, claimant: str) -> None:
+        raise errors.ClaimedError(what="Instance", id=str(self.id), operation_id=claimant)
+
+    def claim(
+        self, operation_id: str, *, exclusive: bool, beside_parked: bool = False, **facts: Any
+    ) -> None:
+        self.refuse_claimed(exclusive=exclusive, beside_parked=beside_parked)
+        self.record(self.Claimed, claimant=operation_id, exclusive=exclusive, **facts)
+
+    def resume(self, operation_id: str) -> None:
+        """A parked operation goes on.  Raises ClaimedError if meanwhile another works on the
+        server as a whole, which began beside it.
+        """
+        if operation_id not in self.claims or not self.claims[operation_id].parked:
+            return
+        for claimant, claim in self.claims.items():
+            if claim.exclusive and claimant != operation_id:
+                self._refuse(claimant)
+        self.record(self.ClaimResumed, claimant=operation_id)
 
     def release(self, operation_id: str) -> None:
         """End the operation's claim and the fault it may have left."""
@@ -431,9 +459,3 @@ class Instance(Aggregate):
             self.record(self.FaultCleared, claimant=operation_id)
         if operation_id in self.claims:
             self.record(self.ClaimReleased, claimant=operation_id)
-
-
-def _letters() -> Iterator[str]:
-    alphabet = "abcdefghijklmnopqrstuvwxyz"
-    yield from alphabet
-    yield from (first + second for first in alphabet for second in alphabet)

@@ -1,12 +1,15 @@
 """A volume: which servers hold it, through which attachments, and who works on it.
 
-Invariants: at most one operation at a time; at most one server holds a volume
-that is not multi-attach, whatever Cinder's status says (LP 1908075, LP 1762687).
+Invariants: at most one operation works on a volume for a server, one reserves it, and on
+each host either one connects it anew or any number let it go (decision 0042); at most one
+server holds a volume that is not multi-attach, whatever Cinder's status says (LP 1908075,
+LP 1762687).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -17,16 +20,52 @@ from aggregates.base import About, Aggregate, Event
 LETTING_GO = frozenset({"detach", "delete"})
 
 
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What an operation does with the volume, for a server.
+
+    `shared`: several servers may have the volume (multi-attach).  `reserves`: it makes a new
+    attachment, and Cinder lets only one server at a time do that.  `takes`: hosts where it
+    connects what was not connected; `hosts`: all hosts where it connects or disconnects.
+    """
+
+    server_id: str
+    flow: str | None = None
+    shared: bool = False
+    reserves: bool = False
+    takes: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()
+
+    def excludes(self, other: Claim) -> bool:
+        """Whether both may not go on at the same time."""
+        if self.server_id == other.server_id or not (self.shared and other.shared):
+            return True
+        both_reserve = self.reserves and other.reserves
+        # Who is the last user of a host is asked of what is known to be connected there:
+        # nobody may become a user between that answer and what follows from it.
+        return both_reserve or bool(self.takes & other.hosts or other.takes & self.hosts)
+
+
 class Volume(Aggregate):
     """The aggregate's id is the volume id."""
 
     @dataclass(frozen=True, kw_only=True)
     class Claimed(Event):
-        """An operation works on this volume, for this server."""
+        """An operation works on this volume, for this server; see Claim."""
 
         claimant: str
         server_id: str
         flow: str | None = None
+        shared: bool = False
+        reserves: bool = False
+        takes: list[str] = field(default_factory=list)
+        hosts: list[str] = field(default_factory=list)
+
+    @dataclass(frozen=True, kw_only=True)
+    class ClaimNarrowed(Event):
+        """The operation is parked: whatever comes of it, it connects nothing anew."""
+
+        claimant: str
 
     @dataclass(frozen=True, kw_only=True)
     class ClaimReleased(Event):
@@ -73,8 +112,7 @@ class Volume(Aggregate):
 
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
-        self.claimant: str | None = None
-        self.flow: str | None = None  # the claimant's
+        self.claims: dict[str, Claim] = {}  # by operation
         self.holders: dict[str, str] = {}  # attachment id -> server id
         self.deleted = False
 
@@ -84,9 +122,19 @@ class Volume(Aggregate):
     def apply(self, event: Any) -> None:
         match event:
             case self.Claimed():
-                self.claimant, self.flow = event.claimant, event.flow
+                self.claims[event.claimant] = Claim(
+                    server_id=event.server_id,
+                    flow=event.flow,
+                    shared=event.shared,
+                    reserves=event.reserves,
+                    takes=frozenset(event.takes),
+                    hosts=frozenset(event.hosts),
+                )
+            case self.ClaimNarrowed():
+                claim = self.claims[event.claimant]
+                self.claims[event.claimant] = replace(claim, takes=frozenset())
             case self.ClaimReleased():
-                self.claimant = self.flow = None
+                self.claims.pop(event.claimant, None)
             case self.Held():
                 self.holders[event.attachment_id] = event.server_id
             case self.Released():
@@ -94,22 +142,58 @@ class Volume(Aggregate):
             case self.VolumeDeleted():
                 self.deleted = True
 
-    def refuse_claimed(self) -> None:
-        """Raises ClaimedError naming the operation in the way."""
-        if self.claimant is not None:
-            raise errors.ClaimedError(what="Volume", id=str(self.id), operation_id=self.claimant)
+    def works_for(self, server_id: str) -> list[str]:
+        """The operations that work on the volume for this server."""
+        return [op for op, claim in self.claims.items() if claim.server_id == server_id]
 
-    def refuse_leaving(self) -> None:
-        """Raises ClaimedError if the volume is on its way out of a server: the caller can wait for
-        that, and a temporary state must not become a final error.
+    def refuse_working(self, server_id: str) -> None:
+        """Raises ClaimedError if an operation works on the volume for this server."""
+        self._refuse(self.works_for(server_id))
+
+    def refuse_leaving(self, server_id: str, *, shared: bool) -> None:
+        """Raises ClaimedError if the volume is on its way out of this server, or out of another
+        that alone can have it: that can be awaited, while whatever else it looks like now would
+        be told for good.
         """
-        if self.flow in LETTING_GO:
-            self.refuse_claimed()
+        self._refuse(
+            op
+            for op, claim in self.claims.items()
+            if claim.flow in LETTING_GO and (claim.server_id == server_id or not shared)
+        )
 
-    def claim(self, operation_id: str, *, server_id: str, flow: str | None = None) -> None:
-        """Raises ClaimedError naming the operation in the way."""
-        self.refuse_claimed()
-        self.record(self.Claimed, claimant=operation_id, server_id=server_id, flow=flow)
+    def _refuse(self, claimants: Iterable[str]) -> None:
+        for claimant in claimants:
+            raise errors.ClaimedError(what="Volume", id=str(self.id), operation_id=claimant)
+
+    def claim(
+        self,
+        operation_id: str,
+        *,
+        server_id: str,
+        flow: str | None = None,
+        shared: bool = False,
+        reserves: bool = False,
+        takes: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+    ) -> None:
+        """Raises ClaimedError naming an operation in the way."""
+        wanted = Claim(
+            server_id=server_id,
+            flow=flow,
+            shared=shared,
+            reserves=reserves,
+            takes=frozenset(takes),
+            hosts=frozenset(hosts),
+        )
+        self._refuse(op for op, claim in self.claims.items() if claim.excludes(wanted))
+        stored = {**vars(wanted), "takes": sorted(takes), "hosts": sorted(hosts)}
+        self.record(self.Claimed, claimant=operation_id, **stored)
+
+    def narrow(self, operation_id: str) -> None:
+        """The operation is parked, and connects nothing anew; see handlers.claims."""
+        claim = self.claims.get(operation_id)
+        if claim is not None and claim.takes:
+            self.record(self.ClaimNarrowed, claimant=operation_id)
 
     def made(self, server_id: str, mark: str) -> None:
         """Cinder has it now, for this server.  Raises IllegalTransitionError if it was given up."""
@@ -120,7 +204,7 @@ class Volume(Aggregate):
 
     def release(self, operation_id: str) -> None:
         """End the operation's claim, if it has it."""
-        if self.claimant == operation_id:
+        if operation_id in self.claims:
             self.record(self.ClaimReleased, claimant=operation_id)
 
     def held_by(self, server_id: str) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def attach(
     """Accept an attach, or raise a DomainError.  `root` is the server's root mapping."""
     check_vm_state(instance, "attach_volume", _VOLUME_STATES)
     _check_abilities(request, view, where)
-    volume.refuse_leaving()
+    volume.refuse_leaving(request.server_id, shared=view.multiattach)
     if instance.device_of(request.volume_id):
         raise errors.AlreadyAttachedError(volume_id=request.volume_id)
     volume.refuse_second_server(request.server_id, multiattach=view.multiattach)
@@ -165,7 +165,7 @@ def detach(
     if instance.device_of(request.volume_id) is None:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
     instance.refuse_claimed(exclusive=False)
-    volume.refuse_claimed()
+    volume.refuse_working(request.server_id)
     if mapping is None or not mapping.live or mapping.volume_id is None:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
     if mapping.boot_index == 0:
@@ -254,9 +254,9 @@ def _root_place(instance: Instance, root: BlockDeviceMapping | None) -> BlockDev
 def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None:
     if not allowed:
         raise errors.RootDeviceError
-    if instance.vm_state not in _ROOT_STATES:
+    if instance.own_state not in _ROOT_STATES:
         raise errors.RootStateError(
-            action=action, server_id=str(instance.id), vm_state=instance.vm_state
+            action=action, server_id=str(instance.id), vm_state=instance.own_state
         )
 
 

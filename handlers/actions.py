@@ -17,6 +17,7 @@ from aggregates.instance import RUNNING, Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from handlers.fences import vouches
+from handlers.flows import FLOWS
 from handlers.guards import (
     MOVES_VERSION,
     Concerned,
@@ -75,7 +76,6 @@ class ActionRule:
     needs: dict[Place, Need] = field(default_factory=lambda: _HERE)
     moves: bool = False  # the guest leaves its host: its disks must all be volumes
     root: bool = False  # refused while the root volume is detached (S2)
-    volumes: bool = True  # nothing else may be done to its volumes meanwhile
     destination: bool = False
 
 
@@ -107,15 +107,14 @@ RULES: dict[str, ActionRule] = {
     "unshelve": ActionRule(
         "unshelve", _states(S.SHELVED_OFFLOADED), needs={}, root=True, destination=True
     ),
-    "start": ActionRule("start", _states(S.STOPPED), root=True, volumes=False),
-    "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), volumes=False),
-    "pause": ActionRule("pause", _states(S.ACTIVE), volumes=False),
-    "unpause": ActionRule("unpause", _states(S.PAUSED), volumes=False),
+    "start": ActionRule("start", _states(S.STOPPED), root=True),
+    "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR)),
+    "pause": ActionRule("pause", _states(S.ACTIVE)),
+    "unpause": ActionRule("unpause", _states(S.PAUSED)),
     "reboot": ActionRule(
         "reboot",
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),
         root=True,
-        volumes=False,
     ),
     "rebuild": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
     "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
@@ -150,10 +149,21 @@ def act(
         )
     places = _places(request, rule, instance, hosts)
     order = _order(request, instance, places, hosts)
+    if not FLOWS[request.flow].claims_volumes:
+        server = _idle(server)
     lanes = LANES.get(request.flow, _one_sided)(server, places)
-    known = server.volumes.values() if rule.volumes else ()
-    concerned = Concerned(known=known, shown=views)
+    concerned = Concerned(known=server.volumes.values(), shown=views)
     return start(request.flow, origin, instance, lanes, places, concerned, order)
+
+
+def _idle(server: Server) -> Server:
+    """The server without the volumes that an operation works on: what becomes of these is for that
+    operation to decide.
+    """
+    server_id = str(server.instance.id)
+    busy = {id_ for id_, volume in server.volumes.items() if volume.works_for(server_id)}
+    idle = [mapping for mapping in server.mappings if mapping.volume_id not in busy]
+    return replace(server, mappings=idle)
 
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:

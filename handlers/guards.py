@@ -16,6 +16,7 @@ from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
+from handlers import claims
 from handlers.flows import FLOWS
 from handlers.plan import Flow, Place
 from handlers.progress import volumes_of
@@ -76,9 +77,13 @@ class Server:
 
 
 def check_vm_state(instance: Instance, action: str, allowed: Iterable[VmState]) -> None:
-    if instance.vm_state not in set(allowed):
+    """What is parked puts the server into ERROR, as S1 asks, but is in the way only of what its
+    claim excludes.
+    """
+    if instance.own_state not in set(allowed):
+        instance.refuse_parked()
         raise errors.VmStateError(
-            action=action, server_id=str(instance.id), vm_state=instance.vm_state
+            action=action, server_id=str(instance.id), vm_state=instance.own_state
         )
 
 
@@ -124,20 +129,23 @@ def start(
     Raises ClaimedError, and VolumeStateError if a volume in Cinder is not as the flow wants it.
     """
     table, operation_id = FLOWS[flow], str(origin.operation_id)
-    instance.claim(operation_id, exclusive=table.exclusive, flow=flow)
+    beside = not table.claims_volumes
+    instance.claim(operation_id, exclusive=table.exclusive, flow=flow, beside_parked=beside)
     operation = Operation(origin.operation_id)
+    plan = table.expand(tuple(lanes), hosts, order)
     operation.record(
         Operation.OperationStarted,
         flow=flow,
         server_id=str(instance.id),
-        plan=table.expand(tuple(lanes), hosts, order).to_json(),
+        plan=plan.to_json(),
         request_id=origin.context.request_id,
         actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
         fingerprint=origin.fingerprint,
     )
-    known = {str(volume.id): volume for volume in volumes.known}
+    known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
     for volume_id in sorted(volumes_of(operation) & set(known)):
-        known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow)
+        claim = claims.on_volume(plan, volume_id)
+        known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow, **claim)
     if table.volumes is not None:
         check(table.volumes, volumes.shown(), _refusal_of(table))
     return operation

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from aggregates import errors
 from aggregates.operation import Operation, OperationState
 from handlers import operator
 from handlers.engine import pivot_passed, unwinds
+from handlers.meaning import Book
 from handlers.plan import Place
 from handlers.progress import arrival, failed, fenced_error, is_replaceable, plan_of
 from host_agent.shared.contract import ErrorKind
 
 
-def host_fenced(operation: Operation, host: str, now: float) -> bool:
+def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool:
     """Whether the fence changes anything for the operation, which then has to be decided on."""
     if operation.state is OperationState.PARKED:
-        return _try_again(operation, host)
+        return _try_again(operation, host, book)
     if operation.state is not OperationState.RUNNING:
         return False
     plan, history = plan_of(operation), operation.history
@@ -41,12 +43,15 @@ def host_fenced(operation: Operation, host: str, now: float) -> bool:
     return bool(runs) or going_there
 
 
-def _try_again(operation: Operation, host: str) -> bool:
+def _try_again(operation: Operation, host: str, book: Book) -> bool:
     plan = plan_of(operation)
     waits_for = {
         plan.host_of(left.lane, plan.stage_of(left.step).place) for left in operator.left(operation)
     }
     if host not in {*waits_for, arrival(operation)}:
         return False
-    operation.record(Operation.RetryRequested, reason=f"host {host} was fenced")
+    try:
+        operator.retry(operation, f"host {host} was fenced", book)
+    except errors.ClaimedError:  # what began beside it ends first; then somebody retries it
+        return False
     return True

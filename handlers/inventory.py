@@ -6,9 +6,9 @@ said again.
 
 from __future__ import annotations
 
-from aggregates.devices import SeenDisks
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
+from aggregates.server import SeenDisks
 from handlers.meaning import Book
 from host_agent.shared.contract import Guest
 

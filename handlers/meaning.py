@@ -213,7 +213,7 @@ def _made(done: Done) -> None:
         return
     volume = done.book.get(Volume, volume_id)
     volume.made(done.server_id, done.lane.bdm_id)
-    if volume.claimant is None:
+    if not volume.claims:
         volume.claim(done.operation_id, server_id=done.server_id, flow="boot")
 
 

@@ -9,27 +9,54 @@ from typing import NoReturn
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
+from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome, StepStatus
+from aggregates.remnant import Remnant
 from handlers import engine
 from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
 from handlers.progress import arrival, finish, lane_of, plan_of, skip
+from handlers.remnants import leave
 from host_agent.shared.lane import Lane
 
 #: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.
 _DELETIONS = frozenset({LedgerVerb.ATTACHMENT_DELETE, LedgerVerb.RESERVATION_TIDY})
 
 
-def acts(operation: Operation) -> str:
-    """What may be done about a parked operation, in words."""
-    if pivot_passed(plan_of(operation), operation.history):
-        return "retry it, skip its step, or give it up"
-    return "retry it, skip its step, unwind it, or give it up"
+def acts(operation: Operation) -> list[str]:
+    """What may be done about an operation now; each may have its own reason to be refused."""
+    plan, history = plan_of(operation), operation.history
+    unwind = [] if pivot_passed(plan, history) else ["unwind"]
+    match operation.state:
+        case OperationState.PARKED:
+            return ["retry", "skip", *unwind, *([] if plan.patient else ["give_up"])]
+        case OperationState.RUNNING:
+            waiting = ["retry"] if waits(operation) else []
+            return waiting if history.unwinding else [*waiting, *unwind]
+    return []
 
 
-def retry(operation: Operation, reason: str) -> None:
+def in_the_way(refusal: errors.ClaimedError, book: Book) -> errors.ClaimedError:
+    """The refusal with what there is to know of the operation that it names."""
+    operation = book.get(Operation, refusal.fields["operation_id"])
+    assert operation.started is not None, "an operation that claims something has begun"
+    parked = operation.state is OperationState.PARKED
+    kind = errors.ParkedClaimError if parked else errors.BusyClaimError
+    may, known = acts(operation), refusal.fields
+    return kind(
+        what=known["what"],
+        id=known["id"],
+        operation_id=known["operation_id"],
+        flow=operation.started.flow,
+        state=operation.state.value,
+        acts=may,
+        choice=", ".join(may),
+    )
+
+
+def retry(operation: Operation, reason: str, book: Book) -> None:
     """Try the failed steps of a parked operation again; of one that runs, at once what waits
     for its time, however far that is.
     """
@@ -38,6 +65,7 @@ def retry(operation: Operation, reason: str) -> None:
             _refuse(operation, "be retried", "it is running, and no step waits to be tried again")
     else:
         _require_parked(operation, "be retried")
+        _resume(operation, book)
     operation.record(Operation.RetryRequested, reason=reason)
 
 
@@ -51,8 +79,8 @@ def waits(operation: Operation) -> bool:
     )
 
 
-def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> None:
-    """Go on as if this step, the first one left in its lane, were done.
+def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Book) -> list[Remnant]:
+    """Go on as if this step, the first one left in its lane, were done; what may stay behind.
 
     The operator vouches for it; the reason is kept in the domain events.
     """
@@ -61,20 +89,24 @@ def skip_step(operation: Operation, lane: int, step: str, reason: str, book: Boo
     if first is None or first.step != step:
         wanted = f"step {first.step} is the next one" if first else "it has nothing left"
         _refuse(operation, f"skip step {step} of lane {lane}", wanted)
+    _resume(operation, book)
+    remnants = leave(operation, [first], "skip", reason, book)
     skip(operation, first, reason, book)
+    return remnants
 
 
-def unwind(operation: Operation, reason: str) -> None:
+def unwind(operation: Operation, reason: str, book: Book) -> None:
     """Undo everything, if the point of no return is not behind."""
     if operation.state is OperationState.FINISHED:
         _refuse(operation, "be unwound", "it is finished")
     if pivot_passed(plan_of(operation), operation.history):
         _refuse(operation, "be unwound", "its pivot is passed; there is only forward")
+    _resume(operation, book)
     operation.record(Operation.UnwindRequested, reason=reason)
 
 
-def give_up(operation: Operation, reason: str, book: Book) -> None:
-    """End a parked operation as it is; what is left stays as the log shows it.
+def give_up(operation: Operation, reason: str, book: Book) -> list[Remnant]:
+    """End a parked operation as it is; what is left stays as the log shows it, and is returned.
 
     Not if nobody knew then where the guest is, or if that left an attachment behind that no
     mapping leads to, or nobody knows: nobody could ever release it.  Its steps are then to be
@@ -98,7 +130,9 @@ def give_up(operation: Operation, reason: str, book: Book) -> None:
     for lane in unmade(operation, book):
         why = f"a volume with mark {lane.bdm_id} would stay behind; retry, or skip"
         _refuse(operation, "be given up", why)
+    remnants = leave(operation, left(operation), "give_up", reason, book)
     finish(operation, Outcome.CANCELLED, book, reason=reason)
+    return remnants
 
 
 def _strays(operation: Operation, book: Book) -> list[Attachment]:
@@ -141,6 +175,12 @@ def unmade(operation: Operation, book: Book) -> list[Lane]:
         and not book.get(BlockDeviceMapping, lane.bdm_id).volume_id
         and any(operation.history.touched(number, name) for name in makes)
     ]
+
+
+def _resume(operation: Operation, book: Book) -> None:
+    """Not beside what has begun on the whole server since it was parked.  Raises ClaimedError."""
+    assert operation.started is not None, "an operation is never loaded without its first event"
+    book.get(Instance, operation.started.server_id).resume(str(operation.id))
 
 
 def _require_parked(operation: Operation, act: str) -> None:

@@ -204,8 +204,10 @@ class Flow:
     `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may
     work later is tried until it does; nobody waits for it (release work).  `trusts`: up to
     its pivot it goes on only as long as the fence of that host says that the guest is not
-    running there.  `volumes`: how its volumes have to be in Cinder for it to be accepted; None:
-    it asks Cinder for nothing that this could forbid.
+    running there.  `claims_volumes`: nothing else may be done to its volumes meanwhile; if not, it
+    goes on beside what is parked about one of them, and without that one (decision 0054).
+    `volumes`: how its volumes have to be in Cinder for it to be accepted; None: it asks Cinder for
+    nothing that this could forbid (decision 0040).
     """
 
     name: str
@@ -214,6 +216,7 @@ class Flow:
     exclusive: bool = True
     patient: bool = False
     trusts: Place | None = None
+    claims_volumes: bool = True
     volumes: VolumeRule | None = None
 
     def expand(

@@ -343,6 +343,8 @@ def park(operation: Operation, left: tuple[Left, ...], book: Book) -> None:
         claimant=str(operation.id),
         message=f"Operation {operation.id} ({started.flow}) is parked: {why}",
     )
+    for volume_id in sorted(volumes_of(operation)):
+        book.get(Volume, volume_id).narrow(str(operation.id))
 
 
 def _left_row(operation: Operation, item: Left) -> dict[str, Any]:
@@ -351,7 +353,7 @@ def _left_row(operation: Operation, item: Left) -> dict[str, Any]:
         "volume_id": _volume_of(operation, item),
         "step": item.step,
         "undo": item.undo,
-        "verb": _named_verb(plan_of(operation), item).value,
+        "verb": named_verb(plan_of(operation), item).value,
         "error": operation.history.record(item.lane, item.step, undo=item.undo).error,
     }
 
@@ -362,7 +364,8 @@ def _volume_of(operation: Operation, left: Left) -> str | None:
     return lane_of(operation, left.lane, left.step).volume_id
 
 
-def _named_verb(plan: Plan, left: Left) -> AnyVerb:
+def named_verb(plan: Plan, left: Left) -> AnyVerb:
+    """What a step that is left would do, by whoever it was planned for."""
     step = plan.step(left.step)
     return (step.undo if left.undo else step.do) or LedgerVerb.NOTHING
 
@@ -375,7 +378,7 @@ def skip(operation: Operation, left: Left, reason: str, book: Book) -> None:
     plan = plan_of(operation)
     host = plan.host_of(left.lane, plan.stage_of(left.step).place)
     done = _done(operation, left.lane, left.step, {"waived": reason}, host, book)
-    apply_meaning(_named_verb(plan, left), done)
+    apply_meaning(named_verb(plan, left), done)
 
 
 def finish(

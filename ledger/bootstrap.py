@@ -29,6 +29,7 @@ from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.api.app import make_app
 from ledger.api.components import Components
+from ledger.api.connections import Runner, end_unread
 from ledger.api.health import InThread
 from ledger.api.metrics import registry_of
 from ledger.auth.tokens import authenticator
@@ -45,7 +46,7 @@ from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
 
-#: Threads for what blocks beside the dispatcher's steps: accepting requests, reports.
+#: Threads for requests that ask no Cinder; the others have their own (ledger.api.bulkheads).
 REQUEST_THREADS = 16
 #: How long the dispatcher waits at most for the projections to show what it did.
 PROJECTED_S = 5.0
@@ -170,7 +171,9 @@ def _listening_socket(settings: Settings) -> socket.socket:
     """The listening socket.  Raises OSError if the address is taken."""
     host, port = settings.listen.host, settings.listen.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    end_unread(listener)
+    return listener
 
 
 def _place(listener: socket.socket) -> str:
@@ -185,7 +188,7 @@ def _place(listener: socket.socket) -> str:
 
 
 async def _serve(app: web.Application, listener: socket.socket, stack: AsyncExitStack) -> str:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    runner = Runner(app, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     await web.SockSite(runner, listener, backlog=BACKLOG).start()

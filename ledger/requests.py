@@ -299,20 +299,12 @@ class Requests:
             try:
                 operation = decide(unit, origin)
             except errors.ClaimedError as refusal:
-                raise _explained(refusal, unit) from None
+                raise operator.in_the_way(refusal, unit) from None
             unit.add(operation)
             progress.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
         return run_optimistically(self._store, change)
-
-
-def _explained(refusal: errors.ClaimedError, unit: Unit) -> errors.ClaimedError:
-    """The refusal; one that only an operator can lift says so."""
-    claimant = unit.get(Operation, refusal.fields["operation_id"])
-    if claimant.state is not OperationState.PARKED:
-        return refusal
-    return errors.ParkedClaimError(**refusal.fields, acts=operator.acts(claimant))
 
 
 def operation_id_of(context: EventContext, key: str) -> UUID:

@@ -13,6 +13,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
@@ -23,16 +26,23 @@ from aggregates.base import Aggregate, EventContext
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
+from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from handlers import handover, inventory, leftovers, operator, progress
 from handlers.engine import Wait, Work
 from host_agent.shared.changes import Changes
-from host_agent.shared.contract import ErrorKind, Registration, Report, StepError
+from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder
 from ledger.effects import EffectContext, Result, carry_out
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
 from ledger.take_back import take_back
+
+W = TypeVar("W")
+
+#: Guests of one append; each leads to a few events at most, and an append is bounded, too
+#: (ledger.log.writer).  A larger inventory is taken in portions.
+GUESTS_AT_ONCE = 1_000
 
 _log = structlog.get_logger(__name__)
 
@@ -46,6 +56,14 @@ class RegistrationResult:
 
     host: Host
     again: bool
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What an operator's act leaves behind, and the position of its last event (0: a dry run)."""
+
+    remnants: list[Remnant]
     position: int = 0
 
 
@@ -78,11 +96,23 @@ class Service:
 
         What to make of a guest that is not shown any more is `lost_guest`'s.
         """
+        *before, rest = _portions(registration.guests)
+        again = False
+        for guests in before:
+            part = replace(registration, guests=guests)
+            again |= run_optimistically(self._store, partial(self._shown, name, part, context))
 
         def change(unit: Unit) -> tuple[RegistrationResult, int]:
-            return _apply_registration(name, registration, unit), unit.save(context)
+            shown = _apply_registration(name, registration, unit, rest)
+            return replace(shown, again=shown.again or again), unit.save(context)
 
         return run_optimistically(self._store, change)
+
+    def _shown(self, name: str, part: Registration, context: EventContext, unit: Unit) -> bool:
+        """Take the agent, and some of its guests; whether they are to be shown again."""
+        again = _show(name, part, part.guests, unit)
+        unit.save(context)
+        return again
 
     def unchanged(
         self, asked: Sequence[tuple[str, Registration]]
@@ -109,18 +139,23 @@ class Service:
 
         Raises StaleEpochError if the host has to register first.
         """
+        portions = zip_longest(_portions(changes.guests), _portions(changes.gone), fillvalue=())
+        parts = [replace(changes, guests=guests, gone=gone) for guests, gone in portions]
+        again = [
+            run_optimistically(self._store, partial(self._changed, name, part, context))
+            for part in parts
+        ]
+        return any(again)
 
-        def change(unit: Unit) -> bool:
-            host = unit.get(Host, host_uuid(name))
-            host.check_epoch(changes.epoch)
-            if host.suspect or not host.version:
-                raise errors.StaleEpochError(host=name, given=changes.epoch, current=host.epoch)
-            shown = [inventory.seen(name, guest, unit) for guest in changes.guests]
-            missed = [inventory.missed(name, server_id, unit) for server_id in changes.gone]
-            unit.save(context)
-            return not all(shown + missed)
-
-        return run_optimistically(self._store, change)
+    def _changed(self, name: str, part: Changes, context: EventContext, unit: Unit) -> bool:
+        host = unit.get(Host, host_uuid(name))
+        host.check_epoch(part.epoch)
+        if host.suspect or not host.version:
+            raise errors.StaleEpochError(host=name, given=part.epoch, current=host.epoch)
+        shown = [inventory.seen(name, guest, unit) for guest in part.guests]
+        missed = [inventory.missed(name, server_id, unit) for server_id in part.gone]
+        unit.save(context)
+        return not all(shown + missed)
 
     def lost_guest(self, server_id: str, host: str, context: EventContext) -> int:
         """The host does not show this guest any more."""
@@ -196,7 +231,7 @@ class Service:
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
-            if handover.host_fenced(operation, host, self._clock()):
+            if handover.host_fenced(operation, host, self._clock(), unit):
                 progress.advance(operation, unit, self._clock())
             return unit.save(within(context, operation))
 
@@ -242,31 +277,45 @@ class Service:
         *,
         lane: int = 0,
         step: str = "",
-    ) -> int:
+        dry_run: bool = False,
+    ) -> Acted:
         """An operator's act on an operation: retry, skip, unwind or give_up.
 
-        Raises OperatorActError with the reason if it cannot be done now.
+        A dry run changes nothing, and says what the act would.  Raises OperatorActError with the
+        reason if it cannot be done now.
         """
 
-        def change(unit: Unit) -> int:
+        def change(unit: Unit) -> Acted:
             operation = unit.get(Operation, operation_id)
-            match act:
-                case "retry":
-                    operator.retry(operation, reason)
-                case "skip":
-                    operator.skip_step(operation, lane, step, reason, unit)
-                case "unwind":
-                    operator.unwind(operation, reason)
-                case "give_up":
-                    operator.give_up(operation, reason, unit)
-                case _:
-                    raise errors.OperatorActError(
-                        operation_id=operation_id,
-                        act=act,
-                        why="the acts are retry, skip, unwind, give_up",
-                    )
+            remnants: list[Remnant] = []
+            try:
+                match act:
+                    case "retry":
+                        operator.retry(operation, reason, unit)
+                    case "skip":
+                        remnants = operator.skip_step(operation, lane, step, reason, unit)
+                    case "unwind":
+                        operator.unwind(operation, reason, unit)
+                    case "give_up":
+                        remnants = operator.give_up(operation, reason, unit)
+                    case _:
+                        why = "the acts are retry, skip, unwind, give_up"
+                        raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
+            except errors.ClaimedError as refusal:
+                raise operator.in_the_way(refusal, unit) from None
+            if dry_run:
+                return Acted(remnants)
             progress.advance(operation, unit, self._clock())
-            return unit.save(within(context, operation))
+            return Acted(remnants, unit.save(within(context, operation)))
+
+        return run_optimistically(self._store, change)
+
+    def acknowledge(self, remnant_id: str, reason: str, context: EventContext) -> int:
+        """Somebody has seen to a remnant.  Raises IllegalTransitionError if it is not open."""
+
+        def change(unit: Unit) -> int:
+            unit.get(Remnant, remnant_id).record(Remnant.RemnantAcknowledged, reason=reason)
+            return unit.save(context)
 
         return run_optimistically(self._store, change)
 
@@ -381,12 +430,25 @@ def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionEr
     return replace(report, results=(*report.results[:at], failed), further=True)
 
 
-def _apply_registration(name: str, registration: Registration, unit: Unit) -> RegistrationResult:
-    """Take what an agent says of itself and of its guests."""
+def _portions(what: tuple[W, ...]) -> list[tuple[W, ...]]:
+    """What fits into one append each, whatever is new of it; at least one, which may be empty."""
+    return [what[at : at + GUESTS_AT_ONCE] for at in range(0, len(what) or 1, GUESTS_AT_ONCE)]
+
+
+def _show(name: str, said: Registration, guests: Sequence[Guest], unit: Unit) -> bool:
+    """Take what an agent says of itself and of these guests; whether to show some of it again."""
     host = unit.get(Host, host_uuid(name))
-    host.register(name, registration.service_version, registration.capabilities)
-    looked = [inventory.seen(name, guest, unit) for guest in registration.guests]
-    again = not all(looked)
+    host.register(name, said.service_version, said.capabilities)
+    looked = [inventory.seen(name, guest, unit) for guest in guests]
+    return not all(looked)
+
+
+def _apply_registration(
+    name: str, registration: Registration, unit: Unit, rest: Sequence[Guest] | None = None
+) -> RegistrationResult:
+    """Take a registration; `rest`: the guests that are not taken yet, if not all of them."""
+    again = _show(name, registration, registration.guests if rest is None else rest, unit)
+    host = unit.get(Host, host_uuid(name))
     if host.suspect:
         again = not leftovers.take(host, registration, unit) or again
     return RegistrationResult(host, again)

@@ -66,7 +66,7 @@ def _reservation(
         return
     # The old calls leave a status and no row: whoever has the volume, or claims it, uses it.
     volume = effect.book.get(Volume, lane.volume_id)
-    free = volume.claimant is None and not volume.holders
+    free = not volume.claims and not volume.holders
     if free and effect.cinder.volume(lane.volume_id).status == "attaching":
         effect.old_cinder.unreserve(lane.volume_id)
 

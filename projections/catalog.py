@@ -8,5 +8,6 @@ from projections.hosts import HOSTS
 from projections.instances import INSTANCES
 from projections.mappings import MAPPINGS
 from projections.operations import OPERATIONS
+from projections.remnants import REMNANTS
 
-ALL: tuple[Projection, ...] = (INSTANCES, MAPPINGS, ATTACHMENTS, OPERATIONS, HOSTS)
+ALL: tuple[Projection, ...] = (INSTANCES, MAPPINGS, ATTACHMENTS, OPERATIONS, HOSTS, REMNANTS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aggregates.instance import VM_STATE_OF as VM_STATE_OF_POWER_STATE
 from aggregates.instance import Instance, VmState
+from aggregates.server import VM_STATE_OF as VM_STATE_OF_POWER_STATE
 from projections.base import LoggedEvent, Projection, Row, originator
 
 _I = Instance

@@ -264,6 +264,23 @@ class Queries:
             "touch_hosts", hosts=list(heard), ages_s=list(ages_s), ahead_s=list(ahead_s)
         )
 
+    async def remnants(
+        self,
+        *,
+        state: str | None = None,
+        server_id: str | None = None,
+        host: str | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after` is the `left_position` of the last one already seen."""
+        return await self._all(
+            "remnants", state=state, server_id=server_id, host=host, limit=limit, after=after
+        )
+
+    async def remnant(self, remnant_id: str) -> Row | None:
+        return await self._one("remnant", remnant_id=remnant_id)
+
     # --- the log ------------------------------------------------------------------------
 
     async def events(

@@ -300,3 +300,26 @@ CREATE TABLE hosts (
 );
 CREATE INDEX hosts_by_position ON hosts (position);
 CREATE INDEX hosts_by_version ON hosts (service_version);
+
+-- What operators' acts may have left behind in Cinder and on hosts.
+CREATE TABLE remnants (
+    remnant_id uuid PRIMARY KEY,
+    kind text NOT NULL,
+    state text NOT NULL,                 -- open, acknowledged
+    act text NOT NULL,                   -- skip, give_up
+    reason text NOT NULL,
+    from_operation uuid NOT NULL,
+    step text NOT NULL,
+    server_id uuid NOT NULL,
+    volume_id uuid,
+    attachment_id uuid,
+    host text,                           -- NULL: it is in Cinder
+    left_at timestamptz NOT NULL,
+    left_position bigint NOT NULL,
+    acknowledged_at timestamptz,
+    acknowledged_reason text,
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
+);
+CREATE UNIQUE INDEX remnants_by_age ON remnants (left_position DESC, remnant_id);
+CREATE INDEX remnants_by_position ON remnants (position);

@@ -346,7 +346,7 @@ class World:
             "vm_state": str(self.instance.vm_state),
             "host": self.instance.host,
             "claims": len(self.instance.claims)
-            + sum(self.store.load(Volume, UUID(v)).claimant is not None for v in self.volumes),
+            + sum(len(self.store.load(Volume, UUID(v)).claims) for v in self.volumes),
             "devices": len(self.instance.devices),
         }
 

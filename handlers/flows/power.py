@@ -17,19 +17,22 @@ _STOPPED = once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START)
 
 START = Flow(
     name="start",
+    claims_volumes=False,
     stages=(_CONNECTED, once(Place.HOST, Step("spawn", Verb.GUEST_SPAWN, undo=Verb.GUEST_STOP))),
 )
-STOP = Flow(name="stop", stages=(_STOPPED,))
+STOP = Flow(name="stop", claims_volumes=False, stages=(_STOPPED,))
 PAUSE = Flow(
     name="pause",
+    claims_volumes=False,
     stages=(once(Place.HOST, Step("pause", Verb.GUEST_PAUSE, undo=Verb.GUEST_RESUME)),),
 )
 UNPAUSE = Flow(
     name="unpause",
+    claims_volumes=False,
     stages=(once(Place.HOST, Step("resume", Verb.GUEST_RESUME, undo=Verb.GUEST_PAUSE)),),
 )
 
 #: Connected first, under the running guest: what cannot be had again costs nobody a guest.
 _ANEW = (_CONNECTED, _STOPPED, _SPAWNED)
-REBOOT = Flow(name="reboot", pivot="stop", stages=_ANEW)
+REBOOT = Flow(name="reboot", pivot="stop", claims_volumes=False, stages=_ANEW)
 REBUILD = Flow(name="rebuild", pivot="stop", stages=_ANEW)

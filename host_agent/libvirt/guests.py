@@ -121,7 +121,7 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
     def _define_like(self, server_id: str, live: DiskSeen, persistent: DiskSeen) -> None:
         """The live disk cannot be changed under the guest, so the definition's becomes like it."""
         _LOG.warning(
-            "definition differs", disk=live.target, facts=disk_xml.differences(live, persistent)
+            "definition_differs", disk=live.target, facts=disk_xml.differences(live, persistent)
         )
         if live.target != persistent.target:  # by which libvirt knows it: it is added anew
             self._forget(server_id, persistent)

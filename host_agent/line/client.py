@@ -15,7 +15,7 @@ from weakref import WeakSet
 from urllib3 import Timeout, connection_from_url
 
 from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
-from host_agent.shared.lines import CONNECT_S, CONNECTIONS_MAX, ask
+from host_agent.shared.lines import CONNECT_S, CONNECTIONS_MAX, ask, whole_answers
 
 #: How long an answer may keep us waiting, beside the long poll's own wait.
 REQUEST_S = 30.0
@@ -58,7 +58,9 @@ class LedgerClient:
         self._base = f"{url.path.rstrip('/')}/v1/hosts/{quote(settings.host, safe='')}"
         self._headers = {"X-Auth-Token": settings.token}
         tls = {"ca_certs": settings.ca_file} if settings.ca_file else {}
-        self._pool = connection_from_url(settings.url, maxsize=CONNECTIONS_MAX, **tls)
+        self._pool = whole_answers(
+            connection_from_url(settings.url, maxsize=CONNECTIONS_MAX, **tls)
+        )
         self._pool.ConnectionCls = _telling(self._pool.ConnectionCls, self._remember)
         self._lock = threading.Lock()
         self._sockets: WeakSet[socket.socket] = WeakSet()

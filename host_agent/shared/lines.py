@@ -3,12 +3,23 @@
 urllib3's pools, without what a browser needs: a call is sent once, and nothing is followed.
 Its errors are told apart by what they say about the world: `NotConnectedError` - nothing was
 sent - or any other OSError, after which the call may have been carried out.
+
+A socket's time-out is for each read of it, so who sends a byte now and then would hold a call for
+ever.  Here the time-out to read is for the whole answer, head and body; and all calls of a thread
+`within` so many seconds share these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPResponse
 from ssl import CertificateError
+from typing import Any
 
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, Timeout
 from urllib3 import exceptions as errors
@@ -27,8 +38,92 @@ _UNSENT = (
 )
 
 
+_own = threading.local()
+
+
 class NotConnectedError(OSError):
     """There is no connection, so nothing was sent."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """All calls that this thread makes meanwhile end in so many seconds, taken together."""
+    outer = _until()
+    end = time.monotonic() + seconds
+    _own.until = end if outer is None else min(end, outer)
+    try:
+        yield
+    finally:
+        _own.until = outer
+
+
+def left_s() -> float | None:
+    """How many seconds this thread still has (`within`), 0 if none; None: no such end is set."""
+    until = _until()
+    return None if until is None else max(0.0, until - time.monotonic())
+
+
+def _until() -> float | None:
+    until: float | None = getattr(_own, "until", None)
+    return until
+
+
+def _bounded(timeout: Timeout) -> Timeout:
+    """What is left of it for this thread.  Raises NotConnectedError if that is nothing."""
+    left = left_s()
+    if left is None:
+        return timeout
+    if left <= 0:
+        raise NotConnectedError("there is no time left to ask")
+    return Timeout(
+        connect=_least(timeout.connect_timeout, left), read=_least(timeout.read_timeout, left)
+    )
+
+
+def _least(given: Any, left: float) -> float:
+    return min(given, left) if isinstance(given, int | float) else left
+
+
+class _Answering(io.RawIOBase):
+    """A socket that is read from until its time-out, as it is now, is over."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._raw = sock.makefile("rb", buffering=0)
+        limits = [limit for limit in (sock.gettimeout(), left_s()) if limit is not None]
+        self._until = time.monotonic() + min(limits) if limits else None
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """As http.client asks a socket for what it reads the answer from."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._until is not None:
+            left = self._until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the answer took too long")
+            self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(_Answering(sock), *args, **kwargs)  # type: ignore[arg-type]
+
+
+def whole_answers(pool: HTTPConnectionPool) -> HTTPConnectionPool:
+    """The pool, whose time-out to read is for whole answers from now on."""
+    kind: Any = pool.ConnectionCls
+    if kind.response_class is not _Response:
+        pool.ConnectionCls = type(kind.__name__, (kind,), {"response_class": _Response})
+    return pool
 
 
 def ask(
@@ -41,6 +136,7 @@ def ask(
     timeout: Timeout,
 ) -> tuple[BaseHTTPResponse, bytes]:
     """The answer, whatever its status, and its body.  `target`: a path, or a URL for a proxy."""
+    timeout = _bounded(timeout)
     try:
         answer = pool.urlopen(
             method,

@@ -17,6 +17,7 @@ import structlog
 
 from aggregates.errors import ClaimedError
 from aggregates.operation import OperationState, Outcome
+from handlers.flows import FLOWS
 from handlers.guards import NEW_FLOW_VERSION, Contact
 from host_agent.shared.ports import VolumeView
 from ledger.api import redaction
@@ -57,17 +58,20 @@ async def earlier(call: Call) -> Row | None:
 async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False) -> Fleet:
     """What is known of hosts just now; `attaches`: the request makes new attachments.
 
-    Of the host of `server` that was read with it; others can be asked about.
+    Of the host of `server` that was read with it, and judged when it was: whoever decides may
+    have waited for Cinder since, which is no silence of the host's.  Others can be asked about.
     S1: "only use the new API when all nova-compute nodes have been upgraded".
     """
     loop, components = asyncio.get_running_loop(), call.components
     silent_after_s = components.settings.host_down_after_s
     old = attaches and await components.queries.older_agents(NEW_FLOW_VERSION, silent_after_s)
 
+    read = contact_at(components, server["host_seen_at"]) if server is not None else None
+
     # Both are asked by the worker thread that decides.
     def contact(name: str) -> Contact:
-        if server is not None and name == server["host"]:
-            return contact_at(components, server["host_seen_at"])
+        if read is not None and server is not None and name == server["host"]:
+            return read
         return asyncio.run_coroutine_threadsafe(contact_of(components, name), loop).result()
 
     def legacy() -> bool:
@@ -76,15 +80,27 @@ async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False
     return Fleet(contact=contact, legacy=legacy)
 
 
-async def accepted(call: Call, ask: Callable[[], Accepted]) -> Accepted:
+def asks_cinder(flow: str) -> bool:
+    """Whether the flow is accepted only for volumes that are in certain states (decision 0040)."""
+    return FLOWS[flow].volumes is not None
+
+
+async def accepted(
+    call: Call, ask: Callable[[], Accepted], *, asks_cinder: bool = False
+) -> Accepted:
     """Have the request accepted; if an operation is in its way, once more when that ends.
 
     Cinder says `in-use`, or `available`, a moment before our operation is over: a client
     that waits for that and asks at once must not be told that it comes too early.  Returns
-    when all of it can be read.
+    when all of it can be read.  `asks_cinder`: what is asked before it is accepted; it has to
+    be said, for Cinder may hang.
     """
+
+    async def asked() -> Accepted:
+        return await (call.ask_cinder(ask) if asks_cinder else asyncio.to_thread(ask))
+
     try:
-        done = await asyncio.to_thread(ask)
+        done = await asked()
     except ClaimedError as claimed:
         operation_id = claimed.fields["operation_id"]
 
@@ -95,7 +111,7 @@ async def accepted(call: Call, ask: Callable[[], Accepted]) -> Accepted:
         state = await call.until(ended_key(operation_id), ended, CLAIM_WAIT_S)
         if state != OperationState.FINISHED:
             raise
-        done = await asyncio.to_thread(ask)
+        done = await asked()
     await call.written(done.position)
     return done
 

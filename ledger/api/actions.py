@@ -75,7 +75,9 @@ async def begun(call: Call, request: ActOnServer) -> dict[str, str]:
     key, context = accepting.idempotency_key(call), call.context()
     fleet = await accepting.fleet(call)
     done = await accepting.accepted(
-        call, lambda: call.components.requests.act(request, context, fleet, key)
+        call,
+        lambda: call.components.requests.act(request, context, fleet, key),
+        asks_cinder=accepting.asks_cinder(request.flow),
     )
     return accepting.headers(done.operation_id)
 

@@ -8,9 +8,10 @@ agents come back at once, costs what its batches cost, and one that only waits c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from aiohttp import web
 
@@ -39,10 +40,11 @@ class Asked:
 
 
 class AgentBatcher:
-    """`connected`: how many agents' polls are held just now."""
+    """`in_thread` does what blocks; `connected`: how many agents' polls are held just now."""
 
-    def __init__(self, components: Components) -> None:
+    def __init__(self, components: Components, in_thread: Callable[..., Awaitable[Any]]) -> None:
         self._components = components
+        self._in_thread = in_thread
         self._looks = Batched(self._look, LOOKS_MAX)
         self._registrations = Batched(
             self._register, REGISTERED_MAX, lambda asked: 1 + len(asked.registration.guests)
@@ -87,7 +89,7 @@ class AgentBatcher:
 
     async def _register(self, batch: Sequence[Asked]) -> Sequence[RegistrationResult | Exception]:
         service, queries = self._components.service, self._components.queries
-        known = await asyncio.to_thread(
+        known = await self._in_thread(
             service.unchanged, [(one.host, one.registration) for one in batch]
         )
         shown = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
@@ -108,7 +110,8 @@ class AgentBatcher:
         if known is not None:
             return known
         register = self._components.service.register
-        shown, _ = await asyncio.to_thread(register, asked.host, asked.registration, asked.context)
+        shown: RegistrationResult
+        shown, _ = await self._in_thread(register, asked.host, asked.registration, asked.context)
         return shown
 
     async def _lost(self, asked: Asked, guests: set[str]) -> int:
@@ -117,7 +120,7 @@ class AgentBatcher:
         for server_id in sorted(
             guests.difference(guest.server_id for guest in asked.registration.guests)
         ):
-            lost = await asyncio.to_thread(
+            lost = await self._in_thread(
                 self._components.service.lost_guest, server_id, asked.host, asked.context
             )
             position = max(position, lost)

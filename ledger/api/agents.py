@@ -7,7 +7,6 @@ commands until it has released them (decision 0027).
 
 from __future__ import annotations
 
-import asyncio
 from http import HTTPStatus
 from typing import Any
 
@@ -44,24 +43,28 @@ REPORT_BYTES_MAX = 64 * 1024
 async def register(call: Call) -> web.StreamResponse:
     """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
     name = _own_host(call)
-    registration = checked_registration(
-        Registration.from_wire(await call.json_object(REGISTRATION_BYTES_MAX))
-    )
-    batcher = _heard(call, name)
-    return answer(
-        _registered(name, await batcher.register(name, registration, call.context("registration")))
-    )
+    async with call.inventory(REGISTRATION_BYTES_MAX, _registration) as registration:
+        batcher = _heard(call, name)
+        shown = await batcher.register(name, registration, call.context("registration"))
+    return answer(_registered(name, shown))
 
 
 async def guests(call: Call) -> web.StreamResponse:
     """POST guests: what has changed of them since this epoch's agent showed them last."""
     name = _own_host(call)
-    said = checked_changes(Changes.from_wire(await call.json_object(REGISTRATION_BYTES_MAX)))
-    _heard(call, name)
-    again = await asyncio.to_thread(
-        call.components.service.changed, name, said, call.context("registration")
-    )
+    changed = call.components.service.changed
+    async with call.inventory(REGISTRATION_BYTES_MAX, _changes) as changes:
+        _heard(call, name)
+        again = await call.bulkheads.agents(changed, name, changes, call.context("registration"))
     return answer({"again": again})
+
+
+def _registration(body: dict[str, Any]) -> Registration:
+    return checked_registration(Registration.from_wire(body))
+
+
+def _changes(body: dict[str, Any]) -> Changes:
+    return checked_changes(Changes.from_wire(body))
 
 
 async def volume_users(call: Call) -> web.StreamResponse:
@@ -69,7 +72,7 @@ async def volume_users(call: Call) -> web.StreamResponse:
     name = _own_host(call)
     volume_id = call.id("volume_id", "Nothing is known of volume {}.")
     query = call.query(UsersQuery)
-    servers = await asyncio.to_thread(
+    servers = await call.bulkheads.agents(
         call.components.service.others, name, volume_id, query.attachment_id
     )
     return answer(Users.model_validate({"servers": servers}))
@@ -129,10 +132,10 @@ async def commands(call: Call) -> web.StreamResponse:
 async def reports(call: Call) -> web.StreamResponse:
     """POST reports: results of steps of a run; whether it goes on."""
     name = _own_host(call)
-    said = Report.from_wire(await call.json_object(REPORT_BYTES_MAX))
-    report = checked_report(said, call.components.clock())
+    report_body = Report.from_wire(await call.json_object(REPORT_BYTES_MAX))
+    report = checked_report(report_body, call.components.clock())
     _heard(call, name)
-    goes_on, position = await asyncio.to_thread(
+    goes_on, position = await call.bulkheads.agents(
         call.components.service.report, name, report, call.context("report")
     )
     # Not waited for: the agent reads nothing back, and its next step can begin.

@@ -23,9 +23,12 @@ from host_agent.shared.clocks import TIME_HEADER
 from host_agent.shared.text import one_line
 from ledger.api import microversions
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
+from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
-from ledger.api.health import READINESS, Readiness
+from ledger.api.connections import CONNECTIONS, Connections
+from ledger.api.feed import FEED, Feed
+from ledger.api.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.route import Route
@@ -61,14 +64,18 @@ def make_app(components: Components) -> web.Application:
     )
     app[COMPONENTS] = components
     app[HOLDS] = Holds(components.settings.limits.streams_max)
-    app[AGENT_BATCHER] = AgentBatcher(components)
+    app[BULKHEADS] = Bulkheads()
+    app[CONNECTIONS] = connections = Connections(components.settings.limits)
+    app[AGENT_BATCHER] = AgentBatcher(components, app[BULKHEADS].agents)
     app[READINESS] = Readiness(components)
-    app[METRICS] = Metrics(components.registry)
+    app[FEED] = Feed(components.queries)
+    app[METRICS] = Metrics(components.registry, lambda: connections.refused)
+    app[METRICS_PAGE] = metrics_page(app)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
     app.on_response_prepare.append(_add_headers)
     app.on_shutdown.append(app[HOLDS].close)
-    app.cleanup_ctx.extend([app[HOLDS].open, app[AGENT_BATCHER].open])
+    app.cleanup_ctx.extend([app[BULKHEADS].open, app[HOLDS].open, app[AGENT_BATCHER].open])
     return app
 
 
@@ -196,6 +203,8 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
         return await handler(request)
     identity = await request.app[COMPONENTS].authenticator.authenticate(request.headers)
     request[IDENTITY] = identity
+    connections = request.app[CONNECTIONS]
+    connections.known(request.protocol)
     if route is not None and not identity.may(route.name):
         wanted = " or ".join(sorted(POLICY[route.name]))
         raise ApiError(
@@ -204,7 +213,11 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
             f"Policy doesn't allow {route.name} to be performed: it needs the role {wanted}.",
         )
     bind(actor=identity.actor.name)
-    return await handler(request)
+    connections.began(identity)
+    try:
+        return await handler(request)
+    finally:
+        connections.ended(identity)
 
 
 @web.middleware

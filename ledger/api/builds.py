@@ -7,7 +7,6 @@ the operators' to choose.
 
 from __future__ import annotations
 
-import asyncio
 from http import HTTPStatus
 from uuid import UUID
 
@@ -42,9 +41,7 @@ async def build(call: Call) -> web.StreamResponse:
     """POST /v1/servers: a new server with its volumes."""
     body = await call.json(Build)
     _refuse_reserved(call, body)
-    for disk in body.disks:
-        if disk.volume_id is not None:
-            await asyncio.to_thread(accepting.refuse_foreign_volume, call, disk.volume_id)
+    await call.ask_cinder(lambda: _refuse_foreign_volumes(call, body))
     actor = call.identity.actor
     request = BuildServer(
         name=body.name,
@@ -64,7 +61,9 @@ async def build(call: Call) -> web.StreamResponse:
     key, context = accepting.idempotency_key(call), call.context()
     fleet = await accepting.fleet(call, attaches=True)
     done = await accepting.accepted(
-        call, lambda: call.components.requests.build(request, context, fleet, key)
+        call,
+        lambda: call.components.requests.build(request, context, fleet, key),
+        asks_cinder=True,
     )
     row = await accepting.bound(call, done, BIND_WAIT_S)
     return _started(str(row["server_id"]), accepting.headers(done.operation_id))
@@ -105,7 +104,7 @@ async def _begin(call: Call, server_id: str, fleet: Fleet) -> Refreshed:
     """Begin one of many: one that is refused does not stop the others."""
     request, context = ActOnServer(server_id=server_id, flow="refresh"), call.context()
     try:
-        done = await asyncio.to_thread(call.components.requests.act, request, context, fleet)
+        done = await call.ask_cinder(lambda: call.components.requests.act(request, context, fleet))
     except DomainError as refused:
         return Refreshed(server_id=UUID(server_id), refused=str(refused))
     return Refreshed(server_id=UUID(server_id), operation_id=UUID(done.operation_id))
@@ -115,6 +114,12 @@ def _started(server_id: str, headers: dict[str, str]) -> web.Response:
     operation_id = headers["X-Attachment-Ledger-Operation"].rpartition("/")[2]
     started = Started(server_id=UUID(server_id), operation_id=UUID(operation_id))
     return answer(started, HTTPStatus.ACCEPTED, headers)
+
+
+def _refuse_foreign_volumes(call: Call, body: Build) -> None:
+    for disk in body.disks:
+        if disk.volume_id is not None:
+            accepting.refuse_foreign_volume(call, disk.volume_id)
 
 
 def _refuse_reserved(call: Call, body: Build) -> None:

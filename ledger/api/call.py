@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from pydantic import BaseModel
 
 from aggregates.base import EventContext
 from host_agent.shared.text import is_showable, one_line, texts_in
+from ledger.api import pieces
+from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.components import HOLDS, Components, Holds, is_gone
 from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
@@ -33,6 +36,10 @@ T = TypeVar("T")
 HOLD_S_MAX = 60.0
 #: How long an answer waits for the projections to have what it has just written.
 PROJECTED_S_MAX = 10.0
+#: How long a body may take to arrive, all of it.
+BODY_S_MAX = 60.0
+#: A body of an agent up to which it is read at once, as any other.
+SMALL_BYTES_MAX = 256 * 1024
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")
@@ -48,6 +55,15 @@ class Call:
     identity: Identity
     request_id: str
     version: Version
+
+    @property
+    def bulkheads(self) -> Bulkheads:
+        return self.request.app[BULKHEADS]
+
+    async def ask_cinder(self, ask: Callable[[], T]) -> T:
+        """Do what may ask Cinder, in the room for it.  Raises ApiError 503, PortError, ..."""
+        actor = self.identity.actor
+        return await self.bulkheads.cinder.run(actor.project_id or actor.name, ask)
 
     @property
     def holds(self) -> Holds:
@@ -102,6 +118,32 @@ class Call:
     async def json_object(self, bytes_max: int | None = None) -> dict[str, Any]:
         """The body, which must be a JSON object of at most `bytes_max` bytes."""
         limit = bytes_max or self.components.settings.limits.request_body_bytes_max
+        self._check_media_type()
+        return _object(await self._read(limit), orjson.loads)
+
+    @asynccontextmanager
+    async def inventory(
+        self, bytes_max: int, made: Callable[[dict[str, Any]], T]
+    ) -> AsyncIterator[T]:
+        """What an agent's body says, read by `made`; for as long as the block lasts.
+
+        A large one is read in a thread, piece by piece, and only so many at once are in memory:
+        until the block is left.  Raises ApiError, and what `made` raises.
+        """
+        if (self.request.content_length or bytes_max) <= SMALL_BYTES_MAX:
+            yield made(await self.json_object(SMALL_BYTES_MAX))
+            return
+        self._check_media_type()
+        if (self.request.content_length or 0) > bytes_max:
+            raise _too_large(bytes_max)
+        async with self.bulkheads.large_bodies.one():
+            yield await self._in_pieces(bytes_max, made)
+
+    async def _in_pieces(self, bytes_max: int, made: Callable[[dict[str, Any]], T]) -> T:
+        raw = await self._read(bytes_max)
+        return await self.bulkheads.agents(lambda: made(_object(raw, pieces.loads)))
+
+    def _check_media_type(self) -> None:
         if self.request.content_type != "application/json":
             raise ApiError(
                 415,
@@ -109,29 +151,27 @@ class Call:
                 f"Unsupported Content-Type {self.request.content_type[:100]}",
                 hint="Send JSON, and say so: Content-Type: application/json.",
             )
-        raw = await self._read(limit)
-        try:
-            data = orjson.loads(raw)
-        except orjson.JSONDecodeError:
-            raise ApiError(400, "malformed", "Malformed request body") from None
-        if not isinstance(data, dict) or any(nul in raw for nul in _NUL):
-            raise ApiError(
-                400,
-                "malformed",
-                "Malformed request body: it must be an object, "
-                "and no text in it may hold a NUL character.",
-            )
-        return data
 
-    async def _read(self, limit: int) -> bytes:
+    async def _read(self, limit: int) -> bytes | bytearray:
         if (self.request.content_length or 0) > limit:
             raise _too_large(limit)
-        raw = bytearray()
-        async for chunk in self.request.content.iter_any():
-            raw += chunk
-            if len(raw) > limit:
+        content = self.request.content
+        if content.is_eof():  # as with nearly all: it came with its head, and no timer is needed
+            whole = content.read_nowait()
+            if len(whole) > limit:
                 raise _too_large(limit)
-        return bytes(raw)
+            return whole
+        raw = bytearray()
+        try:
+            async with asyncio.timeout(BODY_S_MAX):
+                async for chunk in content.iter_any():
+                    raw += chunk
+                    if len(raw) > limit:
+                        raise _too_large(limit)
+        except TimeoutError:
+            text = f"The body did not arrive in {BODY_S_MAX:g} s, the limit here."
+            raise ApiError(408, "body_too_slow", text, Connection="close") from None
+        return raw
 
     # ---------------------------------------------------------------------- waiting
 
@@ -169,6 +209,21 @@ class Call:
     def ended(self) -> bool:
         """Whether holding on is of no use: the caller is gone, or the service stops."""
         return self.holds.closing.is_set() or is_gone(self.request)
+
+
+def _object(raw: bytes | bytearray, loads: Callable[[bytes | bytearray], Any]) -> dict[str, Any]:
+    try:
+        data = loads(raw)
+    except orjson.JSONDecodeError:
+        raise ApiError(400, "malformed", "Malformed request body") from None
+    if not isinstance(data, dict) or any(nul in raw for nul in _NUL):
+        raise ApiError(
+            400,
+            "malformed",
+            "Malformed request body: it must be an object, "
+            "and no text in it may hold a NUL character.",
+        )
+    return data
 
 
 def canonical(text: str) -> str | None:

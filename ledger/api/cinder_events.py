@@ -6,7 +6,6 @@ that it would take for a wrong endpoint.
 
 from __future__ import annotations
 
-import asyncio
 from http import HTTPStatus
 from typing import Any
 
@@ -20,7 +19,7 @@ from ledger.api.schemas_nova import AssistedSnapshotBody, ExternalEventsBody
 async def assisted_snapshot(call: Call) -> web.StreamResponse:
     """POST /os-assisted-volume-snapshots: refused, for multi-attach volumes always (S3)."""
     body = (await call.json(AssistedSnapshotBody)).snapshot
-    volume = await asyncio.to_thread(call.components.cinder.volume, body.volume_id)
+    volume = await call.ask_cinder(lambda: call.components.cinder.volume(body.volume_id))
     kind = " of multi-attach volumes" if volume.multiattach else ""
     raise ApiError(
         400,

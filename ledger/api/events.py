@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import orjson
 from aiohttp import web
 
 from ledger.api import redaction
 from ledger.api.attachments import attachment_row
 from ledger.api.call import Call, answer
+from ledger.api.feed import FEED
 from ledger.api.hosts import host_row
 from ledger.api.operations import operation_row
 from ledger.api.paging import page_limit
@@ -36,13 +36,10 @@ from ledger.wakeups import ANY_EVENT
 from projections.detached import DetachedError
 from projections.queries import Subject
 
-STREAM_PAGE = 200
 #: A comment is sent this often when nothing happens, so that dead connections are found.
 HEARTBEAT_S = 15.0
 #: A reader that does not take what it is sent for so long is let go; it can resume.
 SEND_S_MAX = 30.0
-#: The log is looked at this often, whatever became of the wake-ups.
-POLL_S = 1.0
 
 Row = dict[str, Any]
 
@@ -148,30 +145,34 @@ async def event_stream(call: Call) -> web.StreamResponse:
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
     )
-    with call.holds.one(), call.components.wakeups.watch(ANY_EVENT) as changed:
+    with (
+        call.holds.one(),
+        call.components.wakeups.watch(ANY_EVENT) as changed,
+        call.holds.waiting(call.request, changed),
+    ):
         await response.prepare(call.request)
         try:
             await _send(response, b": from position %d\n\n" % after)
             await _follow(call, response, changed, after)
-        except (ConnectionError, TimeoutError, ApiError):
+        except (ConnectionError, TimeoutError, DetachedError):
             # The reader is gone, or too slow; or must be told what is detached when it resumes.
             return response
     return response
 
 
 async def _follow(call: Call, response: web.StreamResponse, changed: Any, after: int) -> None:
-    loop = asyncio.get_running_loop()
-    spoken_at = loop.time()
+    feed = call.request.app[FEED]
+    woken = True
     while not call.ended:
-        rows = await _following(call, after, STREAM_PAGE)
-        if rows:
-            await _send(response, b"".join(_message(row) for row in rows))
-            after, spoken_at = rows[-1]["position"], loop.time()
-        elif loop.time() - spoken_at >= HEARTBEAT_S:
+        full = False
+        if woken:
+            page = await feed.after(after)
+            after, full = page.last, page.full
+            if page.text:
+                await _send(response, page.text)
+        else:
             await _send(response, b": still here\n\n")
-            spoken_at = loop.time()
-        if len(rows) < STREAM_PAGE:
-            await changed.wait(POLL_S)
+        woken = full or await changed.wait(HEARTBEAT_S)
 
 
 async def _stream_start(call: Call) -> int:
@@ -184,11 +185,6 @@ async def _stream_start(call: Call) -> int:
     if query.after is not None:
         return query.after
     return int((await call.components.queries.head())["position"])
-
-
-def _message(row: Row) -> bytes:
-    data = orjson.dumps(Event.model_validate(row).model_dump(mode="json"))
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (row["position"], row["topic"].encode(), data)
 
 
 async def _send(response: web.StreamResponse, data: bytes) -> None:

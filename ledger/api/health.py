@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from typing import Any, Generic, TypeVar
 
 import psycopg
 import structlog
@@ -14,7 +15,7 @@ from eventsourcing.persistence import PersistenceError
 
 from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
-from ledger.api.components import Check, Components
+from ledger.api.components import COMPONENTS, HOLDS, Check, Components
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS
 from ledger.api.schemas import Health
 from projections.database_trouble import in_words
@@ -26,6 +27,8 @@ CHECK_S_MAX = 5.0
 APPEND_S_MAX = 3.0
 #: For how long what was found is told again.
 ANSWER_AGE_S = 1.0
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -51,23 +54,32 @@ async def ready(call: Call) -> web.StreamResponse:
 
 async def metrics(call: Call) -> web.StreamResponse:
     """GET /metrics."""
-    components = call.components
-    head, tracking, counts, hosts = await asyncio.gather(
-        components.queries.head(),
-        components.queries.tracking(),
-        components.queries.counts(),
-        components.queries.hosts_by_state(components.settings.host_down_after_s),
-    )
-    page = call.request.app[METRICS].show(
-        head=head["position"],
-        tracking=tracking,
-        counts=counts,
-        hosts=hosts,
-        agents=call.request.app[AGENT_BATCHER].connected,
-        held=call.holds.count,
-        clock=components.clock,
-    )
+    page = await call.request.app[METRICS_PAGE].found()
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def metrics_page(app: web.Application) -> Remembered[bytes]:
+    """The page, counted at most every ANSWER_AGE_S."""
+
+    async def count() -> bytes:
+        components = app[COMPONENTS]
+        head, tracking, counts, hosts = await asyncio.gather(
+            components.queries.head(),
+            components.queries.tracking(),
+            components.queries.counts(),
+            components.queries.hosts_by_state(components.settings.host_down_after_s),
+        )
+        return app[METRICS].show(
+            head=head["position"],
+            tracking=tracking,
+            counts=counts,
+            hosts=hosts,
+            agents=app[AGENT_BATCHER].connected,
+            held=app[HOLDS].count,
+            clock=components.clock,
+        )
+
+    return Remembered(count)
 
 
 class InThread:
@@ -83,21 +95,37 @@ class InThread:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._check)
 
 
-class Readiness:
-    """The checks, made at most every ANSWER_AGE_S however many ask: they need no token."""
+class Remembered(Generic[T]):
+    """What is looked for at most every ANSWER_AGE_S, however many ask: they need no token.
 
-    def __init__(self, components: Components) -> None:
-        self._components = components
-        self._append = InThread(self._appends)
-        self._asking: asyncio.Task[Mapping[str, str | None]] | None = None
+    Who asks while it is looked for waits for that.
+    """
+
+    def __init__(self, look: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._look = look
+        self._looking: asyncio.Task[T] | None = None
         self._until = 0.0
 
-    async def found(self) -> Mapping[str, str | None]:
-        """What is wrong, by check; None where nothing is."""
+    async def found(self) -> T:
         now = asyncio.get_running_loop().time()
-        if self._asking is None or (self._asking.done() and now >= self._until):
-            self._asking = asyncio.create_task(self._ask(), name="readiness")
-        return await asyncio.shield(self._asking)
+        if self._looking is None or (self._looking.done() and now >= self._until):
+            self._looking = asyncio.create_task(self._looked(), name="remembered")
+        return await asyncio.shield(self._looking)
+
+    async def _looked(self) -> T:
+        try:
+            return await self._look()
+        finally:
+            self._until = asyncio.get_running_loop().time() + ANSWER_AGE_S
+
+
+class Readiness(Remembered[Mapping[str, str | None]]):
+    """What is wrong, by check; None where nothing is."""
+
+    def __init__(self, components: Components) -> None:
+        super().__init__(self._ask)
+        self._components = components
+        self._append = InThread(self._appends)
 
     async def _ask(self) -> Mapping[str, str | None]:
         checks: Mapping[str, Check] = {
@@ -106,7 +134,6 @@ class Readiness:
             **self._components.checks,
         }
         found = await asyncio.gather(*map(_asked, checks.values()))
-        self._until = asyncio.get_running_loop().time() + ANSWER_AGE_S
         return dict(zip(checks, found, strict=True))
 
     async def _database(self) -> str | None:
@@ -158,4 +185,5 @@ async def _asked(check: Check) -> str | None:
         return f"the check failed: {type(error).__name__}"
 
 
+METRICS_PAGE: web.AppKey[Remembered[bytes]] = web.AppKey("metrics_page", Remembered)
 READINESS: web.AppKey[Readiness] = web.AppKey("readiness", Readiness)

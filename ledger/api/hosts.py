@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import Any
 
@@ -43,11 +42,13 @@ async def fence(call: Call) -> web.StreamResponse:
             hint='If it is cut off from the storage all the same, say so with "force": true.',
         )
     service, context = call.components.service, call.context("operator")
-    position = await asyncio.to_thread(service.fence, name, body.reason, body.evidence, context)
+    position = await call.bulkheads.operators(
+        service.fence, name, body.reason, body.evidence, context
+    )
     await call.written(position)
     # After a fence no intent that did not know of it is stored: one look finds all.
     for operation_id in await call.components.queries.open_on_host(name):
-        position = await asyncio.to_thread(service.hand_over, operation_id, name, context)
+        position = await call.bulkheads.operators(service.hand_over, operation_id, name, context)
     await call.written(position)
     return await _answer_again(call)
 
@@ -56,7 +57,7 @@ async def unfence(call: Call) -> web.StreamResponse:
     """POST unfence: it gets work again, in its new epoch."""
     name = (await host_row(call))["host"]
     body = await call.json(Why)
-    position = await asyncio.to_thread(
+    position = await call.bulkheads.operators(
         call.components.service.unfence, name, body.reason, call.context("operator")
     )
     await call.written(position)

@@ -8,7 +8,7 @@ never what has been.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -32,9 +32,9 @@ Row = Mapping[str, Any]
 class Metrics:
     """The API's own numbers, and gauges that are read when somebody asks."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, refused: Callable[[], int]) -> None:
         self._registry = registry
-        self._requests = _Requests()
+        self._requests = _Requests(refused)
         registry.register(self._requests)
 
         def gauge(name: str, what: str, *labels: str) -> Gauge:
@@ -149,9 +149,10 @@ class Metrics:
 
 
 class _Requests(Collector):
-    """What was answered."""
+    """What was answered, and (`refused`) how many connections were not let in."""
 
-    def __init__(self) -> None:
+    def __init__(self, refused: Callable[[], int]) -> None:
+        self._refused = refused
         self._seconds = defaultdict[tuple[str, str], Tally](lambda: Tally(_BUCKETS_S))
         self._answered = Counter[tuple[str, str, str]]()
 
@@ -173,7 +174,12 @@ class _Requests(Collector):
         )
         for names, count in self._answered.items():
             answered.add_metric(names, count)
-        yield from (seconds, answered)
+        refused = CounterMetricFamily(
+            "ledger_http_connections_refused",
+            "Connections of addresses that had too many without a token",
+            value=self._refused(),
+        )
+        yield from (seconds, answered, refused)
 
 
 class _Appends(Collector):

@@ -6,7 +6,6 @@ the operation's id.  `migrate` and `resize` are one flow, and a migration of typ
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -89,7 +88,7 @@ async def server_migration_abort(call: Call) -> web.StreamResponse:
     if status_of(row) not in IN_PROGRESS:
         raise _not_abortable(row, status_of(row))
     try:
-        position = await asyncio.to_thread(
+        acted = await call.bulkheads.operators(
             call.components.service.act,
             str(row["operation_id"]),
             "unwind",
@@ -98,7 +97,7 @@ async def server_migration_abort(call: Call) -> web.StreamResponse:
         )
     except OperatorActError:  # the guest has moved meanwhile
         raise _not_abortable(row, "post-migrating") from None
-    await call.written(position)
+    await call.written(acted.position)
     return web.Response(status=HTTPStatus.ACCEPTED)
 
 

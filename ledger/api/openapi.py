@@ -12,8 +12,8 @@ from pydantic.json_schema import models_json_schema
 
 from ledger.api import microversions
 from ledger.api.route import Model, Route
-from ledger.api.schemas import Problem
 from ledger.api.schemas_nova import NovaError
+from ledger.api.schemas_problem import Problem
 from ledger.auth.tokens import POLICY
 
 OPENAPI_VERSION = "3.1.0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -13,7 +12,9 @@ from ledger.api.call import Call, answer
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
+from ledger.api.remnants import summary
 from ledger.api.schemas import (
+    ActQuery,
     OperationAct,
     OperationQuery,
     Operations,
@@ -22,6 +23,7 @@ from ledger.api.schemas import (
     OperationSummary,
     SkipStep,
 )
+from ledger.api.schemas_remnants import OperationActed
 from ledger.api.scope import refuse_foreign_server, refuse_host_filter
 from ledger.wakeups import ended_key
 
@@ -71,6 +73,7 @@ async def operation(call: Call) -> web.StreamResponse:
 
 async def act(call: Call) -> web.StreamResponse:
     """POST actions: retry, skip, unwind or give up; answered when it can be read."""
+    dry_run = call.query(ActQuery).dry_run
     operation_id = str((await operation_row(call))["operation_id"])
     wanted = await call.json(OperationAct)
     if len(wanted.model_fields_set) != 1:
@@ -80,7 +83,7 @@ async def act(call: Call) -> web.StreamResponse:
     if how is None:
         raise ApiError(400, "invalid", f"'{name}' needs an object with a reason.")
     skip = how if isinstance(how, SkipStep) else None
-    position = await asyncio.to_thread(
+    acted = await call.bulkheads.operators(
         call.components.service.act,
         operation_id,
         name,
@@ -88,9 +91,12 @@ async def act(call: Call) -> web.StreamResponse:
         call.context("operator"),
         lane=skip.lane if skip else 0,
         step=skip.step if skip else "",
+        dry_run=dry_run,
     )
-    await call.written(position)
-    return answer(_shown(call, await operation_row(call)))
+    await call.written(acted.position)
+    shown = _shown(call, await operation_row(call))
+    remnants = [summary(remnant) for remnant in acted.remnants]
+    return answer(OperationActed(**dict(shown), dry_run=dry_run, remnants=remnants))
 
 
 async def operation_row(call: Call) -> Row:

@@ -18,7 +18,7 @@ from aiohttp import web
 from eventsourcing import persistence
 from pydantic import ValidationError
 
-from aggregates.errors import DomainError
+from aggregates.errors import ClaimedError, DomainError
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from host_agent.shared.wire import WireError
@@ -82,6 +82,7 @@ class Failure:
     detail: str
     hint: str | None = None
     operation: str | None = None
+    blocked_by: Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -102,12 +103,12 @@ def explain(error: Exception, request_id: str, identity: Identity | None) -> Fai
                 headers=error.headers,
             )
         case DomainError():
-            operation = error.fields.get("operation_id")
             return Failure(
                 status=error.status,
                 code=error.code,
                 detail=redaction.refusal(error, identity),
-                operation=operation,
+                operation=error.fields.get("operation_id"),
+                blocked_by=_blocked_by(error),
             )
         case PortError():
             return _explain_cinder(error)
@@ -120,6 +121,14 @@ def explain(error: Exception, request_id: str, identity: Identity | None) -> Fai
         case web.HTTPException():
             return _explain_http(error)
     return _explain_inside(error, request_id)
+
+
+def _blocked_by(error: DomainError) -> Mapping[str, Any] | None:
+    """The operation in the way: what it is, where it stands, and what can be done about it."""
+    if not isinstance(error, ClaimedError):
+        return None
+    names = ("operation_id", "flow", "state", "acts")
+    return {name: error.fields[name] for name in names if name in error.fields}
 
 
 def _explain_cinder(error: PortError) -> Failure:
@@ -217,5 +226,6 @@ def as_problem(failure: Failure, request_id: str) -> dict[str, Any]:
         "code": failure.code,
         "request_id": request_id,
         "operation": failure.operation,
+        "blocked_by": failure.blocked_by,
         "hint": failure.hint,
     }

@@ -120,6 +120,12 @@ class OperationQuery(Asked):
     wait_s: WaitS = 0.0
 
 
+class ActQuery(Asked):
+    """`dry_run`: say what the act would leave behind, and change nothing."""
+
+    dry_run: bool = False
+
+
 class AttachmentsQuery(Asked):
     """`at`: which were on a host at this moment; needs `volume` or `host`."""
 
@@ -188,19 +194,6 @@ class Fence(Asked):
 
 
 # -------------------------------------------------------------------------- answers
-
-
-class Problem(Shown):
-    """RFC 9457 problem details; `code` is stable, `detail` for people."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    code: str
-    request_id: str
-    operation: str | None = None
-    hint: str | None = None
 
 
 class Event(Shown):

@@ -87,7 +87,7 @@ async def volume_attachment_create(call: Call) -> web.StreamResponse:
         view = accepting.refuse_foreign_volume(call, body.volumeId)
         return call.components.requests.attach(request, context, fleet, key, view)
 
-    done = await accepting.accepted(call, attach)
+    done = await accepting.accepted(call, attach, asks_cinder=True)
     row = await accepting.bound(call, done, BIND_DEADLINE_S)
     accepting.refuse_failed(call, row)
     headers = accepting.headers(done.operation_id)
@@ -124,7 +124,9 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
     )
     context, fleet = call.context(), await accepting.fleet(call, server)
     done = await accepting.accepted(
-        call, lambda: call.components.requests.detach(request, context, fleet, key)
+        call,
+        lambda: call.components.requests.detach(request, context, fleet, key),
+        asks_cinder=True,
     )
     return web.Response(status=HTTPStatus.ACCEPTED, headers=accepting.headers(done.operation_id))
 
@@ -226,7 +228,7 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
         raise errors.NotMigratingError(volume_id=row["volume_id"])
     key = accepting.idempotency_key(call)
     try:
-        await asyncio.to_thread(accepting.refuse_foreign_volume, call, new_volume_id)
+        await call.ask_cinder(lambda: accepting.refuse_foreign_volume(call, new_volume_id))
     except (ApiError, PortError) as error:
         raise _unknown_new_volume(error) from None
     request = SwapVolume(
@@ -239,7 +241,9 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
     context, fleet = call.context(), await accepting.fleet(call)
     try:
         done = await accepting.accepted(
-            call, lambda: call.components.requests.swap(request, context, fleet, key)
+            call,
+            lambda: call.components.requests.swap(request, context, fleet, key),
+            asks_cinder=True,
         )
     except PortError as error:
         raise _unknown_new_volume(error) from None

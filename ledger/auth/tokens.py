@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aggregates.base import Actor
@@ -33,11 +33,14 @@ class WebsiteError(AuthError):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """A proven caller.  `host`: the one an agent is bound to, None for any."""
+    """A proven caller.  `host`: the one an agent is bound to, None for any.  `token`: which one it
+    has shown, by its hash; None where there are none.
+    """
 
     actor: Actor
     roles: frozenset[Role]
     host: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     @property
     def everywhere(self) -> bool:
@@ -120,7 +123,9 @@ def _identity(token: Token) -> Identity:
         project_id=token.project_id,
         roles=tuple(role.value for role in token.roles),
     )
-    return Identity(actor=actor, roles=frozenset(token.roles), host=token.host)
+    return Identity(
+        actor=actor, roles=frozenset(token.roles), host=token.host, token=token.token_sha256
+    )
 
 
 def _refuse_websites(headers: Mapping[str, str]) -> None:
@@ -205,6 +210,8 @@ POLICY: dict[str, frozenset[Role]] = {
     "operations": _READERS,
     "operation": _READERS,
     "operation_act": _OPERATORS,
+    "remnants": _OPERATORS,
+    "remnant_acknowledge": _OPERATORS,
     "operation_history": _READERS,
     "volume_history": _OPERATORS,  # a volume may have been another project's before
     "server_history": _READERS,

@@ -60,6 +60,8 @@ def _from_api(error: ApiError) -> CliError:
         503: "See what is not ready: curl .../readyz on the service.",
     }
     hint = error.hint or hints.get(error.status)
+    if error.status == 503 and "Cinder" in str(error):  # noqa: PLR2004
+        hint = f"The service is up and waits for Cinder. {hint or 'Try again in a moment.'}"
     if "Policy" in str(error):  # other refusals with 403 are no question of who asks
         hint = hint or "The token's roles do not allow this."
     return CliError(str(error), codes.get(error.status, code), hint)
@@ -73,7 +75,7 @@ def from_client(error: ClientError) -> CliError:
         return _from_api(error)
     hint = error.hint
     if isinstance(error, UnreachableError):
-        hint = (
+        hint = hint or (
             "Is it running? Start it with 'attachment-ledger serve', or say where it is: "
             "--url, or the environment's LEDGER_URL."
         )

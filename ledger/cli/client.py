@@ -12,7 +12,7 @@ import getpass
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -20,7 +20,8 @@ from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
 
 DEFAULT_URL = "http://127.0.0.1:8790"
 TIMEOUT_S = 30.0
-BEGIN_TIMEOUT_S = 90.0  # an attach is answered when Cinder has reserved, within a minute
+BEGIN_TIMEOUT_S = 150.0  # an attach: Cinder shows the volume, and reserves it within a minute
+READY_TIMEOUT_S = 10.0  # its checks take 5 s at most
 #: Nova's API as the commands speak it; our own version above it knows root volumes (S2).
 COMPUTE = {"OpenStack-API-Version": "compute 2.105"}
 STREAM_SILENCE_S = 90.0  # the feed sends a comment more often than this when nothing happens
@@ -38,6 +39,10 @@ class ClientError(Exception):
 
 class UnreachableError(ClientError):
     """No answer: nothing listens there, or the connection broke."""
+
+
+class SlowError(UnreachableError):
+    """It took the request and did not answer in time."""
 
 
 class ApiError(ClientError):
@@ -110,19 +115,34 @@ class Client:
         headers: dict[str, str],
         timeout_s: float,
     ) -> Any:
-        with _told_apart(self.url):
-            answer = self._adapter.request(
-                path,
-                method,
-                json=body,
-                params=query,
-                headers=headers,
-                timeout=timeout_s,
-                raise_exc=False,
-            )
+        try:
+            with _told_apart(self.url):
+                answer = self._adapter.request(
+                    path,
+                    method,
+                    json=body,
+                    params=query,
+                    headers=headers,
+                    timeout=timeout_s,
+                    raise_exc=False,
+                )
+        except SlowError as error:
+            error.hint = self._why_slow()
+            raise
         if answer.status_code >= HTTPStatus.BAD_REQUEST:
             raise api_error(answer.status_code, answer.text)
         return answer
+
+    def _why_slow(self) -> str | None:
+        """What the service waits for; None if it does not say even that."""
+        with suppress(ClientError), _told_apart(self.url):
+            answer = self._adapter.get("/readyz", timeout=READY_TIMEOUT_S, raise_exc=False)
+            checks = _json(answer.text, self.url).get("checks") or {}
+            waits = [f"{name} ({why})" for name, why in checks.items() if why]
+            if waits:
+                return f"The service is up and waits for {'; '.join(waits)}."
+            return "The service is up; it may have done it. Look before you repeat it."
+        return None
 
     def items(
         self, path: str, key: str, limit: int, *, after: int | None = None, **query: Any
@@ -209,6 +229,8 @@ def _told_apart(url: str) -> Iterator[None]:
     except (exceptions.ConnectFailure, exceptions.SSLError, requests.ConnectionError) as error:
         raise UnreachableError(f"The ledger at {url} cannot be reached: {_short(error)}") from error
     except (exceptions.ConnectTimeout, requests.Timeout) as error:
+        if isinstance(error.__context__, requests.ReadTimeout):  # keystoneauth names both alike
+            raise SlowError(f"The ledger at {url} has not answered yet.") from error
         raise UnreachableError(f"The ledger at {url} did not answer in time.") from error
     except (exceptions.ClientException, requests.RequestException, ValueError) as error:
         raise ClientError(f"The request to {url} failed: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ledger.cli.base import note
 from ledger.cli.operating import Waiting
 
 
@@ -63,7 +64,34 @@ class Retry(Act):
     act = "retry"
 
 
-class Skip(Act):
+class Vouching(Act):
+    """An act that may leave something behind, and says what: with `--dry-run` before it is done."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--dry-run", action="store_true", help="change nothing; say what would stay behind"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.plan import Lines
+
+        body = {self.act: {"reason": parsed_args.reason, **self.details(parsed_args)}}
+        path = f"/v1/operations/{parsed_args.id}/actions"
+        acted = self.client.post(path + "?dry_run=true" * parsed_args.dry_run, body)
+        would = "would stay" if parsed_args.dry_run else "may stay"
+        for remnant in acted["remnants"]:
+            note(f"{would} behind: {remnant['detail']}")
+        if acted["remnants"] and not parsed_args.dry_run:
+            note("See to it, then: attachment-ledger remnant list")
+        if parsed_args.dry_run:
+            remnants = Lines(acted["remnants"], [each["detail"] for each in acted["remnants"]])
+            return self.dict2columns({"operation_id": acted["operation_id"], "remnants": remnants})
+        return self.under_way(parsed_args.id, parsed_args)
+
+
+class Skip(Vouching):
     """Go on as if a step were done: you vouch for it, and say why."""
 
     act = "skip"
@@ -90,7 +118,7 @@ class Unwind(Act):
     act = "unwind"
 
 
-class GiveUp(Act):
+class GiveUp(Vouching):
     """End a parked operation as it is; what is left stays as the log shows it."""
 
     act = "give_up"

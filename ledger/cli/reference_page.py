@@ -148,7 +148,7 @@ def _text(node: ast.expr) -> str:
 def _metrics() -> Iterator[list[str]]:
     """What a registry has that is filled as the service does it."""
     registry = registry_of(Writer(""))
-    Metrics(registry)
+    Metrics(registry, lambda: 0)
     families: list[Any] = []
     # The library tells no labels of a metric that was never set, so its own fields are read.
     for collector in registry._collector_to_names:  # noqa: SLF001

@@ -61,6 +61,8 @@ COMMANDS = {
     "operation wait": "ledger.cli.operation_acts:Wait",
     "projection list": "ledger.cli.projection:List",
     "projection rebuild": "ledger.cli.projection:Rebuild",
+    "remnant acknowledge": "ledger.cli.remnant:Acknowledge",
+    "remnant list": "ledger.cli.remnant:List",
     "serve": "ledger.cli.serve:Serve",
     "server add volume": "ledger.cli.attachment_acts:Attach",
     "server create": "ledger.cli.server:Create",

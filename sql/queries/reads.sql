@@ -459,3 +459,16 @@ SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,
        (SELECT coalesce(greatest(extract(epoch FROM max(due_at) - clock_timestamp()), 0),
                         0)::float8
           FROM operations WHERE due_at IS NOT NULL) AS latest_due_s;
+
+-- name: remnants
+-- What was left behind, newest first, filtered; remnants_by_age.
+SELECT * FROM remnants
+ WHERE (%(state)s::text IS NULL OR state = %(state)s)
+   AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
+   AND (%(host)s::text IS NULL OR host = %(host)s)
+   AND (%(after)s::bigint IS NULL OR left_position < %(after)s)
+ ORDER BY left_position DESC, remnant_id LIMIT %(limit)s;
+
+-- name: remnant
+-- One of them, by its primary key.
+SELECT * FROM remnants WHERE remnant_id = %(remnant_id)s;

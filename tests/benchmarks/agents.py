@@ -142,7 +142,10 @@ def _settings(dsn: str, port: int, cinder: str, hosts: int) -> str:
         for host in map(_host, range(hosts))
     )
     return (
-        f'database_url = "{dsn}"\nauth = "tokens"\n[listen]\nport = {port}\n'
+        f'database_url = "{dsn}"\nauth = "tokens"\n'
+        # All agents come from one address, and at once.
+        f"[limits]\nanonymous_connections_per_address_max = {max(512, 2 * hosts)}\n"
+        f"[listen]\nport = {port}\n"
         f'[cinder]\nendpoint = "{cinder}"\n'
         f'[[tokens]]\nname = "admin"\ntoken = "{ADMIN}"\nuser_id = "admin"\n'
         f'project_id = "{PROJECT}"\nroles = ["admin"]\n{tokens}'

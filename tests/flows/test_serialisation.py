@@ -149,9 +149,9 @@ def test_a_parked_operation_still_is_in_the_way() -> None:
     under_way = world.detach()
     assert world.run(under_way).state is OperationState.PARKED
     assert world.instance.vm_state == "error"
-    refused_because_of(lambda: act(world, "reboot"), under_way)
-    with pytest.raises(errors.ParkedClaimError, match=r"parked.*retry.*skip.*give it up"):
-        act(world, "stop")
+    refused_because_of(lambda: act(world, "rebuild"), under_way)
+    with pytest.raises(errors.ParkedClaimError, match=r"detach.*parked.*retry, skip, give_up"):
+        act(world, "shelve")
     broken.heal()
     world.done(world.delete())
     assert world.attachments() == []

@@ -18,8 +18,10 @@ from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from host_agent.shared.faults import Faults
+from host_agent.shared.lines import left_s
 from ledger.api.app import make_app
 from ledger.api.components import Components
+from ledger.api.connections import Runner
 from ledger.api.metrics import registry_of
 from ledger.auth.tokens import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
@@ -282,6 +284,20 @@ async def eventually(look: Callable[[], Awaitable[T]], what: str) -> T:
     return found
 
 
+class AskedInTime:
+    """Cinder as requests may ask it: in the room for that, which sets an end to it."""
+
+    def __init__(self, cinder: DirectCinder) -> None:
+        self._cinder = cinder
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            assert left_s() is not None, f"{name} is asked where nobody may wait for Cinder"
+            return getattr(self._cinder, name)(*args, **kwargs)
+
+        return ask
+
+
 @asynccontextmanager
 async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[Api]:
     """The service on a free port."""
@@ -290,6 +306,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
+        asked: Any = AskedInTime(cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
@@ -297,13 +314,13 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         clock = DatabaseClock.of(dsn)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         components = Components(
-            requests=Requests(log, cinder, clock),
+            requests=Requests(log, asked, clock),
             service=Service(log, cinder, cinder, clock),
             writer=log.log_recorder.writer,
             queries=Queries(pool),
             wakeups=wakeups,
             runner=runner,
-            cinder=cinder,
+            cinder=asked,
             settings=settings,
             authenticator=authenticator(settings),
             clock=clock,
@@ -329,7 +346,7 @@ class _Server(TestServer):
     """As in production, a handler goes on when its client has gone."""
 
     async def _make_runner(self, **kwargs: Any) -> web.BaseRunner:
-        return await super()._make_runner(**{**kwargs, "handler_cancellation": False})
+        return Runner(self.app, **{**kwargs, "handler_cancellation": False})
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

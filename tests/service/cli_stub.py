@@ -16,7 +16,8 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel
 
-from ledger.api import schemas
+from ledger.api import schemas, schemas_problem
+from ledger.api.schemas_remnants import OperationActed, RemnantSummary
 
 SERVER = "11111111-1111-4111-8111-111111111111"
 VOLUME = "22222222-2222-4222-8222-222222222222"
@@ -61,7 +62,7 @@ class Stub:
 
 
 def problem(status: int, code: str, detail: str, hint: str | None = None) -> web.Response:
-    shown = schemas.Problem(
+    shown = schemas_problem.Problem(
         type=f"urn:attachment-ledger:problem:{code}",
         title="-",
         status=status,
@@ -134,6 +135,11 @@ def parked() -> schemas.OperationShown:
         acts=["retry", "skip", "give_up"],
         steps=[done, failed, step("delete"), step("unbind", place="ledger")],
     )
+
+
+def acted(*remnants: RemnantSummary, dry_run: bool = False) -> OperationActed:
+    shown = dict(parked() if dry_run else operation())
+    return OperationActed(**shown, dry_run=dry_run, remnants=list(remnants))
 
 
 def finished(outcome: str = "completed") -> schemas.OperationShown:

@@ -20,6 +20,7 @@ from ledger.api.routes import ROUTES
 from ledger.auth.tokens import POLICY
 from ledger.config import Role
 from tests.service.api_world import HOST, OTHER, Api, guest
+from tests.service.test_api_v1 import parked_detach
 from tests.tokens import token_of
 
 EXAMPLES = 12
@@ -46,6 +47,14 @@ async def test_it_is_served_to_everybody(api: Api) -> None:
     assert "/v2.1/servers/{server_id}/os-volume_attachments" in served["paths"]
 
 
+async def left_behind(api: Api) -> str:
+    """One of the remnants of a detach that was given up."""
+    *_, parked = await parked_detach(api)
+    path = f"/v1/operations/{parked['operation_id']}/actions"
+    answer = await api.ask("POST", path, json={"give_up": {"reason": "scrap"}})
+    return str((await answer.json())["remnants"][0]["remnant_id"])
+
+
 # The service is in this process, and its threads draw random pauses meanwhile.
 @pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
@@ -55,6 +64,7 @@ async def test_what_the_document_allows_is_answered_as_it_says(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "CLAIM_WAIT_S", 0.0)  # what is in the way here never ends
+    remnant_id = await left_behind(api)
     server, volume = await api.attached()
     [row] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
     migrating = await under_migration(api, server)
@@ -64,6 +74,7 @@ async def test_what_the_document_allows_is_answered_as_it_says(
         "volume_id": volume,
         "attachment_id": row["attachment_id"],
         "operation_id": row["operation_id"],
+        "remnant_id": remnant_id,
         "host": HOST,
         "name": "attach",
         "flavor_id": "c2.m2048",

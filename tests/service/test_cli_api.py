@@ -18,6 +18,7 @@ from tests.service.cli_stub import (
     SERVER,
     VOLUME,
     Stub,
+    acted,
     event,
     finished,
     operation,
@@ -358,14 +359,14 @@ def test_acts_say_what_and_why(
     typed: list[str], body: dict[str, Any], run: Run, stub: Stub
 ) -> None:
     schemas.OperationAct.model_validate(body, strict=True)
-    stub.answers[f"POST {PATH}/actions"] = operation()
+    stub.answers[f"POST {PATH}/actions"] = acted()
     stub.answers[f"GET {PATH}"] = operation()
     assert run("operation", *typed, "--reason", "why") == 0
     assert stub.asked[0].body == body
 
 
 def test_an_act_waits_if_told_to(run: Run, stub: Stub) -> None:
-    stub.answers[f"POST {PATH}/actions"] = operation()
+    stub.answers[f"POST {PATH}/actions"] = acted()
     stub.answers[f"GET {PATH}"] = [operation(), parked()]
     assert run("operation", "retry", OPERATION, "--reason", "why", "--wait") == 6
 

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ledger.api import health
+from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, Api, eventually
 
 HELD_S = 20
+
+
+@pytest.fixture(autouse=True)
+def _counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "ANSWER_AGE_S", 0.0)
 
 
 async def shown(api: Api) -> dict[str, float]:
@@ -73,13 +80,13 @@ async def test_what_is_due_is_counted_until_it_is_done(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, may_go_on = await api.server(), threading.Event()
-    create = api.components.cinder.attachment_create
+    create = DirectCinder.attachment_create
 
     def waits(*args: Any) -> Any:
         assert may_go_on.wait(HELD_S)
         return create(*args)
 
-    monkeypatch.setattr(api.components.cinder, "attachment_create", waits)
+    monkeypatch.setattr(DirectCinder, "attachment_create", waits)
     attaching = asyncio.create_task(api.attach(server, api.volume()))
     names = [f"ledger_operations_{what}" for what in ("due", "leased", "open running")]
 

@@ -14,6 +14,7 @@ from uuid import UUID
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation
+from aggregates.volume import LETTING_GO
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import RULES, ActOnServer
 from handlers.build import BootDisk, BuildServer
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 S = VmState
 #: How often somebody who got no answer asks again.
 ATTEMPTS_MAX = 3
+#: How often a server that lets go of a shared volume together with others is deleted for it.
+DELETED_TOGETHER = 0.3
+#: And how often another server wants it at that very moment.
+TAKEN_BESIDE = 0.5
 #: What is sensible in which state, some of it more often.
 SENSIBLE = {
     S.ACTIVE: [
@@ -48,7 +53,7 @@ SENSIBLE = {
         *("unshelve",) * 3,
         *("attach", "detach", "detach_root", "attach_root"),
     ],
-    S.ERROR: ["delete", "stop", "reboot"],
+    S.ERROR: ["delete", "stop", "start", "reboot", "attach", "attach", "detach"],
 }
 WHATEVER = ["attach", "detach", "swap", "delete", "detach_root", "attach_root", *RULES]
 
@@ -134,7 +139,7 @@ class Clients:
         except errors.IllegalTransitionError:
             raise
         except errors.DomainError as refusal:
-            self._check_refusal(refusal)
+            self._check_refusal(asked, refusal)
             self.refused[refusal.code] += 1
             self.cloud.note(f"client: {asked.what}: {refusal.code}")
             asked.unmet()
@@ -142,21 +147,31 @@ class Clients:
         self.accepted[asked.what.split()[0]] += 1
         self.cloud.note(f"client: {asked.what}: accepted [{accepted.operation_id[:8]}]")
 
-    def _check_refusal(self, refusal: errors.DomainError) -> None:
-        """Whoever is told that an operation is in the way can look at it."""
-        if isinstance(refusal, errors.ClaimedError):
-            id_ = UUID(refusal.fields["operation_id"])
-            operation = self.cloud.store.load(Operation, id_)
-            assert operation.started is not None, str(refusal)
+    def _check_refusal(self, asked: Asked, refusal: errors.DomainError) -> None:
+        """Whoever is told that an operation is in the way can look at it; and who lets a shared
+        volume go is never in the way of another server that lets it go (decision 0042).
+        """
+        if not isinstance(refusal, errors.ClaimedError):
+            return
+        operation = self.cloud.store.load(Operation, UUID(refusal.fields["operation_id"]))
+        assert operation.started is not None, str(refusal)
+        flows = {asked.what.split()[0], operation.started.flow}
+        shared = refusal.fields["what"] == "Volume" and self.cloud.is_shared(refusal.fields["id"])
+        another = operation.started.server_id[:8] not in asked.what
+        if shared and another and flows <= LETTING_GO:
+            raise AssertionError(f"{asked.what} is refused: {refusal}")
 
     # ------------------------------------------------------------- requests
 
-    def attach(self, server_id: str, *, is_root: bool = False) -> None:
+    def attach(
+        self, server_id: str, *, is_root: bool = False, volume_id: str | None = None
+    ) -> None:
         draw, cinder = self.random, self.cloud.cinder
         volumes = sorted(cinder.volumes)
         free = [v for v in volumes if cinder.volumes[v].status == "available"]
         shared = [v for v in volumes if cinder.volumes[v].multiattach]
-        volume_id = draw.choice(draw.choice([free, free, shared, volumes]) or volumes)
+        among = draw.choice([free, free, shared, volumes]) or volumes
+        volume_id = volume_id or draw.choice(among)
         request = AttachVolume(
             server_id=server_id,
             volume_id=volume_id,
@@ -168,12 +183,41 @@ class Clients:
         what = f"attach {volume_id[:8]} {server_id[:8]} root={is_root}"
         self.ask(what, lambda key: requests.attach(request, CONTEXT, fleet, key))
 
-    def detach(self, instance: Instance, *, root: bool = False) -> None:
-        volume_id = self._volume_of(instance, root=root)
+    def detach(
+        self, instance: Instance, *, root: bool = False, volume_id: str | None = None
+    ) -> None:
+        volume_id = volume_id or self._volume_of(instance, root=root)
         request = DetachVolume(server_id=str(instance.id), volume_id=volume_id, root_allowed=root)
         requests, fleet = self.cloud.requests, self.cloud.fleet
         what = f"detach {volume_id[:8]} {request.server_id[:8]}"
         self.ask(what, lambda key: requests.detach(request, CONTEXT, fleet, key))
+
+    def let_go_together(self) -> None:
+        """Some of the servers that share a volume detach it, or are deleted, at the same time."""
+        shared = [v.id for v in self.cloud.cinder.volumes.values() if v.multiattach]
+        holders = {id_: set(self.cloud.volume(id_).holders.values()) for id_ in sorted(shared)}
+        among = [id_ for id_, servers in holders.items() if len(servers) > 1]
+        if not among:
+            self._share(shared)
+            return
+        volume_id = self.random.choice(among)
+        servers = {str(instance.id): instance for instance in self.cloud.instances()}
+        others = sorted(servers.keys() - holders[volume_id])
+        if others and self.random.random() < TAKEN_BESIDE:
+            self.attach(self.random.choice(others), volume_id=volume_id)
+        for server_id in sorted(holders[volume_id] & servers.keys()):
+            if self.random.random() < DELETED_TOGETHER:
+                self.delete(server_id)
+            else:
+                self.detach(servers[server_id], volume_id=volume_id)
+
+    def _share(self, volumes: list[str]) -> None:
+        """Two servers want one volume: there will be something to let go of together."""
+        servers = self.cloud.instances()
+        if volumes and servers:
+            volume_id = self.random.choice(volumes)
+            for instance in self.random.sample(servers, min(2, len(servers))):
+                self.attach(str(instance.id), volume_id=volume_id)
 
     def _volume_of(self, instance: Instance, *, root: bool = False) -> str:
         mappings = [m for m in self.cloud.mappings() if m.server_id == str(instance.id)]

@@ -24,6 +24,7 @@ from handlers.guards import Contact
 from handlers.retries import is_due
 from host_agent.shared.contract import Command
 from host_agent.simulated.host_state import HOSTS, HostState
+from host_agent.storage import connection
 from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
@@ -236,6 +237,12 @@ class Cloud:
 
     def volume(self, volume_id: str) -> Volume:
         return self.store.load(Volume, UUID(volume_id))
+
+    def given_to(self, host: str) -> set[str]:
+        """The targets of connections that Cinder has given to a host, by their digests."""
+        rows = self.cinder.attachments.values()
+        infos = [row.connection_info for row in rows if row.host == host and row.connection_info]
+        return {connection.target_digest(info) for info in infos}
 
     def is_shared(self, volume_id: str) -> bool:
         """Whether several servers may have it."""

@@ -153,8 +153,8 @@ def _unfinished(cloud: Cloud) -> Iterator[str]:
         if set(instance.faults) - {str(instance.id)}:
             yield f"server {instance.id} has faults {instance.faults}"
     for volume_id in _known_volumes(cloud):
-        if (claimant := cloud.volume(volume_id).claimant) is not None:
-            yield f"volume {volume_id} is claimed by {claimant}"
+        if claims := cloud.volume(volume_id).claims:
+            yield f"volume {volume_id} is claimed by {sorted(claims)}"
 
 
 def _known_volumes(cloud: Cloud) -> list[str]:

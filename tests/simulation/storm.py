@@ -67,6 +67,7 @@ class Storm:
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
         self._deeds: list[tuple[Callable[[], object], float]] = [
             (self.clients.ask_something, 12),
+            (self.clients.let_go_together, 1),
             (self._dispatch, 25),
             (self._let_an_agent_work, 50),
             (self._let_an_agent_register, 8),
@@ -235,7 +236,8 @@ class Storm:
                 guest.update(live=None, power_state=PowerState.SHUTDOWN.value)
                 guest.pop("job", None)
                 guest.pop("stranded", None)
-            self.cloud.lost[name] |= set(state["connected"])
+            # Also what a refresh had just disconnected, to connect it anew.
+            self.cloud.lost[name] |= set(state["connected"]) | self.cloud.given_to(name)
             state.update(connected={}, secrets={})
 
     def _fence_a_host(self) -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate, Event
-from aggregates.devices import SeenDisks
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
+from aggregates.server import SeenDisks
 from aggregates.volume import Volume
 from handlers.accept import device_target
 from host_agent.shared.lane import Lane

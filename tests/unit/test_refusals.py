@@ -129,17 +129,6 @@ def test_a_detach_waits_for_what_is_done_to_the_whole_server() -> None:
     assert f"Instance {SERVER} is claimed by operation {reboot}" in refusal(world.detach)
 
 
-@pytest.mark.parametrize("what", ["attach", "detach"])
-def test_a_server_in_error_gets_and_gives_no_volume(what: str) -> None:
-    world = attached(volumes=2)
-    world.done(world.detach(world.volumes[1]))
-    parked(world, world.detach(), "brick.disconnect")  # so it is in error
-    ask = world.attach if what == "attach" else world.detach
-    assert refusal(lambda: ask(world.volumes[1])) == (
-        f"Cannot '{what}_volume' instance {SERVER} while it is in vm_state error"
-    )
-
-
 def test_a_second_attach_of_a_volume_is_refused() -> None:
     world = attached()
     refused = refusal(world.attach)

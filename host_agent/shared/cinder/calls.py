@@ -21,6 +21,7 @@ from host_agent.shared import masking
 from host_agent.shared.backoff import Backoff
 from host_agent.shared.cinder.settings import RetryLimits
 from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lines import left_s
 from host_agent.shared.ports import PortError
 
 T = TypeVar("T")
@@ -150,7 +151,9 @@ class Retry:
                 unknown = error.kind is ErrorKind.UNKNOWN and repeatable
                 again = error.kind is ErrorKind.RETRYABLE and error.code != "unauthorized"
                 delay = backoff.next_s()
+                left = left_s()
                 late = self._clock() - began + delay > limits.deadline_s
+                late = late or (left is not None and delay >= left)
                 if not (unknown or again) or late or attempt == limits.attempts_max:
                     raise
                 _LOG.warning(

@@ -24,7 +24,7 @@ from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 
-from host_agent.shared.lines import CONNECTIONS_MAX, NotConnectedError, ask
+from host_agent.shared.lines import CONNECTIONS_MAX, NotConnectedError, ask, whole_answers
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ class Transport(requests.Session):
         message = requests.Request(method, url).prepare()
         proxies, cert = found["proxies"], found["cert"]
         pool = adapter.get_connection_with_tls_context(message, found["verify"], proxies, cert)
+        whole_answers(pool)
         proxy = utils.select_proxy(url, proxies)
         if proxy is None or parts.scheme != "http" or proxy.lower().startswith("socks"):
             return _Way(pool, None)

@@ -18,7 +18,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -34,6 +33,7 @@ from host_agent.shared.cinder.calls import Retry, error_of_status, port_error
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.settings import CinderSettings, root_of
 from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lines import left_s
 from host_agent.shared.ports import PortError
 
 T = TypeVar("T")
@@ -62,6 +62,8 @@ class Dialogue:
         self._lock = threading.Lock()
         self._agreed: tuple[Microversion, str | None] | None = None
         self._agreed_until = 0.0
+        self._asked = 0
+        self._trouble: Exception | None = None
         self._own = threading.local()
         self._service_auth: Any = None
         self._session = session.Session(
@@ -123,15 +125,37 @@ class Dialogue:
         return self._negotiate()[0]
 
     def _negotiate(self) -> tuple[Microversion, str | None]:
-        with self._lock:
+        """What is agreed.  One thread asks anew; who can go on with what was agreed does not wait.
+
+        Who must wait takes what it found, so that the last of them does not wait for the sum.
+        """
+        agreed, asked = self._agreed, self._asked
+        if agreed is not None and self._clock() < self._agreed_until:
+            return agreed
+        wait_s = left_s() if agreed is None else 0.0
+        if not self._lock.acquire(timeout=-1 if wait_s is None else wait_s):
+            if agreed is None:
+                text = "Cinder did not tell its versions in time; it was not asked for more."
+                raise PortError(ErrorKind.RETRYABLE, "cinder_unavailable", text)
+            return agreed
+        try:
+            if asked == self._asked:
+                self._ask()
             if self._agreed is None:
-                self._agreed = self._agreement()
-                self._agreed_until = self._clock() + VERSION_AGE_MAX_S
-            elif self._clock() >= self._agreed_until:
-                self._agreed_until = self._clock() + VERSION_AGE_MAX_S
-                with suppress(Exception):  # what was agreed is better than a call that fails
-                    self._agreed = self._agreement()
+                assert self._trouble is not None, "it was asked"
+                raise self._trouble
             return self._agreed
+        finally:
+            self._lock.release()
+
+    def _ask(self) -> None:
+        """What was agreed is better than a call that fails."""
+        self._asked += 1
+        self._agreed_until = self._clock() + VERSION_AGE_MAX_S
+        try:
+            self._agreed = self._agreement()
+        except Exception as error:  # noqa: BLE001 - raised above, if there is nothing better
+            self._trouble = error
 
     def _agreement(self) -> tuple[Microversion, str | None]:
         """The microversion, and the endpoint if it is not the catalog's."""

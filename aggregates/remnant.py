@@ -1,0 +1,86 @@
+"""What an operator's act may have left behind: listed until somebody has seen to it.
+
+Who skips a step, or gives an operation up, vouches for what nobody has done.  What that may
+leave in Cinder or on a host is a fact of its own: it outlives the operation, and is over only
+when somebody says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+from uuid import UUID
+
+from aggregates.base import About, Aggregate, Event
+
+
+class RemnantKind(StrEnum):
+    """What it is that may be left."""
+
+    ATTACHMENT = "attachment"  # in Cinder
+    CONNECTION = "connection"  # devices and sessions on a host
+    DISK = "disk"  # in a guest on a host
+    GUEST = "guest"  # on a host
+    VOLUME = "volume"  # in Cinder, made for the server or to go with it
+    MIGRATION = "migration"  # Cinder's own, of the volume, which waits for its end
+
+
+class RemnantState(StrEnum):
+    """Whether somebody has seen to it."""
+
+    OPEN = "open"  # -> acknowledged
+    ACKNOWLEDGED = "acknowledged"
+
+
+class Remnant(Aggregate):
+    """The aggregate's id follows from the operation and the step that was passed over."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class RemnantLeft(Event):
+        """`act` (skip, give_up) passed over a step that would have removed this.
+
+        `what`: a RemnantKind.  `host` None: it is in Cinder.  `attachment_id` None for an
+        attachment: its id is not known.
+        """
+
+        what: str
+        act: str
+        reason: str
+        from_operation: str
+        step: str
+        server_id: str
+        volume_id: str | None
+        attachment_id: str | None
+        host: str | None
+
+    @dataclass(frozen=True, kw_only=True)
+    class RemnantAcknowledged(Event):
+        """Somebody has seen to it: it is gone, or is to stay; `reason` says which."""
+
+        reason: str
+
+    S = RemnantState
+    TRANSITIONS: ClassVar = {
+        RemnantLeft: (frozenset({None}), S.OPEN),
+        RemnantAcknowledged: (frozenset({S.OPEN}), S.ACKNOWLEDGED),
+    }
+
+    def __init__(self, id: UUID) -> None:  # noqa: A002
+        super().__init__(id)
+        self.left: Remnant.RemnantLeft | None = None
+
+    def about(self) -> About:
+        left = self.left
+        if left is None:
+            return About()
+        return About(
+            attachment_id=left.attachment_id,
+            volume_id=left.volume_id,
+            server_id=left.server_id,
+            host=left.host,
+        )
+
+    def apply(self, event: Any) -> None:
+        if isinstance(event, self.RemnantLeft):
+            self.left = event

@@ -1,0 +1,54 @@
+"""What an operation claims of the volumes it works on: read from its plan.
+
+Rule (decision 0042): at most one operation works on a volume for a server; at most one makes a
+new attachment of it; and on each host either one operation connects it anew, or any number
+disconnect it.  The last of these is what the last-user decision rests on (decision 0014): an agent
+that disconnects asks who else has the volume connected on its host, and the answer is made of
+attachments that the log knows to be connected.  Two that let go may ask in any order, and crash
+in any place: each counts as a user until its own disconnect is in the log, so the last of them
+disconnects.  One that connects counts only when its report is in the log, which may be after it
+has connected.
+
+A connection is new if its step has an undo that disconnects.  Without one (a reboot, a refresh) the
+attachment has been connected there all the time, and counts.  After a failure such a
+step is never done again, only undone; so a parked operation connects nothing anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from handlers.plan import LedgerVerb, Place, Plan, Side, Stage
+from host_agent.shared.contract import Verb
+
+#: These make an attachment that Cinder did not have.
+_RESERVING = frozenset({LedgerVerb.ATTACHMENT_RESERVE, Verb.ATTACHMENT_CREATE})
+
+
+def on_volume(plan: Plan, volume_id: str) -> dict[str, Any]:
+    """The claim of a plan on one of its volumes, as Volume.claim takes it."""
+    hosts, takes, reserves = set(), set(), False
+    for host, stage in _stages(plan, volume_id):
+        reserves |= any(step.do in _RESERVING for step in stage.steps)
+        if host is not None:
+            hosts.add(host)
+            if any(_connects_anew(step.do, step.undo) for step in stage.steps):
+                takes.add(host)
+    shared = all(lane.multiattach for lane in plan.lanes if volume_id in lane.volume_ids)
+    return {"shared": shared, "reserves": reserves, "takes": takes, "hosts": hosts}
+
+
+def _connects_anew(do: object, undo: object) -> bool:
+    return do is Verb.VOLUME_CONNECT and undo is Verb.VOLUME_DISCONNECT
+
+
+def _stages(plan: Plan, volume_id: str) -> Iterator[tuple[str | None, Stage]]:
+    """What lanes do with the volume, and on which host (None: in the ledger)."""
+    for number, lane in enumerate(plan.lanes):
+        for stage in plan.stages:
+            new = stage.side is Side.NEW
+            if not stage.once and lane.volume_of(new=new) == volume_id:
+                place = stage.place
+                host = None if place is Place.LEDGER else plan.host_of(number, place)
+                yield host, stage

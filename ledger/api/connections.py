@@ -1,0 +1,134 @@
+"""Connections and requests, bounded: by address for the anonymous, by token for the others.
+
+A connection is anonymous until a request over it has shown a valid token.  An address may have so
+many of those, so that one machine cannot take all the files that a process may open; agents and
+users behind one proxy are not counted together once they have said who they are.  A token may have
+so many requests under way, held ones too, so that its owner cannot take the places of all others.
+
+A connection on which no request is complete, and none is worked on, is closed after
+IDLE_CONNECTION_S: a request whose head never ends is no more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from ledger.api.problem import RETRY_AFTER_S, ApiError
+from ledger.auth.tokens import Identity
+from ledger.config import Limits
+
+#: How long a connection may be without a complete request: longer than proxies keep theirs (60 s,
+#: mostly), so that they close first.
+IDLE_CONNECTION_S = 75.0
+#: How long what was sent may stay unread in the kernel's buffers.
+UNREAD_S = 60.0
+#: An IPv6 network, all of whose addresses one machine may have.
+_NETWORK_BYTES = 8
+
+
+class Connections:
+    """Who is connected, as far as it is bounded; `refused`: how many connections were."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._anonymous: dict[Any, str] = {}  # the address, by aiohttp's handler
+        self._by_address: dict[str, int] = {}
+        self._by_token: dict[str, int] = {}
+        self.refused = 0
+
+    def guard(self, server: web.Server) -> None:
+        """Have this server's connections counted; its own methods are its only hooks."""
+        made, lost = server.connection_made, server.connection_lost
+
+        def connection_made(handler: RequestHandler, transport: asyncio.Transport) -> None:
+            made(handler, transport)
+            self._accepted(handler, transport)
+
+        def connection_lost(handler: RequestHandler, exc: BaseException | None = None) -> None:
+            self.known(handler)
+            lost(handler, exc)
+
+        server.connection_made = connection_made  # type: ignore[method-assign]
+        server.connection_lost = connection_lost  # type: ignore[method-assign]
+
+    def _accepted(self, handler: Any, transport: asyncio.Transport) -> None:
+        address = _address(transport)
+        count = self._by_address.get(address, 0) + 1
+        if count > self._limits.anonymous_connections_per_address_max:
+            self.refused += 1
+            # Not at once: aiohttp's handler has to have begun before it is told.
+            asyncio.get_running_loop().call_soon(transport.abort)
+            return
+        self._anonymous[handler] = address
+        self._by_address[address] = count
+
+    def known(self, handler: Any) -> None:
+        """This connection is anonymous no more: it has shown a token, or is gone."""
+        address = self._anonymous.pop(handler, None)
+        if address is not None:
+            _less(self._by_address, address)
+
+    def began(self, identity: Identity) -> None:
+        """A token's request; `ended` is to be told.  Raises ApiError 429 if it has too many."""
+        if identity.token is None:
+            return
+        limit, count = self._limits.requests_per_token_max, self._by_token.get(identity.token, 0)
+        if count >= limit:
+            raise ApiError(
+                429,
+                "too_many_requests",
+                f"This token has {limit} requests under way in this process, its limit; "
+                "wait until some of them are answered.",
+                Retry_After=RETRY_AFTER_S,
+            )
+        self._by_token[identity.token] = count + 1
+
+    def ended(self, identity: Identity) -> None:
+        """What `began` is over."""
+        if identity.token is not None:
+            _less(self._by_token, identity.token)
+
+
+def _less(counts: dict[str, int], name: str) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]
+
+
+def _address(transport: asyncio.Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    host = str(peer[0]) if peer else ""
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host.partition("%")[0])
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return address.packed[:_NETWORK_BYTES].hex()
+
+
+class Runner(web.AppRunner):
+    """Serves an application with its connections bounded."""
+
+    def __init__(self, app: web.Application, **given: Any) -> None:
+        super().__init__(
+            app, **{"access_log": None, "keepalive_timeout": IDLE_CONNECTION_S, **given}
+        )
+
+    async def setup(self) -> None:
+        await super().setup()
+        assert self.server is not None, "it is set up"
+        self.app[CONNECTIONS].guard(self.server)
+
+
+def end_unread(listener: socket.socket) -> None:
+    """Connections accepted from now on end if what was sent is not read in UNREAD_S."""
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1000))
+
+
+CONNECTIONS: web.AppKey[Connections] = web.AppKey("connections", Connections)

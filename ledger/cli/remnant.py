@@ -1,0 +1,59 @@
+"""`remnant list|acknowledge`: what skipped and given-up operations may have left behind."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, add_limit, clock
+
+COLUMNS = ("ID", "State", "What", "Operation", "Act", "Reason", "Left", "Acknowledged")
+
+
+class List(Lister):
+    """List what may be left in Cinder and on hosts, newest first: what nobody has seen to yet."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        state = parser.add_mutually_exclusive_group()
+        state.add_argument("--state", choices=("open", "acknowledged"), default="open")
+        state.add_argument(
+            "--all", dest="state", action="store_const", const=None, help="in any state"
+        )
+        parser.add_argument("--server", metavar="ID")
+        parser.add_argument("--host", metavar="NAME")
+        add_limit(parser, "so many at most")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        query = {name: getattr(parsed_args, name) for name in ("state", "server", "host", "limit")}
+        rows = [
+            (
+                remnant["remnant_id"],
+                remnant["state"],
+                remnant["detail"],
+                remnant["from_operation"],
+                remnant["act"],
+                remnant["reason"],
+                clock(remnant["left_at"]),
+                remnant["acknowledged_reason"] or "",
+            )
+            for remnant in self.client.get("/v1/remnants", **query)["remnants"]
+        ]
+        return COLUMNS, rows
+
+
+class Acknowledge(ShowOne):
+    """Say that somebody has seen to what was left: it is gone, or is to stay."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<remnant>")
+        parser.add_argument(
+            "--reason", required=True, metavar="TEXT", help="how; kept in the history for ever"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        path = f"/v1/remnants/{parsed_args.id}/acknowledge"
+        return self.dict2columns(self.client.post(path, {"reason": parsed_args.reason}))

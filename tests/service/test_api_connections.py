@@ -1,0 +1,177 @@
+"""Connections and requests are bounded, and none is held for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ledger.api import call, connections
+from ledger.api.connections import end_unread
+from tests.service.api_world import HOST, SETTINGS, Api, eventually, running_api
+
+MOST = 3
+SOON_S = 30.0
+[AGENT] = [token.token_sha256 for token in SETTINGS.tokens if token.host == HOST]
+#: What trickles: a byte each so many seconds, which is far less than the limits of the tests.
+BYTE_EVERY_S, LIMIT_S = 0.05, 0.5
+
+
+@pytest.fixture
+async def api(database_url: str) -> AsyncIterator[Api]:
+    limits = replace(
+        SETTINGS.limits,
+        anonymous_connections_per_address_max=MOST,
+        requests_per_token_max=MOST,
+    )
+    async with running_api(database_url, replace(SETTINGS, limits=limits)) as running:
+        yield running
+
+
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def line(api: Api) -> AsyncIterator[Line]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", api.http.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What was told until the other side closed the connection."""
+    async with asyncio.timeout(SOON_S):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+
+
+async def trickle(writer: asyncio.StreamWriter, begin: bytes) -> None:
+    writer.write(begin)
+    while not writer.is_closing():
+        await asyncio.sleep(BYTE_EVERY_S)
+        writer.write(b"x")
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", b"GET /healthz HTTP/1.1\r\nHost: "], ids=["nothing", "half a head"]
+)
+async def test_a_request_that_never_begins_is_not_waited_for(
+    begin: bytes, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "IDLE_CONNECTION_S", LIMIT_S)
+    async with running_api(database_url) as api, line(api) as (reader, writer):
+        sending = asyncio.create_task(trickle(writer, begin)) if begin else None
+        assert await ended(reader) == b""
+        if sending is not None:
+            sending.cancel()
+
+
+async def test_a_body_that_trickles_is_not_waited_for(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call, "BODY_S_MAX", LIMIT_S)
+    head = (
+        f"POST /v1/hosts/{HOST}/reports HTTP/1.1\r\nHost: x\r\nX-Auth-Token: agent-1-token\r\n"
+        "Content-Type: application/json\r\nContent-Length: 10000\r\n\r\n"
+    )
+    async with line(api) as (reader, writer):
+        sending = asyncio.create_task(trickle(writer, head.encode()))
+        async with asyncio.timeout(SOON_S):
+            told = await reader.readuntil(b"\r\n")
+        assert told.split()[1] == b"408"
+        sending.cancel()
+
+
+async def test_an_address_has_so_many_connections_that_have_shown_no_token(api: Api) -> None:
+    async with line(api) as first, line(api), line(api):
+        async with line(api) as (reader, _):
+            assert await ended(reader) == b"", "it is one too many"
+        reader, writer = first
+        writer.write(b"GET /v1/hosts HTTP/1.1\r\nHost: x\r\nX-Auth-Token: admin-token\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"200"
+        async with line(api) as (reader, writer):
+            await asks(reader, writer, b"/healthz")
+            async with line(api) as (refused, _):
+                assert await ended(refused) == b"", "no token was shown, so it counts on"
+
+    async def let_in() -> bool:
+        async with line(api) as (reader, writer):
+            return await asks(reader, writer, b"/healthz") == b"200"
+
+    await eventually(let_in, "those that were closed are not counted any more")
+
+
+async def asks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: bytes) -> bytes:
+    try:
+        writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+        return (await reader.readline()).split()[1]
+    except (ConnectionError, IndexError):
+        return b""
+
+
+async def test_a_wrong_token_makes_nobody_known(api: Api) -> None:
+    wrong = b"GET /v1/hosts HTTP/1.1\r\nHost: x\r\nX-Auth-Token: wrong\r\n\r\n"
+    async with line(api) as one, line(api) as two, line(api) as three:
+        for reader, writer in (one, two, three):
+            writer.write(wrong)
+            assert (await reader.readline()).split()[1] == b"401"
+        async with line(api) as (reader, _):
+            assert await ended(reader) == b""
+
+
+async def test_a_token_has_so_many_requests_under_way(api: Api) -> None:
+    await api.register()
+    polls: list[asyncio.Task[Any]] = [
+        asyncio.create_task(api.commands(wait_s=SOON_S)) for _ in range(MOST)
+    ]
+
+    async def held() -> bool:
+        return bool(api.http.app[connections.CONNECTIONS]._by_token == {AGENT: MOST})
+
+    await eventually(held, "the polls are held")
+    refused = await api.ask("GET", f"/v1/hosts/{HOST}/commands?after=0&epoch=0", "agent-1")
+    assert (refused.status, (await refused.json())["code"]) == (429, "too_many_requests")
+    assert int(refused.headers["Retry-After"]) > 0
+    assert (await api.ask("GET", "/v1/hosts", "admin")).status == 200, "others are let in"
+    for poll in polls:
+        poll.cancel()
+
+    async def free() -> bool:
+        return (await api.ask("GET", f"/v1/hosts/{HOST}/commands?epoch=0", "agent-1")).status == 200
+
+    await eventually(free, "what has ended is not counted any more")
+
+
+async def test_refused_connections_are_counted(api: Api) -> None:
+    async with line(api), line(api), line(api), line(api) as (reader, _):
+        assert await ended(reader) == b""
+
+    async def let_in() -> bool:
+        async with line(api) as (reader, writer):
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            told = (await ended(reader)).decode()
+        return (
+            re.search(r"^ledger_http_connections_refused_total [1-9]", told, re.MULTILINE)
+            is not None
+        )
+
+    await eventually(let_in, "it is told")
+
+
+def test_what_is_not_read_is_taken_back_by_the_kernel() -> None:
+    """Of a connection that was accepted: it has it from the socket that listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        end_unread(listener)
+        with socket.create_connection(listener.getsockname()) as _, listener.accept()[0] as mine:
+            kept_ms = mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    assert kept_ms == connections.UNREAD_S * 1000
