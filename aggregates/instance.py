@@ -8,7 +8,6 @@ began to run there, is known: a fence says nothing of what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -69,11 +68,7 @@ class Instance(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class DefinitionChanged(Event):
-        """The guest without its volumes: what a host needs to define it anew.
-
-        `dropped`: of what its host showed, what no other host will do for it (None: no host
-        has shown it, or nobody looked).
-        """
+        """What a host needs to define the guest; `dropped`: what only its own would do for it."""
 
         definition: str
         dropped: list[str] | None = None
@@ -181,7 +176,7 @@ class Instance(Aggregate):
         self.claims: dict[str, Claim] = {}
         self.faults: dict[str, str] = {}
         self.definition: str | None = None
-        self.dropped: list[str] | None = None  # of the definition, see DefinitionChanged
+        self.dropped: list[str] | None = None
         self.resize_source: str | None = None
         self.source_definition: str | None = None
         self.left_on: set[str] = set()  # hosts that may still have a guest that is not theirs
@@ -328,8 +323,7 @@ class Instance(Aggregate):
         power_state: str,
         disks: SeenDisks = NO_DISKS,
         owner: tuple[str | None, str | None] = (None, None),
-        definition: str | None = None,
-        dropped: Sequence[str] = (),
+        definition: tuple[str, list[str]] | None = None,
         epoch: int = 0,
     ) -> bool:
         """Take what a host shows in this epoch of its; seeing nothing new records nothing.
@@ -356,9 +350,8 @@ class Instance(Aggregate):
             self.record(self.InstanceRegistered, **seen, epoch=epoch, **by)
         elif news:
             self.record(self.InstanceObserved, **seen, epoch=epoch)
-        told = list(dropped)
-        if definition is not None and (definition, told) != (self.definition, self.dropped or []):
-            self.record(self.DefinitionChanged, definition=definition, dropped=told)
+        if definition and definition != (self.definition, self.dropped or []):
+            self.record(self.DefinitionChanged, definition=definition[0], dropped=definition[1])
         return True
 
     def device_of(self, volume_id: str) -> Device | None:

@@ -6,8 +6,6 @@ said again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.server import SeenDisks
@@ -19,25 +17,25 @@ from host_agent.shared.guest_xml import kept
 def seen(host: str, guest: Guest, book: Book) -> bool:
     """The host shows this guest."""
     instance = book.get(Instance, guest.server_id)
-    definition, dropped = _definition(guest.definition, instance)
     return instance.observe(
         name=guest.name,
         host=host,
         power_state=guest.power_state,
         disks=SeenDisks(guest.devices, guest.volumes),
         owner=(guest.project_id, guest.user_id),
-        definition=definition,
-        dropped=dropped,
+        definition=_definition(guest.definition, instance),
         epoch=book.get(Host, str(host_uuid(host))).epoch,
     )
 
 
-def _definition(shown: str | None, instance: Instance) -> tuple[str | None, Sequence[str]]:
+def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] | None:
     """What is kept of the definition that a host shows: what it may decide for another one."""
-    if shown is None or (shown == instance.definition and instance.dropped == []):
-        return shown, ()
+    if shown is None:
+        return None
+    if shown == instance.definition and instance.dropped == []:
+        return shown, []
     found = kept(shown)
-    return found.definition, found.dropped
+    return found.definition, list(found.dropped)
 
 
 def missed(host: str, server_id: str, book: Book) -> bool:

@@ -92,7 +92,9 @@ class Copies:
 class Rules:
     """What the rules have: a hypervisor, its host, and patience."""
 
-    def __init__(self, hypervisor: Hypervisor, patience: Patience, host: Host | None = None) -> None:
+    def __init__(
+        self, hypervisor: Hypervisor, patience: Patience, host: Host | None = None
+    ) -> None:
         self._hypervisor = hypervisor
         self._patience = patience
         self._taken = host or Host()

@@ -32,7 +32,9 @@ _TEXT = r"[^\0]{0,4096}"  # what nobody but people reads
 _NUMBER = r"-?[0-9]{1,20}"
 _FLAG = "yes|no|on|off"
 #: Where distributions install firmware (Debian, Fedora, SUSE).
-_FIRMWARE = r"(?!.*\.\.)/usr/share/(OVMF|ovmf|AAVMF|edk2|edk2-ovmf|qemu|qemu-efi-aarch64|seabios)/[\w.+/-]+"
+_FIRMWARE = (
+    r"(?!.*\.\.)/usr/share/(OVMF|ovmf|AAVMF|edk2|edk2-ovmf|qemu|qemu-efi-aarch64|seabios)/[\w.+/-]+"
+)
 _KERNEL = r"/[\w.+@/-]{1,1023}"
 #: Good on every host, as whatever else a display listens on is not.
 _EVERYWHERE = r"0\.0\.0\.0|::|127\.0\.0\.1|::1"
@@ -271,9 +273,7 @@ def _sift(element: ET.Element, path: str, rule: Rule) -> Iterator[str]:
 def _is(element: ET.Element, rule: Rule) -> bool:
     """Whether it is what the rule is for, by what tells it from other things."""
     text = (element.text or "").strip()
-    known = all(
-        re.fullmatch(pattern, element.get(name, "")) for name, pattern in rule.must.items()
-    )
+    known = all(re.fullmatch(pattern, element.get(name, "")) for name, pattern in rule.must.items())
     return known and (not text or re.fullmatch(rule.text or rule.deep or "", text) is not None)
 
 

@@ -253,6 +253,12 @@ def _left_over(body: Body) -> str:
     )
 
 
+def _definition(body: Body) -> str:
+    dropped = ", ".join(body.get("dropped") or ())
+    told = f"; no other host will do: {dropped}" if dropped else ""
+    return f"Guest's definition changed{told}"
+
+
 def _plugged(body: Body) -> str:
     bus = f" on the {body['bus']} bus" if body.get("bus") else ""
     return f"Guest has the disk as {body.get('device_name')}{bus}"

@@ -86,8 +86,10 @@ HOSTILE = {
         "devices/console/source",
     ),
     "socket-of-channel": (
-        domain(devices="<channel type='unix'><source mode='bind' path='/run/x.sock'/>"
-            "<target type='virtio' name='org.qemu.guest_agent.0'/></channel>"),
+        domain(
+            devices="<channel type='unix'><source mode='bind' path='/run/x.sock'/>"
+            "<target type='virtio' name='org.qemu.guest_agent.0'/></channel>"
+        ),
         "devices/channel/source@path",
     ),
     "tcp-serial": (
@@ -107,7 +109,10 @@ HOSTILE = {
         "devices/interface",
     ),
     "backend-of-interface": (
-        domain(devices="<interface type='bridge'><source bridge='b'/><backend tap='/dev/sda'/></interface>"),
+        domain(
+            devices="<interface type='bridge'><source bridge='b'/>"
+            "<backend tap='/dev/sda'/></interface>"
+        ),
         "devices/interface/backend",
     ),
     "tap-of-the-host": (
@@ -167,7 +172,8 @@ HOSTILE = {
     ),
     "file-of-entry": (
         domain(
-            "<sysinfo type='smbios'><system><entry name='family' file='/etc/shadow'>x</entry></system></sysinfo>"
+            "<sysinfo type='smbios'><system><entry name='family' file='/etc/shadow'>x</entry>"
+            "</system></sysinfo>"
         ),
         "sysinfo/system/entry@file",
     ),
@@ -298,4 +304,4 @@ def test_names_that_are_told_are_few_short_and_plain() -> None:
     strange = "".join(f"<x{number}\u0627{'y' * 200}/>" for number in range(100))
     told = kept(domain(strange)).dropped
     assert len(told) == TOLD_MAX
-    assert all(len(name) <= 100 and name.isascii() for name in told)  # noqa: PLR2004
+    assert all(len(name) <= 100 and name.isascii() for name in told)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.disk_xml import NOVA_NS
+from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.libvirt.hypervisor import Hypervisor
 from host_agent.shared.contract import PowerState
