@@ -37,7 +37,7 @@ class Host(Aggregate):
         name: str
         service_version: int
         capabilities: dict[str, Any]
-        connector: dict[str, str] | None = None
+        connector: dict[str, Any] | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class Fenced(Event):
@@ -69,7 +69,7 @@ class Host(Aggregate):
         self.name = ""
         self.service_version = 0
         self.capabilities: dict[str, Any] = {}
-        self.connector: dict[str, str] | None = None
+        self.connector: dict[str, Any] | None = None
         self.epoch = 0
         self.fenced = False
         self.why = ""  # it is fenced

@@ -262,10 +262,11 @@ def _sift(element: ET.Element, path: str, rule: Rule) -> Iterator[str]:
             element.remove(child)
             yield _name(below)
             continue
-        dropped = list(_sift(child, below, allowed))
-        yield from dropped
-        bare = not (child.attrib or len(child) or (child.text or "").strip())
-        if dropped and (bare or (below in _LACKING and child.find(_LACKING[below]) is None)):
+        had = len(child.attrib)
+        yield from _sift(child, below, allowed)
+        # It was what its attributes said; `<features>` without a feature is still itself.
+        bare = had and not (child.attrib or len(child) or (child.text or "").strip())
+        if bare or (below in _LACKING and child.find(_LACKING[below]) is None):
             element.remove(child)
             yield _name(below)
 
