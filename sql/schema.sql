@@ -160,8 +160,8 @@ CREATE TABLE instances (
     claims jsonb NOT NULL DEFAULT '{}',  -- {operation id: {exclusive, flow}}
     resize_source text,                  -- the host that a resize can be reverted to
     deleted boolean NOT NULL DEFAULT false,
-    volumes jsonb NOT NULL DEFAULT '[]', -- serials of its disks, as its host showed them last
-    shown_by text                        -- the host that showed it first; NULL: it was asked for
+    shown_by text,                       -- the host that showed it first; NULL: it was asked for
+    volumes jsonb NOT NULL DEFAULT '[]'  -- serials of its disks, as its host showed them last
 );
 CREATE INDEX instances_by_project ON instances (project_id, name);
 CREATE INDEX instances_by_host ON instances (host);
