@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from contextlib import nullcontext
 
 import pytest
 
 from host_agent.libvirt.domain_xml import DefinitionError, Host, Made, definition_of, domain_of
+from host_agent.shared.contract import MIGRATION_URI, GuestOrder
 from host_agent.shared.definition import Machine, render
 from host_agent.shared.guest_xml import TOLD_MAX, kept
+from host_agent.shared.ports import PortError
+from host_agent.verbs import guest
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -305,3 +309,19 @@ def test_names_that_are_told_are_few_short_and_plain() -> None:
     told = kept(domain(strange)).dropped
     assert len(told) == TOLD_MAX
     assert all(len(name) <= 100 and name.isascii() for name in told)
+
+
+@pytest.mark.parametrize(
+    ("uri", "taken"),
+    [
+        ("qemu+tls://compute-2/system", True),
+        ("qemu+ext:///system?command=/tmp/evil", False),
+        ("qemu+ssh://-oProxyCommand=evil/system", False),
+    ],
+)
+def test_agent_goes_to_no_destination_that_names_a_program(uri: str, *, taken: bool) -> None:
+    """A ledger that is older than the rule may send one that a host has registered."""
+    assert (MIGRATION_URI.match(uri) is not None) is taken
+    order = GuestOrder(server_id=SERVER, destination={"host": "h", "uri": uri})
+    with nullcontext() if taken else pytest.raises(PortError, match="Guests are not moved to"):
+        guest._destination(order)
