@@ -30,11 +30,14 @@ class Host(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class HostRegistered(Event):
-        """An agent came, or came back with other abilities."""
+        """An agent came, or came back with other abilities; `connector`: what storage knows
+        the host by (None: its agent is older).
+        """
 
         name: str
         service_version: int
         capabilities: dict[str, Any]
+        connector: dict[str, Any] | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class Fenced(Event):
@@ -66,6 +69,7 @@ class Host(Aggregate):
         self.name = ""
         self.service_version = 0
         self.capabilities: dict[str, Any] = {}
+        self.connector: dict[str, Any] | None = None
         self.epoch = 0
         self.fenced = False
         self.why = ""  # it is fenced
@@ -80,7 +84,7 @@ class Host(Aggregate):
             case self.HostRegistered():
                 self.name = event.name
                 self.service_version = event.service_version
-                self.capabilities = event.capabilities
+                self.capabilities, self.connector = event.capabilities, event.connector
             case self.Fenced():
                 self.epoch, self.fenced, self.suspect = event.epoch, True, True
                 self.why = f"{event.reason} ({event.evidence})"
@@ -91,19 +95,18 @@ class Host(Aggregate):
             case self.LeftoversCleared():
                 self.suspect, self.leftovers = False, ((), ())
 
-    def register(self, name: str, service_version: int, capabilities: dict[str, Any]) -> None:
+    def register(
+        self,
+        name: str,
+        service_version: int,
+        capabilities: dict[str, Any],
+        connector: dict[str, str] | None = None,
+    ) -> None:
         """Take what the agent says of itself; saying nothing new records nothing."""
-        if (name, service_version, capabilities) != (
-            self.name,
-            self.service_version,
-            self.capabilities,
-        ):
-            self.record(
-                self.HostRegistered,
-                name=name,
-                service_version=service_version,
-                capabilities=capabilities,
-            )
+        said = {"name": name, "service_version": service_version, "capabilities": capabilities}
+        said["connector"] = connector
+        if any(getattr(self, what) != value for what, value in said.items()):
+            self.record(self.HostRegistered, **said)
 
     def check_epoch(self, epoch: int) -> None:
         """Raises StaleEpochError for any epoch but the present one."""

@@ -68,9 +68,10 @@ class Instance(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class DefinitionChanged(Event):
-        """The guest without its volumes: what a host needs to define it anew."""
+        """What a host needs to define the guest; `dropped`: what only its own would do for it."""
 
         definition: str
+        dropped: list[str] | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class Placed(Event):
@@ -175,6 +176,7 @@ class Instance(Aggregate):
         self.claims: dict[str, Claim] = {}
         self.faults: dict[str, str] = {}
         self.definition: str | None = None
+        self.dropped: list[str] | None = None
         self.resize_source: str | None = None
         self.source_definition: str | None = None
         self.left_on: set[str] = set()  # hosts that may still have a guest that is not theirs
@@ -196,7 +198,7 @@ class Instance(Aggregate):
                 self.project_id, self.user_id = event.project_id, event.user_id
                 self.named = self.managed = True
             case self.DefinitionChanged():
-                self.definition = event.definition
+                self.definition, self.dropped = event.definition, event.dropped
             case self.DeviceReserved() | self.DeviceReleased() | self.DeviceVolumeSet():
                 self._device(event)
             case self.Claimed() | self.ClaimReleased() | self.ClaimResumed():
@@ -321,7 +323,7 @@ class Instance(Aggregate):
         power_state: str,
         disks: SeenDisks = NO_DISKS,
         owner: tuple[str | None, str | None] = (None, None),
-        definition: str | None = None,
+        definition: tuple[str, list[str]] | None = None,
         epoch: int = 0,
     ) -> bool:
         """Take what a host shows in this epoch of its; seeing nothing new records nothing.
@@ -348,8 +350,8 @@ class Instance(Aggregate):
             self.record(self.InstanceRegistered, **seen, epoch=epoch, **by)
         elif news:
             self.record(self.InstanceObserved, **seen, epoch=epoch)
-        if definition is not None and definition != self.definition:
-            self.record(self.DefinitionChanged, definition=definition)
+        if definition and definition != (self.definition, self.dropped or []):
+            self.record(self.DefinitionChanged, definition=definition[0], dropped=definition[1])
         return True
 
     def device_of(self, volume_id: str) -> Device | None:

@@ -11,19 +11,31 @@ from aggregates.instance import Instance
 from aggregates.server import SeenDisks
 from handlers.meaning import Book
 from host_agent.shared.contract import Guest
+from host_agent.shared.guest_xml import kept
 
 
 def seen(host: str, guest: Guest, book: Book) -> bool:
     """The host shows this guest."""
-    return book.get(Instance, guest.server_id).observe(
+    instance = book.get(Instance, guest.server_id)
+    return instance.observe(
         name=guest.name,
         host=host,
         power_state=guest.power_state,
         disks=SeenDisks(guest.devices, guest.volumes),
         owner=(guest.project_id, guest.user_id),
-        definition=guest.definition,
+        definition=_definition(guest.definition, instance),
         epoch=book.get(Host, str(host_uuid(host))).epoch,
     )
+
+
+def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] | None:
+    """What is kept of the definition that a host shows: what it may decide for another one."""
+    if shown is None:
+        return None
+    if shown == instance.definition and instance.dropped == []:
+        return shown, []
+    found = kept(shown)
+    return found.definition, list(found.dropped)
 
 
 def missed(host: str, server_id: str, book: Book) -> bool:

@@ -8,7 +8,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -20,6 +21,7 @@ from host_agent.clock import StopClock
 from host_agent.config import Settings
 from host_agent.executor import Executor, Hooks, Ports
 from host_agent.leftovers import Leftovers
+from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import AgentRunningError, Locks
@@ -27,7 +29,7 @@ from host_agent.sent import FileMarks
 from host_agent.shared import logs
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
-from host_agent.shared.contract import SERVICE_VERSION, Registration
+from host_agent.shared.contract import CONNECTOR_KEYS, SERVICE_VERSION, Registration
 from host_agent.shared.faults import FaultError, Faults
 from host_agent.shared.ports import Brick, PortError
 from host_agent.shared.settings import ConfigError
@@ -132,8 +134,8 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         ) from error
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
-    virt_type = settings.libvirt.virt_type
-    libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), virt_type)
+    taken = domain_xml.Host(settings.libvirt.virt_type, settings.libvirt.kernel_dir)
+    libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), taken)
     return _Host(os_brick, libvirt, os_brick.drivers(), settings.migration())
 
 
@@ -141,15 +143,21 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
     records = FileRecords(Path(settings.agent.lock_path) / "connections")
     capabilities = host.capabilities()
 
+    @cache
+    def connector() -> dict[str, str]:
+        said = host.brick.connector()
+        return {key: str(said[key]) for key in CONNECTOR_KEYS if said.get(key)}
+
     def describe() -> Registration:
         return Registration(
             service_version=SERVICE_VERSION,
             capabilities=capabilities,
             guests=tuple(sorted(host.guests.inventory(), key=lambda guest: guest.server_id)),
             connections=tuple(records),
+            connector=connector(),
         )
 
-    link = Link(settings.link(), describe)
+    link = Link(replace(settings.link(), agent=locks.place()), describe)
     ports = Ports(
         cinder=CinderClient(settings.cinder),
         old_cinder=OldCinderClient(settings.cinder),

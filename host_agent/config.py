@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from host_agent.executor import Limits
+from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.guests import Patience
 from host_agent.line.client import LinkSettings
 from host_agent.shared import settings
@@ -57,7 +58,8 @@ class LibvirtSection:
 
     `virt_type` is what guests are defined for: kvm, or qemu, which emulates.  Guests can
     migrate to this host if other hosts' libvirt reaches this one's at `migration_uri`;
-    their data comes to `migration_address`, or else where libvirt says.
+    their data comes to `migration_address`, or else where libvirt says.  Guests may be booted
+    from kernels in `kernel_dir`, which need no disk to boot from, and from no others.
     """
 
     uri: str = "qemu:///system"
@@ -67,6 +69,7 @@ class LibvirtSection:
     shutdown_timeout_s: Seconds = 60.0
     migration_uri: str = ""
     migration_address: str = ""
+    kernel_dir: str = Host.kernel_dir
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,8 @@ from host_agent.shared.contract import ErrorKind, GuestOrder
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError, VolumeView
 
+#: Drawn by the kernel when it starts.
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: How often a lock that another process holds is tried: there is nothing to wait on.
 RETRY_S = 0.05
 #: Beyond the longest run (unplug attempts, readiness): its holder hangs.
@@ -88,6 +90,14 @@ class Locks:
     def __init__(self, path: Path) -> None:
         self._path = path
         path.mkdir(parents=True, exist_ok=True, mode=0o750)
+
+    def place(self) -> str:
+        """What only one agent can be in: these locks, in this boot of this machine.
+
+        Not the machine's id, which a clone has as well.
+        """
+        boot, here = BOOT_ID.read_text().strip(), self._path.stat()
+        return hashlib.sha256(f"{boot}:{here.st_dev}:{here.st_ino}".encode()).hexdigest()[:32]
 
     @contextmanager
     def hold(

@@ -434,7 +434,7 @@ def _portions(what: tuple[W, ...]) -> list[tuple[W, ...]]:
 def _show(name: str, said: Registration, guests: Sequence[Guest], unit: Unit) -> bool:
     """Take what an agent says of itself and of these guests; whether to show some of it again."""
     host = unit.get(Host, host_uuid(name))
-    host.register(name, said.service_version, said.capabilities)
+    host.register(name, said.service_version, said.capabilities, said.connector)
     looked = [inventory.seen(name, guest, unit) for guest in guests]
     return not all(looked)
 

@@ -12,6 +12,8 @@ _NEW: Row = {
     "fence_evidence": None,
     "suspect": False,
     "leftovers": None,
+    "connector": None,
+    "connector_position": None,
 }
 
 
@@ -27,6 +29,9 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
             row["service_version"] = event.body["service_version"]
             row["capabilities"] = event.body["capabilities"]
             row.setdefault("registered_at", event.recorded_at)
+            said = event.body.get("connector")
+            if said != row["connector"]:
+                row["connector"], row["connector_position"] = said, event.position
         case Host.Fenced.TOPIC:
             row.update(
                 epoch=event.body["epoch"],

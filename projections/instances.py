@@ -29,6 +29,7 @@ def _new(event: LoggedEvent) -> Row:
         "power_state": "nostate",
         **_NO_DISKS,
         "definition": None,
+        "shown_by": None,
         "faults": {},
         "claims": {},
         "resize_source": None,
@@ -73,7 +74,10 @@ def _without(row: Row, column: str, body: Row) -> Row:
 
 
 _CHANGES: dict[str, Callable[[Row, Row], Row]] = {
-    _I.InstanceRegistered.TOPIC: _observed,
+    _I.InstanceRegistered.TOPIC: lambda row, body: {
+        **_observed(row, body),
+        "shown_by": body["host"],
+    },
     _I.InstanceObserved.TOPIC: _observed,
     _I.Defined.TOPIC: _defined,
     _I.DefinitionChanged.TOPIC: lambda _, body: {"definition": body["definition"]},

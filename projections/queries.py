@@ -255,6 +255,15 @@ class Queries:
         [row] = await self._all("older_agents", version=version, silent_after_s=silent_after_s)
         return bool(row["found"])
 
+    async def claim_host(self, host: str, agent: str | None, silent_after_s: float) -> bool:
+        """Whether this agent may speak for the host now; if so, it is noted, as a contact."""
+        found = await self._one("claim_host", host=host, agent=agent, silent_after_s=silent_after_s)
+        return found is not None
+
+    async def connectors_taken(self, **said: Sequence[str | None]) -> list[Row]:
+        """`hosts` and their `initiators` and `nqns`: `other` hosts that said so before."""
+        return await self._all("connectors_taken", None, **said)
+
     async def touch_hosts(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
         """Note how many seconds ago hosts' agents were in contact, and by how many their clocks
         are ahead (None: they did not say).

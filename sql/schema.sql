@@ -94,7 +94,8 @@ CREATE TABLE leases (
 CREATE TABLE host_contact (
     host text PRIMARY KEY,
     seen_at timestamptz NOT NULL,
-    clock_ahead_s float8                 -- the host's clock, as its agent has measured it
+    clock_ahead_s float8,                -- the host's clock, as its agent has measured it
+    agent text                           -- which one speaks for the host (NULL: an older one)
 );
 
 -- How far a long step has come.
@@ -159,6 +160,7 @@ CREATE TABLE instances (
     claims jsonb NOT NULL DEFAULT '{}',  -- {operation id: {exclusive, flow}}
     resize_source text,                  -- the host that a resize can be reverted to
     deleted boolean NOT NULL DEFAULT false,
+    shown_by text,                       -- the host that showed it first; NULL: it was asked for
     volumes jsonb NOT NULL DEFAULT '[]'  -- serials of its disks, as its host showed them last
 );
 CREATE INDEX instances_by_project ON instances (project_id, name);
@@ -296,8 +298,12 @@ CREATE TABLE hosts (
     updated_at timestamptz NOT NULL,
     position bigint NOT NULL,
     suspect boolean NOT NULL DEFAULT false,  -- fenced, and not shown since that it is clean
-    leftovers jsonb                      -- what it has that is not its any more
+    leftovers jsonb,                     -- what it has that is not its any more
+    connector jsonb,                     -- what storage knows it by: initiator, nqn, ip, host
+    connector_position bigint            -- of the event that says so
 );
+CREATE INDEX hosts_by_initiator ON hosts ((connector->>'initiator'));
+CREATE INDEX hosts_by_nqn ON hosts ((connector->>'nqn'));
 CREATE INDEX hosts_by_position ON hosts (position);
 CREATE INDEX hosts_by_version ON hosts (service_version);
 

@@ -5,8 +5,9 @@ any host: the inactive XML without the volumes' disks, and without what only the
 can know (hypervisor type, emulator, addresses, aliases, labels, terminals).  It is
 written in one canonical form, so that reading a guest again never looks like a change.
 
-A definition may also be written by hand, or by the ledger for a server that was
-described through its API: nothing is taken for granted but its being a `<domain>`.
+A definition may also be written by hand, by the ledger for a server that was described
+through its API, or by a host that somebody else commands: nothing is taken for granted but its
+being a `<domain>`, and nothing is taken from it but what `guest_xml` allows.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 # From libvirt, from the ledger, or from our own simulation.
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from host_agent.libvirt import disk_xml
+from host_agent.shared.guest_xml import kept
 from host_agent.shared.ports import Disk
 
 #: Listening there means the same on every host.
@@ -47,16 +50,35 @@ def definition_of(domain: str) -> str:
     return ET.canonicalize(ET.tostring(root, encoding="unicode"), strip_text=True)
 
 
-def domain_of(definition: str, server_id: str, disks: Sequence[Disk], virt_type: str) -> str:
-    """The definition with just these volumes' disks, for a hypervisor of that type."""
-    try:
-        root = ET.fromstring(definition)  # noqa: S314 - from the ledger
-    except ET.ParseError as error:
-        raise DefinitionError(
-            f"The definition of guest {server_id} is not XML: {error}."
-        ) from error
-    _check_identity(root, server_id)
-    root.set("type", virt_type)
+@dataclass(frozen=True)
+class Host:
+    """What a host says of the guests that it has: their type, and where kernels for them are."""
+
+    virt_type: str = "kvm"
+    kernel_dir: str = "/var/lib/attachment-ledger/kernels"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A domain to be defined; `dropped`: what its definition had and this host does not take."""
+
+    xml: str
+    dropped: tuple[str, ...] = ()
+
+
+def domain_of(
+    definition: str, server_id: str, disks: Sequence[Disk], host: Host, own: str | None = None
+) -> Made:
+    """The definition with just these volumes' disks, for this host.
+
+    Another host may have written it, so that only what `guest_xml` allows is taken.  `own` is
+    the domain as it is defined on this host, if it is: then that is what is defined anew, with
+    all that is this host's own (files, devices, labels), and in the given size.
+    """
+    root, dropped = _root_of(definition, server_id, host)
+    if own is not None:
+        root, dropped = _resized_as(ET.fromstring(definition_of(own)), root), ()  # noqa: S314 - ours
+    root.set("type", host.virt_type)
     devices = root.find("devices")
     if devices is None:
         devices = ET.SubElement(root, "devices")
@@ -67,7 +89,34 @@ def domain_of(definition: str, server_id: str, disks: Sequence[Disk], virt_type:
         _make_room(root, ordered)
     for disk in disks:
         devices.append(ET.fromstring(disk_xml.build(disk, boot=by_order)))  # noqa: S314 - ours
-    return ET.tostring(root, encoding="unicode")
+    return Made(ET.tostring(root, encoding="unicode"), dropped)
+
+
+def _root_of(definition: str, server_id: str, host: Host) -> tuple[ET.Element, tuple[str, ...]]:
+    """What this host takes of the definition, and what it does not.  Raises DefinitionError."""
+    try:
+        taken = kept(definition, host.kernel_dir)
+    except ValueError as error:  # a ParseError is a SyntaxError
+        raise DefinitionError(f"The definition of guest {server_id}: {error}.") from error
+    except ET.ParseError as error:
+        raise DefinitionError(
+            f"The definition of guest {server_id} is not XML: {error}."
+        ) from error
+    root = ET.fromstring(taken.definition)  # noqa: S314 - by the allow-list
+    _check_identity(root, server_id)
+    return root, taken.dropped
+
+
+def _resized_as(root: ET.Element, sized: ET.Element) -> ET.Element:
+    """The domain with the other's memory and vCPUs, where both say how many."""
+    for name in ("memory", "currentMemory", "vcpu"):
+        mine, wanted = root.find(name), sized.find(name)
+        if mine is not None and wanted is not None:
+            mine.text = wanted.text
+            for attribute in ("unit", "current"):
+                mine.attrib.pop(attribute, None)
+            mine.attrib.update({k: v for k, v in wanted.attrib.items() if k in ("unit", "current")})
+    return root
 
 
 def for_destination(domain: str, disks: Sequence[Disk]) -> str:

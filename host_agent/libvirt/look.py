@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.disk_xml import DiskSeen, DomainXml
+from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.hypervisor import Domain, Hypervisor, HypervisorError, Trouble
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
@@ -89,12 +90,14 @@ class Copies:
 
 
 class Rules:
-    """What the rules have: a hypervisor, its type, and patience."""
+    """What the rules have: a hypervisor, its host, and patience."""
 
-    def __init__(self, hypervisor: Hypervisor, patience: Patience, virt_type: str = "kvm") -> None:
+    def __init__(
+        self, hypervisor: Hypervisor, patience: Patience, host: Host | None = None
+    ) -> None:
         self._hypervisor = hypervisor
         self._patience = patience
-        self._virt_type = virt_type
+        self._taken = host or Host()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call back when the inventory may have changed."""

@@ -49,7 +49,8 @@ class GuestPower(Rules):
             if defined and copies is not None and _has_just(copies, disks):
                 return self._run(server_id) if running else copies.domain.power_state
             # Always once: what libvirt makes of a definition cannot be compared with it.
-            self._define(server_id, definition, disks)
+            own = copies.domain.persistent_xml if copies is not None else None
+            self._define(server_id, definition, disks, own)
             defined = True
         raise unsettled(server_id)
 
@@ -90,9 +91,19 @@ class GuestPower(Rules):
                     self._hypervisor.undefine(server_id)
         raise unsettled(server_id)
 
-    def _define(self, server_id: str, definition: str, disks: Sequence[Disk]) -> None:
+    def _define(
+        self, server_id: str, definition: str, disks: Sequence[Disk], own: str | None
+    ) -> None:
         try:
-            self._hypervisor.define(domain_of(definition, server_id, disks, self._virt_type))
+            made = domain_of(definition, server_id, disks, self._taken, own)
+            if made.dropped:
+                _LOG.warning(
+                    "definition_parts_dropped",
+                    server=server_id,
+                    parts=made.dropped,
+                    hint="the guest's former host may not decide these for this one",
+                )
+            self._hypervisor.define(made.xml)
         except DefinitionError as error:
             raise PortError(ErrorKind.FINAL, "bad_definition", str(error)) from error
         except HypervisorError as error:

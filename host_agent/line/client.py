@@ -15,6 +15,7 @@ from weakref import WeakSet
 from urllib3 import Timeout, connection_from_url
 
 from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
+from host_agent.shared.contract import AGENT_HEADER
 from host_agent.shared.lines import CONNECT_S, CONNECTIONS_MAX, ask, whole_answers
 
 #: How long an answer may keep us waiting, beside the long poll's own wait.
@@ -46,6 +47,7 @@ class LinkSettings:
     backoff_max_s: float = 5.0
     denied_retry_s: float = 30.0
     ca_file: str | None = None
+    agent: str | None = None  # which one of the agents that may say to be this host's
 
 
 class LedgerClient:
@@ -57,6 +59,8 @@ class LedgerClient:
         url = urlsplit(settings.url)
         self._base = f"{url.path.rstrip('/')}/v1/hosts/{quote(settings.host, safe='')}"
         self._headers = {"X-Auth-Token": settings.token}
+        if settings.agent:
+            self._headers[AGENT_HEADER] = settings.agent
         tls = {"ca_certs": settings.ca_file} if settings.ca_file else {}
         self._pool = whole_answers(
             connection_from_url(settings.url, maxsize=CONNECTIONS_MAX, **tls)

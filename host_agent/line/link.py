@@ -262,7 +262,11 @@ class Link:
         """What is to be cleared before this host is registered; nothing: it is.  And whether
         the ledger could not look at something, and wants to be shown it again.
         """
-        _, answer = self._call("PUT", "", registration.to_wire())
+        status, answer = self._call("PUT", "", registration.to_wire())
+        if status != HTTPStatus.OK:
+            told = (answer.get("code"), answer.get("detail"), answer.get("hint"))
+            why = " ".join(str(each) for each in told if each)
+            raise LinkError(f"the ledger refuses the registration (HTTP {status}): {why}")
         epoch, fenced = answer.get("epoch"), answer.get("fenced")
         if not isinstance(epoch, int) or not isinstance(fenced, bool):
             raise LinkError("the ledger's answer to the registration has no epoch or fenced")

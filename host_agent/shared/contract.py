@@ -15,6 +15,7 @@ error that names the key.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -26,6 +27,17 @@ E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
 SERVICE_VERSION = 2
+#: A call's header, in which an agent says which one it is: a place in which only one runs.
+AGENT_HEADER = "X-Ledger-Agent"
+#: What storage knows a host by, of the connector that os-brick makes.
+CONNECTOR_KEYS = ("host", "ip", "initiator", "nqn")
+#: Where another host's libvirt may be.  A query could name a command to run (`?command=`), and a
+#: host that begins with "-" an option of ssh.
+MIGRATION_URI = re.compile(
+    r"(qemu\+(tls|tcp|ssh)://([\w.-]+@)?([A-Za-z0-9][\w.-]*|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?/system"
+    r"|simulated:[\w.:/+@-]{0,512})\Z",
+    re.ASCII,
+)
 #: Results of one report: the steps of the longest run.
 RESULTS_MAX = 64
 
@@ -372,12 +384,14 @@ class Registration:
     `guests` is the whole inventory: a guest that is not in it is not on the host.
     `connections` are the attachments that this host may have connected, by its own
     records, which it keeps to be able to disconnect what Cinder has forgotten.
+    `connector` is what storage knows this host by, of os-brick's: CONNECTOR_KEYS.
     """
 
     service_version: int
     capabilities: dict[str, Any]
     guests: tuple[Guest, ...]
     connections: tuple[str, ...] = ()
+    connector: dict[str, str] | None = None
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -393,4 +407,5 @@ class Registration:
             capabilities=take(data, "capabilities", dict),
             guests=tuple(Guest.from_wire(guest) for guest in take(data, "guests", list)),
             connections=tuple(may(data, "connections", list) or ()),
+            connector=may(data, "connector", dict),
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.shared.contract import ErrorKind, Guest, PowerState
 from host_agent.shared.faults import Fault, Faults
@@ -134,7 +135,7 @@ class SimulatedGuests(HypervisorGuests):
         self, store: HostState, faults: Faults, host: str, patience: Patience = PATIENCE
     ) -> None:
         self.hypervisor = SimulatedHypervisor(store)
-        super().__init__(self.hypervisor, patience, "qemu")
+        super().__init__(self.hypervisor, patience, Host("qemu"))
         self._faults = faults
         self._host = host
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from host_agent.shared.contract import GuestOrder, PowerState
+from host_agent.shared.contract import MIGRATION_URI, GuestOrder, PowerState
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Disk, PortError
+from host_agent.shared.text import one_line
 from host_agent.verbs.cinder_flow import flow_of
 from host_agent.verbs.context import RunContext, final
 from host_agent.verbs.disk import connect, forget_former
@@ -107,4 +108,7 @@ def _disk_there(lane: Lane) -> Disk:
 def _destination(order: GuestOrder) -> dict[str, Any]:
     if order.destination is None:
         raise final("no_destination", f"The command for guest {order.server_id} names no host.")
+    uri = str(order.destination.get("uri"))
+    if not MIGRATION_URI.match(uri):  # it is that host's own word
+        raise final("bad_destination", f"Guests are not moved to {one_line(uri)[:200]}.")
     return order.destination

@@ -21,6 +21,8 @@ from ledger.api.batching import Batched
 from ledger.api.call import projected
 from ledger.api.components import Components
 from ledger.api.contacts import Contacts
+from ledger.api.problem import ApiError
+from ledger.api.speakers import Speakers
 from ledger.service import RegistrationResult
 from projections.base import Row
 
@@ -51,6 +53,7 @@ class AgentBatcher:
         )
         clock = components.clock
         self._contacts = Contacts(components.queries.touch_hosts, sets=lambda: clock.set_count)
+        self.speakers = Speakers(components.queries, components.settings.host_down_after_s)
         self.connected = 0
 
     async def open(self, _: web.Application) -> AsyncIterator[None]:
@@ -89,9 +92,11 @@ class AgentBatcher:
 
     async def _register(self, batch: Sequence[Asked]) -> Sequence[RegistrationResult | Exception]:
         service, queries = self._components.service, self._components.queries
+        taken = await self._connectors_taken(batch)
         known = await self._in_thread(
             service.unchanged, [(one.host, one.registration) for one in batch]
         )
+        known = [taken.get(one.host, result) for one, result in zip(batch, known, strict=True)]
         shown = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
         await self._contacts.written()
         # Only with everything known is a guest that was not shown surely one that is gone.
@@ -106,7 +111,22 @@ class AgentBatcher:
         )
         return [_answer(*each, head) for each in zip(shown, lost, strict=True)]
 
-    async def _taken(self, asked: Asked, known: RegistrationResult | None) -> RegistrationResult:
+    async def _connectors_taken(self, batch: Sequence[Asked]) -> dict[str, ApiError]:
+        """Why hosts are refused that storage would not know from others, by host."""
+        said = {one.host: one.registration.connector or {} for one in batch}
+        initiators, nqns = ([each.get(k) for each in said.values()] for k in ("initiator", "nqn"))
+        if not any(initiators + nqns):
+            return {}
+        rows = await self._components.queries.connectors_taken(
+            hosts=list(said), initiators=initiators, nqns=nqns
+        )
+        return {row["host"]: _taken_connector(row, said[row["host"]]) for row in rows}
+
+    async def _taken(
+        self, asked: Asked, known: RegistrationResult | ApiError | None
+    ) -> RegistrationResult:
+        if isinstance(known, ApiError):
+            raise known
         if known is not None:
             return known
         register = self._components.service.register
@@ -125,6 +145,20 @@ class AgentBatcher:
             )
             position = max(position, lost)
         return position
+
+
+def _taken_connector(row: Row, said: dict[str, str]) -> ApiError:
+    names = {"initiator": "iSCSI initiator name", "nqn": "NVMe host NQN"}
+    alike = next(name for name in names if name in said and said[name] == row["theirs"].get(name))
+    return ApiError(
+        409,
+        "connector_taken",
+        f"Host {row['host']} has the {names[alike]} of host {row['other']} ({said[alike]}): "
+        "storage cannot tell them apart, and would give either the other's volumes.",
+        hint="Was one made as a copy of the other? Give it a name of its own "
+        "(/etc/iscsi/initiatorname.iscsi, /etc/nvme/hostnqn) and start its agent again. "
+        f"If host {row['other']} is no more, fence it.",
+    )
 
 
 def _answer(

@@ -14,6 +14,9 @@ import structlog
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import SKEW_MAX_S
 from host_agent.shared.contract import (
+    AGENT_HEADER,
+    CONNECTOR_KEYS,
+    MIGRATION_URI,
     Guest,
     Occurred,
     PowerState,
@@ -63,7 +66,9 @@ _DISK_SECRETS = {"auth": ("user", "secret_uuid"), "encryption": ("format", "secr
 _HOSTS_OF_A_DISK_MAX = 64
 #: To receive live migrations: where libvirt is, and where memory is sent.
 _MIGRATION_KEYS = frozenset({"uri", "address"})
-_URI = re.compile(r"[\w:.+/@=?&,%\[\]-]{1,512}\Z", re.ASCII)
+_ADDRESS = re.compile(r"([A-Za-z0-9][\w.:-]{0,254}|\[[0-9A-Fa-f:.]{1,45}\])?\Z", re.ASCII)
+_CONNECTOR_TEXT = re.compile(r"[A-Za-z0-9][\w.:-]{0,254}\Z", re.ASCII)
+_AGENT = re.compile(r"[0-9a-f]{32}\Z")
 
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +89,8 @@ def checked_registration(registration: Registration) -> Registration:
     _require(len({guest.server_id for guest in guests}) == len(guests), "guests")
     _require(len(registration.connections) <= CONNECTIONS_MAX, "connections")
     connections = tuple(_id(connection, "connections") for connection in registration.connections)
-    return replace(registration, guests=guests, connections=connections)
+    connector = _checked_connector(registration.connector)
+    return replace(registration, guests=guests, connections=connections, connector=connector)
 
 
 def checked_changes(changes: Changes) -> Changes:
@@ -101,7 +107,26 @@ def checked_changes(changes: Changes) -> Changes:
 
 def _check_migration(value: Any) -> None:
     _require(isinstance(value, dict) and set(value) == _MIGRATION_KEYS, "migration")
-    _require(all(isinstance(v, str) and _URI.match(v) for v in value.values()), "migration")
+    uri, address = value["uri"], value["address"]
+    _require(isinstance(uri, str) and bool(MIGRATION_URI.match(uri)), "migration")
+    _require(isinstance(address, str) and bool(_ADDRESS.match(address)), "migration")
+
+
+def _checked_connector(connector: dict[str, Any] | None) -> dict[str, str] | None:
+    """What storage knows the host by; what else os-brick says of it is of no use here."""
+    if connector is None:
+        return None
+    said = {name: connector[name] for name in CONNECTOR_KEYS if connector.get(name)}
+    _require(
+        all(isinstance(v, str) and _CONNECTOR_TEXT.match(v) for v in said.values()), "connector"
+    )
+    return said
+
+
+def checked_agent(text: str | None) -> str | None:
+    """Which agent it says that it is; None: an older one does not say.  Raises WireError."""
+    _require(text is None or bool(_AGENT.match(text)), AGENT_HEADER)
+    return text
 
 
 def _checked_guest(guest: Guest) -> Guest:

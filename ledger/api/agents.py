@@ -14,9 +14,10 @@ from aiohttp import web
 
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import AHEAD_HEADER
-from host_agent.shared.contract import QUESTIONS, Registration, Report
+from host_agent.shared.contract import AGENT_HEADER, QUESTIONS, Registration, Report
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.agent_checks import (
+    checked_agent,
     checked_changes,
     checked_registration,
     checked_report,
@@ -42,8 +43,9 @@ REPORT_BYTES_MAX = 64 * 1024
 
 async def register(call: Call) -> web.StreamResponse:
     """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
-    name = _own_host(call)
+    name = await _own_host(call)
     async with call.inventory(REGISTRATION_BYTES_MAX, _registration) as registration:
+        _refuse_foreign_connector(name, registration)
         batcher = _heard(call, name)
         shown = await batcher.register(name, registration, call.context("registration"))
     return answer(_registered(name, shown))
@@ -51,7 +53,7 @@ async def register(call: Call) -> web.StreamResponse:
 
 async def guests(call: Call) -> web.StreamResponse:
     """POST guests: what has changed of them since this epoch's agent showed them last."""
-    name = _own_host(call)
+    name = await _own_host(call)
     changed = call.components.service.changed
     async with call.inventory(REGISTRATION_BYTES_MAX, _changes) as changes:
         _heard(call, name)
@@ -69,7 +71,7 @@ def _changes(body: dict[str, Any]) -> Changes:
 
 async def volume_users(call: Call) -> web.StreamResponse:
     """GET users: who else has the volume connected on this host; asked under its lock (S3)."""
-    name = _own_host(call)
+    name = await _own_host(call)
     volume_id = call.id("volume_id", "Nothing is known of volume {}.")
     query = call.query(UsersQuery)
     servers = await call.bulkheads.agents(
@@ -80,7 +82,7 @@ async def volume_users(call: Call) -> web.StreamResponse:
 
 async def progress(call: Call) -> web.StreamResponse:
     """POST progress: how far a long step has come; it may be lost without harm."""
-    name = _own_host(call)
+    name = await _own_host(call)
     progress_report = await call.json(ProgressBody)
     _heard(call, name)
     await call.components.queries.note_progress(
@@ -95,14 +97,16 @@ async def progress(call: Call) -> web.StreamResponse:
 
 async def commands(call: Call) -> web.StreamResponse:
     """GET commands: those after the cursor, or none when the wait is over."""
-    name = _own_host(call)
+    name = await _own_host(call)
     query = call.query(CommandsQuery)
-    batcher = _heard(call, name)
+    batcher, agent = _heard(call, name), _agent(call)
 
     async def look() -> list[dict[str, Any]] | None:
         mailbox = await batcher.look(name, query.after)
         if mailbox["epoch"] is None:
             raise unknown_host(name)
+        if mailbox["agent"] not in (None, agent):
+            raise batcher.speakers.taken(name)
         if mailbox["epoch"] != query.epoch:
             raise ApiError(
                 409,
@@ -131,7 +135,7 @@ async def commands(call: Call) -> web.StreamResponse:
 
 async def reports(call: Call) -> web.StreamResponse:
     """POST reports: results of steps of a run; whether it goes on."""
-    name = _own_host(call)
+    name = await _own_host(call)
     report_body = Report.from_wire(await call.json_object(REPORT_BYTES_MAX))
     report = checked_report(report_body, call.components.clock())
     _heard(call, name)
@@ -154,7 +158,8 @@ def _heard(call: Call, name: str) -> AgentBatcher:
     return batcher
 
 
-def _own_host(call: Call) -> str:
+async def _own_host(call: Call) -> str:
+    """The host of the path, for which this agent speaks.  Raises ApiError 403, 409."""
     name = call.host()
     if not call.identity.may_speak_for(name):
         raise ApiError(
@@ -163,7 +168,24 @@ def _own_host(call: Call) -> str:
             f"This token is not that of host {name}'s agent.",
             hint="Each host has a token of its own, with its name in `host`.",
         )
+    await call.request.app[AGENT_BATCHER].speakers.let_in(name, _agent(call))
     return name
+
+
+def _agent(call: Call) -> str | None:
+    return checked_agent(call.request.headers.get(AGENT_HEADER))
+
+
+def _refuse_foreign_connector(name: str, registration: Registration) -> None:
+    """Cinder would be told that another host has the volume.  Raises ApiError 409."""
+    named = (registration.connector or {}).get("host", name)
+    if named != name:
+        raise ApiError(
+            409,
+            "connector_of_another_host",
+            f"The agent of host {name} would connect volumes as host {named}.",
+            hint="[agent] host is the name by which os-brick and Cinder know the host, too.",
+        )
 
 
 def _registered(name: str, shown: RegistrationResult) -> Registered:

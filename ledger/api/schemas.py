@@ -380,6 +380,7 @@ class HostShown(Shown):
     seen_at: datetime | None = None
     clock_ahead_s: float | None = None  # of the database's, as its agent said last
     alive: bool
+    connector: dict[str, str] | None = None  # what storage knows it by
     open_attachments: int = 0
     open_commands: int = 0
     guests: int = 0

@@ -51,6 +51,7 @@ class RegistrationBody(FromAgent):
     capabilities: dict[Word, bool | list[Word] | MigrationBody]
     guests: list[GuestBody]
     connections: list[Id] = []
+    connector: dict[str, str] | None = None
 
 
 class ChangesBody(FromAgent):

@@ -155,7 +155,7 @@ async def shown(call: Call, row: Row) -> Row:
         "image": "",  # booted from a volume, or from nothing this service knows
         "flavor": _flavor(row, version),
         "addresses": {},
-        "metadata": {},
+        "metadata": _metadata(call, row),
         "accessIPv4": "",
         "accessIPv6": "",
         "config_drive": "",
@@ -195,6 +195,17 @@ def _identity(call: Call, row: Row) -> Row:
         "updated": _time(row["updated_at"]),
         "links": _links(call, row),
     }
+
+
+def _metadata(call: Call, row: Row) -> dict[str, str]:
+    """Whether nobody asked for this server, so that only its host says that it is, and whose.
+
+    Metadata is what all of Nova's clients show; users are not told names of hosts.
+    """
+    host = row["shown_by"]
+    if host is None:
+        return {}
+    return {"attachment-ledger:shown_by_host": host if call.identity.everywhere else "true"}
 
 
 def _state(row: Row) -> Row:

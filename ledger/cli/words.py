@@ -253,6 +253,12 @@ def _left_over(body: Body) -> str:
     )
 
 
+def _definition(body: Body) -> str:
+    dropped = ", ".join(body.get("dropped") or ())
+    told = f"; no other host will do: {dropped}" if dropped else ""
+    return f"Guest's definition changed{told}"
+
+
 def _plugged(body: Body) -> str:
     bus = f" on the {body['bus']} bus" if body.get("bus") else ""
     return f"Guest has the disk as {body.get('device_name')}{bus}"
@@ -284,7 +290,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.InstanceRegistered": _seen,
     "Instance.InstanceObserved": _seen,
     "Instance.Defined": _text("Server {name} requested, to be built on {host}"),
-    "Instance.DefinitionChanged": _text("Guest's definition changed"),
+    "Instance.DefinitionChanged": _definition,
     "Instance.Placed": _text("Guest is on {host} now, {power_state}"),
     "Instance.GuestLeft": _text("Only the fence says that the guest is off {host}"),
     "Instance.Resized": _text("Server moved from {source}, to be confirmed or reverted"),

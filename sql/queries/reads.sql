@@ -175,15 +175,17 @@ SELECT i.server_id FROM instances AS i
 
 -- name: mailboxes
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
--- whether it may have it (epoch NULL: no such host).  Primary key, mailbox_by_host.
+-- whether it may have it (epoch NULL: no such host), and which agent speaks for the host.
+-- Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
-SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited,
+SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent,
        ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
               FETCH FIRST %(limit)s ROWS WITH TIES) AS commands
   FROM unnest(%(hosts)s::text[], %(afters)s::bigint[]) WITH ORDINALITY AS w (host, after, nth)
   LEFT JOIN hosts AS h USING (host)
+  LEFT JOIN host_contact AS c USING (host)
  ORDER BY w.nth;
 
 -- name: hosts
@@ -321,6 +323,30 @@ SELECT host, clock_timestamp() - make_interval(secs => age_s), ahead_s
        SET seen_at = CASE WHEN c.seen_at <= clock_timestamp()
                           THEN greatest(c.seen_at, EXCLUDED.seen_at) ELSE EXCLUDED.seen_at END,
            clock_ahead_s = coalesce(EXCLUDED.clock_ahead_s, c.clock_ahead_s);
+
+-- name: claim_host
+-- Lets an agent (NULL: an older one, which does not say which it is) speak for a host, and notes
+-- the contact; no row if another does, which was in contact lately.  Primary key.
+INSERT INTO host_contact AS c (host, seen_at, agent)
+VALUES (%(host)s, clock_timestamp(), %(agent)s)
+    ON CONFLICT (host) DO UPDATE SET seen_at = clock_timestamp(), agent = EXCLUDED.agent
+ WHERE c.agent IS NULL OR c.agent = EXCLUDED.agent
+    OR abs(extract(epoch FROM clock_timestamp() - c.seen_at)) >= %(silent_after_s)s
+RETURNING host;
+
+-- name: connectors_taken
+-- Of hosts that say what storage knows them by: which other host said so before, and is not
+-- fenced.  hosts_by_initiator, hosts_by_nqn.
+SELECT w.host, o.host AS other, o.connector AS theirs
+  FROM unnest(%(hosts)s::text[], %(initiators)s::text[], %(nqns)s::text[])
+       AS w (host, initiator, nqn)
+  JOIN hosts AS o ON (o.connector->>'initiator' = w.initiator OR o.connector->>'nqn' = w.nqn)
+                 AND o.host <> w.host AND NOT o.fenced
+  LEFT JOIN hosts AS h ON h.host = w.host
+       AND h.connector->>'initiator' IS NOT DISTINCT FROM w.initiator
+       AND h.connector->>'nqn' IS NOT DISTINCT FROM w.nqn
+ WHERE h.connector_position IS NULL OR h.connector_position > o.connector_position
+ ORDER BY w.host, o.host;
 
 -- name: due
 -- Takes leases on operations that are due and that nobody else holds, the longest due

@@ -11,6 +11,7 @@ import pytest
 from host_agent.libvirt import disk_xml
 from host_agent.libvirt.domain_xml import (
     DefinitionError,
+    Host,
     definition_of,
     domain_of,
     for_destination,
@@ -61,6 +62,12 @@ DOMAIN = f"""
   <seclabel type='dynamic' model='apparmor'/>
   <q:commandline><q:arg value='-x'/></q:commandline>
 </domain>"""
+
+
+def built(
+    definition: str, disks: list[Disk], *, own: str | None = None, host: Host | None = None
+) -> str:
+    return domain_of(definition, SERVER, disks, host or Host(), own).xml
 
 
 def parsed(text: str) -> ET.Element:
@@ -114,30 +121,30 @@ def test_volume_is_known_by_a_uuid_or_by_our_alias_and_others_stay() -> None:
 
 
 def test_domain_made_of_a_definition_has_type_and_disks() -> None:
-    made = parsed(domain_of(definition_of(DOMAIN), SERVER, [DISK], "qemu"))
+    made = parsed(built(definition_of(DOMAIN), [DISK], own=DOMAIN, host=Host("qemu")))
     assert made.get("type") == "qemu"
     assert [d.findtext("serial") for d in made.iterfind("devices/disk")] == [None, VOLUME]
 
 
 def test_disks_named_for_booting_replace_other_ways_of_booting() -> None:
     root, data = replace(DISK, boot_index=0), replace(DISK, device_name="vdc", boot_index=-1)
-    made = parsed(domain_of(definition_of(DOMAIN), SERVER, [root, data], "kvm"))
+    made = parsed(built(definition_of(DOMAIN), [root, data], own=DOMAIN))
     assert made.find("os/boot") is None
     assert [b.get("order") for b in made.iterfind("devices/*/boot")] == ["1"]
     assert made.find("devices/interface/boot") is None, "its number is the root disk's"
 
 
 def test_nothing_changes_in_booting_where_no_disk_is_for_it_or_a_kernel_is_given() -> None:
-    made = parsed(domain_of(definition_of(DOMAIN), SERVER, [DISK], "kvm"))
+    made = parsed(built(definition_of(DOMAIN), [DISK], own=DOMAIN))
     assert made.find("os/boot") is not None
     assert made.find("devices/interface/boot") is not None
     direct = DOMAIN.replace("<boot dev='hd'/>", "<kernel>/vmlinux</kernel>")
-    made = parsed(domain_of(direct, SERVER, [replace(DISK, boot_index=0)], "kvm"))
+    made = parsed(built(direct, [replace(DISK, boot_index=0)], host=Host(kernel_dir="/")))
     assert made.find("devices/disk/boot") is None
 
 
 def test_definition_of_few_words_gets_only_what_it_needs() -> None:
-    made = parsed(domain_of("<domain><name>n</name></domain>", SERVER, [DISK], "kvm"))
+    made = parsed(built("<domain><name>n</name></domain>", [DISK]))
     assert [child.tag for child in made] == ["name", "uuid", "devices"]
     assert made.findtext("uuid") == SERVER
 
@@ -145,7 +152,7 @@ def test_definition_of_few_words_gets_only_what_it_needs() -> None:
 @pytest.mark.parametrize("text", ["", "<domain>", f"<domain><uuid>{VOLUME}</uuid></domain>"])
 def test_definition_that_is_not_this_guests_is_refused(text: str) -> None:
     with pytest.raises(DefinitionError):
-        domain_of(text, SERVER, [], "kvm")
+        built(text, [])
 
 
 def test_destination_sees_the_volume_elsewhere_and_nothing_else_changes() -> None:

@@ -194,7 +194,7 @@ class Movement:
 
 
 def order(bench: Bench) -> GuestOrder:
-    return GuestOrder(server_id=bench.server(), destination={"host": "x", "uri": "x"})
+    return GuestOrder(server_id=bench.server(), destination={"host": "x", "uri": "simulated:x"})
 
 
 MIGRATE = (Verb.GUEST_MIGRATE,)

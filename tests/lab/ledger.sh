@@ -76,6 +76,7 @@ detach_timeout_s = 6.0
 shutdown_timeout_s = 5.0
 migration_uri = "qemu+tcp://$3/system"
 migration_address = "$3"
+kernel_dir = "$LAB_DIR/guest"
 
 [brick]
 my_ip = "$3"
