@@ -188,6 +188,7 @@ CREATE TABLE mappings (
 );
 CREATE INDEX mappings_by_server ON mappings (server_id, created_position);
 CREATE INDEX mappings_by_volume ON mappings (volume_id);
+CREATE INDEX mappings_by_old_flow ON mappings (server_id) WHERE legacy;
 
 -- All attachments, deleted ones too: which volume, which host, by which flow.
 CREATE TABLE attachments (
@@ -213,6 +214,7 @@ CREATE TABLE attachments (
 CREATE INDEX attachments_by_volume ON attachments (volume_id, created_position);
 CREATE INDEX attachments_by_server ON attachments (server_id, created_position);
 CREATE INDEX attachments_by_host ON attachments (host, created_position);
+CREATE INDEX attachments_by_old_flow ON attachments (created_position) WHERE legacy;
 CREATE INDEX attachments_open_by_host ON attachments (host) WHERE state <> 'deleted';
 
 -- When which host may have held which volume, from the connector until the proof (or the
