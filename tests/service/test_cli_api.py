@@ -199,11 +199,10 @@ def test_attachments_at_a_moment(run: Run, stub: Stub, capsys: pytest.CaptureFix
     stub.answers["GET /v1/attachments"] = schemas_attachments.AttachmentsAt.model_validate(
         {"at": at, "attachments": [span]}
     )
-    arguments = ["--volume", VOLUME, "--at", "2026-11-20T14:02+01:00"]
+    arguments = ["--flow", "old", "--at", "2026-11-20T14:02+01:00"]
     assert run("attachment", "list", *arguments, "-f", "value", "-c", "Host", "-c", "Flow") == 0
     assert capsys.readouterr().out == "hv1 old\n"
     assert stub.asked[0].query["at"] == at
-    assert run("attachment", "list", "--flow", "old", "--at", at) == 0
 
 
 def test_an_attachment_as_it_was(run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]) -> None:
