@@ -20,8 +20,8 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 import sql
 from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row, upcast
-from projections.catalog import ALL
 from projections.detached import DetachedError
+from projections.rights import Kind, rights
 from projections.tables import prepare
 
 PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
@@ -354,8 +354,8 @@ class Queries:
 
     async def missing_rights(self) -> list[str]:
         """Rights on tables that the service needs and its role does not have."""
-        tables = [name for p in ALL for name in (p.table, *(d.table for d in p.derived))]
-        rows = await self._all("missing_rights", projections=tables)
+        names, privileges = zip(*rights(Kind.SERVICE), strict=True)
+        rows = await self._all("missing_rights", names=list(names), privileges=list(privileges))
         return [row["missing"] for row in rows]
 
     async def tracking(self) -> list[Row]:

@@ -318,17 +318,10 @@ SELECT t.projection, t.position, h.position - t.position AS lag_events,
  ORDER BY t.projection;
 
 -- name: missing_rights
--- Rights that the service needs and this role does not have: on the tables of projections, and
--- on the others that it writes.  Of the catalogue; nothing is read or written.
-SELECT DISTINCT privilege || ' on ' || name AS missing
-  FROM (
-      VALUES ('events', 'SELECT, INSERT'), ('log_head', 'SELECT, UPDATE'),
-             ('tracking', 'SELECT, INSERT, UPDATE'), ('leases', 'SELECT, INSERT, UPDATE, DELETE'),
-             ('host_contact', 'SELECT, INSERT, UPDATE'), ('progress', 'SELECT, INSERT, UPDATE')
-      UNION ALL
-      SELECT unnest(%(projections)s::text[]), 'SELECT, INSERT, DELETE'
-  ) AS needed (name, privileges)
- CROSS JOIN string_to_table(privileges, ', ') AS privilege
+-- Rights, of those given, that this role does not have.  Of the catalogue; nothing is read or
+-- written.
+SELECT privilege || ' on ' || name AS missing
+  FROM unnest(%(names)s::text[], %(privileges)s::text[]) AS needed (name, privilege)
  WHERE has_table_privilege(to_regclass(name), privilege) IS NOT TRUE
  ORDER BY missing;
 
