@@ -52,9 +52,9 @@ Made from the code by `make docs`: every event that the log can have, by its `to
 are those of `body`, as JSON; the columns beside it are in [the log](log.md#looking-at-it).
 
 A topic is for ever, and so is its meaning. Fields are added, and an event without such a field
-means what stands under *missing*. None is renamed or removed within a *version*: a new form of the same
-meaning has a higher one (`class_version` in the body; 1 is not written), and the service reads all
-of them. Whoever reads the log passes over topics and fields that it does not know.
+means what stands under *missing*. None is renamed or removed within a *version*: a new form of the
+same meaning has a higher one (`class_version` in the body; 1 is not written), and the service reads
+all of them. Whoever reads the log passes over topics and fields that it does not know.
 
 {aggregates}
 """
