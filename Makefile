@@ -73,9 +73,10 @@ format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## write docs/flows and docs/reference.md anew, from the code
+docs: $(STAMP) ## write docs/flows, docs/reference.md and docs/events.md anew, from the code
 	$(BIN)/python -m ledger.cli.flow_pages docs/flows
 	$(BIN)/python -m ledger.cli.reference_page docs/reference.md
+	$(BIN)/python -m ledger.cli.events_page docs/events.md
 
 lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full)
 	tests/lab/run.sh $(TIER)

@@ -119,6 +119,7 @@ RULES: dict[str, ActionRule] = {
     "rebuild": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
     "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
+    "convert_offloaded": ActionRule("convert", _states(S.SHELVED_OFFLOADED), needs={}),
 }
 
 
@@ -139,7 +140,10 @@ def act(
     views: Views,
 ) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
-    rule, instance = RULES[request.flow], server.instance
+    instance = server.instance
+    if request.flow == "convert" and instance.own_state is S.SHELVED_OFFLOADED:
+        request = replace(request, flow="convert_offloaded")
+    rule = RULES[request.flow]
     check_vm_state(instance, rule.action, _allowed(rule, instance))
     if rule.root and instance.root_missing:
         raise errors.NoRootError(action=rule.action)
@@ -269,12 +273,16 @@ def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
     return name
 
 
+#: What a guest need not be defined anew for.
+_AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", "convert_offloaded"})
+
+
 def _order(
     request: ActOnServer, instance: Instance, places: dict[Place, str | None], hosts: Hosts
 ) -> GuestOrder:
     """What the hosts are told of the guest as a whole."""
     definition = instance.definition
-    if request.flow not in {"stop", "pause", "unpause", "refresh", "convert"} and not definition:
+    if request.flow not in _AS_IT_IS and not definition:
         raise errors.DefinitionError(server_id=request.server_id)
     if definition and (request.vcpus or request.memory_mb):
         definition = resized(definition, request.vcpus, request.memory_mb)
@@ -392,4 +400,5 @@ LANES: dict[str, Callable[[Server, Places], Lanes]] = {
     "confirm_resize": _confirming,
     "revert_resize": _reverting,
     "convert": _converting,
+    "convert_offloaded": _converting,
 }

@@ -189,19 +189,19 @@ def _deleted(done: Done) -> None:
 
 
 def _converted(done: Done) -> None:
-    """The old calls' record in Cinder is an attachment of the new kind now."""
+    """The old calls' record in Cinder is of the new kind now; of no host, a bare reservation."""
     _held_as(done, legacy=False)
-    _updated(done)
-    done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
-    done.attachment.record(Attachment.Completed)
-    done.mapping.learn_access_mode(_told_mode(done))
-    former_id = done.lane.other.attachment_id if done.lane.other else None
-    assert former_id is not None, "only a mapping that has one is converted"
-    former = done.book.get(Attachment, former_id)
+    assert done.lane.other is not None, "only a mapping that has one is converted"
+    former = done.book.get(Attachment, done.lane.other.attachment_id or "")
     why = f"converted to attachment {done.attachment_id}"
-    former.record(Attachment.Disconnected, waived=why)
+    if done.host is not None:
+        _updated(done)
+        done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
+        done.attachment.record(Attachment.Completed)
+        done.mapping.learn_access_mode(_told_mode(done))
+        former.record(Attachment.Disconnected, waived=why)
     former.record(Attachment.Deleted, waived=why)
-    done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=former_id)
+    done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=str(former.id))
 
 
 # --- volumes ---------------------------------------------------------------------------
@@ -420,6 +420,7 @@ MEANING: dict[str, Callable[[Done], None]] = {
     LedgerVerb.CONNECTION_WAIVE: _disconnected,
     LedgerVerb.RESERVATION_TIDY: _ended,
     LedgerVerb.ATTACHMENTS_CLEAR: _ended,
+    LedgerVerb.RESERVATION_CONVERT: _converted,
     Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
     LedgerVerb.VOLUME_CREATE: _made,
     LedgerVerb.VOLUME_UNMAKE: _unmade,

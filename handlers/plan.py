@@ -59,6 +59,7 @@ class LedgerVerb(StrEnum):
     ATTACHMENT_RESERVE = "attachment_reserve"
     ATTACHMENT_DELETE = "attachment_delete"
     RESERVATION_TIDY = "reservation_tidy"  # keep a known one, delete one that nobody knows
+    RESERVATION_CONVERT = "reservation_convert"  # from the old calls to a bare new one
     ATTACHMENTS_CLEAR = "attachments_clear"  # of a deleted server: delete all that nobody knows
     MAPPING_BIND = "mapping_bind"
     MAPPING_UNBIND = "mapping_unbind"

@@ -45,6 +45,7 @@ EFFECTS = frozenset(
         LedgerVerb.ATTACHMENT_DELETE,
         LedgerVerb.ATTACHMENT_COMPLETE,
         LedgerVerb.RESERVATION_TIDY,
+        LedgerVerb.RESERVATION_CONVERT,
         LedgerVerb.ATTACHMENTS_CLEAR,
         LedgerVerb.VOLUME_CREATE,
         LedgerVerb.VOLUME_AWAIT,

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -160,6 +160,23 @@ def tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
 def clear(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Delete the unknown attachments of a server that is gone, of any volume."""
     return _end_unknown(lane, context)
+
+
+def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Put a bare reservation in the place of what the old calls left of an offloaded server.
+
+    The volume is the server's throughout: where it is only reserved, and Cinder has no row that
+    says for whom, the old calls first make one.
+    """
+    if not _pair(lane, context):
+        device, mode = f"/dev/{lane.device_name}", lane.access_mode
+        context.old_cinder.attach(lane.volume_id, lane.server_id, device, "", mode)
+    made = reserve(replace(lane, legacy=False), context)
+    for view in _pair(lane, context):
+        if view.id != made["attachment_id"]:
+            with letting_go(context.cinder, context.old_cinder, lane):
+                context.cinder.attachment_delete(view.id)
+    return made
 
 
 def _delete_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -321,6 +338,7 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.ATTACHMENT_COMPLETE: complete,
     LedgerVerb.RESERVATION_TIDY: tidy,
     LedgerVerb.ATTACHMENTS_CLEAR: clear,
+    LedgerVerb.RESERVATION_CONVERT: convert,
     LedgerVerb.VOLUME_CREATE: make_volume,
     LedgerVerb.VOLUME_AWAIT: await_volume,
     LedgerVerb.VOLUME_UNMAKE: unmake_volume,

@@ -50,7 +50,7 @@ class Accepted:
 class Fleet:
     """What the read side knows of hosts just now.
 
-    `legacy`: whether Cinder, or a live agent, is too old for the new flow (S1).
+    `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).
     """
 
     contact: Callable[[str], Contact]

@@ -26,6 +26,17 @@ ENDINGS = [
 ]
 
 
+#: What an operator did in the middle of a stream stays: who did what by hand is always asked.
+#: None of these needs what was before it (Operation.apply).
+ACTS = [
+    Operation.RetryRequested.TOPIC,
+    Operation.StepSkipped.TOPIC,
+    Operation.UnwindRequested.TOPIC,
+]
+#: So does what was taken as done without proof.
+WAIVABLE = [Attachment.Disconnected.TOPIC, BlockDeviceMapping.DeviceUnplugged.TOPIC]
+
+
 class DetachedError(Exception):
     """Events that are asked for are in an archive's files and no longer in the database."""
 

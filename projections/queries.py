@@ -20,8 +20,8 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 import sql
 from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row, upcast
-from projections.catalog import ALL
 from projections.detached import DetachedError
+from projections.rights import Kind, rights
 from projections.tables import prepare
 
 PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
@@ -31,6 +31,7 @@ POOL_WAIT_S = 10.0
 ATTEMPTS = 2
 _POSITION_MAX = 2**63 - 1
 
+Servers = Literal["with_volumes", "on_old_flow"]
 Subject = Literal["volume_id", "server_id", "attachment_id", "host", "operation_id"]
 
 
@@ -109,16 +110,18 @@ class Queries:
         volume_id: str | None = None,
         server_id: str | None = None,
         host: str | None = None,
+        legacy: bool | None = None,
         open_only: bool = False,
         limit: int = PAGE_MAX,
         after: int = 0,
     ) -> list[Row]:
-        """In the order they were made; `after` is a `created_position`."""
+        """In the order they were made; `legacy`: by the old calls, or not; `after`: a position."""
         return await self._all(
             "attachments",
             volume_id=volume_id,
             server_id=server_id,
             host=host,
+            legacy=legacy,
             open_only=open_only,
             limit=limit,
             after=after,
@@ -130,12 +133,16 @@ class Queries:
         *,
         host: str | None = None,
         volume_id: str | None = None,
+        legacy: bool | None = None,
         limit: int = PAGE_MAX,
     ) -> list[Row]:
-        """The spans that were open at a moment: of a volume (on a host), or on a host."""
-        if volume_id is None:
-            return await self._all("open_at", at=at, host=host, limit=limit)
-        return await self._all("held_at", at=at, host=host, volume_id=volume_id, limit=limit)
+        """The spans that were open at a moment, with `legacy` of their attachments: of a volume
+        (on a host), on a host, or of Cinder's old calls anywhere.
+        """
+        asked: dict[str, Any] = {"at": at, "host": host, "legacy": legacy, "limit": limit}
+        if volume_id is not None:
+            return await self._all("held_at", volume_id=volume_id, **asked)
+        return await self._all("on_old_flow_at" if host is None else "open_at", **asked)
 
     # --- operations and hosts -----------------------------------------------------------
 
@@ -218,11 +225,11 @@ class Queries:
         )
         return bool(rows)
 
-    async def servers_with_volumes(
-        self, host: str | None = None, *, after: str | None = None, limit: int = PAGE_MAX
+    async def servers(
+        self, which: Servers, host: str | None = None, after: str | None = None, *, limit: int
     ) -> list[str]:
-        """Servers that are on a host (None: any) and have volumes, in the order of their ids."""
-        rows = await self._all("servers_with_volumes", host=host, after=after, limit=limit)
+        """Ids, in order, of servers on a host (None: on any; on the old flow, also on none)."""
+        rows = await self._all(f"servers_{which}", host=host, after=after, limit=limit)
         return [str(row["server_id"]) for row in rows]
 
     async def mailboxes(
@@ -237,8 +244,8 @@ class Queries:
         return await self._all("mailboxes", hosts=hosts, afters=afters, limit=limit)
 
     async def hosts(self) -> list[Row]:
-        """With `seen_at` and `clock_ahead_s` (None: never told), `open_attachments`,
-        `open_commands` and `guests`.
+        """With `seen_at` and `clock_ahead_s` (None: never told), `open_attachments`, by their
+        `flows`, `open_commands` and `guests`.
         """
         return await self._all("hosts", host=None)
 
@@ -250,9 +257,9 @@ class Queries:
         row = await self._one("contact", host=host)
         return row["seen_at"] if row else None
 
-    async def older_agents(self, version: int, silent_after_s: float) -> bool:
-        """Whether an agent in contact is older than this service version."""
-        [row] = await self._all("older_agents", version=version, silent_after_s=silent_after_s)
+    async def older_agents(self, version: int) -> bool:
+        """Whether the agent of a host that is not fenced is older than this service version."""
+        [row] = await self._all("older_agents", version=version)
         return bool(row["found"])
 
     async def claim_host(self, host: str, agent: str | None, silent_after_s: float) -> bool:
@@ -356,8 +363,8 @@ class Queries:
 
     async def missing_rights(self) -> list[str]:
         """Rights on tables that the service needs and its role does not have."""
-        tables = [name for p in ALL for name in (p.table, *(d.table for d in p.derived))]
-        rows = await self._all("missing_rights", projections=tables)
+        names, privileges = zip(*rights(Kind.SERVICE), strict=True)
+        rows = await self._all("missing_rights", names=list(names), privileges=list(privileges))
         return [row["missing"] for row in rows]
 
     async def tracking(self) -> list[Row]:

@@ -9,7 +9,7 @@ from handlers.flows.detach import DETACH
 from handlers.flows.evacuate import EVACUATE
 from handlers.flows.live_migrate import LIVE_MIGRATE
 from handlers.flows.power import PAUSE, REBOOT, REBUILD, START, STOP, UNPAUSE
-from handlers.flows.refresh import CONVERT, REFRESH
+from handlers.flows.refresh import CONVERT, CONVERT_OFFLOADED, REFRESH
 from handlers.flows.resize import CONFIRM_RESIZE, RESIZE, REVERT_RESIZE
 from handlers.flows.shelve import SHELVE, UNSHELVE
 from handlers.flows.swap import MIGRATE_VOLUME, SWAP
@@ -40,5 +40,6 @@ FLOWS: dict[str, Flow] = {
         DELETE,
         REFRESH,
         CONVERT,
+        CONVERT_OFFLOADED,
     )
 }

@@ -2,13 +2,14 @@
 
 *Refresh* is what `nova-manage volume_attachment refresh` wants to be: the storage's
 portals or monitors have changed.  *Convert* makes a mapping of Cinder's old calls one of
-the new ones (S1, "migrate old BDMs"), and its guest does not notice.
+the new ones (S1, "migrate old BDMs"), and its guest does not notice.  Of a server that is
+offloaded it is a bare reservation then, as shelve would have made it.
 """
 
 from __future__ import annotations
 
 from handlers.flows.stages import NO_WAY_BACK, SWITCHED
-from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
 from handlers.volumes import CONNECTED_ANEW
 from host_agent.shared.contract import Verb
 
@@ -39,6 +40,17 @@ CONVERT = Flow(
     stages=(
         NO_WAY_BACK,
         Stage(Place.HOST, (Step("convert", Verb.ATTACHMENT_CONVERT),), side=Side.NEW),
+        SWITCHED,
+    ),
+)
+
+CONVERT_OFFLOADED = Flow(
+    name="convert_offloaded",
+    volumes=CONNECTED_ANEW,
+    pivot="begin",
+    stages=(
+        NO_WAY_BACK,
+        Stage(Place.LEDGER, (Step("convert", LedgerVerb.RESERVATION_CONVERT),), side=Side.NEW),
         SWITCHED,
     ),
 )

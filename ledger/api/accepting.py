@@ -60,11 +60,11 @@ async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False
 
     Of the host of `server` that was read with it, and judged when it was: whoever decides may
     have waited for Cinder since, which is no silence of the host's.  Others can be asked about.
-    S1: "only use the new API when all nova-compute nodes have been upgraded".
+    S1: "only use the new API when all nova-compute nodes have been upgraded", those that are
+    silent just now, too; a host that is gone for good is fenced, and counts no more.
     """
     loop, components = asyncio.get_running_loop(), call.components
-    silent_after_s = components.settings.host_down_after_s
-    old = attaches and await components.queries.older_agents(NEW_FLOW_VERSION, silent_after_s)
+    old = attaches and await components.queries.older_agents(NEW_FLOW_VERSION)
 
     read = contact_at(components, server["host_seen_at"]) if server is not None else None
 

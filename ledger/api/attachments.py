@@ -11,12 +11,13 @@ from ledger.api.call import Call, answer
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
-from ledger.api.schemas import (
+from ledger.api.schemas import NoQuery
+from ledger.api.schemas_attachments import (
     Attachments,
     AttachmentsAt,
     AttachmentShown,
     AttachmentsQuery,
-    NoQuery,
+    Made,
     SpanShown,
 )
 from ledger.api.scope import refuse_foreign_server, refuse_host_filter, sees_server
@@ -36,6 +37,7 @@ async def attachments(call: Call) -> web.StreamResponse:
         volume_id=query.volume,
         server_id=query.server,
         host=query.host,
+        legacy=_legacy(query),
         open_only=query.open,
         limit=limit,
         after=query.after or 0,
@@ -50,16 +52,22 @@ async def attachments(call: Call) -> web.StreamResponse:
 
 async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResponse:
     """Which attachments were on a host at the moment; a span says from when to when."""
-    if (query.volume is None and query.host is None) or query.after is not None:
-        raise ApiError(400, "invalid", "With 'at', give 'volume' or 'host', and no cursor.")
+    few = query.volume is not None or query.host is not None or query.flow is Made.OLD
+    if not few or query.after is not None:
+        text = "With 'at', give 'volume', 'host' or 'flow=old', and no cursor."
+        raise ApiError(400, "invalid", text)
     if not call.identity.everywhere:
         raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
     assert query.at is not None, "that is why we are here"
     rows = await call.components.queries.attachments_at(
-        query.at, host=query.host, volume_id=query.volume, limit=page_limit(call, query.limit)
+        query.at,
+        host=query.host,
+        volume_id=query.volume,
+        legacy=_legacy(query),
+        limit=page_limit(call, query.limit),
     )
     spans = [
-        SpanShown.model_validate(row)
+        SpanShown.model_validate({**row, "flow": _flow(row)})
         for row in rows
         if query.server is None or row["server_id"] == query.server
     ]
@@ -83,4 +91,13 @@ async def attachment_row(call: Call) -> Row:
 
 
 def _shown(call: Call, row: Row) -> AttachmentShown:
-    return AttachmentShown.model_validate(redacted(call.identity, redaction.attachment, row))
+    shown = redacted(call.identity, redaction.attachment, row)
+    return AttachmentShown.model_validate({**shown, "flow": _flow(row)})
+
+
+def _flow(row: Row) -> Made:
+    return Made.OLD if row["legacy"] else Made.NEW
+
+
+def _legacy(query: AttachmentsQuery) -> bool | None:
+    return None if query.flow is None else query.flow is Made.OLD

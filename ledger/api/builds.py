@@ -24,14 +24,15 @@ from ledger.api.problem import ApiError
 from ledger.api.schemas_servers import (
     Build,
     DiskWanted,
+    Many,
+    ManyBegun,
     NoBody,
-    Refresh,
-    Refreshed,
-    RefreshesBegun,
+    OneOfMany,
     Started,
 )
 from ledger.api.servers import server_row
 from ledger.requests import Fleet
+from projections.queries import Servers
 
 #: How long a build waits for its volumes to be reserved and bound before it answers.
 BIND_WAIT_S = 5.0
@@ -81,16 +82,26 @@ async def server_convert(call: Call) -> web.StreamResponse:
 
 async def refresh(call: Call) -> web.StreamResponse:
     """POST /v1/refresh: all servers with volumes, of a host or of the fleet, by pages."""
-    body = await call.json(Refresh)
+    return await _repair_many(call, "refresh", "with_volumes")
+
+
+async def convert(call: Call) -> web.StreamResponse:
+    """POST /v1/convert: all servers with volumes by Cinder's old calls, as `refresh`.
+
+    Of the fleet also those that are offloaded.
+    """
+    return await _repair_many(call, "convert", "on_old_flow")
+
+
+async def _repair_many(call: Call, flow: str, which: Servers) -> web.StreamResponse:
+    body = await call.json(Many)
     limit = page_limit(call, body.limit)
-    ids = await call.components.queries.servers_with_volumes(
-        body.host, after=body.after, limit=limit
-    )
+    ids = await call.components.queries.servers(which, body.host, body.after, limit=limit)
     fleet = await accepting.fleet(call)
-    begun_all = [await _begin(call, server_id, fleet) for server_id in ids]
+    begun_all = [await _begin(call, flow, server_id, fleet) for server_id in ids]
     await call.written((await call.components.queries.head())["position"])
     following = UUID(ids[-1]) if len(ids) == limit else None
-    return answer(RefreshesBegun(servers=begun_all, next=following), HTTPStatus.ACCEPTED)
+    return answer(ManyBegun(servers=begun_all, next=following), HTTPStatus.ACCEPTED)
 
 
 async def _repair(call: Call, flow: str) -> web.StreamResponse:
@@ -100,14 +111,14 @@ async def _repair(call: Call, flow: str) -> web.StreamResponse:
     return _started(server_id, await begun(call, ActOnServer(server_id=server_id, flow=flow)))
 
 
-async def _begin(call: Call, server_id: str, fleet: Fleet) -> Refreshed:
+async def _begin(call: Call, flow: str, server_id: str, fleet: Fleet) -> OneOfMany:
     """Begin one of many: one that is refused does not stop the others."""
-    request, context = ActOnServer(server_id=server_id, flow="refresh"), call.context()
+    request, context = ActOnServer(server_id=server_id, flow=flow), call.context()
     try:
         done = await call.ask_cinder(lambda: call.components.requests.act(request, context, fleet))
     except DomainError as refused:
-        return Refreshed(server_id=UUID(server_id), refused=str(refused))
-    return Refreshed(server_id=UUID(server_id), operation_id=UUID(done.operation_id))
+        return OneOfMany(server_id=UUID(server_id), refused=str(refused))
+    return OneOfMany(server_id=UUID(server_id), operation_id=UUID(done.operation_id))
 
 
 def _started(server_id: str, headers: dict[str, str]) -> web.Response:

@@ -35,6 +35,7 @@ NAMES = {
     "revert_resize": "revertResize",
     "refresh": "refresh_volume_attachment",
     "convert": "convert_volume_attachment",
+    "convert_offloaded": "convert_volume_attachment",
 }
 
 Row = dict[str, Any]

@@ -20,7 +20,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    RootModel,
     StringConstraints,
 )
 
@@ -124,18 +123,6 @@ class ActQuery(Asked):
     """`dry_run`: say what the act would leave behind, and change nothing."""
 
     dry_run: bool = False
-
-
-class AttachmentsQuery(Asked):
-    """`at`: which were on a host at this moment; needs `volume` or `host`."""
-
-    open: bool = True
-    volume: Id | None = None
-    server: Id | None = None
-    host: HostName | None = None
-    at: Instant | None = None
-    limit: Limit | None = None
-    after: Position | None = None
 
 
 class CommandsQuery(Asked):
@@ -306,58 +293,18 @@ class Operations(Shown):
     next: int | None
 
 
-class AttachmentShown(Shown):
-    """An attachment: where it is, and which operation touched it last."""
-
-    attachment_id: UUID
-    volume_id: UUID
-    server_id: UUID
-    host: str | None
-    state: str
-    driver: str | None
-    target_digest: str | None
-    device_path: str | None
-    adopted: bool
-    access_mode: str | None  # "ro", "rw"; null: attached before that was kept
-    operation_id: UUID | None
-    created_at: datetime
-    ended_at: datetime | None
-    updated_at: datetime
-    position: int
-
-
-class Attachments(Shown):
-    attachments: list[AttachmentShown]
-    next: int | None
-
-
-class SpanShown(Shown):
-    """An attachment was on this host from one moment to another (null: still is)."""
-
-    attachment_id: UUID
-    volume_id: UUID
-    server_id: UUID
-    host: str
-    from_position: int
-    to_position: int | None
-    from_at: datetime
-    to_at: datetime | None
-
-
-class AttachmentsAt(Shown):
-    at: datetime
-    attachments: list[SpanShown]
-
-
-class AttachmentsAnswer(RootModel[Attachments | AttachmentsAt]):
-    """A page of attachments; with `at`, the spans that were open then."""
-
-
 class Leftovers(Shown):
     """Guests and attachments that a host still has and must release."""
 
     guests: list[UUID] = []
     attachments: list[UUID] = []
+
+
+class Flows(Shown):
+    """How many were made by Cinder's attachment calls, and how many by its old ones."""
+
+    new: int
+    old: int
 
 
 class HostShown(Shown):
@@ -382,6 +329,7 @@ class HostShown(Shown):
     alive: bool
     connector: dict[str, str] | None = None  # what storage knows it by
     open_attachments: int = 0
+    flows: Flows | None = None  # of the open attachments
     open_commands: int = 0
     guests: int = 0
 

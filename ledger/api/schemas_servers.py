@@ -82,7 +82,7 @@ class Build(Asked):
         return self
 
 
-class Refresh(Asked):
+class Many(Asked):
     """`host` None: the fleet.  `after`: the `next` of the page before."""
 
     host: HostName | None = None
@@ -97,14 +97,14 @@ class Started(Shown):
     operation_id: UUID
 
 
-class Refreshed(Shown):
-    """A server whose refresh has begun, or was `refused`, and why."""
+class OneOfMany(Shown):
+    """A server where it has begun, or was `refused`, and why."""
 
     server_id: UUID
     operation_id: UUID | None = None
     refused: str | None = None
 
 
-class RefreshesBegun(Shown):
-    servers: list[Refreshed]
+class ManyBegun(Shown):
+    servers: list[OneOfMany]
     next: UUID | None

@@ -207,6 +207,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "server_refresh": _OPERATORS,
     "server_convert": _OPERATORS,
     "refresh": _OPERATORS,
+    "convert": _OPERATORS,
     "operations": _READERS,
     "operation": _READERS,
     "operation_act": _OPERATORS,

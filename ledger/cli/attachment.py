@@ -13,7 +13,8 @@ from ledger.cli.base import CliError, ExitCode, Lister, ShowOne, add_at, add_lim
 
 HISTORY_EVENTS_MAX = 100_000
 
-COLUMNS = ("ID", "Volume", "Server", "Host", "State", "Operation", "Since", "Until")
+COLUMNS = ("ID", "Volume", "Server", "Host", "State", "Flow", "Operation", "Since", "Until")
+FLOWS = ("new", "old")
 
 
 class List(Lister):
@@ -24,13 +25,20 @@ class List(Lister):
         parser.add_argument("--volume", metavar="ID")
         parser.add_argument("--server", metavar="ID")
         parser.add_argument("--host", metavar="NAME")
+        parser.add_argument(
+            "--flow", choices=FLOWS, help="made by Cinder's attachment calls, or by its old ones"
+        )
         parser.add_argument("--all", action="store_true", help="also attachments that have ended")
-        add_at(parser, "attachments that were on a host at that time; needs --volume or --host")
+        add_at(
+            parser,
+            "attachments that were on a host at that time; needs --volume, --host or --flow old",
+        )
         add_limit(parser, "at most N attachments")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        asked = {name: getattr(parsed_args, name) for name in ("volume", "server", "host")}
+        names = ("volume", "server", "host", "flow")
+        asked = {name: getattr(parsed_args, name) for name in names}
         if parsed_args.at:
             return COLUMNS, self._then(parsed_args, asked)
         found = self.client.items(
@@ -43,6 +51,7 @@ class List(Lister):
                 row["server_id"],
                 row["host"],
                 row["state"],
+                row["flow"],
                 row["operation_id"],
                 row["created_at"],
                 row["ended_at"],
@@ -52,8 +61,8 @@ class List(Lister):
         return COLUMNS, rows
 
     def _then(self, parsed_args: argparse.Namespace, asked: dict[str, Any]) -> list[Any]:
-        if not (parsed_args.volume or parsed_args.host):
-            raise usage("--at needs --volume or --host: whose attachments at that time?")
+        if not (parsed_args.volume or parsed_args.host or parsed_args.flow == "old"):
+            raise usage("--at needs --volume, --host or --flow old: which attachments, then?")
         spans = self.client.get("/v1/attachments", at=parsed_args.at, **asked)["attachments"]
         return [
             (
@@ -62,6 +71,7 @@ class List(Lister):
                 span["server_id"],
                 span["host"],
                 "on host",
+                span["flow"],
                 None,
                 span["from_at"],
                 span["to_at"],
@@ -123,6 +133,7 @@ class Show(ShowOne):
             "server_id": then.server_id,
             "host": then.host,
             "access_mode": then.access_mode,
+            "flow": "old" if then.legacy else "new",
             "state": str(then.state),
             "operation_id": own[-1]["operation_id"],
             "since": own[-1]["recorded_at"],

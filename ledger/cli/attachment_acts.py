@@ -10,7 +10,7 @@ from typing import Any
 from ledger.cli.base import ExitCode, Lister
 from ledger.cli.operating import OfServer
 
-REFRESH_COLUMNS = ("Server", "Operation", "State", "Why not")
+OF_MANY_COLUMNS = ("Server", "Operation", "State", "Why not")
 PAGE_SERVERS = 100
 
 Begun = dict[str, Any]
@@ -82,40 +82,39 @@ class Swap(_OfVolume):
         return self.client.begin("PUT", self.path(parsed_args), body)
 
 
-class Convert(OfServer):
-    """Make what Cinder's old calls attached to a server attachments of the new kind."""
+class _OfMany(Lister):
+    """Begun for a server, or for all of a host or of the fleet, page by page."""
 
-    def begin(self, parsed_args: argparse.Namespace) -> str:
-        return self.client.begin("POST", f"/v1/servers/{parsed_args.server}/convert")
-
-
-class Refresh(Lister):
-    """Get connection information from Cinder again, after the storage has changed."""
+    act: str
+    which: str
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         from ledger.cli.waiting import add_wait
 
         parser = super().get_parser(prog_name)
         whose = parser.add_mutually_exclusive_group(required=True)
-        whose.add_argument("--server", metavar="ID")
-        whose.add_argument("--host", metavar="NAME", help="all servers with volumes there")
-        whose.add_argument("--all", action="store_true", help="all servers with volumes")
+        self.add_server(whose)
+        whose.add_argument("--host", metavar="NAME", help=f"all servers with {self.which} there")
+        whose.add_argument("--all", action="store_true", help=f"all servers with {self.which}")
         add_wait(parser)
         return parser
+
+    def add_server(self, whose: argparse._MutuallyExclusiveGroup) -> None:
+        whose.add_argument("--server", metavar="ID")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         begun = list(self._begun(parsed_args))
         end = time.monotonic() + parsed_args.timeout
         rows = [self._row(each, end if parsed_args.wait else None) for each in begun]
-        return REFRESH_COLUMNS, rows
+        return OF_MANY_COLUMNS, rows
 
     def _begun(self, parsed_args: argparse.Namespace) -> Iterator[Begun]:
         if parsed_args.server:
-            yield self.client.post(f"/v1/servers/{parsed_args.server}/refresh", {})
+            yield self.client.post(f"/v1/servers/{parsed_args.server}/{self.act}", {})
             return
         body: dict[str, Any] = {"host": parsed_args.host, "limit": PAGE_SERVERS}
         while True:
-            page = self.client.post("/v1/refresh", body)
+            page = self.client.post(f"/v1/{self.act}", body)
             yield from page["servers"]
             if page["next"] is None:
                 return
@@ -135,3 +134,18 @@ class Refresh(Lister):
             state, why = plan.standing(operation), operation["why"]
             self.exit_code = max(self.exit_code, plan.exit_code(operation))
         return begun["server_id"], operation_id, state, why
+
+
+class Refresh(_OfMany):
+    """Get connection information from Cinder again, after the storage has changed."""
+
+    act, which = "refresh", "volumes"
+
+
+class Convert(_OfMany):
+    """Make what Cinder's old calls attached attachments of the new kind; guests do not notice."""
+
+    act, which = "convert", "volumes attached by the old calls"
+
+    def add_server(self, whose: argparse._MutuallyExclusiveGroup) -> None:
+        whose.add_argument("server", metavar="<server>", nargs="?", help="the id of the server")

@@ -1,11 +1,11 @@
-"""`db upgrade|status|check`: the schema of the service's database."""
+"""`db upgrade|grant|status|check`: the schema of the service's database."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ledger.cli.base import Command, ShowOne, note
+from ledger.cli.base import CliError, Command, ExitCode, ShowOne, note
 from ledger.cli.settings import add_config, database
 
 
@@ -25,6 +25,42 @@ class Upgrade(Command):
         for name in done:
             self.app.stdout.write(f"{name}\n")
         note(f"{len(done)} migrations applied." if done else "The schema is current.")
+        return 0
+
+
+class Grant(Command):
+    """Give a role of the database what the service, or an auditor, needs, and no more.
+
+    To be run as the owner of the tables.  A role that does not exist is created, without a
+    password: let pg_hba.conf say how it comes in, or set one.  Safe to run at any time; after
+    `db upgrade` it gives what is new.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("kind", choices=("service", "auditor"), help="whom the role is for")
+        parser.add_argument("role", metavar="<role>", help="the name of the role")
+        add_config(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from ledger.log import roles, schema
+        from projections.rights import Kind
+
+        kind, role = Kind(parsed_args.kind), parsed_args.role
+        with database(parsed_args) as dsn:
+            schema.check(dsn)
+            try:
+                done = roles.grant(dsn, role, kind)
+            except roles.RoleError as error:
+                raise CliError(f"{error}.", ExitCode.REFUSED) from None
+        for statement in done:
+            self.app.stdout.write(f"{statement};\n")
+        note(
+            f"{len(done)} statements: role {role} has the rights of the {kind}."
+            if done
+            else f"Role {role} has the rights of the {kind}, and no more."
+        )
         return 0
 
 

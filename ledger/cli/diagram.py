@@ -31,6 +31,10 @@ CALLS: dict[AnyVerb, tuple[str, str]] = {
     LedgerVerb.ATTACHMENT_RESERVE: ("Cinder", "attachment create, no connector"),
     LedgerVerb.ATTACHMENT_DELETE: ("Cinder", "attachment delete"),
     LedgerVerb.RESERVATION_TIDY: ("Cinder", "attachment delete, only an unknown one"),
+    LedgerVerb.RESERVATION_CONVERT: (
+        "Cinder",
+        "attachment create, no connector; old calls' record away",
+    ),
     LedgerVerb.ATTACHMENTS_CLEAR: ("Cinder", "attachment delete, all unknown ones of the server"),
     LedgerVerb.MAPPING_BIND: ("ledger", "record the mapping"),
     LedgerVerb.MAPPING_UNBIND: ("ledger", "end the mapping"),

@@ -32,6 +32,7 @@ COMMANDS = {
     "attachment swap": "ledger.cli.attachment_acts:Swap",
     "config show": "ledger.cli.config:Show",
     "db check": "ledger.cli.db:Check",
+    "db grant": "ledger.cli.db:Grant",
     "db status": "ledger.cli.db:Status",
     "db upgrade": "ledger.cli.db:Upgrade",
     "demo": "ledger.cli.demo:Demo",

@@ -38,6 +38,7 @@ BOOKKEEPING = frozenset(
 VERBS: dict[str, str] = {
     LedgerVerb.ATTACHMENT_RESERVE: "reserve the volume in Cinder (attachment without connector)",
     LedgerVerb.RESERVATION_TIDY: "keep the reservation; delete unknown ones",
+    LedgerVerb.RESERVATION_CONVERT: "put a reservation in the place of the old calls' record",
     LedgerVerb.ATTACHMENTS_CLEAR: "delete unknown attachments of the server",
     LedgerVerb.MAPPING_BIND: "record the device of the server",
     LedgerVerb.MAPPING_UNBIND: "forget the device of the server",

@@ -129,6 +129,7 @@ class _Rebuild:
                         f"a migration has changed {', '.join(changed)} meanwhile; "
                         "the same command begins anew"
                     )
+                self._turn_views()
                 self._do("swap")
                 self._run("swapped", names=self._names)
         except psycopg.errors.LockNotAvailable:
@@ -139,6 +140,14 @@ class _Rebuild:
                 "then the same command goes on"
             ) from error
         return True
+
+    def _turn_views(self) -> None:
+        """Let views of the old tables read the new ones: the same text, with the new names."""
+        self._run("as_read", live=self._live)
+        views = self._run("views", tables=self._tables, live=self._live)
+        self._run("as_rebuilt", live=self._live)
+        for (statement,) in views:
+            self._connection.execute(statement)
 
     def _different(self) -> list[str]:
         return [name for (name,) in self._run("different", tables=self._tables, live=self._live)]

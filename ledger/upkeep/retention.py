@@ -7,8 +7,9 @@ can come into it any more, whatever clocks do.
 good, within the months given, the first and the last event stay: it can still be loaded, at
 its true version and in its true end state, so a request that is repeated is recognised, a
 late report is refused as stale, and a host that comes back learns that an attachment is
-gone.  Streams that may go on (of volumes, servers, hosts) stay whole.  `restore` puts
-everything back, which a rebuild of projections needs.
+gone.  What operators did or waived stays, too, for whoever asks.  Streams that may go on (of
+volumes, servers, hosts) stay whole.  `restore` puts everything back, which a rebuild of
+projections needs.
 
 All of it can be stopped anywhere and done again.
 """
@@ -27,7 +28,7 @@ from ledger.log.chain import GENESIS
 from ledger.upkeep.archive import Archive, ArchivedEvent, ArchiveError, Month
 from ledger.upkeep.long_work import Checkmark
 from ledger.upkeep.verify import PAGE_EVENTS, compare, head, of_table, rows
-from projections.detached import ENDINGS, detached
+from projections.detached import ACTS, ENDINGS, WAIVABLE, detached
 
 
 class RetentionError(Exception):
@@ -98,14 +99,15 @@ def detach(
     for month in months:
         _refuse_rebuilds(connection)
         archive.check(month)
-        bounds = {"month": f"{month.month}-01", "first": month.first, "last": month.last}
-        _run(connection, "begin_to_detach", **bounds, file=month.file, sha256=month.sha256)
+        what = {"month": f"{month.month}-01", "first": month.first, "last": month.last}
+        _run(connection, "begin_to_detach", **what, file=month.file, sha256=month.sha256)
         _refuse_rebuilds(connection)
         after = month.before.position
         for page in _of_file(archive, month):
             compare(connection, month, page, after)
             until = after + len(page)
-            _run(connection, "detach", after=after, until=until, archived=total, endings=ENDINGS)
+            bounds = {"after": after, "until": until, "archived": total}
+            _run(connection, "detach", **bounds, endings=ENDINGS, acts=ACTS, waivable=WAIVABLE)
             yield Checkmark(until, total)
             after = until
 

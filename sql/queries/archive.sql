@@ -34,10 +34,13 @@ SELECT name FROM long_work WHERE starts_with(name, 'rebuild') ORDER BY name;
 
 -- name: detach
 -- Removes what is behind the first and before the last event of streams that have ended
--- for good, no later than `archived`.  Primary key; of each stream the last event, by its key.
+-- for good, no later than `archived`; not what operators did, or waived.  Primary key; of each
+-- stream the last event, by its key.
 DELETE FROM events AS e
  WHERE e.position > %(after)s AND e.position <= %(until)s
    AND e.originator_version > 1
+   AND e.topic <> ALL(%(acts)s)
+   AND NOT (e.topic = ANY(%(waivable)s) AND position('"waived":"'::bytea IN e.body) > 0)
    AND EXISTS (
        SELECT FROM (SELECT l.position, l.topic FROM events AS l
                      WHERE l.originator_id = e.originator_id

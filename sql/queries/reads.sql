@@ -58,29 +58,38 @@ SELECT * FROM attachments WHERE attachment_id = %(attachment_id)s;
 
 -- name: attachments
 -- Attachments in the order they were made, after a created_position.  The index of
--- whichever filter is given.
+-- whichever filter is given; those of the old flow have one of their own.
 SELECT * FROM attachments
  WHERE (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
    AND (%(host)s::text IS NULL OR host = %(host)s)
    AND (NOT %(open_only)s OR state <> 'deleted')
+   AND (%(legacy)s::boolean IS NULL OR legacy = %(legacy)s)
    AND created_position > %(after)s
  ORDER BY created_position
  LIMIT %(limit)s;
 
 -- name: held_at
 -- Who held a volume at a moment, and by which attachment.  spans_by_volume.
-SELECT * FROM spans
- WHERE volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR host = %(host)s)
-   AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
- ORDER BY from_position
+SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
+ WHERE s.volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR s.host = %(host)s)
+   AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(at)s)
+   AND (%(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s)
+ ORDER BY s.from_position
+ LIMIT %(limit)s;
+
+-- name: on_old_flow_at
+-- Which attachments of Cinder's old calls hosts held at a moment.  attachments_by_old_flow.
+SELECT s.*, a.legacy FROM attachments AS a JOIN spans AS s USING (attachment_id)
+ WHERE a.legacy AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(at)s)
+ ORDER BY s.from_position
  LIMIT %(limit)s;
 
 -- name: open_at
 -- Which attachments a host held at a moment.  Of each length in spans_by_host, only those
 -- that began within that length before the moment: however long the host's history, about
 -- as many rows are looked at as are found.
-SELECT s.*
+SELECT s.*, a.legacy
   FROM (SELECT length, CASE WHEN length < 8 THEN
                %(at)s::timestamptz - interval '1 hour' * 4 ^ length ELSE '-infinity' END AS since
           FROM generate_series(0, 9) AS length) AS l
@@ -91,6 +100,8 @@ SELECT s.*
                   '{3600,14400,57600,230400,921600,3686400,14745600,58982400}'), 9) = l.length
           AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
        OFFSET 0) AS s
+  JOIN attachments AS a USING (attachment_id)
+ WHERE %(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s
  ORDER BY s.from_position
  LIMIT %(limit)s;
 
@@ -173,6 +184,18 @@ SELECT i.server_id FROM instances AS i
  ORDER BY i.server_id
  LIMIT %(limit)s;
 
+-- name: servers_on_old_flow
+-- Servers that have volumes by Cinder's old calls, on a host or anywhere, those that are
+-- offloaded too, after a server id.  mappings_by_old_flow.
+SELECT i.server_id FROM instances AS i
+ WHERE NOT i.deleted
+   AND (%(host)s::text IS NULL OR i.host = %(host)s)
+   AND i.server_id IN (SELECT m.server_id FROM mappings AS m
+                        WHERE m.legacy AND m.volume_id IS NOT NULL
+                          AND (%(after)s::uuid IS NULL OR m.server_id > %(after)s))
+ ORDER BY i.server_id
+ LIMIT %(limit)s;
+
 -- name: mailboxes
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
 -- whether it may have it (epoch NULL: no such host), and which agent speaks for the host.
@@ -194,6 +217,9 @@ SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent
 SELECT h.*, c.seen_at, c.clock_ahead_s,
        (SELECT count(*) FROM attachments AS a
          WHERE a.host = h.host AND a.state <> 'deleted') AS open_attachments,
+       (SELECT json_build_object('new', count(*) FILTER (WHERE NOT a.legacy),
+                                 'old', count(*) FILTER (WHERE a.legacy))
+          FROM attachments AS a WHERE a.host = h.host AND a.state <> 'deleted') AS flows,
        (SELECT count(*) FROM mailbox AS m WHERE m.host = h.host) AS open_commands,
        (SELECT count(*) FROM instances AS i
          WHERE i.host = h.host AND NOT i.deleted) AS guests
@@ -202,12 +228,10 @@ SELECT h.*, c.seen_at, c.clock_ahead_s,
  ORDER BY h.host;
 
 -- name: older_agents
--- Whether an agent that was in contact lately is of an older version.  hosts_by_version,
--- which has next to nothing below the present version, and host_contact's primary key.
+-- Whether the agent of a host that is not fenced is of an older version, silent or not: it may
+-- come back as it was.  hosts_by_version has next to nothing below the present version.
 SELECT EXISTS (
-    SELECT 1 FROM hosts AS h JOIN host_contact AS c USING (host)
-     WHERE h.service_version < %(version)s
-       AND abs(extract(epoch FROM clock_timestamp() - c.seen_at)) < %(silent_after_s)s) AS found;
+    SELECT 1 FROM hosts WHERE service_version < %(version)s AND NOT fenced) AS found;
 
 -- name: contact
 -- When a host's agent was last heard of (NULL: never).  Primary keys.
@@ -296,17 +320,10 @@ SELECT t.projection, t.position, h.position - t.position AS lag_events,
  ORDER BY t.projection;
 
 -- name: missing_rights
--- Rights that the service needs and this role does not have: on the tables of projections, and
--- on the others that it writes.  Of the catalogue; nothing is read or written.
-SELECT DISTINCT privilege || ' on ' || name AS missing
-  FROM (
-      VALUES ('events', 'SELECT, INSERT'), ('log_head', 'SELECT, UPDATE'),
-             ('tracking', 'SELECT, INSERT, UPDATE'), ('leases', 'SELECT, INSERT, UPDATE, DELETE'),
-             ('host_contact', 'SELECT, INSERT, UPDATE'), ('progress', 'SELECT, INSERT, UPDATE')
-      UNION ALL
-      SELECT unnest(%(projections)s::text[]), 'SELECT, INSERT, DELETE'
-  ) AS needed (name, privileges)
- CROSS JOIN string_to_table(privileges, ', ') AS privilege
+-- Rights, of those given, that this role does not have.  Of the catalogue; nothing is read or
+-- written.
+SELECT privilege || ' on ' || name AS missing
+  FROM unnest(%(names)s::text[], %(privileges)s::text[]) AS needed (name, privilege)
  WHERE has_table_privilege(to_regclass(name), privilege) IS NOT TRUE
  ORDER BY missing;
 

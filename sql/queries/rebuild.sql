@@ -88,6 +88,28 @@ SELECT set_config('lock_timeout', '300ms', true);
 -- Nobody advances the projections that are read from here on; waits for it.
 SELECT FROM {live}.tracking WHERE projection = ANY(%(names)s) ORDER BY projection FOR UPDATE;
 
+-- name: as_read
+-- For the rest of the transaction names are those of the tables that are read.
+SELECT set_config('search_path', %(live)s, true);
+
+-- name: as_rebuilt
+-- For the rest of the transaction names are those of the new tables, where there are some.
+SELECT set_config('search_path', 'rebuild, ' || %(live)s, true);
+
+-- name: views
+-- DDL: the views of the tables that are read, by the names of these, so that they can be turned to
+-- others of the same names.  Owner and rights of a view stay.  Those of other owners are left out.
+SELECT DISTINCT format('CREATE OR REPLACE VIEW %%I.%%I%%s AS %%s', v.relnamespace::regnamespace::text,
+                       v.relname, ' WITH (' || array_to_string(v.reloptions, ', ') || ')',
+                       pg_get_viewdef(v.oid))
+  FROM pg_class AS t
+  JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid
+                     AND d.classid = 'pg_rewrite'::regclass
+  JOIN pg_rewrite AS r ON r.oid = d.objid
+  JOIN pg_class AS v ON v.oid = r.ev_class AND v.relkind = 'v'
+ WHERE t.relnamespace = %(live)s::regnamespace AND t.relname = ANY(%(tables)s)
+   AND pg_has_role(v.relowner, 'USAGE');
+
 -- name: swap
 -- DDL: the new tables in the place of the old ones, with their owners and who may read them.
 WITH tables AS (

@@ -226,6 +226,7 @@ CLAIMED = {
     "rebuild": (set[Place](), False),
     "refresh": (set[Place](), False),
     "convert": (set[Place](), False),
+    "convert_offloaded": (set[Place](), False),
     "delete": (set[Place](), False),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.api import schemas
+from ledger.api import schemas, schemas_attachments
 from ledger.cli import shell, waiting
 from tests.service.cli_stub import (
     ATTACHMENT,
@@ -189,18 +189,19 @@ def test_attachments_at_a_moment(run: Run, stub: Stub, capsys: pytest.CaptureFix
         "volume_id": VOLUME,
         "server_id": SERVER,
         "host": "hv1",
+        "flow": "old",
         "from_position": 3,
         "to_position": None,
         "from_at": "2026-11-20T10:00:00Z",
         "to_at": None,
     }
     at = "2026-11-20T13:02:00Z"
-    stub.answers["GET /v1/attachments"] = schemas.AttachmentsAt.model_validate(
+    stub.answers["GET /v1/attachments"] = schemas_attachments.AttachmentsAt.model_validate(
         {"at": at, "attachments": [span]}
     )
-    arguments = ["--volume", VOLUME, "--at", "2026-11-20T14:02+01:00"]
-    assert run("attachment", "list", *arguments, "-f", "value", "-c", "Host") == 0
-    assert capsys.readouterr().out == "hv1\n"
+    arguments = ["--flow", "old", "--at", "2026-11-20T14:02+01:00"]
+    assert run("attachment", "list", *arguments, "-f", "value", "-c", "Host", "-c", "Flow") == 0
+    assert capsys.readouterr().out == "hv1 old\n"
     assert stub.asked[0].query["at"] == at
 
 
@@ -216,7 +217,7 @@ def test_an_attachment_as_it_was(run: Run, stub: Stub, capsys: pytest.CaptureFix
     arguments = [ATTACHMENT, "--at", "2026-11-20T10:01"]
     assert run("attachment", "show", *arguments, "-f", "json") == 0
     then = json.loads(capsys.readouterr().out)
-    assert (then["state"], then["host"], then["volume_id"]) == ("connecting", "hv1", VOLUME)
+    assert [then[name] for name in ("state", "host", "flow")] == ["connecting", "hv1", "new"]
     stub.answers[history] = page()
     assert run("attachment", "show", *arguments) == 3
     assert f"there was no attachment {ATTACHMENT} at" in capsys.readouterr().err
@@ -224,6 +225,7 @@ def test_an_attachment_as_it_was(run: Run, stub: Stub, capsys: pytest.CaptureFix
 
 def test_a_moment_of_no_volume_or_host_is_a_usage_error(run: Run, stub: Stub) -> None:
     assert run("attachment", "list", "--at", "2026-11-20") == 2
+    assert run("attachment", "list", "--flow", "new", "--at", "2026-11-20") == 2
     assert stub.asked == []
 
 

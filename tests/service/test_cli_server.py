@@ -326,32 +326,51 @@ def test_detach_and_swap_name_the_volume(run: Run, stub: Stub) -> None:
 
 
 def test_old_attachments_of_a_server_are_converted(run: Run, stub: Stub) -> None:
-    stub.answers[f"POST /v1/servers/{SERVER}/convert"] = begun
+    stub.answers[f"POST /v1/servers/{SERVER}/convert"] = schemas_servers.Started.model_validate(
+        {"server_id": SERVER, "operation_id": OPERATION}
+    )
     assert run("attachment", "convert", SERVER) == 0
+    going = schemas_servers.OneOfMany.model_validate(
+        {"server_id": SERVER, "operation_id": OPERATION}
+    )
+    refused = schemas_servers.OneOfMany.model_validate(
+        {"server_id": OTHER, "refused": "It is resized."}
+    )
+    stub.answers["POST /v1/convert"] = [
+        schemas_servers.ManyBegun.model_validate({"servers": [going], "next": SERVER}),
+        schemas_servers.ManyBegun(servers=[refused], next=None),
+    ]
+    assert run("attachment", "convert", "--host", "hv1") == 4
+    assert [(asked.body["host"], asked.body.get("after")) for asked in stub.asked[-2:]] == [
+        ("hv1", None),
+        ("hv1", SERVER),
+    ]
+    with pytest.raises(SystemExit):
+        run("attachment", "convert", SERVER, "--all")
 
 
 def test_a_fleet_is_refreshed_page_by_page_and_the_worst_end_is_the_exit_code(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    going = schemas_servers.Refreshed.model_validate(
+    going = schemas_servers.OneOfMany.model_validate(
         {"server_id": SERVER, "operation_id": OPERATION}
     )
-    refused = schemas_servers.Refreshed.model_validate(
+    refused = schemas_servers.OneOfMany.model_validate(
         {"server_id": OTHER, "refused": "It is claimed."}
     )
     stub.answers["POST /v1/refresh"] = [
-        schemas_servers.RefreshesBegun.model_validate({"servers": [going], "next": SERVER}),
-        schemas_servers.RefreshesBegun(servers=[refused], next=None),
+        schemas_servers.ManyBegun.model_validate({"servers": [going], "next": SERVER}),
+        schemas_servers.ManyBegun(servers=[refused], next=None),
     ]
     assert run("attachment", "refresh", "--all", "-f", "json") == 4
     rows = json.loads(capsys.readouterr().out)
     assert [row["Why not"] for row in rows] == [None, "It is claimed."]
     bodies = [asked.body for asked in stub.asked]
     for body in bodies:
-        schemas_servers.Refresh.model_validate(body, strict=True)
+        schemas_servers.Many.model_validate(body, strict=True)
     assert [body.get("after") for body in bodies] == [None, SERVER]
     stub.answers[f"GET /v1/operations/{OPERATION}"] = [parked(), finished()]
-    stub.answers["POST /v1/refresh"] = schemas_servers.RefreshesBegun(
+    stub.answers["POST /v1/refresh"] = schemas_servers.ManyBegun(
         servers=[refused, going, going], next=None
     )
     assert run("attachment", "refresh", "--host", "hv1", "--wait") == 6

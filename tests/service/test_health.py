@@ -20,6 +20,8 @@ from ledger.api import health
 from ledger.api.health import InThread, Readiness
 from ledger.bootstrap import _reachable
 from ledger.config import Settings
+from ledger.log.roles import grant
+from projections.rights import Kind
 from tests.doubles.running_cinder import running_cinder
 from tests.service.api_world import Api, eventually, running_api
 from tests.service.test_metrics import shown
@@ -39,11 +41,10 @@ def db(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
-def role(db: psycopg.Connection[Any]) -> Iterator[sql.Identifier]:
-    """Somebody who may do what the service does, and is no superuser."""
+def role(db: psycopg.Connection[Any], database_url: str) -> Iterator[sql.Identifier]:
+    """Somebody who may do what the service does, and nothing else."""
     name = sql.Identifier(f"service_of_{db.info.dbname}")
-    db.execute(sql.SQL("CREATE ROLE {} LOGIN").format(name))
-    db.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(name))
+    grant(database_url, f"service_of_{db.info.dbname}", Kind.SERVICE)
     yield name
     db.execute(sql.SQL("DROP OWNED BY {}").format(name))
     db.execute(sql.SQL("DROP ROLE {}").format(name))

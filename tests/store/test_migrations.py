@@ -35,11 +35,12 @@ CATALOG = {
                pg_get_expr(d.adbin, d.adrelid)
           FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
           LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-         WHERE c.relnamespace = 'public'::regnamespace AND a.attnum > 0 AND c.relkind <> 'i'
-           AND NOT a.attisdropped
-         ORDER BY 1, 4""",
+         WHERE c.relnamespace IN ('public'::regnamespace, 'audit'::regnamespace)
+           AND a.attnum > 0 AND c.relkind <> 'i' AND NOT a.attisdropped
+         ORDER BY c.relnamespace::regnamespace::text, 1, 4""",
     "indexes": "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
-    "views": "SELECT viewname, definition FROM pg_views WHERE schemaname = 'public' ORDER BY 1",
+    "views": "SELECT viewname, definition FROM pg_views"
+    " WHERE schemaname IN ('public', 'audit') ORDER BY schemaname, 1",
     "functions": """
         SELECT pg_get_functiondef(oid) FROM pg_proc
          WHERE pronamespace = 'public'::regnamespace ORDER BY 1""",

@@ -38,6 +38,13 @@ from tests.store.test_projector import TABLES, fill, tables
 DEADLINE_S = 30.0
 
 
+VIEWS = """
+SELECT c.relname, c.relnamespace, c.reloptions, c.relacl, pg_get_viewdef(c.oid)
+  FROM pg_class AS c WHERE c.relname = 'beside' OR c.relnamespace = to_regnamespace('theirs')
+ ORDER BY c.relname
+"""
+
+
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projector_module, "STEP_POSITIONS", 3)
@@ -358,13 +365,28 @@ def test_nobody_advances_a_projection_while_its_table_is_swapped(
     assert set(live.positions.values()) == {hosts + 1}
 
 
-def test_a_view_on_the_old_table_is_named_and_nothing_is_lost(
+def test_views_on_the_old_table_read_the_new_one_and_keep_their_rights(
     database_url: str, hosts: int, db: psycopg.Connection[Any]
 ) -> None:
-    db.execute("CREATE VIEW their_view AS SELECT host FROM hosts")
-    with pytest.raises(RebuildError, match="their_view"):
+    db.execute("CREATE SCHEMA theirs")
+    db.execute("CREATE VIEW theirs.hosts WITH (security_barrier=true) AS SELECT host FROM hosts")
+    db.execute("CREATE VIEW beside AS SELECT h.host FROM hosts AS h JOIN theirs.hosts USING (host)")
+    db.execute("GRANT SELECT ON beside TO PUBLIC")
+    before = db.execute(VIEWS).fetchall()
+    anew(database_url, HOSTS)
+    assert db.execute(VIEWS).fetchall() == before
+    assert db.execute("SELECT FROM beside").fetchall()
+    db.execute("DELETE FROM hosts")
+    assert db.execute("SELECT FROM beside").fetchall() == []
+
+
+def test_what_else_depends_on_the_old_table_is_named_and_nothing_is_lost(
+    database_url: str, hosts: int, db: psycopg.Connection[Any]
+) -> None:
+    db.execute("CREATE MATERIALIZED VIEW their_copy AS SELECT host FROM hosts")
+    with pytest.raises(RebuildError, match="their_copy"):
         anew(database_url, HOSTS)
-    db.execute("DROP VIEW their_view")
+    db.execute("DROP MATERIALIZED VIEW their_copy")
     folded: list[int] = []
     anew(database_url, telling(folded))
     assert folded == []

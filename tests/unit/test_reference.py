@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from aggregates.base import Event
 from handlers.plan import Place
 from host_agent import config as agent_config
 from host_agent.shared.contract import Verb
 from ledger import config
-from ledger.cli import flow_pages, reference_page
+from ledger.cli import events_page, flow_pages, reference_page
 from ledger.cli.base import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
 from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
@@ -38,6 +39,34 @@ def rows(text: str, heads: str) -> list[list[str]]:
 
 def test_the_reference_is_what_the_code_says() -> None:
     assert (ROOT / "docs/reference.md").read_text() == reference_page.page(), "run: make docs"
+
+
+def test_the_events_are_what_their_classes_say() -> None:
+    assert (ROOT / "docs/events.md").read_text() == events_page.page(), "run: make docs"
+
+
+def test_every_event_of_the_aggregates_is_in_the_catalogue_with_its_meaning() -> None:
+    shown = {
+        kind for aggregate in events_page.AGGREGATES for kind in events_page.events_of(aggregate)
+    }
+    declared = {
+        kind for kind in Event.__subclasses__() if kind.__module__.startswith("aggregates.")
+    }
+    assert shown == declared
+    assert len({kind.TOPIC for kind in shown}) == len(shown) > 40
+    assert [
+        kind.TOPIC for kind in shown if not kind.__doc__ or kind.__doc__.startswith(kind.__name__)
+    ] == []
+
+
+def test_a_field_of_an_event_is_shown_with_its_type_and_what_its_lack_means() -> None:
+    table = rows(
+        events_page.page().partition("### `Attachment.AttachmentCreated`, version 1")[2],
+        "field | type | missing",
+    )
+    assert ["`volume_id`", "string", ""] in table
+    assert ["`legacy`", "boolean", "`false`"] in table
+    assert ["`access_mode`", "string or null", "`null`"] in table
 
 
 # --- settings --------------------------------------------------------------------------------

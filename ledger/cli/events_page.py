@@ -1,0 +1,113 @@
+"""The page docs/events.md: every event that can be in the log, made from its class.
+
+`python -m ledger.cli.events_page FILE` (`make docs`) writes it.  Nothing in it is written by hand,
+and a test checks that it is current.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from aggregates.attachment import Attachment
+from aggregates.base import Aggregate, Event
+from aggregates.host import Host
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+from aggregates.remnant import Remnant
+from aggregates.volume import Volume
+
+AGGREGATES: tuple[type[Aggregate], ...] = (
+    Operation,
+    Attachment,
+    BlockDeviceMapping,
+    Volume,
+    Instance,
+    Host,
+    Remnant,
+)
+
+#: What Python's names of types are in JSON.
+_JSON = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "dict[str, Any]": "object",
+    "list": "array",
+    "None": "null",
+    "|": "or",
+}
+_TYPE = re.compile("|".join(map(re.escape, sorted(_JSON, key=len, reverse=True))))
+
+_PAGE = """\
+# Events
+
+Made from the code by `make docs`: every event that the log can have, by its `topic`. The fields
+are those of `body`, as JSON; the columns beside it are in [the log](log.md#looking-at-it).
+
+A topic is for ever, and so is its meaning. Fields are added, and an event without such a field
+means what stands under *missing*. None is renamed or removed within a *version*: a new form of the
+same meaning has a higher one (`class_version` in the body; 1 is not written), and the service reads
+all of them. Whoever reads the log passes over topics and fields that it does not know.
+
+{aggregates}
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    return _PAGE.format(aggregates="\n\n".join(map(_aggregate, AGGREGATES)))
+
+
+def events_of(aggregate: type[Aggregate]) -> list[type[Event]]:
+    """The events that are declared inside an aggregate, in the order of the code."""
+    return [
+        each
+        for each in vars(aggregate).values()
+        if inspect.isclass(each) and issubclass(each, Event)
+    ]
+
+
+def _aggregate(aggregate: type[Aggregate]) -> str:
+    module = inspect.getdoc(inspect.getmodule(aggregate)) or ""
+    about = " ".join(module.partition("\n\n")[0].split())
+    parts = [f"## {aggregate.__name__}", about, *map(_event, events_of(aggregate))]
+    return "\n\n".join(parts)
+
+
+def _event(kind: type[Event]) -> str:
+    meaning = "\n\n".join(
+        " ".join(paragraph.split())
+        for paragraph in inspect.cleandoc(kind.__doc__ or "").split("\n\n")
+    )
+    rows = list(_fields(kind))
+    table = ["| field | type | missing |", "|---|---|---|", *rows] if rows else ["No fields."]
+    heading = f"### `{kind.TOPIC}`, version {kind.class_version}"
+    return "\n\n".join([heading, meaning, "\n".join(table)])
+
+
+def _fields(kind: type[Event]) -> Iterator[str]:
+    common = {field.name for field in dataclasses.fields(Event)}
+    for field in dataclasses.fields(kind):
+        if field.name not in common:
+            type_ = _TYPE.sub(lambda found: _JSON[found[0]], str(field.type))
+            yield f"| `{field.name}` | {type_} | {_default(field)} |"
+
+
+def _default(field: dataclasses.Field[object]) -> str:
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if value is dataclasses.MISSING:
+        return ""
+    return "`null`" if value is None else f"`{str(value).lower()}`"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page())
