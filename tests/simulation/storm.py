@@ -130,6 +130,7 @@ class Storm:
         deeds, weights = zip(*self._deeds, strict=True)
         self.random.choices(deeds, weights)[0]()
         self.cloud.rejoin()
+        self._forget_muddled_works()
         if broken := list(broken_on_hosts(self.cloud)):
             raise AssertionError(f"broken on hosts: {broken}")
 
@@ -320,6 +321,16 @@ class Storm:
             cinder_work.begin_extension(volume, attached=True)
             end = partial(cinder_work.end_extension, self.cloud.cinder, volume)
             self._works[volume.id] = end
+
+    def _forget_muddled_works(self) -> None:
+        """A move has completed or deleted one of two attachments, and Cinder wrote `in-use` over
+        what it does with the volume (decision 0040): an administrator puts it right.
+        """
+        for volume_id in sorted(self._works):
+            volume = self.cloud.cinder.volumes[volume_id]
+            if volume.status == "in-use" and self.cloud.cinder.attachments_of(volume_id):
+                self.cloud.note(f"cinder: does not know that it works on {volume_id[:8]}")
+                del self._works[volume_id]
 
     # ------------------------------------------------------------------- calm
 
