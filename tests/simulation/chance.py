@@ -7,6 +7,7 @@ so that every call of a port and every save can be overtaken.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from aggregates.base import Aggregate, EventContext
+from ledger.log.cache import AggregateCache
 from tests.memory import Crash, MemoryStore, Trouble
 
 #: Where the code under test takes an id from nowhere.
@@ -92,8 +94,14 @@ class Log(MemoryStore):
         finally:
             self._saved()
 
+    def beside(self) -> Log:
+        """The same log, as another process has read it."""
+        other = copy.copy(self)
+        other._cache = AggregateCache(other._events_after)
+        return other
+
     def keep(self, stored: list[Aggregate]) -> None:
-        """As if each third were another process's: what is cached is often old."""
+        """As if each third were yet another process's: what is cached is often old."""
         self._saves += 1
         if self._saves % 3:
             super().keep(stored)

@@ -23,6 +23,7 @@ from ledger.log.application import ConflictError
 from ledger.requests import Accepted
 from ledger.simulation import cinder_migration
 from tests.memory import Crash
+from tests.simulation.hostile import SHORT
 from tests.world import CONTEXT
 
 if TYPE_CHECKING:
@@ -178,7 +179,10 @@ class Clients:
             is_root=is_root,
             device=draw.choice([None, None, "/dev/vdf", "/dev/sdc"]),
             delete_on_termination=draw.random() < 0.2,
+            tag=self.cloud.hostile.text("disk", SHORT) if draw.random() < 0.2 else None,
         )
+        if not self.cloud.hostile.is_let_in(tag=request.tag):
+            return
         requests, fleet = self.cloud.requests, self.cloud.fleet
         what = f"attach {volume_id[:8]} {server_id[:8]} root={is_root}"
         self.ask(what, lambda key: requests.attach(request, CONTEXT, fleet, key))
@@ -248,7 +252,9 @@ class Clients:
         copy it, at once or when it has made the target.
         """
         model = self.cloud.cinder
-        volume = model.volumes[self._volume_of(instance)]
+        volume = model.volumes.get(self._volume_of(instance))
+        if volume is None:  # one that has just become another
+            return
         here = {volume.backend, volume.volume_type}  # which may differ after a migration
         others = [backend for backend in model.backends.values() if backend.name not in here]
         if volume.status != "in-use" or volume.multiattach or volume.migrating:
@@ -299,11 +305,13 @@ class Clients:
             gone = draw.random() < 0.5
             disks.append(BootDisk(create={"size_gb": 1}, delete_on_termination=gone))
         request = BuildServer(
-            name="built",
+            name=cloud.hostile.text("built", SHORT),
             host=draw.choice(sorted(cloud.agents)),
             disks=tuple(disks),
             project_id="p",
         )
+        if not cloud.hostile.is_let_in(name=request.name):
+            return
         fleet = cloud.fleet
         what = f"build {request.host} {[d.volume_id and d.volume_id[:8] for d in disks]}"
         self.ask(what, lambda key: cloud.requests.build(request, CONTEXT, fleet, key))

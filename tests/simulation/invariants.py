@@ -20,6 +20,7 @@ from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.storage import connection
 from projections.base import Row
 from tests.doubles.host_checks import plugged
+from tests.simulation.hostile import unshowable
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
@@ -46,6 +47,7 @@ def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
             yield from _widened(cloud.store.load(Attachment, id_), cloud)
         if getattr(event, "occurred", None) is not None:
             yield from _at_another_time(event, cloud)
+        yield from unshowable(event)
         if isinstance(event, Volume.Held):
             yield from _held_twice(cloud.store.load(Volume, id_), cloud)
         if isinstance(event, Attachment.ConnectorUpdated):

@@ -79,6 +79,7 @@ class LateCinder:
             cloud.note(f"late request: {refused.code}")
             return
         cloud.note(f"late request: {row.id}")
+        cloud.happened["late request"] += 1
         if isinstance(row, VolumeView):
             return
         if too_late:
