@@ -38,6 +38,8 @@ class Chance(Trouble):
         self.meanwhile_rate = self.random.choice([0.0, 0.02, 0.1])
         self.meanwhile: Callable[[], object] = lambda: None
         self._nested = False
+        #: How many calls and saves went wrong.
+        self.troubled = 0
 
     def at(self, point: str, modes: tuple[str, ...]) -> str | None:
         if self.calm:
@@ -49,7 +51,10 @@ class Chance(Trouble):
             finally:
                 self._nested = False
         rate = self.save_rate if point == "save" else self.call_rate
-        return self.random.choice(modes) if self.random.random() < rate else None
+        if self.random.random() >= rate:
+            return None
+        self.troubled += 1
+        return self.random.choice(modes)
 
     def new_id(self) -> UUID:
         return UUID(int=self.random.getrandbits(128), version=4)

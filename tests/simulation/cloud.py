@@ -68,7 +68,7 @@ class Cloud:
         self.late = LateCinder(self, self.direct)
         #: What requests left that came later than anybody waits; it goes with its volume.
         self.strays: set[str] = set()
-        #: Servers of an operation whose dispatcher was paused, and perhaps died in taking back.
+        #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
         self.overtaken: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)

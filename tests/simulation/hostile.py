@@ -37,7 +37,7 @@ TEXTS = (
 #: Those that are not too long for what has a length in the API's schemas.
 SHORT = tuple(text for text in TEXTS if len(text) < 100)
 #: How often a text is such a one.
-RATE = 0.1
+RATE = 0.25
 #: Longer than any text that somebody sent; plans and definitions have no such limit.
 CHARS_MAX = 6 * 1000 + 200
 _LONG = frozenset({"definition"})

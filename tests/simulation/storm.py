@@ -61,6 +61,8 @@ class Storm:
         #: What dispatchers have the leases of, and whose.
         self._advancing: dict[str, Process] = {}
         self._left_behind: set[str] = set()  # by a dispatcher that died
+        #: What was paused: how much had gone wrong until it went on.
+        self._resumed: dict[str, int] = {}
         self._moving = False
         self.works = Works(self.cloud)
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
@@ -149,7 +151,6 @@ class Storm:
         cloud, processes = self.cloud, self.cloud.processes
         processes.paused = held[operation_id]
         cloud.happened["paused process"] += 1
-        cloud.overtaken.add(cloud.server_of(operation_id))
         cloud.note(f"{processes.paused.name} is paused at [{operation_id[:8]}]")
         cloud.clock.wait(LEASE_S + LATE_S)
         try:
@@ -158,6 +159,7 @@ class Storm:
                 self._tick()
         finally:
             processes.paused, self._advancing = None, held
+            self._resumed[operation_id] = cloud.chance.troubled
         cloud.note(f"it goes on at [{operation_id[:8]}]")
 
     def _advance(self, operation_id: str) -> None:
@@ -173,6 +175,9 @@ class Storm:
             self.cloud.note(f"a dispatcher dies at [{operation_id[:8]}]")
         finally:
             self._advancing.pop(operation_id, None)
+            troubled = self._resumed.pop(operation_id, self.cloud.chance.troubled)
+            if troubled < self.cloud.chance.troubled:  # perhaps it did not take back what it made
+                self.cloud.overtaken.add(self.cloud.server_of(operation_id))
 
     def _let_an_agent_work(self) -> None:
         agents = [agent for agent in self.cloud.agents.values() if agent.lives]
