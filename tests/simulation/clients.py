@@ -23,7 +23,6 @@ from ledger.log.application import ConflictError
 from ledger.requests import Accepted
 from ledger.simulation import cinder_migration
 from tests.memory import Crash
-from tests.simulation.hostile import SHORT
 from tests.world import CONTEXT
 
 if TYPE_CHECKING:
@@ -179,7 +178,7 @@ class Clients:
             is_root=is_root,
             device=draw.choice([None, None, "/dev/vdf", "/dev/sdc"]),
             delete_on_termination=draw.random() < 0.2,
-            tag=self.cloud.hostile.text("disk", SHORT) if draw.random() < 0.2 else None,
+            tag=self.cloud.hostile.text("disk") if draw.random() < 0.2 else None,
         )
         if not self.cloud.hostile.is_let_in(tag=request.tag):
             return
@@ -305,7 +304,7 @@ class Clients:
             gone = draw.random() < 0.5
             disks.append(BootDisk(create={"size_gb": 1}, delete_on_termination=gone))
         request = BuildServer(
-            name=cloud.hostile.text("built", SHORT),
+            name=cloud.hostile.text("built"),
             host=draw.choice(sorted(cloud.agents)),
             disks=tuple(disks),
             project_id="p",

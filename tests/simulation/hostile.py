@@ -36,7 +36,7 @@ TEXTS = (
 )
 #: Those that are not too long for what has a length in the API's schemas.
 SHORT = tuple(text for text in TEXTS if len(text) < 100)
-#: How often a text is such a one.
+#: How often a text of a user is such a one.
 RATE = 0.25
 #: Longer than any text that somebody sent; plans and definitions have no such limit.
 CHARS_MAX = 6 * 1000 + 200
@@ -49,13 +49,20 @@ class Hostile:
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
 
-    def text(self, plain: str, among: tuple[str, ...] = TEXTS) -> str:
-        """A text of somebody: now and then not what is expected."""
-        draw = self._cloud.chance.random
-        if self._cloud.chance.calm or draw.random() >= RATE:
+    def text(self, plain: str) -> str:
+        """A text of a user: now and then not what is expected."""
+        chance = self._cloud.chance
+        if chance.calm or chance.random.random() >= RATE:
             return plain
+        return self._with(plain, SHORT)
+
+    def message(self, plain: str) -> str:
+        """Of an error: it quotes what others wrote."""
+        return plain if self._cloud.chance.calm else self._with(plain, TEXTS)
+
+    def _with(self, plain: str, among: tuple[str, ...]) -> str:
         self._cloud.happened["hostile text"] += 1
-        return plain + draw.choice(among)
+        return plain + self._cloud.chance.random.choice(among)
 
     def is_let_in(self, **texts: str | None) -> bool:
         """Whether the API takes a body with these texts of a user's."""
@@ -82,7 +89,7 @@ class Hostile:
         error = result.error
         if error is None:
             return result
-        return replace(result, error=replace(error, message=self.text(error.message)))
+        return replace(result, error=replace(error, message=self.message(error.message)))
 
 
 class Worded:
@@ -98,7 +105,7 @@ class Worded:
             try:
                 return real(*args, **kwargs)
             except PortError as error:
-                text = clean_message(self._cloud.hostile.text(error.message))
+                text = clean_message(self._cloud.hostile.message(error.message))
                 raise PortError(error.kind, error.code, text) from error
 
         return worded
