@@ -221,7 +221,7 @@ def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
             continue
         ended |= _delete_with_reservations(volume.id, lane, context)
         deleted.append(volume.id)
-    return {"deleted": deleted, "ended": ended} if deleted else {}
+    return _volumes_gone(deleted, ended) if deleted else {}
 
 
 def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -241,7 +241,11 @@ def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
             raise
         _refuse_at_work(lane, context)
         return {"refused": error.message}
-    return {"deleted": [lane.volume_id], "ended": ended}
+    return _volumes_gone([lane.volume_id], ended)
+
+
+def _volumes_gone(deleted: list[str], ended: dict[str, str]) -> dict[str, Any]:
+    return {"deleted": deleted, "ended": ended} if ended else {"deleted": deleted}
 
 
 def _delete_with_reservations(volume_id: str, lane: Lane, context: EffectContext) -> dict[str, str]:

@@ -207,7 +207,10 @@ class Clients:
         servers = {str(instance.id): instance for instance in self.cloud.instances()}
         others = sorted(servers.keys() - holders[volume_id])
         if others and self.random.random() < TAKEN_BESIDE:
-            self.attach(self.random.choice(others), volume_id=volume_id)
+            # On the same host, if there is one: who lets go there asks who else has the volume.
+            hosts = {servers[id_].host for id_ in holders[volume_id] & servers.keys()}
+            near = [id_ for id_ in others if servers[id_].host in hosts]
+            self.attach(self.random.choice(near or others), volume_id=volume_id)
         for server_id in sorted(holders[volume_id] & servers.keys()):
             if self.random.random() < DELETED_TOGETHER:
                 self.delete(server_id)
