@@ -66,6 +66,8 @@ class StepRecord(NamedTuple):
     run: int = 0  # the run that brought the last result,
     host: str | None = None  # and where that was; None: the ledger itself
     asked: tuple[str, int] | None = None  # the host, and its epoch when it was asked first
+    #: Kind and code of each attempt's error since it was done last: what none of them has ended.
+    errors: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def resolved(self) -> bool:
@@ -354,10 +356,12 @@ class Operation(Aggregate):
         else:
             self.first_error = self.first_error or event.error
         run = self.history.active[event.lane]
-        asked = self.history.record(event.lane, event.step, undo=event.undo).asked
+        before = self.history.record(event.lane, event.step, undo=event.undo)
+        asked = before.asked
         if run.host is not None and (asked is None or asked[0] != run.host):
             asked = (run.host, run.epoch)
-        facts = {"error": event.error, "retry_at": retry_at, "asked": asked}
+        errors = before.errors | {(event.error["kind"], event.error["code"])}
+        facts = {"error": event.error, "retry_at": retry_at, "asked": asked, "errors": errors}
         self._result(event, undo=event.undo, status=status, **facts)
         del self.history.active[event.lane]
         if not event.undo:

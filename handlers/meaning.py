@@ -226,6 +226,7 @@ def _volume_let_go(done: Done) -> None:
 
 
 def _volumes_deleted(done: Done, why: str) -> None:
+    _ended(done)
     for volume_id in done.outputs.get("deleted", ()):
         volume = done.book.get(Volume, volume_id)
         if not volume.deleted:

@@ -229,15 +229,16 @@ def unmake_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     if lane.create is None or context.book.get(BlockDeviceMapping, lane.bdm_id).volume_id:
         return {}
-    deleted = []
+    deleted: list[str] = []
+    ended: dict[str, str] = {}
     for volume in _made(lane, context):
         if volume.status in UNFINISHED | AT_WORK:
             raise _not_ready(volume)
         if set(context.book.get(Volume, volume.id).holders.values()) - {lane.server_id}:
             continue
-        context.cinder.volume_delete(volume.id)
+        ended |= _delete_with_reservations(volume.id, lane, context)
         deleted.append(volume.id)
-    return {"deleted": deleted} if deleted else {}
+    return _volumes_gone(deleted, ended) if deleted else {}
 
 
 def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -251,13 +252,24 @@ def delete_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
         held = context.book.get(Volume, lane.volume_id).held_by(lane.server_id)
         if not lane.delete_on_termination or held:
             return {}
-        context.cinder.volume_delete(lane.volume_id)
+        ended = _delete_with_reservations(lane.volume_id, lane, context)
     except PortError as error:
         if error.kind is not ErrorKind.FINAL:
             raise
         _refuse_at_work(lane, context)
         return {"refused": error.message}
-    return {"deleted": [lane.volume_id]}
+    return _volumes_gone([lane.volume_id], ended)
+
+
+def _volumes_gone(deleted: list[str], ended: dict[str, str]) -> dict[str, Any]:
+    return {"deleted": deleted, "ended": ended} if ended else {"deleted": deleted}
+
+
+def _delete_with_reservations(volume_id: str, lane: Lane, context: EffectContext) -> dict[str, str]:
+    """A reservation that came too late for anybody would keep the volume for ever."""
+    ended = {} if lane.legacy else _unknown_ended(volume_id, lane.server_id, context)
+    context.cinder.volume_delete(volume_id)
+    return ended
 
 
 def _refuse_at_work(lane: Lane, context: EffectContext) -> None:
@@ -305,7 +317,7 @@ def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
     """Bare reservations that the log neither knows nor has disowned."""
     bare = [
         view
-        for view in _pair(lane, context)
+        for view in context.cinder.attachments(lane.volume_id or None, lane.server_id)
         if view.status == "reserved" and not view.connection_info
     ]
     return [view for view in bare if context.book.get(Attachment, view.id).version == 0]
@@ -319,17 +331,19 @@ def _end_unknown(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     if context.uncertain:
         context.wait(LATE_S)
+    ended = _unknown_ended(lane.volume_id or None, lane.server_id, context)
+    return {"ended": ended} if ended else {}
+
+
+def _unknown_ended(volume_id: str | None, server_id: str, context: EffectContext) -> dict[str, str]:
+    """Delete unknown attachments; their volumes, by their ids."""
     ended = {}
-    for view in _pair(lane, context):
+    for view in context.cinder.attachments(volume_id, server_id):
         known = context.book.get(Attachment, view.id)
         if view.incomplete and (known.version == 0 or known.disowned):
             context.cinder.attachment_delete(view.id)
             ended[view.id] = view.volume_id
-    return {"ended": ended} if ended else {}
-
-
-def _pair(lane: Lane, context: EffectContext) -> list[AttachmentView]:
-    return context.cinder.attachments(lane.volume_id or None, lane.server_id)
+    return ended
 
 
 EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {

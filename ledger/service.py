@@ -404,9 +404,9 @@ class Service:
 
 
 def _uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
-    """Whether an attempt to do this step may have an effect that is not seen yet."""
-    error = operation.history.record(run.lane, step, undo=False).error or {}
-    return error.get("kind") == ErrorKind.UNKNOWN or error.get("code") == progress.FENCED
+    """Whether any attempt to do this step may have an effect that is not seen yet."""
+    errors = operation.history.record(run.lane, step, undo=False).errors
+    return any(kind == ErrorKind.UNKNOWN or code == progress.FENCED for kind, code in errors)
 
 
 class _ContradictedError(Exception):

@@ -156,13 +156,14 @@ class MemoryStore:
             raise ConflictError
         if any(len(self.streams.get(each.id, ())) != each.version for each in relied_on):
             raise ConflictError
-        draft = {id_: list(stored) for id_, stored in self.streams.items()}
+        draft: dict[UUID, list[Any]] = {}
         for event in events:
-            stream = draft.setdefault(event.originator_id, [])
+            id_ = event.originator_id
+            stream = draft.setdefault(id_, list(self.streams.get(id_, ())))
             if event.originator_version != len(stream) + 1:
                 raise ConflictError
             stream.append(self._mapper.to_stored_event(event))
-        self.streams = draft
+        self.streams.update(draft)
         self.log += [(event, context) for event in events]
         if mode == "crash_after":
             raise Crash

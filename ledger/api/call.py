@@ -104,16 +104,7 @@ class Call:
 
     async def shown_object(self) -> dict[str, Any]:
         """A JSON object whose texts can be stored and shown.  Raises ApiError 400."""
-        data = await self.json_object()
-        if bad := next((text for text in texts_in(data) if not is_showable(text)), None):
-            raise ApiError(
-                400,
-                "unshowable",
-                f"Invalid text: {one_line(bad)[:100]!r} holds a control character, or something "
-                "that is no character.",
-                hint="Use characters that XML 1.0 allows and a terminal can show.",
-            )
-        return data
+        return shown(await self.json_object())
 
     async def json_object(self, bytes_max: int | None = None) -> dict[str, Any]:
         """The body, which must be a JSON object of at most `bytes_max` bytes."""
@@ -222,6 +213,19 @@ def _object(raw: bytes | bytearray, loads: Callable[[bytes | bytearray], Any]) -
             "malformed",
             "Malformed request body: it must be an object, "
             "and no text in it may hold a NUL character.",
+        )
+    return data
+
+
+def shown(data: dict[str, Any]) -> dict[str, Any]:
+    """The data, if its texts can be stored and shown.  Raises ApiError 400."""
+    if bad := next((text for text in texts_in(data) if not is_showable(text)), None):
+        raise ApiError(
+            400,
+            "unshowable",
+            f"Invalid text: {one_line(bad)[:100]!r} holds a control character, or something "
+            "that is no character.",
+            hint="Use characters that XML 1.0 allows and a terminal can show.",
         )
     return data
 

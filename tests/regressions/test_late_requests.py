@@ -127,6 +127,34 @@ def test_an_unwind_gives_a_lost_request_time_and_ends_what_it_made() -> None:
     assert rows(world) == []
 
 
+@pytest.mark.parametrize("kind", [ErrorKind.FINAL, ErrorKind.RETRYABLE], ids=str)
+def test_a_later_error_does_not_end_the_doubt_about_an_earlier_attempt(kind: ErrorKind) -> None:
+    """Storm 20040: the look of the second attempt failed, and nobody waited for the first."""
+    world = World()
+    Cinder(world, "attachment_create", LATE_S - 1)
+    operation_id = world.attach()
+    world.service.advance(operation_id)
+    world.service.advance(operation_id)  # nobody knows whether there is one
+    port: Any = world.service._cinder
+    real, looks = port.attachments, []
+
+    def failing(*args: Any) -> Any:
+        looks.append(args)
+        if len(looks) == 1:
+            raise PortError(kind, "injected", "the look failed")
+        return real(*args)
+
+    port.attachments = failing
+    world.clock.wait(1.0)
+    world.service.advance(operation_id)
+    if kind is ErrorKind.RETRYABLE:
+        world.service.act(operation_id, "unwind", "changed my mind", CONTEXT)
+    world.run(operation_id)
+    world.clock.wait(LATE_S)
+    assert len(looks) > 1
+    assert rows(world) == []
+
+
 def test_a_deletion_ends_what_is_left_of_volumes_that_the_server_has_no_more() -> None:
     """It came when the attach had long been undone; whoever looks by volume looks in vain."""
     world = World()

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from aggregates import errors
+from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
 from aggregates.volume import Volume
 from handlers.build import BootDisk
+from handlers.plan import LedgerVerb
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S
+from ledger.effects import EFFECTS, EffectContext
 from ledger.simulation import cinder_work
 from ledger.simulation.cinder_rows import Late
 from tests.flows.test_overtaken import overtaken
@@ -208,3 +212,29 @@ def test_one_that_is_being_backed_up_is_deleted_when_that_is_over(
     monkeypatch.setattr(world.cinder, "delete_volume", busy)
     world.done(world.delete())
     assert (world.volumes[0] in world.cinder.volumes, asked) == (False, [3])
+
+
+@pytest.mark.parametrize("verb", [LedgerVerb.VOLUME_UNMAKE, LedgerVerb.VOLUME_DELETE], ids=str)
+def test_a_reservation_that_came_too_late_does_not_keep_a_volume_from_its_deletion(
+    monkeypatch: pytest.MonkeyPatch, verb: LedgerVerb
+) -> None:
+    """Storm 200292: Cinder refuses to delete a volume that is reserved, and nobody knew by whom."""
+    world, operation_id = booting(MADE)
+    if verb is LedgerVerb.VOLUME_DELETE:
+        world.done(operation_id)
+    else:
+        world.trouble = Trouble({points().index("cinder.attachment_create"): "final"})
+    real, cinder, late = EFFECTS[verb], world.service._cinder, list[str]()
+
+    def just_before(lane: Lane, context: EffectContext) -> dict[str, Any]:
+        late.append(cinder.attachment_create(lane.volume_id, lane.server_id, None, "rw").id)
+        return real(lane, context)
+
+    monkeypatch.setitem(EFFECTS, verb, just_before)
+    if verb is LedgerVerb.VOLUME_DELETE:
+        world.done(world.delete())
+    else:
+        assert world.run(operation_id).outcome is Outcome.FAILED
+    assert made(world) == []
+    [disowned] = events(world, Attachment.Disowned)
+    assert [str(disowned.originator_id)] == late

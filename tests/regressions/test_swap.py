@@ -236,3 +236,16 @@ def test_lp1790840_a_flag_that_cinder_lost_counts_as_lost() -> None:
     assert mapping_of(world, world.volumes[0]).multiattach, "the guest's disk is shareable still"
     world.done(world.detach())
     assert world.wrong() == []
+
+
+@pytest.mark.parametrize("by_cinder", [False, True], ids=["user", "cinder"])
+def test_the_target_of_a_migration_of_cinders_is_for_that_migration_alone(
+    *, by_cinder: bool
+) -> None:
+    """Storm 200520: Cinder deleted it, with its attachment, under the guest that had got it."""
+    world = swappable()
+    old, new = (world.cinder.volume(volume_id) for volume_id in world.volumes)
+    old.migration_status = "migrating" if by_cinder else None
+    new.migration_status = "target:11111111-2222-4333-8444-555555555555"
+    with pytest.raises(errors.VolumeBusyError, match=new.id):
+        world.swap(old.id, new.id, by_cinder=by_cinder)

@@ -188,7 +188,7 @@ class Agent:
                 connections=tuple(self.cloud.records[self.name]),
             )
             return
-        said = self._said
+        said = self.cloud.hostile.registered(self._said)
         if self._shown is not None:
             self._show_changes(said, self._shown)
             return
@@ -278,7 +278,7 @@ class Agent:
 
     def _reporting(self, command: Command, resumed: bool) -> Reporting:
         def send(results: tuple[StepResult, ...]) -> Verdict:
-            report = report_of(command, results, resumed=resumed)
+            report = self.cloud.hostile.reported(report_of(command, results, resumed=resumed))
             try:
                 goes_on = self.cloud.service.report(self.name, report, CONTEXT)[0]
             except (errors.StaleReportError, errors.StaleEpochError) as stale:

@@ -7,6 +7,7 @@ so that every call of a port and every save can be overtaken.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from aggregates.base import Aggregate, EventContext
+from ledger.log.cache import AggregateCache
 from tests.memory import Crash, MemoryStore, Trouble
 
 #: Where the code under test takes an id from nowhere.
@@ -36,6 +38,8 @@ class Chance(Trouble):
         self.meanwhile_rate = self.random.choice([0.0, 0.02, 0.1])
         self.meanwhile: Callable[[], object] = lambda: None
         self._nested = False
+        #: How many calls and saves went wrong.
+        self.troubled = 0
 
     def at(self, point: str, modes: tuple[str, ...]) -> str | None:
         if self.calm:
@@ -47,7 +51,10 @@ class Chance(Trouble):
             finally:
                 self._nested = False
         rate = self.save_rate if point == "save" else self.call_rate
-        return self.random.choice(modes) if self.random.random() < rate else None
+        if self.random.random() >= rate:
+            return None
+        self.troubled += 1
+        return self.random.choice(modes)
 
     def new_id(self) -> UUID:
         return UUID(int=self.random.getrandbits(128), version=4)
@@ -92,8 +99,14 @@ class Log(MemoryStore):
         finally:
             self._saved()
 
+    def beside(self) -> Log:
+        """The same log, as another process has read it."""
+        other = copy.copy(self)
+        other._cache = AggregateCache(other._events_after)
+        return other
+
     def keep(self, stored: list[Aggregate]) -> None:
-        """As if each third were another process's: what is cached is often old."""
+        """As if each third were yet another process's: what is cached is often old."""
         self._saves += 1
         if self._saves % 3:
             super().keep(stored)

@@ -178,7 +178,10 @@ class Clients:
             is_root=is_root,
             device=draw.choice([None, None, "/dev/vdf", "/dev/sdc"]),
             delete_on_termination=draw.random() < 0.2,
+            tag=self.cloud.hostile.text("disk") if draw.random() < 0.2 else None,
         )
+        if not self.cloud.hostile.is_let_in(tag=request.tag):
+            return
         requests, fleet = self.cloud.requests, self.cloud.fleet
         what = f"attach {volume_id[:8]} {server_id[:8]} root={is_root}"
         self.ask(what, lambda key: requests.attach(request, CONTEXT, fleet, key))
@@ -204,7 +207,10 @@ class Clients:
         servers = {str(instance.id): instance for instance in self.cloud.instances()}
         others = sorted(servers.keys() - holders[volume_id])
         if others and self.random.random() < TAKEN_BESIDE:
-            self.attach(self.random.choice(others), volume_id=volume_id)
+            # On the same host, if there is one: who lets go there asks who else has the volume.
+            hosts = {servers[id_].host for id_ in holders[volume_id] & servers.keys()}
+            near = [id_ for id_ in others if servers[id_].host in hosts]
+            self.attach(self.random.choice(near or others), volume_id=volume_id)
         for server_id in sorted(holders[volume_id] & servers.keys()):
             if self.random.random() < DELETED_TOGETHER:
                 self.delete(server_id)
@@ -248,7 +254,9 @@ class Clients:
         copy it, at once or when it has made the target.
         """
         model = self.cloud.cinder
-        volume = model.volumes[self._volume_of(instance)]
+        volume = model.volumes.get(self._volume_of(instance))
+        if volume is None:  # one that has just become another
+            return
         here = {volume.backend, volume.volume_type}  # which may differ after a migration
         others = [backend for backend in model.backends.values() if backend.name not in here]
         if volume.status != "in-use" or volume.multiattach or volume.migrating:
@@ -299,11 +307,13 @@ class Clients:
             gone = draw.random() < 0.5
             disks.append(BootDisk(create={"size_gb": 1}, delete_on_termination=gone))
         request = BuildServer(
-            name="built",
+            name=cloud.hostile.text("built"),
             host=draw.choice(sorted(cloud.agents)),
             disks=tuple(disks),
             project_id="p",
         )
+        if not cloud.hostile.is_let_in(name=request.name):
+            return
         fleet = cloud.fleet
         what = f"build {request.host} {[d.volume_id and d.volume_id[:8] for d in disks]}"
         self.ask(what, lambda key: cloud.requests.build(request, CONTEXT, fleet, key))

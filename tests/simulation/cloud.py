@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from aggregates.attachment import Attachment
@@ -32,16 +33,21 @@ from ledger.simulation.cinder_model import CinderModel
 from projections.base import Row
 from projections.operations import OPERATIONS
 from tests.doubles.direct_cinder import DirectCinder
-from tests.memory import Tripwire
 from tests.simulation.agent import Agent
 from tests.simulation.chance import Chance, Log
+from tests.simulation.hostile import Hostile
 from tests.simulation.invariants import broken_by
 from tests.simulation.late import LandingClock, LateCinder
+from tests.simulation.processes import Anyone, Processes
 from tests.store.histories import Folded, logged
 
 HOSTS_RANGE, SERVERS_RANGE, VOLUMES_RANGE = (3, 4), (4, 8), (8, 12)
 #: A backend whose volumes share a target, beside those that do not (S3).
 SHARED_BACKEND = "san"
+#: What storms must have had, beside what the log tells (`Cloud.happened`).
+FAULTS = frozenset(
+    {"second process", "paused process", "late request", "clock set", "hostile text"}
+)
 
 
 class Cloud:
@@ -52,6 +58,8 @@ class Cloud:
         #: Its own, so that the other seeds' stories stay what they were.
         self.read_only = random.Random(f"read-only {seed}")
         self.actions: list[str] = []
+        #: How often each of FAULTS was there.
+        self.happened: Counter[str] = Counter()
         self.clock = LandingClock()
         self.cinder = CinderModel(clock=self.clock, new_id=lambda: str(self.chance.new_id()))
         self.cinder.deleting_reads = self.chance.random.choice([0, 2])
@@ -60,18 +68,19 @@ class Cloud:
         self.late = LateCinder(self, self.direct)
         #: What requests left that came later than anybody waits; it goes with its volume.
         self.strays: set[str] = set()
-        #: Servers of an operation whose dispatcher was paused, and perhaps died in taking back.
+        #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
         self.overtaken: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
-        cinder = Tripwire("cinder", self.late, lambda: self.chance)
         #: How far the database's clock is ahead of the true time; and the log's last time.
         self.database_ahead_s, self.recorded_at = 0.0, 0.0
         self.database_was_set = False
         #: The true time at which a host's step ended, by run and step.
         self.ended: dict[tuple[str, int, str], float] = {}
-        self.service = Service(self.store, cinder, cinder, self.database_now, self.clock.wait)
-        self.requests = Requests(self.store, cinder, self.database_now)
+        self.hostile = Hostile(self)
+        self.processes = Processes(self)
+        self.service = cast("Service", Anyone(self.processes, "service"))
+        self.requests = cast("Requests", Anyone(self.processes, "requests"))
         self._commands: dict[str, tuple[int, list[tuple[str, Command]]]] = {}
         self._make_volumes()
         self._make_hosts()
@@ -133,6 +142,7 @@ class Cloud:
         self.note(f"the database's clock is set by {by_s:g} s")
         self.database_ahead_s += by_s
         self.database_was_set = True
+        self.happened["clock set"] += 1
 
     # ------------------------------------------------------------ the log
 

@@ -20,6 +20,7 @@ from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.storage import connection
 from projections.base import Row
 from tests.doubles.host_checks import plugged
+from tests.simulation.hostile import unshowable
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
@@ -46,6 +47,7 @@ def broken_by(events: Sequence[Event], cloud: Cloud) -> Iterator[str]:
             yield from _widened(cloud.store.load(Attachment, id_), cloud)
         if getattr(event, "occurred", None) is not None:
             yield from _at_another_time(event, cloud)
+        yield from unshowable(event)
         if isinstance(event, Volume.Held):
             yield from _held_twice(cloud.store.load(Volume, id_), cloud)
         if isinstance(event, Attachment.ConnectorUpdated):
@@ -262,10 +264,13 @@ def _hosts(cloud: Cloud) -> Iterator[str]:
 
 def _connections(cloud: Cloud, name: str, seen: dict[str, Any]) -> Iterator[str]:
     here = {str(a.id) for a in _open(cloud) if a.host == name and a.may_be_connected}
-    if here != set(cloud.records[name]):
-        yield f"{name} has records of {set(cloud.records[name])}, attachments there are {here}"
-    infos = [cloud.cinder.attachments[id_].connection_info for id_ in here & _rows(cloud)]
-    wanted = {connection.target_digest(info) for info in infos}
+    infos = {id_: cloud.cinder.attachments[id_].connection_info for id_ in here & _rows(cloud)}
+    digests = {id_: connection.target_digest(info) for id_, info in infos.items()}
+    recorded, wanted = set(cloud.records[name]), set(digests.values())
+    # A refresh takes the record away, too, before it connects anew.
+    lost = {id_ for id_, digest in digests.items() if digest in cloud.lost[name]}
+    if recorded - here or here - recorded - lost:
+        yield f"{name} has records of {recorded}, attachments there are {here}"
     connected = set(seen["connected"])
     if extra := connected - wanted:
         yield f"{name} has connected what nobody has: {[seen['connected'][d] for d in extra]}"

@@ -63,6 +63,7 @@ class LateCinder:
                 return real(*args)
             too_late = draw.random() < TOO_LATE and call != "volume_create"
             seconds = draw.uniform(*TOO_LATE_S) if too_late else draw.uniform(0.0, 0.9 * LATE_S)
+            self._cloud.chance.troubled += 1
             self._cloud.note(f"{call} comes {seconds:.1f} s late")
             self._cloud.clock.later(seconds, lambda: self._land(lambda: real(*args), too_late))
             if draw.random() < 0.5:
@@ -79,6 +80,7 @@ class LateCinder:
             cloud.note(f"late request: {refused.code}")
             return
         cloud.note(f"late request: {row.id}")
+        cloud.happened["late request"] += 1
         if isinstance(row, VolumeView):
             return
         if too_late:

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 
 from aggregates import errors
 from aggregates.instance import Instance, VmState
@@ -24,18 +23,20 @@ from host_agent.shared.contract import PowerState
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
-from ledger.simulation import cinder_work
 from tests.memory import Crash
 from tests.simulation.agent import Agent
 from tests.simulation.clients import Clients
 from tests.simulation.cloud import Cloud
 from tests.simulation.invariants import broken_at_rest, broken_on_hosts
 from tests.simulation.late import TOO_LATE_S
+from tests.simulation.processes import Process
+from tests.simulation.works import Works
 from tests.world import CONTEXT
 
 TICKS = 600
-#: How often a dispatcher that is overtaken is so because it is stopped.
+#: How often a dispatcher is stopped where something else may happen meanwhile, for how long.
 PAUSES = 0.3
+PAUSE_TICKS = (0, 0, 5, 40)
 #: How often a parked operation is retried in the calm before it counts as stuck.
 RETRIES_MAX = 5
 #: More than anything takes; what takes more goes in circles.
@@ -48,8 +49,6 @@ SET_BY_S = (-7_200.0, -45.0, -1.0, 1.0, 45.0, 7_200.0)
 #: How many actions a failure shows.
 SHOWN = 60
 
-by_id = attrgetter("id")
-
 
 class Storm:
     """Everything that happens in one run of a seed."""
@@ -59,11 +58,13 @@ class Storm:
         self.cloud = Cloud(seed)
         self.random = self.cloud.chance.random
         self.clients = Clients(self.cloud)
-        self._advancing: set[str] = set()
+        #: What dispatchers have the leases of, and whose.
+        self._advancing: dict[str, Process] = {}
         self._left_behind: set[str] = set()  # by a dispatcher that died
+        #: What was paused: how much had gone wrong until it went on.
+        self._resumed: dict[str, int] = {}
         self._moving = False
-        #: How what Cinder does with volumes by itself comes to its end.
-        self._works: dict[str, Callable[[], None]] = {}
+        self.works = Works(self.cloud)
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
         self._deeds: list[tuple[Callable[[], object], float]] = [
             (self.clients.ask_something, 12),
@@ -78,7 +79,7 @@ class Storm:
             (self._fence_a_host, 1),
             (self._bring_a_host_back, 1.5),
             (self._unfence_a_host, 2),
-            (self._let_cinder_work, 3),
+            (self.works.begin_or_end, 3),
             (self.clients.cinder_migrates_something, 2),
             (self._set_a_clock, 0.5),
         ]
@@ -109,8 +110,7 @@ class Storm:
             self._tick()
         chance.calm, self.cloud.on_the_way = True, lambda _host: None
         self.cloud.note("--- the storm is over")
-        while self._works:
-            self._works.popitem()[1]()
+        self.works.end_all()
 
     def _run(self) -> None:
         self._blow()
@@ -122,7 +122,7 @@ class Storm:
     def _meanwhile(self) -> None:
         """Somebody else is faster; or as much faster as one who is stopped makes possible."""
         if self._advancing and self.random.random() < PAUSES:
-            self._overtake()
+            self._pause()
         else:
             self._tick()
 
@@ -130,6 +130,7 @@ class Storm:
         deeds, weights = zip(*self._deeds, strict=True)
         self.random.choices(deeds, weights)[0]()
         self.cloud.rejoin()
+        self.works.forget_muddled()
         if broken := list(broken_on_hosts(self.cloud)):
             raise AssertionError(f"broken on hosts: {broken}")
 
@@ -141,26 +142,42 @@ class Storm:
         if due:
             self._advance(self.random.choice(due))
 
-    def _overtake(self) -> None:
-        """A dispatcher is paused, in the midst of something, until its lease is another's."""
+    def _pause(self) -> None:
+        """A process stands still in the midst of something until its leases are another's, and
+        for longer; then it goes on where it stood.
+        """
         operation_id = self.random.choice(sorted(self._advancing))
-        self.cloud.overtaken.add(self.cloud.server_of(operation_id))
-        self.cloud.note(f"a dispatcher is overtaken at [{operation_id[:8]}]")
-        self.cloud.clock.wait(LEASE_S + LATE_S)
-        self._advance(operation_id)
+        held, self._advancing = self._advancing, {}
+        cloud, processes = self.cloud, self.cloud.processes
+        processes.paused = held[operation_id]
+        cloud.happened["paused process"] += 1
+        cloud.note(f"{processes.paused.name} is paused at [{operation_id[:8]}]")
+        cloud.clock.wait(LEASE_S + LATE_S)
+        try:
+            self._advance(operation_id)
+            for _ in range(self.random.choice(PAUSE_TICKS)):
+                self._tick()
+        finally:
+            processes.paused, self._advancing = None, held
+            self._resumed[operation_id] = cloud.chance.troubled
+        cloud.note(f"it goes on at [{operation_id[:8]}]")
 
     def _advance(self, operation_id: str) -> None:
-        self._advancing.add(operation_id)
+        process = self.cloud.processes.takes(operation_id)
+        self._advancing[operation_id] = process
         try:
             if operation_id in self._left_behind:
                 self.cloud.clock.wait(LATE_S)
-            self.cloud.service.advance(operation_id)
+            process.service.advance(operation_id)
             self._left_behind.discard(operation_id)
         except (Crash, ConflictError):
             self._left_behind.add(operation_id)
             self.cloud.note(f"a dispatcher dies at [{operation_id[:8]}]")
         finally:
-            self._advancing.discard(operation_id)
+            self._advancing.pop(operation_id, None)
+            troubled = self._resumed.pop(operation_id, self.cloud.chance.troubled)
+            if troubled < self.cloud.chance.troubled:  # perhaps it did not take back what it made
+                self.cloud.overtaken.add(self.cloud.server_of(operation_id))
 
     def _let_an_agent_work(self) -> None:
         agents = [agent for agent in self.cloud.agents.values() if agent.lives]
@@ -187,6 +204,7 @@ class Storm:
             self.cloud.set_database_clock(by_s)
         else:
             self.random.choice(list(self.cloud.agents.values())).clock_ahead_s += by_s
+            self.cloud.happened["clock set"] += 1
 
     def _retry_or_unwind(self) -> None:
         """What an operator, or a user who has changed their mind, does."""
@@ -303,24 +321,6 @@ class Storm:
         with suppress(Crash, ConflictError):
             self.cloud.service.unfence(name, "it is well", CONTEXT)
 
-    def _let_cinder_work(self) -> None:
-        """Somebody has a volume backed up or extended, at any time; or that comes to its end."""
-        if self._works and self.random.random() < 0.5:
-            self._works.pop(self.random.choice(sorted(self._works)))()
-            return
-        volume = self.random.choice(sorted(self.cloud.cinder.volumes.values(), key=by_id))
-        free = not volume.migrating and volume.id not in self._works
-        if not free or volume.status not in {"available", "in-use"}:
-            return
-        self.cloud.note(f"cinder: works on {volume.id[:8]}, which is {volume.status}")
-        if self.random.random() < 0.5:
-            cinder_work.begin_backup(volume, force=True)
-            self._works[volume.id] = partial(cinder_work.end_backup, volume)
-        else:
-            cinder_work.begin_extension(volume, attached=True)
-            end = partial(cinder_work.end_extension, self.cloud.cinder, volume)
-            self._works[volume.id] = end
-
     # ------------------------------------------------------------------- calm
 
     def _come_to_rest(self) -> None:
@@ -353,9 +353,11 @@ class Storm:
             worked = True
         for agent in agents:
             worked = self._shown(agent) or worked
+        known = len(cloud.store.log)
         for operation_id in cloud.due():
             self._advance(operation_id)
-            worked = True
+        # After a step of the database's clock a row may say "due" a moment too early.
+        worked = worked or len(cloud.store.log) > known
         for agent in agents:
             agent.poll()
             for taken in agent.ready():

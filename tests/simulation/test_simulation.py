@@ -13,6 +13,7 @@ from aggregates.attachment import Attachment
 from aggregates.host import Host
 from aggregates.operation import Operation
 from handlers.flows import FLOWS
+from tests.simulation.cloud import FAULTS
 from tests.simulation.storm import Storm
 
 FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
@@ -38,15 +39,18 @@ def test_a_seed_repeats_exactly() -> None:
 
 
 def test_storms_contain_what_they_are_meant_to_test() -> None:
-    """Every flow, every way an operation can go, and hosts that are fenced and come back."""
+    """Every flow, every way an operation can go, hosts that are fenced and come back, and faults:
+    of processes, requests, clocks and texts.
+    """
     skipped = {Operation.StepSkipped}  # an operator who vouches for what is not so breaks the rest
     kinds = set(Operation.TRANSITIONS) - skipped
     kinds |= {Host.Fenced, Host.Unfenced, Host.LeftoversFound, Attachment.Disowned}
-    missing = (set(FLOWS) - NOT_HERE) | {kind.TOPIC for kind in kinds}
+    missing = (set(FLOWS) - NOT_HERE) | {kind.TOPIC for kind in kinds} | FAULTS
     for seed in range(30):
         storm = Storm(seed)
         storm.blow()
         missing -= {type(event).TOPIC for event, _ in storm.cloud.store.log}
+        missing -= set(storm.cloud.happened)
         missing -= {str(row["flow"]) for row in storm.cloud.rows("operations")}
         if not missing:
             return

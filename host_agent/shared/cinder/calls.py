@@ -23,6 +23,7 @@ from host_agent.shared.cinder.settings import RetryLimits
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lines import left_s
 from host_agent.shared.ports import PortError
+from host_agent.shared.text import one_line
 
 T = TypeVar("T")
 
@@ -43,12 +44,12 @@ _KIND_AND_CODE = {
 
 
 def clean_message(text: object) -> str:
-    """A message fit for people and logs: bounded, one line, values of secrets masked.
+    """A message fit for people and logs: bounded, one line that can be shown, secrets masked.
 
     Errors that crossed Cinder's message bus come with the traceback behind them.
     """
     message, _, _ = str(text or "").partition("\nTraceback (most recent call last)")
-    return masking.mask(" ".join(message.split()))[:MESSAGE_CHARS_MAX]
+    return one_line(masking.mask(" ".join(message.split())))[:MESSAGE_CHARS_MAX]
 
 
 def error_of_status(status: int, message: object) -> PortError:

@@ -1,0 +1,59 @@
+"""What Cinder does with volumes by itself: backups and extensions, at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from ledger.simulation import cinder_work
+
+if TYPE_CHECKING:
+    from tests.simulation.cloud import Cloud
+
+by_id = attrgetter("id")
+
+
+class Works:
+    """What is under way, and how each of it ends."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._ends: dict[str, Callable[[], None]] = {}
+
+    def begin_or_end(self) -> None:
+        """Somebody has a volume backed up or extended; or that comes to its end."""
+        cloud, draw = self._cloud, self._cloud.chance.random
+        if self._ends and draw.random() < 0.5:
+            self._ends.pop(draw.choice(sorted(self._ends)))()
+            return
+        volume = draw.choice(sorted(cloud.cinder.volumes.values(), key=by_id))
+        free = not volume.migrating and volume.id not in self._ends
+        if not free or volume.status not in {"available", "in-use"}:
+            return
+        cloud.note(f"cinder: works on {volume.id[:8]}, which is {volume.status}")
+        if draw.random() < 0.5:
+            cinder_work.begin_backup(volume, force=True)
+            self._ends[volume.id] = partial(cinder_work.end_backup, volume)
+        else:
+            cinder_work.begin_extension(volume, attached=True)
+            self._ends[volume.id] = partial(cinder_work.end_extension, cloud.cinder, volume)
+
+    def end_all(self) -> None:
+        while self._ends:
+            self._ends.popitem()[1]()
+
+    def forget_muddled(self) -> None:
+        """A move has completed or deleted one of two attachments, and Cinder wrote `in-use` over
+        what it does with the volume (decision 0040): an administrator puts it right.
+        """
+        for volume_id in sorted(self._ends):
+            volume = self._cloud.cinder.volumes.get(volume_id)
+            if (
+                volume
+                and volume.status == "in-use"
+                and self._cloud.cinder.attachments_of(volume_id)
+            ):
+                self._cloud.note(f"cinder: does not know that it works on {volume_id[:8]}")
+                del self._ends[volume_id]
