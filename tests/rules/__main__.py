@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.rules.table import ROOT, Rule, rules, tests_of
+from tests.rules.table import ROOT, Rule, rules, shown_by
 
 #: pytest's exit codes.
 _PASSED, _FAILED = 0, 1
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number in range(wanted.jobs):
             trees.put(_copy(Path(home) / str(number)))
         tree = trees.get()
-        every = dict.fromkeys(test for rule in chosen for test in tests_of(rule.row))
+        every = dict.fromkeys(test for rule in chosen for test in shown_by(rule.row))
         if _tests(tree, list(every)) != _PASSED:
             print("As the code is, not all of these tests pass: nothing can be seen this way.")
             return 1
@@ -77,7 +77,7 @@ def _is_noticed(rule: Rule, tree: Path) -> bool:
     whole = path.read_text()
     path.write_text(whole.replace(rule.old, rule.new))
     try:
-        code = _tests(tree, tests_of(rule.row))
+        code = _tests(tree, shown_by(rule.row))
     finally:
         path.write_text(whole)
     print(

@@ -41,7 +41,7 @@ def rows() -> dict[str, str]:
 
 
 @cache
-def tests_of(row: str) -> list[str]:
+def shown_by(row: str) -> list[str]:
     """The tests that a row names, as pytest wants them; not those of the lab."""
     named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", rows()[row])
     scenarios = re.findall(r"`\[([\w-]+)\]`", rows()[row])
