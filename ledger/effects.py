@@ -168,11 +168,11 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     The volume is the server's throughout: where it is only reserved, and Cinder has no row that
     says for whom, the old calls first make one.
     """
-    if not _pair(lane, context):
+    if not context.cinder.attachments(lane.volume_id, lane.server_id):
         device, mode = f"/dev/{lane.device_name}", lane.access_mode
         context.old_cinder.attach(lane.volume_id, lane.server_id, device, "", mode)
     made = reserve(replace(lane, legacy=False), context)
-    for view in _pair(lane, context):
+    for view in context.cinder.attachments(lane.volume_id, lane.server_id):
         if view.id != made["attachment_id"]:
             with letting_go(context.cinder, context.old_cinder, lane):
                 context.cinder.attachment_delete(view.id)

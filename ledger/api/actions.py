@@ -83,7 +83,12 @@ async def begun(call: Call, request: ActOnServer) -> dict[str, str]:
 
 
 async def destination(
-    call: Call, wanted: str | None, *, without: str | None = None, migration: bool = False
+    call: Call,
+    wanted: str | None,
+    *,
+    without: str | None = None,
+    migration: bool = False,
+    sharing: bool = False,
 ) -> str:
     """The host that is wanted, or the best.  A request that is repeated gets the same."""
     if wanted is not None:
@@ -93,20 +98,28 @@ async def destination(
         return str(before["destination"] or before["host"])
     rows = await call.components.queries.hosts()
     hosts = [{**row, "alive": is_alive(call.components, row["seen_at"])} for row in rows]
-    return placement.choose_host(hosts, without=without, migration=migration)
+    return placement.choose_host(hosts, without=without, migration=migration, sharing=sharing)
+
+
+async def _elsewhere(call: Call, row: Row, wanted: str | None, *, migration: bool = False) -> str:
+    """The host that is wanted, or the best of those that can have the server's volumes."""
+    mappings = await call.components.queries.mappings(str(row["server_id"]))
+    sharing = any(mapping["multiattach"] for mapping in mappings)
+    return await destination(
+        call, wanted, without=row["host"], migration=migration, sharing=sharing
+    )
 
 
 # ---------------------------------------------------------------------- what each one says
 
 
 async def _live(call: Call, row: Row, asked: schemas.MigrateLive) -> Row:
-    host = await destination(call, asked.host, without=row["host"], migration=True)
-    return {"destination": host}
+    return {"destination": await _elsewhere(call, row, asked.host, migration=True)}
 
 
 async def _cold(call: Call, row: Row, asked: schemas.Migrate | None) -> Row:
     wanted = asked.host if asked else None
-    return {"destination": await destination(call, wanted, without=row["host"])}
+    return {"destination": await _elsewhere(call, row, wanted)}
 
 
 async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
@@ -116,21 +129,20 @@ async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
         raise ApiError(400, "no_flavor", f"Flavor {flavor[:100]} could not be found.")
     if size == size_of(row["definition"]):
         raise ApiError(400, "same_flavor", "When resizing, instances must change flavor!")
-    host = await destination(call, None, without=row["host"])
+    host = await _elsewhere(call, row, None)
     return {"destination": host, "vcpus": size[0], "memory_mb": size[1]}
 
 
 async def _evacuate(call: Call, row: Row, asked: schemas.Evacuate) -> Row:
     stopped = {"running": False} if call.version >= microversions.EVACUATE_TO_STOPPED else {}
-    return {"destination": await destination(call, asked.host, without=row["host"]), **stopped}
+    return {"destination": await _elsewhere(call, row, asked.host), **stopped}
 
 
 async def _unshelve(call: Call, row: Row, asked: schemas.Unshelve | None) -> Row:
-    del row
     wanted = asked.host if asked else None
     if wanted is not None and not call.identity.everywhere:
         raise ApiError(403, "forbidden", "Naming the host needs the role admin or operator.")
-    return {"destination": await destination(call, wanted)}
+    return {"destination": await _elsewhere(call, row, wanted)}
 
 
 async def _offload(call: Call, row: Row, asked: None) -> Row:

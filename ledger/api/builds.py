@@ -42,11 +42,11 @@ async def build(call: Call) -> web.StreamResponse:
     """POST /v1/servers: a new server with its volumes."""
     body = await call.json(Build)
     _refuse_reserved(call, body)
-    await call.ask_cinder(lambda: _refuse_foreign_volumes(call, body))
+    sharing = await call.ask_cinder(lambda: _shares(call, body))
     actor = call.identity.actor
     request = BuildServer(
         name=body.name,
-        host=await destination(call, body.host),
+        host=await destination(call, body.host, sharing=sharing),
         machine=Machine(
             vcpus=body.vcpus,
             memory_mb=body.memory_mb,
@@ -127,10 +127,16 @@ def _started(server_id: str, headers: dict[str, str]) -> web.Response:
     return answer(started, HTTPStatus.ACCEPTED, headers)
 
 
-def _refuse_foreign_volumes(call: Call, body: Build) -> None:
-    for disk in body.disks:
-        if disk.volume_id is not None:
-            accepting.refuse_foreign_volume(call, disk.volume_id)
+def _shares(call: Call, body: Build) -> bool:
+    """Whether the server is to have a multi-attach volume; ApiError 404 for one of another
+    project.  Blocks.
+    """
+    named = [disk.volume_id for disk in body.disks if disk.volume_id is not None]
+    shown = [
+        accepting.refuse_foreign_volume(call, volume_id) or call.components.cinder.volume(volume_id)
+        for volume_id in named
+    ]
+    return any(volume.multiattach for volume in shown)
 
 
 def _refuse_reserved(call: Call, body: Build) -> None:

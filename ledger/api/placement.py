@@ -20,12 +20,20 @@ class NoValidHostError(errors.DomainError):
 
 
 def choose_host(
-    hosts: Iterable[dict[str, Any]], *, without: str | None = None, migration: bool = False
+    hosts: Iterable[dict[str, Any]],
+    *,
+    without: str | None = None,
+    migration: bool = False,
+    sharing: bool = False,
 ) -> str:
-    """Of `hosts` (with `alive` and `guests`), the best; `migration`: that can be migrated to.
+    """Of `hosts` (with `alive` and `guests`), the best; `migration`: that can be migrated to;
+    `sharing`: that can have multi-attach volumes (S3, the scheduler's filter that it leaves for
+    later).
 
     Raises NoValidHostError.
     """
+    needed = {"migration"} if migration else set()
+    needed |= {"multiattach"} if sharing else set()
     fit = [
         (host["guests"], host["host"])
         for host in hosts
@@ -34,7 +42,7 @@ def choose_host(
         and not host["fenced"]
         and not host["suspect"]
         and host["service_version"] >= MOVES_VERSION
-        and (not migration or host["capabilities"].get("migration"))
+        and all(host["capabilities"].get(capability) for capability in needed)
     ]
     if not fit:
         raise NoValidHostError

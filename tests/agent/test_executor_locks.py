@@ -10,6 +10,7 @@ import pytest
 
 from host_agent.reporting import Verdict
 from host_agent.shared.contract import ErrorKind, Report, Verb
+from host_agent.shared.lane import Lane
 from tests.agent.bench import (
     ATTACH,
     DETACH,
@@ -77,6 +78,37 @@ def test_target_lock_covers_the_run_from_update_to_complete(
         executor.submit(command(lane))
         reports.wait(len(ATTACH))
     assert seen == [True] * len(ATTACH)
+
+
+def _held_while(bench: Bench, reports: Reports, lane: Lane, lock: Path) -> list[bool]:
+    """Whether the lock is there, at each report of a detach."""
+    seen: list[bool] = []
+
+    def watching(report: Report) -> Verdict:
+        seen.append(lock.exists())
+        return reports(report)
+
+    with running_executor(bench.world(), lock.parent, watching) as executor:
+        executor.submit(command(lane, DETACH))
+        reports.wait(len(DETACH))
+    return seen
+
+
+def test_target_lock_covers_a_detach_from_the_disconnect_to_the_delete(
+    bench: Bench, reports: Reports, tmp_path: Path
+) -> None:
+    """S3: else a disconnect could log out of the target that another run is logging in to."""
+    lane = bench.attached(shared_targets=True, service_uuid="backend-9")
+    lock = tmp_path / "target-backend-9.lock"
+    assert _held_while(bench, reports, lane, lock) == [True] * len(DETACH)
+
+
+def test_a_multiattach_volume_is_locked_while_a_detach_asks_who_else_has_it(
+    bench: Bench, reports: Reports, tmp_path: Path
+) -> None:
+    lane, _ = bench.two_users(shared_targets=False)
+    lock = tmp_path / f"volume-{lane.volume_id}.lock"
+    assert _held_while(bench, reports, lane, lock) == [True] * len(DETACH)
 
 
 def test_runs_of_one_server_and_volume_are_serial_and_in_the_ledgers_order(

@@ -208,6 +208,8 @@ def test_guests_of_the_state_file_are_registered(host: Host) -> None:
     assert (guest.server_id, guest.name) == (SERVER, "vm-1")
     assert guest.power_state is PowerState.RUNNING
     assert host.ledger.registrations[0].capabilities["multiattach"] is True
+    # By it the ledger tells agents that know attachments, and moves, from older ones (S1, S2).
+    assert host.ledger.registrations[0].service_version == 2
 
 
 @pytest.mark.parametrize(

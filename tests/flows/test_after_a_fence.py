@@ -13,7 +13,7 @@ import pytest
 from aggregates import errors
 from aggregates.operation import OperationState
 from tests.doubles.host_checks import plugged
-from tests.flows.test_every_flow import BY_NAME, SCENARIOS, Scenario
+from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
 from tests.flows.test_every_flow import _undisturbed as undisturbed
 from tests.memory import Crash, Trouble

@@ -1,6 +1,6 @@
 """Every flow, at every point, in every way - and every pair of those.
 
-A new flow gets these tests by adding a `Scenario`.  One case is: bring a world to
+Scenarios are in `tests.flows.scenarios`.  One case is: bring a world to
 where the flow can start, make trouble at one point (or two), let everything that
 crashed start again, and look at ledger, Cinder and host together.  Either all is
 as if nothing had happened, or all is as if nothing had been asked for, or the
@@ -11,206 +11,27 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import pytest
 
 from aggregates import errors
 from aggregates.operation import ActiveRun, Operation, OperationState, Outcome
-from handlers.build import BootDisk
-from host_agent.shared.contract import PowerState, Report, StepResult
+from host_agent.shared.contract import Report, StepResult
 from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.effects import EFFECTS
+from tests.flows.scenarios import BY_NAME, ENDS, SCENARIOS, Scenario, prepared
 from tests.memory import CALL_MODES, SAVE_MODES, Trouble
-from tests.world import CONTEXT, HOST, OTHER, World
+from tests.world import CONTEXT, HOST, World
 
 #: So many pairs of each scenario, chosen by a seed; `make test-deep` and nightly runs take more.
 PAIRS_DEFAULT = 5
 PAIRS = int(os.environ.get("FLOW_PAIRS", PAIRS_DEFAULT))
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A flow and the world it starts in.
-
-    `fails_to`: what a failure leaves; None: what was before.
-    """
-
-    name: str
-    world: Callable[[], World]
-    ask: Callable[[World], str]
-    fails_to: Callable[[dict[str, Any]], bool] | None = None
-
-    def begin(self) -> World:
-        """A world of its own for each case."""
-        return _prepared(self).copy()
-
-
-@cache
-def _prepared(scenario: Scenario) -> World:
-    return scenario.world()
-
-
-RUNNING, STOPPED = PowerState.RUNNING, PowerState.SHUTDOWN
-
-
-def _attached(power_state: PowerState = RUNNING, volumes: int = 1, **more: Any) -> World:
-    world = World(power_state, volumes=volumes, **more)
-    for volume_id in world.volumes:
-        world.done(world.attach(volume_id))
-    return world
-
-
-def _with_a_spare() -> World:
-    world = World(volumes=2)
-    return world.done(world.attach(world.volumes[0]))
-
-
-def _after(*flows: str, power_state: PowerState = RUNNING, **more: Any) -> World:
-    world = _attached(power_state, volumes=2, **more)
-    for flow in flows:
-        world.done(_do(flow)(world))
-    return world
-
-
-def _do(flow: str, **more: Any) -> Callable[[World], str]:
-    moves = {"live_migrate", "resize", "evacuate", "unshelve"}
-    where = {"destination": OTHER} if flow in moves else {}
-    return lambda world: world.act(flow, **where, **more)
-
-
-def _fenced() -> World:
-    world = _attached(volumes=2)
-    world.fence(HOST)
-    return world
-
-
-def _built(world: World) -> str:
-    root = BootDisk(volume_id=world.volumes[0], boot_index=0)
-    return world.build(root, BootDisk(create={"size_gb": 1}, delete_on_termination=True))
-
-
-def _boots_from_volume(power_state: PowerState = STOPPED) -> World:
-    world = World(None, volumes=2)
-    world.done(world.build(BootDisk(volume_id=world.volumes[0], boot_index=0)))
-    return world.done(world.act("stop")) if power_state is STOPPED else world
-
-
-def _rootless() -> World:
-    world = _boots_from_volume()
-    return world.done(_detach_root(world))
-
-
-def _detach_root(world: World) -> str:
-    return world.detach(world.volumes[0], root_allowed=True)
-
-
-def _attach_root(world: World) -> str:
-    return world.attach(world.volumes[1], is_root=True)
-
-
-def _is_error(summary: dict[str, Any]) -> bool:
-    """Nothing is on a host, and what was reserved stays so (LP 1899649)."""
-    nowhere = not any(summary["guests"].values()) and not any(summary["connected"].values())
-    return summary["vm_state"] == "error" and nowhere and set(summary["cinder"]) <= {"reserved"}
-
-
-def _offloaded() -> World:
-    world = World()
-    return world.done(world.act("shelve"))
-
-
-def _reserved_offloaded() -> World:
-    """Given by the old calls while the server was on no host: Cinder has no row of it."""
-    world = World(legacy=True)
-    world.done(world.act("shelve"))
-    return world.done(world.attach())
-
-
-def _swap(world: World) -> str:
-    return world.swap(*world.volumes)
-
-
-def _cinder_migrates() -> World:
-    """Cinder copies to the second volume, which is to become the first."""
-    world = _with_a_spare()
-    old, new = (world.cinder.volume(volume_id) for volume_id in world.volumes)
-    old.migration_status, new.migration_status = "migrating", f"target:{old.id}"
-    return world
-
-
-def _stays_on_the_old(summary: dict[str, Any]) -> bool:
-    """Cinder deletes the new volume when it hears that the migration failed."""
-    return (summary["volumes"], summary["cinder"]) == (["in-use"], ["attached"])
-
-
-def _swap_for_cinder(world: World) -> str:
-    return world.swap(*world.volumes, by_cinder=True)
-
-
-def _delete_with_volumes(power_state: PowerState) -> World:
-    world = World(power_state, volumes=2)
-    for volume_id in world.volumes:
-        world.done(world.attach(volume_id, delete_on_termination=True))
-    return world
-
-
-SCENARIOS = [
-    Scenario("attach-running", World, World.attach),
-    Scenario("attach-stopped", lambda: World(STOPPED), World.attach),
-    Scenario("attach-rbd", lambda: World(driver="rbd"), World.attach),
-    Scenario("attach-shared", lambda: World(multiattach=True), World.attach),
-    Scenario("attach-encrypted", lambda: World(encrypted=True), World.attach),
-    Scenario("detach-encrypted", lambda: _attached(encrypted=True), World.detach),
-    Scenario("detach-running", _attached, World.detach),
-    Scenario("detach-stopped", lambda: _attached(STOPPED), World.detach),
-    Scenario("boot", lambda: World(None), _built, fails_to=_is_error),
-    Scenario("live-migrate", lambda: _attached(volumes=2), _do("live_migrate")),
-    Scenario("live-migrate-bare", lambda: World(volumes=0), _do("live_migrate")),
-    Scenario("resize", lambda: _attached(volumes=2), _do("resize", memory_mb=2048)),
-    Scenario("migrate-stopped", lambda: _attached(STOPPED, volumes=2), _do("resize")),
-    Scenario("confirm", lambda: _after("resize"), _do("confirm_resize")),
-    Scenario("revert", lambda: _after("resize"), _do("revert_resize")),
-    Scenario("evacuate", _fenced, _do("evacuate")),
-    Scenario("shelve", lambda: _attached(volumes=2), _do("shelve")),
-    Scenario("unshelve", lambda: _after("shelve"), _do("unshelve")),
-    Scenario("attach-offloaded", _offloaded, World.attach),
-    Scenario("detach-offloaded", lambda: _after("shelve"), World.detach),
-    Scenario("root-detach", _boots_from_volume, _detach_root),
-    Scenario("root-attach", _rootless, _attach_root),
-    Scenario("swap", _with_a_spare, _swap),
-    Scenario("migrate-volume", _cinder_migrates, _swap_for_cinder, fails_to=_stays_on_the_old),
-    Scenario("stop", lambda: _attached(volumes=2), _do("stop")),
-    Scenario("start", lambda: _after("stop"), _do("start")),
-    Scenario("pause", _attached, _do("pause")),
-    Scenario("unpause", lambda: _after("pause"), _do("unpause")),
-    Scenario("reboot", lambda: _attached(volumes=2), _do("reboot")),
-    Scenario("delete", lambda: _delete_with_volumes(RUNNING), World.delete),
-    Scenario("delete-offloaded", lambda: _after("shelve"), World.delete),
-    Scenario("delete-resized", lambda: _after("resize"), World.delete),
-    Scenario("delete-fenced", _fenced, World.delete),
-    Scenario("refresh-stopped", lambda: _attached(STOPPED, volumes=2), _do("refresh")),
-    Scenario("refresh-running", lambda: _attached(volumes=2), _do("refresh")),
-    Scenario("legacy-attach", lambda: World(legacy=True), World.attach),
-    Scenario("legacy-detach", lambda: _attached(legacy=True), World.detach),
-    Scenario("legacy-detach-offloaded", lambda: _after("shelve", legacy=True), World.detach),
-    Scenario("legacy-live-migrate", lambda: _attached(volumes=2, legacy=True), _do("live_migrate")),
-    Scenario("legacy-resize", lambda: _attached(volumes=2, legacy=True), _do("resize")),
-    Scenario("legacy-revert", lambda: _after("resize", legacy=True), _do("revert_resize")),
-    Scenario("legacy-shelve", lambda: _attached(volumes=2, legacy=True), _do("shelve")),
-    Scenario("legacy-unshelve", lambda: _after("shelve", legacy=True), _do("unshelve")),
-    Scenario("legacy-delete", lambda: _attached(volumes=2, legacy=True), World.delete),
-    Scenario("convert", lambda: _attached(volumes=2, legacy=True), _do("convert")),
-    Scenario("convert-stopped", lambda: _attached(STOPPED, legacy=True), _do("convert")),
-    Scenario("convert-offloaded", lambda: _after("shelve", legacy=True), _do("convert")),
-    Scenario("convert-reserved", _reserved_offloaded, _do("convert")),
-]
 #: What a deletion does not end, or not to its end, if it is parked.
 _KEPT_PARKED = frozenset({"delete", "migrate_volume", "convert", "convert_offloaded"})
-BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 
 
 @dataclass
@@ -229,7 +50,16 @@ def _undisturbed(scenario: Scenario) -> Undisturbed:
     operation = world.run(scenario.ask(world))
     assert operation.outcome is Outcome.COMPLETED
     assert world.wrong() == []
-    return Undisturbed(before, world.summary(), list(world.trouble.met))
+    after = world.summary()
+    assert _end(after) == ENDS[scenario.name]
+    return Undisturbed(before, after, list(world.trouble.met))
+
+
+def _end(summary: dict[str, Any]) -> str:
+    """As ENDS says it."""
+    counted = sorted(Counter(summary["ledger"]).items())
+    had = ", ".join(f"{n} {attachment.removesuffix(' False')}" for attachment, n in counted)
+    return f"{summary['vm_state']}: {had or 'none'}"
 
 
 def _modes(point: str) -> tuple[str, ...]:
@@ -269,12 +99,12 @@ def _check(scenario: Scenario, calm: Undisturbed, trouble: dict[int, str]) -> st
 
 def test_no_case_meets_what_another_one_left() -> None:
     scenario = next(each for each in SCENARIOS if each.name == "resize")
-    before, stored = scenario.begin().summary(), len(_prepared(scenario).store.log)
+    before, stored = scenario.begin().summary(), len(prepared(scenario).store.log)
     world = scenario.begin()
     world.done(scenario.ask(world))
     assert world.summary() != before
     assert scenario.begin().summary() == before
-    assert len(_prepared(scenario).store.log) == stored
+    assert len(prepared(scenario).store.log) == stored
 
 
 @BY_NAME

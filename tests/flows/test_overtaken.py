@@ -14,7 +14,8 @@ from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
-from tests.flows.test_every_flow import BY_NAME, Scenario, _undisturbed
+from tests.flows.scenarios import BY_NAME, Scenario
+from tests.flows.test_every_flow import _undisturbed
 from tests.memory import Trouble
 from tests.world import CONTEXT, SERVER, World, events
 

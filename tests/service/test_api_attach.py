@@ -340,6 +340,17 @@ async def test_cinder_may_swap_and_so_may_users_where_the_settings_say_so(
             assert (await api.ask("GET", path(server, volume), version="2.89")).status == 404
 
 
+async def test_a_swap_is_refused_if_the_new_volume_cannot_be_reserved(api: Api) -> None:
+    """S1: "fail API call if we can't create that attachment"; Cinder may refuse it only then."""
+    server, volume = await api.attached()
+    api.cinder.volume(volume).migration_status = "migrating"
+    api.faults.replace([{"call": "attachment_create", "do": "fail", "status": 400}])
+    body = {"volumeAttachment": {"volumeId": api.volume()}}
+    answer = await api.ask("PUT", path(server, volume), "cinder", "2.1", json=body)
+    await message(answer, "badRequest", 400)
+    assert (await api.ask("GET", path(server, volume), version="2.88")).status == 200
+
+
 async def test_what_cannot_be_swapped(api: Api) -> None:
     server, volume = await api.attached()
     api.cinder.volume(volume).migration_status = "migrating"

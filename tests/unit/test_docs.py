@@ -69,7 +69,7 @@ def test_what_the_table_of_the_specs_names_exists() -> None:
     assert len(named) > 100
     tests = {name: (ROOT / "tests" / name).read_text() for name, _ in named}
     assert [f"{name}::{test}" for name, test in named if f"def {test}(" not in tests[name]] == []
-    scenarios = (ROOT / "tests/flows/test_every_flow.py").read_text()
+    scenarios = (ROOT / "tests/flows/scenarios.py").read_text()
     runs = set(re.findall(r"`\[([\w-]+)\]`", text)) - {"scenario"}
     assert [name for name in runs if f'Scenario("{name}"' not in scenarios] == []
     modules = set(re.findall(r"`([\w/]+\.py)`", text)) - {"flows/test_every_flow.py"}
