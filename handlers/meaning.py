@@ -198,9 +198,8 @@ def _converted(done: Done) -> None:
     former_id = done.lane.other.attachment_id if done.lane.other else None
     assert former_id is not None, "only a mapping that has one is converted"
     former = done.book.get(Attachment, former_id)
-    why = f"converted to attachment {done.attachment_id}"
-    former.record(Attachment.Disconnected, waived=why)
-    former.record(Attachment.Deleted, waived=why)
+    former.record(Attachment.Disconnected, converted_to=done.attachment_id)
+    former.record(Attachment.Deleted, converted_to=done.attachment_id)
     done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=former_id)
 
 
@@ -240,10 +239,15 @@ def _migrated_by_cinder(done: Done) -> None:
     if kept == mapping.volume_id or mapping.volume_id is None:
         return
     done.book.get(Volume, mapping.volume_id).record(
-        Volume.Released, server_id=done.server_id, attachment_id=done.attachment_id
+        Volume.Released,
+        server_id=done.server_id,
+        attachment_id=done.attachment_id,
+        renamed_to=kept,
     )
     _hold(done, kept)
-    done.attachment.record(Attachment.VolumeRenamed, volume_id=kept)
+    done.attachment.record(
+        Attachment.VolumeRenamed, volume_id=kept, former_volume_id=mapping.volume_id
+    )
     mapping.record(
         BlockDeviceMapping.AttachmentSwitched, volume_id=kept, attachment_id=done.attachment_id
     )
@@ -282,7 +286,7 @@ def _unbound(done: Done) -> None:
     mapping, instance = done.mapping, done.instance
     if mapping.boot_index == 0 and not instance.deleted:  # S2: the place stays
         if mapping.live and mapping.state is not MappingState.VACANT:
-            mapping.record(BlockDeviceMapping.RootDetached)
+            mapping.detach_root()
         instance.set_device_volume(done.lane.bdm_id, None)
         return
     if mapping.live:

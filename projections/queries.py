@@ -9,29 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
-import orjson
-from psycopg import AsyncConnection, OperationalError
-from psycopg import sql as compose
-from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
 
-import sql
 from handlers.retries import PUT_OFF_MAX_S
-from projections.base import Row, upcast
+from projections.base import Row
 from projections.catalog import ALL
-from projections.detached import DetachedError
+from projections.log_reads import PAGE_MAX, LogReads
 from projections.tables import prepare
 
-PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
 POOL_CONNECTIONS_MAX = 8
 POOL_WAIT_S = 10.0
-#: How often a query is sent that meets a lost connection; all may be sent twice.
-ATTEMPTS = 2
-_POSITION_MAX = 2**63 - 1
-
-Subject = Literal["volume_id", "server_id", "attachment_id", "host", "operation_id"]
 
 
 def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
@@ -51,11 +41,8 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries:
+class Queries(LogReads):
     """What is now, what was, and what is due."""
-
-    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
-        self._pool = pool
 
     # --- servers and their volumes ------------------------------------------------------
 
@@ -281,69 +268,7 @@ class Queries:
     async def remnant(self, remnant_id: str) -> Row | None:
         return await self._one("remnant", remnant_id=remnant_id)
 
-    # --- the log ------------------------------------------------------------------------
-
-    async def events(
-        self,
-        about: tuple[Subject, str] | None = None,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        at: datetime | None = None,
-        limit: int = PAGE_MAX,
-        newest_first: bool = False,
-    ) -> list[Row]:
-        """Events about one thing, or all, strictly between two positions.
-
-        `at` leaves out what was recorded later than that moment.  Bodies are in the
-        newest form that their classes know.  Raises DetachedError where events of the
-        whole log would be passed over; for one thing `detached_to` says where some may be.
-        """
-        before = _POSITION_MAX if before is None else before
-        if at is not None:
-            before = min(before, await self.position_at(at) + 1)
-        name = ("feed" if about is None else "history") + ("_backwards" if newest_first else "")
-        rows = await self._all(
-            name,
-            column=about[0] if about else None,
-            id=about[1] if about else None,
-            after=after,
-            before=before,
-            limit=limit,
-        )
-        if about is None:
-            await self._refuse_holes([row["position"] for row in rows], after, newest_first)
-        for row in rows:
-            row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
-        return rows
-
-    async def _refuse_holes(self, positions: list[int], after: int, newest_first: bool) -> None:
-        if newest_first:
-            positions, after = positions[::-1], min(positions, default=1) - 1
-        for expected, position in enumerate(positions, after + 1):
-            if position != expected:
-                months = await self._all("detached", after=expected - 1)
-                raise DetachedError(months[-1]["last_position"], [row["file"] for row in months])
-
-    async def detached_to(self) -> int:
-        """Events up to this position may be in the archive's files only; 0 if none are."""
-        months = await self._all("detached", after=0)
-        return months[-1]["last_position"] if months else 0
-
-    async def checkpoint(self) -> Row:
-        """Where the log ends: `log`, `position`, `chain` (bytes), `recorded_at`."""
-        [row] = await self._all("checkpoint")
-        return row
-
-    async def position_at(self, at: datetime) -> int:
-        """The last position recorded at or before a moment."""
-        [row] = await self._all("position_at", at=at)
-        return int(row["position"])
-
-    async def head(self) -> Row:
-        """`position` (0: none yet) and `recorded_at` of the last event."""
-        [row] = await self._all("head")
-        return row
+    # --- the service itself -----------------------------------------------------------
 
     async def missing_rights(self) -> list[str]:
         """Rights on tables that the service needs and its role does not have."""
@@ -404,37 +329,3 @@ class Queries:
     async def inherit(self, place: str, holder: str) -> None:
         """Let run out what others than `holder` left behind in its place."""
         await self._all("inherit", place=place, holder=holder)
-
-    # ------------------------------------------------------------------------------------
-
-    async def _one(self, name: str, **parameters: Any) -> Row | None:
-        rows = await self._all(name, **parameters)
-        return rows[0] if rows else None
-
-    async def _all(
-        self, query: str, /, column: Subject | None = None, **parameters: Any
-    ) -> list[Row]:
-        if "limit" in parameters:
-            parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
-        text: Any = sql.query("reads", query)
-        if column is not None:
-            text = compose.SQL(text.decode()).format(column=compose.Identifier(column))
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return await self._fetch(text, parameters)
-            except PoolTimeout:
-                raise
-            except OperationalError:  # a restart of the database breaks every connection
-                await self._pool.check()
-        return await self._fetch(text, parameters)
-
-    async def _fetch(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
-        # Without context managers: in autocommit there is nothing to end but the loan; and
-        # without `description`, which makes objects of the columns: two fifths of a read.
-        connection = await self._pool.getconn()
-        try:
-            cursor = connection.cursor(row_factory=dict_row)
-            await cursor.execute(text, parameters or None)
-            return [] if cursor.rownumber is None else await cursor.fetchall()
-        finally:
-            await self._pool.putconn(connection)

@@ -107,6 +107,23 @@ CREATE TABLE progress (
     PRIMARY KEY (operation_id, run)
 );
 
+-- What was refused a short while ago, and changed nothing (ledger.api.refusals).
+CREATE TABLE refusals (
+    request_id text PRIMARY KEY,
+    global_request_id text,
+    refused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    method text NOT NULL,
+    route text NOT NULL,                 -- its name in the API
+    status int NOT NULL,
+    code text NOT NULL,
+    message text NOT NULL,               -- as the caller was told
+    actor text NOT NULL,
+    user_id text,
+    project_id text
+);
+CREATE INDEX refusals_by_asker ON refusals ((coalesce(project_id, actor)), refused_at);
+CREATE INDEX refusals_by_time ON refusals (refused_at);
+
 -- Work of minutes or hours over the whole log that is under way, or was stopped.
 CREATE TABLE long_work (
     name text PRIMARY KEY,               -- 'rebuild'

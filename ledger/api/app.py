@@ -94,6 +94,7 @@ def _handler(route: Route) -> Handler:
                 identity=request[IDENTITY],
                 request_id=request[REQUEST_ID],
                 version=request.get(VERSION, microversions.MIN),
+                global_request_id=request.get(GLOBAL_ID),
             )
         )
 

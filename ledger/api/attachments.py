@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from ledger.api import redaction
-from ledger.api.call import Call, answer
+from ledger.api.call import Call, answer, refuse_to_come
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
@@ -55,6 +55,7 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
     if not call.identity.everywhere:
         raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
     assert query.at is not None, "that is why we are here"
+    await refuse_to_come(call, query.at)
     rows = await call.components.queries.attachments_at(
         query.at, host=query.host, volume_id=query.volume, limit=page_limit(call, query.limit)
     )

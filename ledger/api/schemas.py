@@ -196,11 +196,26 @@ class Fence(Asked):
 # -------------------------------------------------------------------------- answers
 
 
+class AskedBy(Shown):
+    """Who asked for an operation; `global_request_id`: through which request of another service."""
+
+    name: str | None
+    user_id: str | None
+    project_id: str | None
+    global_request_id: str | None
+
+
 class Event(Shown):
-    """One event of the log, whom it concerns and why it is there."""
+    """One event of the log, whom it concerns and why it is there.
+
+    `actor` is who delivered it, `asked_by` who asked for the operation that it is part of (null:
+    it is part of none).  `occurred_at`: when it was on its host, by the host's clock less what
+    that was ahead (null: nobody said).
+    """
 
     position: int
     recorded_at: datetime
+    occurred_at: datetime | None = None
     topic: str
     originator_id: UUID
     version: int
@@ -215,6 +230,7 @@ class Event(Shown):
     user_id: str | None = None
     project_id: str | None = None
     roles: list[str] | None = None
+    asked_by: AskedBy | None = None
     body: dict[str, Any]
 
 

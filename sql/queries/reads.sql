@@ -248,6 +248,109 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
  ORDER BY position DESC
  LIMIT %(limit)s;
 
+-- name: volume_history
+-- The story of a volume, oldest first: the events that name it, and of its operations those that
+-- name none, or that are of the whole operation; as far as the log up to a position (`until`)
+-- knows the volume to be one of theirs.  Of the operations that begin after the cursor each has
+-- an event here, so no more are looked at than there are rows on the page.
+-- events_by_volume, operations_by_volume, events_by_operation.
+WITH own AS MATERIALIZED (
+    SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+           attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+           actor, user_id, project_id, roles, body
+      FROM events
+     WHERE volume_id = %(id)s AND position > %(after)s AND position < %(before)s
+     ORDER BY position
+     LIMIT %(limit)s
+),
+of_operations AS (
+    SELECT operation_id FROM own WHERE operation_id IS NOT NULL
+    UNION
+    SELECT operation_id FROM operations
+     WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position <= %(after)s
+       AND (position > %(after)s OR state <> 'finished')
+    UNION
+    (SELECT operation_id FROM operations
+      WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position > %(after)s
+      ORDER BY started_position
+      LIMIT %(limit)s + 1)
+)
+SELECT * FROM own
+UNION ALL
+SELECT e.*
+  FROM of_operations AS o
+ CROSS JOIN LATERAL (
+       SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+              attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+              actor, user_id, project_id, roles, body
+         FROM events
+        WHERE operation_id = o.operation_id AND position > %(after)s AND position < %(before)s
+          AND (volume_id IS NULL
+               OR topic = ANY(%(of_the_whole)s) AND volume_id <> %(id)s)
+        ORDER BY position
+        LIMIT %(limit)s) AS e
+ WHERE EXISTS (SELECT FROM events AS k
+                WHERE k.operation_id = o.operation_id AND k.volume_id = %(id)s
+                  AND k.position <= %(until)s)
+ ORDER BY position
+ LIMIT %(limit)s;
+
+-- name: volume_history_backwards
+-- The same, newest first: each operation that is over before the cursor has its last event here.
+WITH own AS MATERIALIZED (
+    SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+           attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+           actor, user_id, project_id, roles, body
+      FROM events
+     WHERE volume_id = %(id)s AND position > %(after)s AND position < %(before)s
+     ORDER BY position DESC
+     LIMIT %(limit)s
+),
+of_operations AS (
+    SELECT operation_id FROM own WHERE operation_id IS NOT NULL
+    UNION
+    SELECT operation_id FROM operations
+     WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position < %(before)s
+       AND (position >= %(before)s OR state <> 'finished')
+    UNION
+    (SELECT operation_id FROM operations
+      WHERE volume_ids @> ARRAY[%(id)s::uuid] AND state = 'finished' AND position < %(before)s
+      ORDER BY position DESC
+      LIMIT %(limit)s + 1)
+)
+SELECT * FROM own
+UNION ALL
+SELECT e.*
+  FROM of_operations AS o
+ CROSS JOIN LATERAL (
+       SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+              attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+              actor, user_id, project_id, roles, body
+         FROM events
+        WHERE operation_id = o.operation_id AND position > %(after)s AND position < %(before)s
+          AND (volume_id IS NULL
+               OR topic = ANY(%(of_the_whole)s) AND volume_id <> %(id)s)
+        ORDER BY position DESC
+        LIMIT %(limit)s) AS e
+ WHERE EXISTS (SELECT FROM events AS k
+                WHERE k.operation_id = o.operation_id AND k.volume_id = %(id)s
+                  AND k.position <= %(until)s)
+ ORDER BY position DESC
+ LIMIT %(limit)s;
+
+-- name: asked
+-- Who asked for operations, as their first events have it.  The log's second key.
+SELECT originator_id AS operation_id, actor AS name, user_id, project_id,
+       convert_from(body, 'UTF8')::json ->> 'global_request_id' AS global_request_id
+  FROM events
+ WHERE originator_id = ANY(%(ids)s::uuid[]) AND originator_version = 1;
+
+-- name: is_over
+-- Whether a moment is over, so that no event can be recorded at it: appends take their time
+-- while they have this lock.  The outer part is evaluated when it was got.
+WITH locked AS MATERIALIZED (SELECT position FROM log_head FOR SHARE)
+SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
+
 -- name: feed
 -- All events between two positions, oldest first.  Primary key.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,

@@ -19,7 +19,8 @@ from aggregates.instance import Instance
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections.catalog import ALL
-from projections.queries import PAGE_MAX, Queries, read_pool
+from projections.log_reads import PAGE_MAX
+from projections.queries import Queries, read_pool
 from projections.runner import catch_up
 from tests.store.histories import Watched, stored_events
 from tests.world import HOST, OTHER, SERVER, World
