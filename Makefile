@@ -14,6 +14,7 @@ FROM   ?= 0
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MUTATION := $(VENV)/.mutation
 PIP   := $(BIN)/python -m pip --disable-pip-version-check --no-input
 UV    := uv==0.13.8
 
@@ -21,7 +22,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs simulate nightly lab lock clean
+.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs simulate nightly mutants lab lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,6 +47,9 @@ simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM
 nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, 2000 pairs of troubles for each flow, 3000 storms
 	$(BIN)/pytest -m nightly -q $(ARGS)
 	$(call deep,2000,3000)
+
+mutants: $(MUTATION) ## nightly too: does a test fail if the core is changed in small ways? (ARGS="core --sample 50")
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 bench: $(STAMP) ## everything measured beside its target, some minutes (ARGS="storm" for one part)
 	$(BIN)/python -m tests.benchmarks --write docs $(ARGS)
@@ -83,6 +87,10 @@ $(STAMP): requirements.lock pyproject.toml | $(BIN)/python
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable . >&2
 	@touch $@
 
+$(MUTATION): requirements-mutation.lock $(STAMP)
+	@$(PIP) install --quiet --require-hashes -r requirements-mutation.lock >&2
+	@touch $@
+
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	    found=$$(command -v $(PYTHON) >/dev/null && $(PYTHON) --version 2>&1); \
@@ -102,6 +110,8 @@ lock: $(BIN)/python ## resolve the dependencies of pyproject.toml anew
 	    --output-file requirements.lock
 	$(LOCK) --extra agent --constraint requirements.lock --upgrade \
 	    --output-file requirements-agent.lock
+	$(LOCK) --extra mutation --constraint requirements.lock --upgrade \
+	    --output-file requirements-mutation.lock
 	@! grep -nE '://|--(extra-)?index-url|--find-links' requirements*.lock
 
 clean: ## remove everything that was made here, the environment included

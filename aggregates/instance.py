@@ -15,7 +15,6 @@ from uuid import UUID
 from aggregates import errors
 from aggregates.base import About, Aggregate, Event
 from aggregates.server import (
-    DEVICES_MAX,
     NO_DISKS,
     RUNNING,
     VM_STATE_OF,
@@ -23,7 +22,8 @@ from aggregates.server import (
     Device,
     SeenDisks,
     VmState,
-    letters,
+    next_name,
+    serial_for,
 )
 
 __all__ = ["RUNNING", "Claim", "Device", "Instance", "VmState"]
@@ -361,14 +361,6 @@ class Instance(Aggregate):
         """Whether its first boot failed (S1): there is no guest, and will be none."""
         return str(self.id) in self.faults
 
-    def serial_for(self, volume_id: str, bdm_id: str) -> str:
-        """The id by which the guest will know a new disk: the volume's, as Nova has it.
-
-        After a swap another volume's disk may still be known by it; then the mapping's.
-        """
-        taken = {device.serial for device in self.devices.values() if device.bdm_id != bdm_id}
-        return bdm_id if volume_id in taken else volume_id
-
     def reserve_device(self, bdm_id: str, volume_id: str, wanted: str | None) -> str:
         """Give `volume_id` a device name: the one wanted if it is free, else the next.
 
@@ -380,8 +372,8 @@ class Instance(Aggregate):
         taken = {d.device_name for d in self.devices.values()} | set(self.seen.devices)
         if wanted is not None and wanted in taken:
             raise errors.DeviceInUseError(device=f"/dev/{wanted}")
-        name = wanted or self._next_name(taken)
-        serial = self.serial_for(volume_id, bdm_id) if volume_id else None
+        name = wanted or next_name(taken, self.seen.devices)
+        serial = serial_for(volume_id, bdm_id, self.devices.values()) if volume_id else None
         given = {"bdm_id": bdm_id, "volume_id": volume_id, "device_name": name}
         self.record(self.DeviceReserved, **given, serial=serial)
         return name
@@ -392,14 +384,6 @@ class Instance(Aggregate):
             volume_id = self.devices[bdm_id].volume_id
             self.record(self.DeviceReleased, bdm_id=bdm_id, volume_id=volume_id)
 
-    def _next_name(self, taken: set[str]) -> str:
-        prefix = "sd" if any(name.startswith("sd") for name in self.seen.devices) else "vd"
-        for name in (prefix + each for each in letters()):
-            # "a" is the root device's, whether or not the guest has one now (S2).
-            if name not in taken and name != prefix + "a":
-                return name
-        raise errors.TooManyDevicesError(maximum=DEVICES_MAX)
-
     def set_device_volume(self, bdm_id: str, volume_id: str | None) -> None:
         """Put another volume, or none, behind a device; what is already so records nothing.
 
@@ -409,7 +393,9 @@ class Instance(Aggregate):
         if known is None or known.volume_id == volume_id:
             return
         new_disk = volume_id is not None and not known.volume_id
-        serial = self.serial_for(volume_id, bdm_id) if volume_id and new_disk else None
+        serial = (
+            serial_for(volume_id, bdm_id, self.devices.values()) if volume_id and new_disk else None
+        )
         self.record(self.DeviceVolumeSet, bdm_id=bdm_id, volume_id=volume_id, serial=serial)
 
     def place(self, host: str, power_state: str, epoch: int) -> None:

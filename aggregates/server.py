@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from aggregates import errors
 
 #: Letters a to zz; libvirt's PCI topology ends long before.
 DEVICES_MAX = 26 + 26 * 26
@@ -64,7 +66,26 @@ class Claim:
     parked: bool = False
 
 
-def letters() -> Iterator[str]:
+def next_name(taken: Collection[str], seen: Iterable[str]) -> str:
+    """A free device name, on the bus of the disks that are `seen`.  Raises TooManyDevicesError."""
+    prefix = "sd" if any(name.startswith("sd") for name in seen) else "vd"
+    for name in (prefix + each for each in _letters()):
+        # "a" is the root device's, whether or not the guest has one now (S2).
+        if name not in taken and name != prefix + "a":
+            return name
+    raise errors.TooManyDevicesError(maximum=DEVICES_MAX)
+
+
+def serial_for(volume_id: str, bdm_id: str, devices: Iterable[Device]) -> str:
+    """The id by which the guest will know a new disk: the volume's, as Nova has it.
+
+    After a swap another volume's disk may still be known by it; then the mapping's.
+    """
+    taken = {device.serial for device in devices if device.bdm_id != bdm_id}
+    return bdm_id if volume_id in taken else volume_id
+
+
+def _letters() -> Iterator[str]:
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     yield from alphabet
     yield from (first + second for first in alphabet for second in alphabet)

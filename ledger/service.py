@@ -253,15 +253,11 @@ class Service:
         report made under that lock is durable before it is given up.
         """
         holders = self._store.load(Volume, UUID(volume_id)).holders
-        others = [
-            (held_id, server_id)
-            for held_id, server_id in holders.items()
-            if held_id != attachment_id
-        ]
-        attachments = self._store.load_many(*((Attachment, UUID(held_id)) for held_id, _ in others))
+        others = {held: server for held, server in holders.items() if held != attachment_id}
+        attachments = self._store.load_many(*((Attachment, UUID(held)) for held in others))
         found = {
             server_id
-            for (_, server_id), attachment in zip(others, attachments, strict=True)
+            for server_id, attachment in zip(others.values(), attachments, strict=True)
             if attachment.host == host and attachment.may_be_connected
         }
         return sorted(found)

@@ -60,7 +60,6 @@ def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]
         source["encryption"] = {"format": "luks", "secret_uuid": secret}
     ctx.connected = {
         **source,
-        "format": source.get("format") or connection.image_format(info),
         "discard": bool(info.get("discard")),
         "readonly": info.get("access_mode") == "ro",
     }

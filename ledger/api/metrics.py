@@ -29,6 +29,50 @@ _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.
 Row = Mapping[str, Any]
 
 
+#: What is true when somebody reads the page: the gauge, its help, its label.
+_GAUGES: dict[str, tuple[str, ...]] = {
+    "ledger_events": ("Events in the log",),
+    "ledger_projection_lag_events": ("Events that the projection has not folded yet", "projection"),
+    "ledger_projection_lag_seconds": (
+        "Age of the oldest event that the projection has not folded yet; 0 if there is none",
+        "projection",
+    ),
+    "ledger_projection_held": (
+        "1 if an event that it cannot fold holds the projection back, else 0; see /readyz",
+        "projection",
+    ),
+    "ledger_operations_open": ("Operations that are not finished: running, parked", "state"),
+    "ledger_operation_oldest_parked_seconds": (
+        "Time since the operation that is parked longest was parked; 0 if none is parked",
+    ),
+    "ledger_operations_due": ("Operations whose next step is the ledger's, and due now",),
+    "ledger_operation_oldest_due_seconds": (
+        "Age of the oldest due operation: time since it became due; 0 if none is due",
+    ),
+    "ledger_operations_leased": ("Operations that dispatchers of all processes work on now",),
+    "ledger_hosts": (
+        "Hosts by state: alive, silent (no contact for host_down_after_s), fenced",
+        "state",
+    ),
+    "ledger_agents_connected": ("Agents whose poll for commands this process holds open",),
+    "ledger_http_requests_held": ("Long polls and streams that this process holds open",),
+    "ledger_operation_latest_due_seconds": (
+        "Time until the last operation that is put off is tried again; 0 if none is put off",
+    ),
+    "ledger_clock_skew_seconds": (
+        "How far this host's clock is ahead of the database's clock, which decides",
+    ),
+    "ledger_clock_error_seconds": ("Error bound of the database's time as this process knows it",),
+    "ledger_database_clock_sets": ("Times that this process saw the database's clock set",),
+    "ledger_log_ahead_seconds": (
+        "How far the time of the log's last event is ahead of the database's clock",
+    ),
+    "ledger_host_clock_skew_max_seconds": (
+        "Largest clock skew of the hosts that are in contact, ahead or behind",
+    ),
+}
+
+
 class Metrics:
     """The API's own numbers, and gauges that are read when somebody asks."""
 
@@ -37,77 +81,10 @@ class Metrics:
         self._requests = _Requests(refused)
         registry.register(self._requests)
 
-        def gauge(name: str, what: str, *labels: str) -> Gauge:
-            return Gauge(name, what, labels, registry=registry)
-
-        self._head = gauge("ledger_events", "Events in the log")
-        self._lag_events = gauge(
-            "ledger_projection_lag_events",
-            "Events that the projection has not folded yet",
-            "projection",
-        )
-        self._lag_s = gauge(
-            "ledger_projection_lag_seconds",
-            "Age of the oldest event that the projection has not folded yet; 0 if there is none",
-            "projection",
-        )
-        self._held_back = gauge(
-            "ledger_projection_held",
-            "1 if the projection is held back by an event that it cannot fold, else 0; "
-            "/readyz says what to type",
-            "projection",
-        )
-        self._operations = gauge(
-            "ledger_operations_open", "Operations that are not finished: running, parked", "state"
-        )
-        self._oldest_parked = gauge(
-            "ledger_operation_oldest_parked_seconds",
-            "Time since the operation that is parked longest was parked; 0 if none is parked",
-        )
-        self._due = gauge(
-            "ledger_operations_due", "Operations whose next step is the ledger's, and due now"
-        )
-        self._oldest_due = gauge(
-            "ledger_operation_oldest_due_seconds",
-            "Age of the oldest due operation: time since it became due; 0 if none is due",
-        )
-        self._leased = gauge(
-            "ledger_operations_leased", "Operations that dispatchers of all processes work on now"
-        )
-        self._hosts = gauge(
-            "ledger_hosts",
-            "Hosts by state: alive, silent (no contact for host_down_after_s), fenced",
-            "state",
-        )
-        self._agents = gauge(
-            "ledger_agents_connected", "Agents whose poll for commands this process holds open"
-        )
-        self._held = gauge(
-            "ledger_http_requests_held", "Long polls and streams that this process holds open"
-        )
-        self._latest_due = gauge(
-            "ledger_operation_latest_due_seconds",
-            "Time until the last operation that is put off is tried again; 0 if none is put off",
-        )
-        self._skew = gauge(
-            "ledger_clock_skew_seconds",
-            "How far this host's clock is ahead of the database's clock, which decides",
-        )
-        self._clock_error = gauge(
-            "ledger_clock_error_seconds",
-            "Error bound of the database's time as this process knows it",
-        )
-        self._clock_set = gauge(
-            "ledger_database_clock_sets", "Times that this process saw the database's clock set"
-        )
-        self._log_ahead = gauge(
-            "ledger_log_ahead_seconds",
-            "How far the time of the log's last event is ahead of the database's clock",
-        )
-        self._host_skew = gauge(
-            "ledger_host_clock_skew_max_seconds",
-            "Largest clock skew of the hosts that are in contact, ahead or behind",
-        )
+        self._gauges = {
+            name: Gauge(name, what, labels, registry=registry)
+            for name, (what, *labels) in _GAUGES.items()
+        }
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         self._requests.add(route, method if method in _METHODS else "other", status, took_s)
@@ -124,27 +101,28 @@ class Metrics:
         clock: DatabaseClock,
     ) -> bytes:
         """Take what was counted just now and return the page."""
-        self._head.set(head)
+        gauges = self._gauges
+        gauges["ledger_events"].set(head)
         for row in tracking:
-            self._lag_events.labels(row["projection"]).set(row["lag_events"])
-            self._lag_s.labels(row["projection"]).set(row["lag_s"])
-            self._held_back.labels(row["projection"]).set(row["held"] is not None)
+            gauges["ledger_projection_lag_events"].labels(row["projection"]).set(row["lag_events"])
+            gauges["ledger_projection_lag_seconds"].labels(row["projection"]).set(row["lag_s"])
+            gauges["ledger_projection_held"].labels(row["projection"]).set(row["held"] is not None)
         for state in ("running", "parked"):
-            self._operations.labels(state).set(counts[state])
-        self._oldest_parked.set(counts["oldest_parked_s"])
-        self._due.set(counts["due"])
-        self._oldest_due.set(counts["oldest_due_s"])
-        self._leased.set(counts["leased"])
-        self._latest_due.set(counts["latest_due_s"])
+            gauges["ledger_operations_open"].labels(state).set(counts[state])
+        gauges["ledger_operation_oldest_parked_seconds"].set(counts["oldest_parked_s"])
+        gauges["ledger_operations_due"].set(counts["due"])
+        gauges["ledger_operation_oldest_due_seconds"].set(counts["oldest_due_s"])
+        gauges["ledger_operations_leased"].set(counts["leased"])
+        gauges["ledger_operation_latest_due_seconds"].set(counts["latest_due_s"])
         for state in ("alive", "silent", "fenced"):
-            self._hosts.labels(state).set(hosts[state])
-        self._host_skew.set(hosts["clock_skew_max_s"])
-        self._skew.set(clock.skew_s)
-        self._clock_error.set(clock.error_s)
-        self._log_ahead.set(clock.log_ahead_s)
-        self._clock_set.set(clock.set_count)
-        self._agents.set(agents)
-        self._held.set(held)
+            gauges["ledger_hosts"].labels(state).set(hosts[state])
+        gauges["ledger_host_clock_skew_max_seconds"].set(hosts["clock_skew_max_s"])
+        gauges["ledger_clock_skew_seconds"].set(clock.skew_s)
+        gauges["ledger_clock_error_seconds"].set(clock.error_s)
+        gauges["ledger_log_ahead_seconds"].set(clock.log_ahead_s)
+        gauges["ledger_database_clock_sets"].set(clock.set_count)
+        gauges["ledger_agents_connected"].set(agents)
+        gauges["ledger_http_requests_held"].set(held)
         return generate_latest(self._registry)
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from host_agent.clock import StopClock, Stopping
-from host_agent.locks import AgentRunningError, Locks, _try_lock, names_for
+from host_agent.locks import (
+    RETRY_S,
+    AgentRunningError,
+    Locks,
+    _try_lock,
+    names_for,
+    names_for_guest,
+)
+from host_agent.shared.contract import GuestOrder
 from host_agent.shared.ports import PortError, VolumeView
 from tests.agent.bench import WAIT_S, Bench, FakeClock, lock_held_elsewhere
 
@@ -130,6 +138,56 @@ def test_released_locks_leave_no_files_and_names_cannot_escape(tmp_path: Path) -
         assert all(file.read_bytes() == b"" for file in inside)
     assert list(path.iterdir()) == []
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_lock_is_held_until_its_file_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given up before, somebody else could lock the file, and we would remove it under them."""
+    locks, path, free, real = Locks(tmp_path), tmp_path / "target-x.lock", [], Path.unlink
+
+    def watched(self: Path, missing_ok: bool = False) -> None:
+        free.append(_try_lock(path))
+        real(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    with locks.hold(["target-x"], clock()):
+        pass
+    assert free == [None]
+
+
+def test_the_path_of_the_locks_is_made_and_is_not_for_everybody(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "locks"
+    Locks(path)
+    assert path.stat().st_mode & 0o777 == 0o750
+    with Locks(path).hold(["x"], clock()):
+        assert (path / "x.lock").stat().st_mode & 0o777 == 0o640
+
+
+def test_the_deadline_is_for_all_locks_together(tmp_path: Path) -> None:
+    """Each of them could else wait as long again."""
+    locks, waiting = Locks(tmp_path), FakeClock()
+    with locks.hold(["b"], clock()), pytest.raises(PortError), locks.hold(["a", "b"], waiting, 3):
+        pass
+    assert sum(waiting.waited) == pytest.approx(3, abs=RETRY_S)
+    assert set(waiting.waited) == {RETRY_S}
+
+
+def test_a_whole_server_is_locked_before_its_volumes_in_the_order_of_their_names() -> None:
+    lanes = (Bench().lane(), Bench().lane(multiattach=True))
+    order = GuestOrder(server_id="s", definition="<domain/>", lanes=lanes)
+    volumes = {"v2": view(), "v1": view(service_uuid="backend-0"), "v3": None}
+    assert names_for_guest(order, volumes) == [
+        "server-s",
+        *("volume-v1", "volume-v2", "volume-v3"),
+        *("target-backend-0", "target-backend-1"),
+    ]
+
+
+def test_only_shared_volumes_of_a_server_have_locks_of_their_own() -> None:
+    order = GuestOrder(server_id="s", definition="<domain/>", lanes=(Bench().lane(),))
+    volumes = {"v1": view(shared_targets=False, multiattach=True), "v2": view(service_uuid=None)}
+    assert names_for_guest(order, volumes) == ["server-s", "volume-v1", "target-unassigned"]
 
 
 def test_unusable_lock_path_is_explained(tmp_path: Path) -> None:

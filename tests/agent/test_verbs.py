@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from host_agent.shared.contract import ErrorKind, PowerState, Verb
-from host_agent.shared.ports import PortError
+from host_agent.shared.ports import LATE_S, PortError
 from host_agent.verbs.cinder import wait_until
 from host_agent.verbs.disks import bus_of
 from tests.agent.bench import ATTACH, DETACH, Bench
@@ -311,8 +313,10 @@ def test_a_name_that_is_taken_is_final_and_changes_nothing(bench: Bench) -> None
     assert plugged(bench.store)[lane.server_id] == {}
 
 
-def test_plug_into_a_missing_guest_is_final(bench: Bench) -> None:
-    lane = bench.lane("00000000-0000-0000-0000-000000000000")
+@pytest.mark.parametrize("name", ["vdb", None])
+def test_plug_into_a_missing_guest_is_final(bench: Bench, name: str | None) -> None:
+    lane = bench.lane("00000000-0000-0000-0000-000000000000", device_name=name)
+    bench.server()  # another one is here
     with pytest.raises(PortError) as raised:
         bench.run(lane, *BEFORE[Verb.DISK_PLUG], Verb.DISK_PLUG)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "guest_missing")
@@ -341,3 +345,25 @@ def test_complete_that_cinder_only_pretends_is_noticed(bench: Bench) -> None:
     with pytest.raises(PortError) as raised:
         bench.run(lane, Verb.ATTACHMENT_COMPLETE)
     assert raised.value.kind is ErrorKind.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [Verb.ATTACHMENT_UPDATE, Verb.VOLUME_CONNECT, Verb.VOLUME_DISCONNECT],
+)
+def test_what_needs_an_attachment_is_refused_without_one(bench: Bench, verb: Verb) -> None:
+    lane = replace(bench.lane(), attachment_id=None)
+    with pytest.raises(PortError) as raised:
+        bench.run(lane, verb)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "no_attachment_id")
+    assert raised.value.message == f"Mapping {lane.bdm_id} has no attachment."
+    assert not [call for call in bench.calls if call.startswith("brick.")]
+
+
+@pytest.mark.parametrize("verb", [Verb.ATTACHMENT_UPDATE, Verb.ATTACHMENT_REFRESH])
+def test_a_request_that_may_be_under_way_is_given_time_once(bench: Bench, verb: Verb) -> None:
+    lane = bench.lane()
+    sent = {str(lane.attachment_id), "another"}
+    bench.run(lane, verb, context=bench.context(sent=sent))
+    assert bench.clock.waited == [LATE_S]
+    assert sent == {"another"}

@@ -152,3 +152,43 @@ def test_migration_without_the_destinations_disks_is_refused(bench: Bench, there
     with pytest.raises(PortError) as raised:
         bench.order(Verb.GUEST_MIGRATE, replace(given, destination=None))
     assert raised.value.code == "no_destination"
+
+
+@pytest.mark.parametrize("verb", [Verb.GUEST_PAUSE, Verb.GUEST_RESUME])
+def test_a_guest_that_is_off_has_nothing_to_hold_and_that_is_told(bench: Bench, verb: Verb) -> None:
+    off = GuestOrder(server_id=bench.server(PowerState.SHUTDOWN))
+    bench.server(PowerState.RUNNING)
+    assert bench.order(verb, off) == {"power_state": "shutdown"}
+
+
+def test_a_spawned_guest_lets_go_of_former_connections_and_of_no_others(bench: Bench) -> None:
+    """Its volume's storage has moved since it was connected (LP 1741364)."""
+    given = order(bench, "vda", "vdb")
+    moved, same = (bench.records[lane.attachment_id or ""] for lane in given.lanes)
+    [present] = moved.infos
+    former = {**present, "target_lun": 77}
+    bench.records[moved.attachment_id] = moved.having(former)
+    gone: list[Any] = []
+    vars(bench.brick)["disconnect"] = lambda info, *_: gone.append(info)
+    bench.order(Verb.GUEST_SPAWN, given)
+    assert [info["target_lun"] for info in gone] == [77]
+    assert bench.records[moved.attachment_id].infos == (present,)
+    assert bench.records[same.attachment_id].infos == same.infos
+
+
+def test_a_new_attachment_that_cinder_shows_without_its_connection_is_asked_for_it(
+    bench: Bench,
+) -> None:
+    """Cinder's answer may be from before the driver was asked."""
+    lane = replace(bench.lane(), attachment_id=None)
+    real = bench.cinder.attachment_create
+
+    def create(*args: Any) -> Any:
+        return replace(real(*args), connection_info={})
+
+    vars(bench.cinder)["attachment_create"] = create
+    bench.calls.clear()
+    made = bench.run(lane, Verb.ATTACHMENT_CREATE)
+    assert made["attachment_id"] in bench.model.attachments
+    assert made["driver"] == "iscsi"
+    assert "cinder.attachment" in bench.calls

@@ -219,6 +219,21 @@ def test_lp1502534_failed_flush_is_an_error_and_never_forced(broken: Any) -> Non
     assert connector.forced == [{}]
 
 
+def test_a_host_that_cannot_tell_its_connector_now_may_tell_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """multipathd may come up again; nothing has happened."""
+
+    def fail(*_args: Any, **_options: Any) -> None:
+        raise RuntimeError("multipathd is down")
+
+    brick = real(tmp_path)
+    monkeypatch.setattr("os_brick.initiator.connector.get_connector_properties", fail)
+    with pytest.raises(PortError, match="multipathd is down") as raised:
+        brick.connector()
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, "no_connector")
+
+
 def test_lp2035695_paths_that_do_not_show_yet_are_retryable(broken: Any) -> None:
     import os_brick.exception
 

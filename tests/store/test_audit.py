@@ -118,7 +118,7 @@ def test_a_chain_that_was_made_anew_is_not_that_of_the_checkpoint(
     db.execute(SET.format("body = '{}'").encode())
     rechain(db)
     assert proven(db) != kept
-    with pytest.raises(BrokenChainError, match="made anew") as found:
+    with pytest.raises(BrokenChainError, match="made again") as found:
         proven(db, held=[kept])
     assert (found.value.first, found.value.last) == (1, EVENTS)
 

@@ -32,7 +32,16 @@ from projections.tables import Tables, prepare
 from tests.store.following import poisoned, register, tracked, wait_until
 from tests.store.histories import MAPPER, Folded, logged, scenario, stored_events
 
-TABLES = ["instances", "mappings", "attachments", "spans", "operations", "mailbox", "hosts"]
+TABLES = [
+    "instances",
+    "mappings",
+    "attachments",
+    "spans",
+    "operations",
+    "mailbox",
+    "hosts",
+    "remnants",
+]
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from aggregates.base import Aggregate, Event
 from aggregates.host import Host
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
-from aggregates.operation import Operation
+from aggregates.operation import Operation, OperationState
 from aggregates.server import SeenDisks
 from aggregates.volume import Volume
 from handlers.accept import device_target
+from host_agent.shared.lane import Lane
 
 KINDS: list[type[Aggregate]] = [Attachment, BlockDeviceMapping, Host, Instance, Operation, Volume]
 MACHINES = [kind for kind in KINDS if kind.TRANSITIONS]
@@ -119,6 +120,49 @@ def test_fencing_raises_the_epoch_and_old_epochs_are_refused() -> None:
     with pytest.raises(errors.StaleEpochError):
         host.check_epoch(0)
     host.check_epoch(1)
+
+
+def test_who_lets_a_host_in_again_says_why_and_that_is_kept() -> None:
+    host = Host(uuid4())
+    host.register("h", 1, {})
+    host.fence("power lost", "BMC")
+    host.unfence("repaired")
+    [*_, event] = host.collect_events()
+    assert vars(event)["reason"] == "repaired"
+
+
+def test_a_volume_that_was_given_up_is_nobodys_when_it_is_made_after_all() -> None:
+    volume = Volume(uuid4())
+    volume.made("server", "mark")
+    volume.record(Volume.VolumeDeleted, server_id="server", why="given up")
+    with pytest.raises(errors.IllegalTransitionError) as raised:
+        volume.made("server", "mark")
+    assert str(raised.value) == f"Volume.VolumeMade cannot happen to {volume.id} in state deleted."
+    made, *_ = volume.collect_events()
+    assert (vars(made)["server_id"], vars(made)["mark"]) == ("server", "mark")
+
+
+def begun(*, undo: bool) -> Operation:
+    operation = Operation(uuid4())
+    operation.state, operation.lanes = OperationState.RUNNING, [Lane.of_server("s")]
+    started = {"run": 1, "lane": 0, "steps": ["a", "b"], "host": "h", "epoch": 0}
+    operation.record(Operation.RunStarted, undo=undo, **started)
+    return operation
+
+
+def test_steps_of_a_run_under_way_may_have_had_an_effect() -> None:
+    """None is reported yet.  A run that undoes says nothing of what was done."""
+    history = begun(undo=False).history
+    touched = [history.touched(lane, step) for lane in (0, 1) for step in ("a", "b", "c")]
+    assert touched == [True, True, False, False, False, False]
+    assert not begun(undo=True).history.touched(0, "a")
+
+
+@pytest.mark.parametrize("undo", [True, False])
+def test_who_wants_an_operation_undone_calls_off_what_goes_forward(undo: bool) -> None:
+    operation = begun(undo=undo)
+    operation.record(Operation.UnwindRequested, reason="too slow")
+    assert operation.history.active[0].cancelled is not undo
 
 
 def test_seeing_nothing_new_records_nothing() -> None:

@@ -29,16 +29,23 @@ class Leases:
         self.held: set[str] = set()
         self.released: list[list[str]] = []
         self.asked: list[int] = []
+        self.renewed: list[tuple[str, list[str], float]] = []
+        self.broken = False  # the database is away
         self.heirs: list[tuple[str, str]] = []
 
     async def due(self, limit: int, _holder: str, _lease_s: float) -> list[tuple[str, bool]]:
         self.asked.append(limit)
+        if self.broken:
+            raise ConnectionError
         taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
         taken += [each for each in self.late if each not in self.held][: limit - len(taken)]
         self.held |= set(taken)
         return [(operation_id, operation_id in self.left_behind) for operation_id in taken]
 
-    async def renew(self, _holder: str, ids: Sequence[str], _lease_s: float) -> list[str]:
+    async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]:
+        self.renewed.append((holder, list(ids), lease_s))
+        if self.broken:
+            raise ConnectionError
         return list(ids)
 
     async def release(self, _holder: str, ids: Sequence[str]) -> None:
@@ -203,6 +210,66 @@ async def test_each_life_holds_its_leases_under_a_name_of_its_own() -> None:
     assert place == same
     assert first != second
     assert {first.startswith(f"{place}/"), second.startswith(f"{place}/")} == {True}
+
+
+async def test_leases_are_renewed_while_their_operations_are_worked_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three times in the life of one: two renewals may be lost before another takes it."""
+    monkeypatch.setattr(dispatcher_module, "LEASE_S", 0.03)
+    leases, work = Leases("a", "b"), Work()
+    work.goes_on.clear()
+    async with running(leases, work):
+        await until(lambda: leases.held == {"a", "b"})
+        leases.broken = True
+        await until(lambda: len(leases.renewed) > 2)
+        leases.broken = False
+        began, so_far = asyncio.get_running_loop().time(), len(leases.renewed)
+        await until(lambda: len(leases.renewed) > so_far + 2)
+        assert asyncio.get_running_loop().time() - began > 0.02
+    [(_, holder)] = leases.heirs
+    assert leases.renewed[-1] == (holder, ["a", "b"], 0.03)
+
+
+async def test_what_a_life_before_held_is_inherited_before_anything_is_taken() -> None:
+    """Else its own place would look like another's, whose operations are left alone for a time."""
+    leases, work = Leases("a"), Work()
+    asked_first: list[bool] = []
+    inherit = leases.inherit
+
+    async def noted(place: str, holder: str) -> None:
+        asked_first.append(not leases.asked)
+        await inherit(place, holder)
+
+    leases.inherit = noted  # type: ignore[method-assign]
+    async with running(leases, work):
+        await until(lambda: work.done == ["a"])
+    assert asked_first == [True]
+
+
+async def test_a_database_that_is_away_for_a_moment_ends_nothing() -> None:
+    leases, work = Leases("a"), Work()
+    leases.broken = True
+    async with running(leases, work) as woken:
+        await until(lambda: leases.asked)
+        leases.broken = False
+        woken.event.set()
+        await until(lambda: work.done == ["a"] and not leases.held)
+
+
+async def test_what_is_held_counts_as_worked_on_until_it_is_given_back() -> None:
+    leases, work = Leases(*map(str, range(50))), Work()
+    work.goes_on.clear()
+    woken = Subscription()
+    with ThreadPoolExecutor(THREADS) as threads:
+        dispatcher = Dispatcher("me", leases, work.carry_on, at_once, woken, threads, THREADS)
+        task = asyncio.create_task(dispatcher.run())
+        await until(lambda: dispatcher.working == 2 * THREADS)
+        task.cancel()
+        await until(dispatcher._stopping.is_set)
+        work.goes_on.set()
+        await asyncio.gather(task, return_exceptions=True)
+    assert dispatcher.working == 0
 
 
 async def test_a_row_that_is_late_is_not_asked_about_again_and_again() -> None:

@@ -137,6 +137,14 @@ def test_lanes_go_from_stage_to_stage_by_themselves() -> None:
     assert behind == second
 
 
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_lane_at_work_keeps_no_other_from_starting(busy: int) -> None:
+    op, plan = operation(lanes=2)
+    runs = to_start(op, plan)
+    start(op, runs[busy])
+    assert to_start(op, plan) == (runs[1 - busy],)
+
+
 def test_a_stage_for_the_whole_server_waits_for_all_lanes() -> None:
     op, plan = operation("live_migrate", lanes=2)
     first, second = to_start(op, plan)

@@ -1,0 +1,73 @@
+"""How a mutation run is judged: what counts, what is argued, when it fails."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.mutation import __main__ as mutation
+from tests.mutation.__main__ import Change, change, judge
+
+DIFF = """\
+--- handlers/engine.py
++++ handlers/engine.py
+@@ -3,6 +3,6 @@
+     if a:
+-        return left(
+-            lane,
++        return left(
++            None,
+         )
+"""
+
+
+@pytest.fixture(autouse=True)
+def _written_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutation, "BUILD", tmp_path)
+    monkeypatch.setattr(mutation, "argued", lambda: {"argued"})
+
+
+def test_a_survivor_is_named_by_what_was_changed_and_not_by_a_number() -> None:
+    assert str(change("handlers/engine.py decide", DIFF)) == (
+        "handlers/engine.py decide: return left( lane, -> return left( None,"
+    )
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        ('f(op, "be retried")', 'f(op, "XXbe retriedXX")', True),
+        ('f(op, "be retried")', 'f(op, "BE RETRIED")', True),
+        ('f(op, "be retried")', "f(op, None)", False),
+        ('f(op, "be retried")', "f(op, )", False),
+        ('f("host_fenced")', 'f("HOST_FENCED")', False),
+        ('f("a b", 1)', 'f("a b", 2)', False),
+    ],
+)
+def test_only_the_words_of_a_message_do_not_count(was: str, now: str, words: bool) -> None:
+    assert Change("where", was, now).only_words is words
+
+
+@pytest.mark.parametrize(
+    ("killed", "survivors", "fails"),
+    [(9, {"argued"}, 0), (9, {"argued", "another"}, 1), (8, {"argued"}, 1), (10, set(), 0)],
+    ids=["argued", "not argued", "too few killed", "all killed"],
+)
+def test_a_run_fails_below_the_score_or_with_a_survivor_that_nobody_argues(
+    killed: int, survivors: set[str], fails: int
+) -> None:
+    counts = {"handlers/engine.py": Counter(killed=killed, alive=10 - killed)}
+    assert judge(counts, survivors, 0, None) == fails
+
+
+def test_the_page_gets_the_table_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "mutation.md"
+    page.write_text("before\n<!-- measured -->\nold\n<!-- end of measured -->\nafter\n")
+    judge({"a.py": Counter(killed=3, alive=1)}, set(), 0, tmp_path)
+    text = page.read_text()
+    assert "| a.py | 4 | 3 | 1 | 75.0 % |" in text
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
