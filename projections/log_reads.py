@@ -11,7 +11,6 @@ be recorded at any more (`settled_at`).  So it stays what it was (decision 0050)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import orjson
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
@@ -117,12 +118,19 @@ class Queries(LogReads):
         *,
         host: str | None = None,
         volume_id: str | None = None,
+        server_id: str | None = None,
         limit: int = PAGE_MAX,
     ) -> list[Row]:
-        """The spans that were open at a moment: of a volume (on a host), or on a host."""
+        """The spans that were open at a moment: of a volume (on a host), or on a host.
+
+        As they were known then, without their ends: the answer stays the same for ever.
+        """
+        about: dict[str, Any] = {"at": at, "host": host, "server_id": server_id, "limit": limit}
         if volume_id is None:
-            return await self._all("open_at", at=at, host=host, limit=limit)
-        return await self._all("held_at", at=at, host=host, volume_id=volume_id, limit=limit)
+            rows = await self._all("open_at", **about)
+        else:
+            rows = await self._all("held_at", **about, volume_id=volume_id)
+        return [{**row, "to_position": None, "to_at": None} for row in rows]
 
     # --- operations and hosts -----------------------------------------------------------
 
@@ -267,6 +275,19 @@ class Queries(LogReads):
 
     async def remnant(self, remnant_id: str) -> Row | None:
         return await self._one("remnant", remnant_id=remnant_id)
+
+    # --- refused requests ---------------------------------------------------------------
+
+    async def note_refusals(self, rows: Sequence[Row]) -> None:
+        """Each with how many seconds ago it was, `age_s`."""
+        await self._all("note_refusals", rows=orjson.dumps(list(rows)).decode())
+
+    async def trim_refusals(self, kept_s: float, asker_max: int, total_max: int) -> None:
+        """Forget those that are older, and but the newest of each asker and in all."""
+        await self._all("trim_refusals", kept_s=kept_s, asker_max=asker_max, total_max=total_max)
+
+    async def refusal(self, request_id: str) -> Row | None:
+        return await self._one("refusal", request_id=request_id)
 
     # --- the service itself -----------------------------------------------------------
 

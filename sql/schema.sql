@@ -121,8 +121,6 @@ CREATE TABLE refusals (
     user_id text,
     project_id text
 );
-CREATE INDEX refusals_by_asker ON refusals ((coalesce(project_id, actor)), refused_at);
-CREATE INDEX refusals_by_time ON refusals (refused_at);
 
 -- Work of minutes or hours over the whole log that is under way, or was stopped.
 CREATE TABLE long_work (

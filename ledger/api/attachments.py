@@ -49,7 +49,7 @@ async def attachments(call: Call) -> web.StreamResponse:
 
 
 async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResponse:
-    """Which attachments were on a host at the moment; a span says from when to when."""
+    """Which attachments were on a host at the moment; a span says since when."""
     if (query.volume is None and query.host is None) or query.after is not None:
         raise ApiError(400, "invalid", "With 'at', give 'volume' or 'host', and no cursor.")
     if not call.identity.everywhere:
@@ -57,13 +57,13 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
     assert query.at is not None, "that is why we are here"
     await refuse_to_come(call, query.at)
     rows = await call.components.queries.attachments_at(
-        query.at, host=query.host, volume_id=query.volume, limit=page_limit(call, query.limit)
+        query.at,
+        host=query.host,
+        volume_id=query.volume,
+        server_id=query.server,
+        limit=page_limit(call, query.limit),
     )
-    spans = [
-        SpanShown.model_validate(row)
-        for row in rows
-        if query.server is None or row["server_id"] == query.server
-    ]
+    spans = [SpanShown.model_validate(row) for row in rows]
     return answer(AttachmentsAt(at=query.at, attachments=spans))
 
 

@@ -239,7 +239,8 @@ def _renamed(body: Body) -> str:
 
 def _volume_released(body: Body) -> str:
     if "renamed_to" in body:
-        return f"Cinder calls the volume {body['renamed_to']} now, attachment {body.get('attachment_id')}"
+        through = body.get("attachment_id", "?")
+        return f"Cinder calls the volume {body['renamed_to']} now, with attachment {through}"
     return f"Volume no longer held by server {body.get('server_id', '?')}"
 
 

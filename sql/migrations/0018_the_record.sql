@@ -53,5 +53,3 @@ CREATE TABLE refusals (
     user_id text,
     project_id text
 );
-CREATE INDEX refusals_by_asker ON refusals ((coalesce(project_id, actor)), refused_at);
-CREATE INDEX refusals_by_time ON refusals (refused_at);

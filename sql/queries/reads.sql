@@ -72,6 +72,7 @@ SELECT * FROM attachments
 -- Who held a volume at a moment, and by which attachment.  spans_by_volume.
 SELECT * FROM spans
  WHERE volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR host = %(host)s)
+   AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
    AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
  ORDER BY from_position
  LIMIT %(limit)s;
@@ -89,6 +90,7 @@ SELECT s.*
         WHERE host = %(host)s
           AND coalesce(width_bucket(extract(epoch FROM to_at - from_at),
                   '{3600,14400,57600,230400,921600,3686400,14745600,58982400}'), 9) = l.length
+          AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
           AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
        OFFSET 0) AS s
  ORDER BY s.from_position
@@ -253,6 +255,8 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
 -- name none, or that are of the whole operation; as far as the log up to a position (`until`)
 -- knows the volume to be one of theirs.  Of the operations that begin after the cursor each has
 -- an event here, so no more are looked at than there are rows on the page.
+-- What an operation's first and last append have beside its own first and last event is no
+-- further from these than an append is long, 10000 events.
 -- events_by_volume, operations_by_volume, events_by_operation.
 WITH own AS MATERIALIZED (
     SELECT position, recorded_at, topic, originator_id, originator_version AS version,
@@ -268,7 +272,7 @@ of_operations AS (
     UNION
     SELECT operation_id FROM operations
      WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position <= %(after)s
-       AND (position > %(after)s OR state <> 'finished')
+       AND (position > %(after)s - 10000 OR state <> 'finished')
     UNION
     (SELECT operation_id FROM operations
       WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position > %(after)s
@@ -310,7 +314,7 @@ of_operations AS (
     SELECT operation_id FROM own WHERE operation_id IS NOT NULL
     UNION
     SELECT operation_id FROM operations
-     WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position < %(before)s
+     WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position - 10000 < %(before)s
        AND (position >= %(before)s OR state <> 'finished')
     UNION
     (SELECT operation_id FROM operations
@@ -403,7 +407,8 @@ SELECT DISTINCT privilege || ' on ' || name AS missing
   FROM (
       VALUES ('events', 'SELECT, INSERT'), ('log_head', 'SELECT, UPDATE'),
              ('tracking', 'SELECT, INSERT, UPDATE'), ('leases', 'SELECT, INSERT, UPDATE, DELETE'),
-             ('host_contact', 'SELECT, INSERT, UPDATE'), ('progress', 'SELECT, INSERT, UPDATE')
+             ('host_contact', 'SELECT, INSERT, UPDATE'), ('progress', 'SELECT, INSERT, UPDATE'),
+             ('refusals', 'SELECT, INSERT, DELETE')
       UNION ALL
       SELECT unnest(%(projections)s::text[]), 'SELECT, INSERT, DELETE'
   ) AS needed (name, privileges)
@@ -575,3 +580,31 @@ SELECT * FROM remnants
 -- name: remnant
 -- One of them, by its primary key.
 SELECT * FROM remnants WHERE remnant_id = %(remnant_id)s;
+
+-- name: note_refusals
+-- Notes requests that were refused, some seconds ago.  Sent twice, it is done once.
+INSERT INTO refusals (request_id, global_request_id, refused_at, method, route, status, code,
+                      message, actor, user_id, project_id)
+SELECT request_id, global_request_id, clock_timestamp() - make_interval(secs => age_s),
+       method, route, status, code, message, actor, user_id, project_id
+  FROM jsonb_to_recordset(%(rows)s::jsonb)
+       AS r (request_id text, global_request_id text, age_s float8, method text, route text,
+             status int, code text, message text, actor text, user_id text, project_id text)
+    ON CONFLICT DO NOTHING;
+
+-- name: trim_refusals
+-- Forgets refused requests that are too old, or too many: of an asker, or of all.
+-- Reads the whole table, which is bounded by that, once a minute.
+DELETE FROM refusals AS r
+ USING (SELECT request_id, refused_at,
+               row_number() OVER (PARTITION BY coalesce(project_id, actor)
+                                  ORDER BY refused_at DESC) AS of_asker,
+               row_number() OVER (ORDER BY refused_at DESC) AS of_all
+          FROM refusals) AS n
+ WHERE n.request_id = r.request_id
+   AND (n.of_asker > %(asker_max)s OR n.of_all > %(total_max)s
+        OR n.refused_at < clock_timestamp() - make_interval(secs => %(kept_s)s));
+
+-- name: refusal
+-- One of them, by its primary key.
+SELECT * FROM refusals WHERE request_id = %(request_id)s;
