@@ -22,15 +22,13 @@ from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
 from ledger.api.schemas import (
-    CheckpointShown,
-    Event,
-    Events,
     EventsQuery,
     HistoryQuery,
     NoQuery,
     Order,
     StreamQuery,
 )
+from ledger.api.schemas_events import CheckpointShown, Event, Events
 from ledger.api.servers import server_row
 from ledger.wakeups import ANY_EVENT
 from projections.detached import DetachedError

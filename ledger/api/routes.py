@@ -30,6 +30,7 @@ from ledger.api import (
     schemas,
     schemas_actions,
     schemas_agent,
+    schemas_events,
     schemas_nova,
     schemas_refusals,
     schemas_remnants,
@@ -46,7 +47,7 @@ _SERVERS = "/v2.1/servers"
 _VOLUMES = "/v2.1/servers/{server_id}/os-volume_attachments"
 _MIGRATIONS = "/v2.1/servers/{server_id}/migrations"
 _ACTIONS = "/v2.1/servers/{server_id}/os-instance-actions"
-_HISTORY: dict[str, Any] = {"query": schemas.HistoryQuery, "answers": {200: schemas.Events}}
+_HISTORY: dict[str, Any] = {"query": schemas.HistoryQuery, "answers": {200: schemas_events.Events}}
 _IDEMPOTENT = ("Idempotency-Key",)
 
 
@@ -372,12 +373,12 @@ _LOG = (
         handler=events.host_history,
         **_HISTORY,
     ),
-    _get("events", "/v1/events", events.events, schemas.Events, query=schemas.EventsQuery),
+    _get("events", "/v1/events", events.events, schemas_events.Events, query=schemas.EventsQuery),
     _get(
         "event_checkpoint",
         "/v1/events/checkpoint",
         events.event_checkpoint,
-        schemas.CheckpointShown,
+        schemas_events.CheckpointShown,
     ),
     _get(
         "event_stream",

@@ -20,6 +20,7 @@ from aggregates.operation import OperationState
 from handlers.build import BootDisk
 from ledger.log.recorder import LedgerRecorder
 from ledger.simulation.cinder_rows import CinderFault
+from projections.base import upcast
 from projections.catalog import ALL
 from projections.log_reads import MomentToComeError
 from projections.queries import Queries, read_pool
@@ -253,6 +254,47 @@ async def test_a_detached_root_names_its_volume(
         history = await queries.events(about)  # type: ignore[arg-type]
         [detached] = [e for e in history if e["topic"] == "BlockDeviceMapping.RootDetached"]
         assert detached["volume_id"] == detached["body"]["volume_id"] == world.volumes[0]
+
+
+async def test_a_volume_that_is_made_and_deleted_tells_so_to_both_histories(
+    queries: Queries, recorder: LedgerRecorder, database_url: str
+) -> None:
+    """Also where it goes with its server; and who asked for that."""
+    world = World(None, volumes=3)
+    world.done(boot(world))
+    [made] = set(world.cinder.volumes) - set(world.volumes)
+    world.done(world.delete())
+    Told(recorder, database_url).whole(world)
+    subjects: list[Any] = [("volume_id", made), ("server_id", world.server_id)]
+    for about in subjects:
+        found = {event["topic"]: event for event in await queries.events(about)}
+        for topic in ("Volume.VolumeMade", "Volume.VolumeDeleted"):
+            event = found[topic]
+            assert (event["volume_id"], event["server_id"]) == (made, world.server_id)
+            assert event["asked_by"]["name"] == event["actor"] == "alice"
+        assert found["Volume.VolumeDeleted"]["body"]["why"] == "it goes with its server"
+
+
+async def test_what_is_converted_is_not_waived(
+    queries: Queries, recorder: LedgerRecorder, database_url: str
+) -> None:
+    """Nor was it in events of the first version, which had no other word for it."""
+    world = World(legacy=True)
+    world.done(world.attach())
+    former = world.mappings()[0].attachment_id
+    world.legacy = False
+    world.done(world.act("convert"))
+    now = world.mappings()[0].attachment_id
+    Told(recorder, database_url).whole(world)
+    about: Any = ("attachment_id", former)
+    for event in (await queries.events(about))[-2:]:
+        assert event["topic"] in {"Attachment.Disconnected", "Attachment.Deleted"}
+        assert (event["body"]["waived"], event["body"]["converted_to"]) == (None, now)
+    for topic in ("Attachment.Disconnected", "Attachment.Deleted"):
+        old = {"waived": f"converted to attachment {now}"}
+        assert upcast(topic, old) == {"waived": None, "converted_to": now}
+        given = {"waived": "the host burnt down"}
+        assert upcast(topic, dict(given)) == given
 
 
 async def test_a_volume_that_cinder_renames_is_named_by_both_ids(
