@@ -238,12 +238,8 @@ def _migrated_by_cinder(done: Done) -> None:
     kept, mapping = str(done.outputs["volume_id"]), done.mapping
     if kept == mapping.volume_id or mapping.volume_id is None:
         return
-    done.book.get(Volume, mapping.volume_id).record(
-        Volume.Released,
-        server_id=done.server_id,
-        attachment_id=done.attachment_id,
-        renamed_to=kept,
-    )
+    held = {"server_id": done.server_id, "attachment_id": done.attachment_id}
+    done.book.get(Volume, mapping.volume_id).record(Volume.Released, **held, renamed_to=kept)
     _hold(done, kept)
     done.attachment.record(
         Attachment.VolumeRenamed, volume_id=kept, former_volume_id=mapping.volume_id
