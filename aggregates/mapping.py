@@ -53,7 +53,7 @@ class BlockDeviceMapping(Aggregate):
         access_mode: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
-    class AccessModeTold(Event):
+    class AccessModeLearned(Event):
         """How the server has the volume, as a host was told when it connected it: "ro", "rw"."""
 
         access_mode: str
@@ -169,7 +169,7 @@ class BlockDeviceMapping(Aggregate):
                 self.kept, self.legacy = event.kept, event.legacy
             case self.DevicePlugged():
                 self.device_name = event.device_name
-            case self.AccessModeTold():
+            case self.AccessModeLearned():
                 self.access_mode = event.access_mode
             case self.DeleteOnTerminationSet():
                 self.delete_on_termination = event.delete_on_termination
@@ -188,7 +188,7 @@ class BlockDeviceMapping(Aggregate):
     def learn_access_mode(self, told: str | None) -> None:
         """Take what a host was told; what is known, or wider than that, records nothing."""
         if self.live and told is not None and self.access_mode not in {told, "ro"}:
-            self.record(self.AccessModeTold, access_mode=told)
+            self.record(self.AccessModeLearned, access_mode=told)
 
     def set_delete_on_termination(self, value: bool) -> None:
         """Change the flag; saying what is already so records nothing."""

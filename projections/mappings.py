@@ -12,7 +12,7 @@ _STATELESS = frozenset(
     {
         BlockDeviceMapping.DeleteOnTerminationSet.TOPIC,
         BlockDeviceMapping.AttachmentSwitched.TOPIC,
-        BlockDeviceMapping.AccessModeTold.TOPIC,
+        BlockDeviceMapping.AccessModeLearned.TOPIC,
     }
 )
 
@@ -38,7 +38,7 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row | None:
             row.update(volume_id=None, attachment_id=None, serial=None)
         case BlockDeviceMapping.DevicePlugged.TOPIC:
             row.update(device_name=body["device_name"], bus=body["bus"] or row["bus"])
-        case BlockDeviceMapping.AccessModeTold.TOPIC:
+        case BlockDeviceMapping.AccessModeLearned.TOPIC:
             row["access_mode"] = body["access_mode"]
         case BlockDeviceMapping.DeleteOnTerminationSet.TOPIC:
             row["delete_on_termination"] = body["delete_on_termination"]

@@ -298,7 +298,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.Deleted": _attachment_deleted,
     "Attachment.Disowned": _text("Attachment in Cinder that belongs to no step is given up: {why}"),
     "BlockDeviceMapping.MappingCreated": _text("Recorded as device {device_name} of the server"),
-    "BlockDeviceMapping.AccessModeTold": _text("The host has it connected as {access_mode}"),
+    "BlockDeviceMapping.AccessModeLearned": _text("The server has the volume as {access_mode}"),
     "BlockDeviceMapping.DevicePlugged": _plugged,
     "BlockDeviceMapping.DeviceUnplugged": _waived("Guest released the disk"),
     "BlockDeviceMapping.AttachmentSwitched": _switched,

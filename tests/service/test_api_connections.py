@@ -15,6 +15,7 @@ import pytest
 from ledger.api import call, connections
 from ledger.api.connections import end_unread
 from tests.service.api_world import HOST, SETTINGS, Api, eventually, running_api
+from tests.tokens import token_of
 
 MOST = 3
 SOON_S = 30.0
@@ -81,7 +82,8 @@ async def test_a_body_that_trickles_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(call, "BODY_S_MAX", LIMIT_S)
     head = (
-        f"POST /v1/hosts/{HOST}/reports HTTP/1.1\r\nHost: x\r\nX-Auth-Token: agent-1-token\r\n"
+        f"POST /v1/hosts/{HOST}/reports HTTP/1.1\r\nHost: x\r\n"
+        f"X-Auth-Token: {token_of('agent-1')}\r\n"
         "Content-Type: application/json\r\nContent-Length: 10000\r\n\r\n"
     )
     async with line(api) as (reader, writer):
@@ -97,7 +99,8 @@ async def test_an_address_has_so_many_connections_that_have_shown_no_token(api: 
         async with line(api) as (reader, _):
             assert await ended(reader) == b"", "it is one too many"
         reader, writer = first
-        writer.write(b"GET /v1/hosts HTTP/1.1\r\nHost: x\r\nX-Auth-Token: admin-token\r\n\r\n")
+        head = f"GET /v1/hosts HTTP/1.1\r\nHost: x\r\nX-Auth-Token: {token_of('admin')}\r\n\r\n"
+        writer.write(head.encode())
         assert (await reader.readline()).split()[1] == b"200"
         async with line(api) as (reader, writer):
             await asks(reader, writer, b"/healthz")

@@ -43,7 +43,7 @@ def test_who_waits_too_long_is_told_what_the_service_waits_for(
     stub.answers["GET /readyz"] = cinder
     told = said(capsys)
     assert f"{WAITS} cinder (no answer)" in told
-    assert "serve" not in told
+    assert "attachment-ledger serve" not in told
 
 
 def test_who_waits_too_long_for_a_service_that_is_well_is_told_to_look(
@@ -53,7 +53,7 @@ def test_who_waits_too_long_for_a_service_that_is_well_is_told_to_look(
     stub.answers["GET /readyz"] = schemas.Health(status="ok", checks={"cinder": None})
     told = said(capsys)
     assert "Look before you repeat it" in told
-    assert "serve" not in told
+    assert "attachment-ledger serve" not in told
 
 
 def test_a_service_that_says_nothing_at_all_may_have_to_be_started(
