@@ -126,12 +126,12 @@ REFUSALS: web.AppKey[Refusals] = web.AppKey("refusals", Refusals)
 
 
 async def request(call: Call) -> web.StreamResponse:
-    """GET /v1/requests/{request_id}: what a refused request was told.
+    """GET /v1/requests/{refused_id}: what a refused request was told.
 
     For whoever sent it, and for those who see all projects: to anybody else it does not exist.
     """
     call.query(NoQuery)
-    request_id = call.request.match_info["request_id"]
+    request_id = call.request.match_info["refused_id"]
     with suppress(Exception):  # what cannot be written is not found
         await call.request.app[REFUSALS].written()
     row = await call.components.queries.refusal(request_id)

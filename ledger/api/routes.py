@@ -311,7 +311,7 @@ _OWN = (
     ),
     _get(
         "request",
-        "/v1/requests/{request_id}",
+        "/v1/requests/{refused_id}",
         refusals.request,
         schemas_refusals.RefusalShown,
     ),
