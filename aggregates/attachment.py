@@ -7,6 +7,7 @@ before that host proved its disconnect, or an operator waived the proof
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -25,6 +26,17 @@ class AttachmentState(StrEnum):
     ATTACHED = "attached"  # Cinder was told -> connecting, disconnected
     DISCONNECTED = "disconnected"  # proven or waived -> connecting, deleted
     DELETED = "deleted"
+
+
+#: How the first versions told a conversion: as a waiver, in these words.
+_CONVERTED = re.compile(r"converted to attachment ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+
+
+def _tell_converted(state: dict[str, Any]) -> None:
+    """Nothing was waived where an attachment was converted."""
+    converted = _CONVERTED.fullmatch(state.get("waived") or "")
+    if converted:
+        state.update(waived=None, converted_to=converted[1])
 
 
 class Attachment(Aggregate):
@@ -67,22 +79,43 @@ class Attachment(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class Disconnected(Event):
-        """The host let the volume go; `waived` is an operator's reason to do without proof."""
+        """The host let the volume go; `waived` is an operator's reason to do without proof.
+
+        `converted_to`: it did not; this attachment stands for the same connection from here on.
+        """
 
         shared: bool = False
         waived: str | None = None
+        converted_to: str | None = None
+
+        class_version: ClassVar[int] = 2
+
+        @staticmethod
+        def upcast_v1_v2(state: dict[str, Any]) -> None:
+            _tell_converted(state)
 
     @dataclass(frozen=True, kw_only=True)
     class VolumeRenamed(Event):
-        """Cinder's migration gave the volume behind this attachment another id."""
+        """Cinder's migration gave the volume behind this attachment another id.
+
+        `former_volume_id`: the one it had; None: the event is older than this field.
+        """
 
         volume_id: str
+        former_volume_id: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class Deleted(Event):
-        """The attachment is gone in Cinder."""
+        """The attachment is gone in Cinder; `converted_to`: see Disconnected."""
 
         waived: str | None = None
+        converted_to: str | None = None
+
+        class_version: ClassVar[int] = 2
+
+        @staticmethod
+        def upcast_v1_v2(state: dict[str, Any]) -> None:
+            _tell_converted(state)
 
     @dataclass(frozen=True, kw_only=True)
     class Disowned(Event):

@@ -65,6 +65,7 @@ class EventContext:
     request_id: str
     cause: str
     operation_id: str | None = None
+    global_request_id: str | None = None  # of the service that passed the request on
 
 
 @dataclass(frozen=True, kw_only=True)

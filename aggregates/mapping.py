@@ -85,7 +85,13 @@ class BlockDeviceMapping(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class RootDetached(Event):
-        """The root volume is gone; its place, boot_index 0, stays (S2)."""
+        """The root volume is gone; its place, boot_index 0, stays (S2).
+
+        Which one it was; None: the event is older than these fields.
+        """
+
+        volume_id: str | None = None
+        attachment_id: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class RootAttached(Event):
@@ -134,13 +140,20 @@ class BlockDeviceMapping(Aggregate):
         self.multiattach = False
         self.access_mode: str | None = None
         self.legacy = False
+        self._left: BlockDeviceMapping.RootDetached | None = None  # the event just applied
 
     def about(self) -> About:
+        had = self._left or self
         return About(
-            attachment_id=self.attachment_id, volume_id=self.volume_id, server_id=self.server_id
+            attachment_id=had.attachment_id, volume_id=had.volume_id, server_id=self.server_id
         )
 
+    def detach_root(self) -> None:
+        """The root volume goes, its place stays."""
+        self.record(self.RootDetached, volume_id=self.volume_id, attachment_id=self.attachment_id)
+
     def apply(self, event: Any) -> None:
+        self._left = event if isinstance(event, self.RootDetached) else None
         match event:
             case self.MappingCreated():
                 self.server_id, self.tag = event.server_id, event.tag

@@ -149,7 +149,10 @@ class Operation(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class OperationStarted(Event):
-        """A request was accepted; `fingerprint` tells a repeated request from another."""
+        """A request was accepted; `fingerprint` tells a repeated request from another.
+
+        `global_request_id`: under which another service (Cinder) passed it on.
+        """
 
         flow: str
         server_id: str
@@ -157,6 +160,7 @@ class Operation(Aggregate):
         request_id: str
         actor: dict[str, Any]
         fingerprint: str | None = None
+        global_request_id: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class RunStarted(Event):
@@ -175,7 +179,8 @@ class Operation(Aggregate):
         """The step is done; its domain events are in the same transaction.
 
         `occurred`, here and below: when its host says that it ended, by its own clock, and how
-        wrong that was (contract.Occurred); None: the ledger's own, or nobody said.
+        wrong that was (contract.Occurred); None: the ledger's own, or nobody said.  `host`: who
+        did it; None: the ledger itself (or the event is older than the field).
         """
 
         run: int
@@ -185,6 +190,7 @@ class Operation(Aggregate):
         outputs: dict[str, Any]
         took_ms: int
         occurred: dict[str, Any] | None = None
+        host: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class StepRetried(Event):
@@ -201,6 +207,7 @@ class Operation(Aggregate):
         retry_at: float
         further: list[str] = field(default_factory=list)
         occurred: dict[str, Any] | None = None
+        host: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class StepFailed(Event):
@@ -213,6 +220,7 @@ class Operation(Aggregate):
         error: dict[str, Any]
         further: list[str] = field(default_factory=list)
         occurred: dict[str, Any] | None = None
+        host: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class Parked(Event):

@@ -82,10 +82,14 @@ class Volume(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class Released(Event):
-        """The attachment holds the volume no more."""
+        """The attachment holds the volume no more.
+
+        `renamed_to`: it does, but Cinder's migration gave the volume this other id.
+        """
 
         server_id: str
         attachment_id: str
+        renamed_to: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class VolumeMade(Event):
@@ -115,11 +119,14 @@ class Volume(Aggregate):
         self.claims: dict[str, Claim] = {}  # by operation
         self.holders: dict[str, str] = {}  # attachment id -> server id
         self.deleted = False
+        self._server_id: str | None = None  # whose story the event just applied belongs to
 
     def about(self) -> About:
-        return About(volume_id=str(self.id))
+        return About(volume_id=str(self.id), server_id=self._server_id)
 
     def apply(self, event: Any) -> None:
+        made_or_deleted = isinstance(event, _MADE_OR_DELETED)
+        self._server_id = event.server_id if made_or_deleted else None
         match event:
             case self.Claimed():
                 self.claims[event.claimant] = Claim(
@@ -216,3 +223,7 @@ class Volume(Aggregate):
         others = sorted(set(self.holders.values()) - {server_id})
         if others and not multiattach:
             raise errors.AttachedElsewhereError(volume_id=str(self.id), servers=", ".join(others))
+
+
+#: Events that concern the server as well.
+_MADE_OR_DELETED = (Volume.VolumeMade, Volume.VolumeDeleted, Volume.VolumeDeletionRefused)

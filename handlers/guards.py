@@ -141,6 +141,7 @@ def start(
         request_id=origin.context.request_id,
         actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
         fingerprint=origin.fingerprint,
+        global_request_id=origin.context.global_request_id,
     )
     known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
     for volume_id in sorted(volumes_of(operation) & set(known)):

@@ -193,14 +193,13 @@ def _converted(done: Done) -> None:
     _held_as(done, legacy=False)
     assert done.lane.other is not None, "only a mapping that has one is converted"
     former = done.book.get(Attachment, done.lane.other.attachment_id or "")
-    why = f"converted to attachment {done.attachment_id}"
     if done.host is not None:
         _updated(done)
         done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
         done.attachment.record(Attachment.Completed)
         done.mapping.learn_access_mode(_told_mode(done))
-        former.record(Attachment.Disconnected, waived=why)
-    former.record(Attachment.Deleted, waived=why)
+        former.record(Attachment.Disconnected, converted_to=done.attachment_id)
+    former.record(Attachment.Deleted, converted_to=done.attachment_id)
     done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=str(former.id))
 
 
@@ -240,11 +239,12 @@ def _migrated_by_cinder(done: Done) -> None:
     kept, mapping = str(done.outputs["volume_id"]), done.mapping
     if kept == mapping.volume_id or mapping.volume_id is None:
         return
-    done.book.get(Volume, mapping.volume_id).record(
-        Volume.Released, server_id=done.server_id, attachment_id=done.attachment_id
-    )
+    held = {"server_id": done.server_id, "attachment_id": done.attachment_id}
+    done.book.get(Volume, mapping.volume_id).record(Volume.Released, **held, renamed_to=kept)
     _hold(done, kept)
-    done.attachment.record(Attachment.VolumeRenamed, volume_id=kept)
+    done.attachment.record(
+        Attachment.VolumeRenamed, volume_id=kept, former_volume_id=mapping.volume_id
+    )
     mapping.record(
         BlockDeviceMapping.AttachmentSwitched, volume_id=kept, attachment_id=done.attachment_id
     )
@@ -283,7 +283,7 @@ def _unbound(done: Done) -> None:
     mapping, instance = done.mapping, done.instance
     if mapping.boot_index == 0 and not instance.deleted:  # S2: the place stays
         if mapping.live and mapping.state is not MappingState.VACANT:
-            mapping.record(BlockDeviceMapping.RootDetached)
+            mapping.detach_root()
         instance.set_device_volume(done.lane.bdm_id, None)
         return
     if mapping.live:

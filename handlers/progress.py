@@ -264,6 +264,7 @@ def succeeded(
         outputs=outputs,
         took_ms=took_ms,
         occurred=occurred.to_wire() if occurred else None,
+        host=run.host,
     )
     passed = run.undo and bool(outputs.get("passed"))  # too late to undo: it is done
     verb = plan_of(operation).verb(step, undo=run.undo and not passed, host=run.host)
@@ -317,6 +318,7 @@ def failed(
         "error": error.to_wire(),
         "further": _further(operation, run, step) if further else [],
         "occurred": occurred.to_wire() if occurred else None,
+        "host": run.host,
     }
     if delay_s is None:
         operation.record(Operation.StepFailed, **fields)

@@ -3,6 +3,9 @@
 A span begins when Cinder has a host's connector, because from then on the host may hold
 the volume, and ends with the proof that it let go (or the waiver of it): never earlier
 than the truth, which is what an audit needs.
+
+Cinder's migration may give the volume another id: the span under the former one ends there, and
+another begins, so that what was true of a moment stays so.
 """
 
 from __future__ import annotations
@@ -57,6 +60,19 @@ def _released(row: Row, event: LoggedEvent) -> Row:
     return {"spans": [{**span, **end} if _open(span) else span for span in row["spans"]]}
 
 
+def _renamed(row: Row, event: LoggedEvent) -> Row:
+    """Spans say of which volume they were; those without a word of it, of the present one."""
+    spans = [{"volume_id": row["volume_id"], **span} for span in row["spans"]]
+    ended = _released({"spans": spans}, event).get("spans", spans)
+    begun = {"from_position": event.position, "from_at": event.recorded_at.isoformat()}
+    again = [
+        {"host": span["host"], **begun, "to_position": None, "to_at": None}
+        for span in spans
+        if _open(span)
+    ]
+    return {"volume_id": event.body["volume_id"], "spans": [*ended, *again]}
+
+
 def _deleted(row: Row, event: LoggedEvent) -> Row:
     return {**_released(row, event), "ended_at": event.recorded_at}
 
@@ -71,7 +87,7 @@ def _spans(row: Row) -> list[Row]:
 
 
 _CHANGES: dict[str, Callable[[Row, LoggedEvent], Row]] = {
-    Attachment.VolumeRenamed.TOPIC: lambda _, event: {"volume_id": event.body["volume_id"]},
+    Attachment.VolumeRenamed.TOPIC: _renamed,
     Attachment.ConnectorUpdated.TOPIC: _connector,
     Attachment.Connected.TOPIC: lambda _, event: {"device_path": event.body["device_path"]},
     Attachment.Disconnected.TOPIC: _released,

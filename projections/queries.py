@@ -12,27 +12,19 @@ from datetime import datetime
 from typing import Any, Literal
 
 import orjson
-from psycopg import AsyncConnection, OperationalError
-from psycopg import sql as compose
-from psycopg.rows import dict_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg import AsyncConnection
+from psycopg_pool import AsyncConnectionPool
 
-import sql
 from handlers.retries import PUT_OFF_MAX_S
-from projections.base import Row, upcast
-from projections.detached import DetachedError
+from projections.base import Row
+from projections.log_reads import PAGE_MAX, LogReads
 from projections.rights import Kind, rights
 from projections.tables import prepare
 
-PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
 POOL_CONNECTIONS_MAX = 8
 POOL_WAIT_S = 10.0
-#: How often a query is sent that meets a lost connection; all may be sent twice.
-ATTEMPTS = 2
-_POSITION_MAX = 2**63 - 1
 
 Servers = Literal["with_volumes", "on_old_flow"]
-Subject = Literal["volume_id", "server_id", "attachment_id", "host", "operation_id"]
 
 
 def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
@@ -52,11 +44,8 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries:
+class Queries(LogReads):
     """What is now, what was, and what is due."""
-
-    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
-        self._pool = pool
 
     # --- servers and their volumes ------------------------------------------------------
 
@@ -133,16 +122,22 @@ class Queries:
         *,
         host: str | None = None,
         volume_id: str | None = None,
+        server_id: str | None = None,
         legacy: bool | None = None,
         limit: int = PAGE_MAX,
     ) -> list[Row]:
         """The spans that were open at a moment, with `legacy` of their attachments: of a volume
         (on a host), on a host, or of Cinder's old calls anywhere.
+
+        As they were known then, without their ends: the answer stays the same for ever.
         """
-        asked: dict[str, Any] = {"at": at, "host": host, "legacy": legacy, "limit": limit}
+        asked: dict[str, Any] = {"at": at, "host": host, "server_id": server_id, "limit": limit}
+        asked["legacy"] = legacy
         if volume_id is not None:
-            return await self._all("held_at", volume_id=volume_id, **asked)
-        return await self._all("on_old_flow_at" if host is None else "open_at", **asked)
+            rows = await self._all("held_at", volume_id=volume_id, **asked)
+        else:
+            rows = await self._all("on_old_flow_at" if host is None else "open_at", **asked)
+        return [{**row, "to_position": None, "to_at": None} for row in rows]
 
     # --- operations and hosts -----------------------------------------------------------
 
@@ -297,69 +292,20 @@ class Queries:
     async def remnant(self, remnant_id: str) -> Row | None:
         return await self._one("remnant", remnant_id=remnant_id)
 
-    # --- the log ------------------------------------------------------------------------
+    # --- refused requests ---------------------------------------------------------------
 
-    async def events(
-        self,
-        about: tuple[Subject, str] | None = None,
-        *,
-        after: int = 0,
-        before: int | None = None,
-        at: datetime | None = None,
-        limit: int = PAGE_MAX,
-        newest_first: bool = False,
-    ) -> list[Row]:
-        """Events about one thing, or all, strictly between two positions.
+    async def note_refusals(self, rows: Sequence[Row]) -> None:
+        """Each with how many seconds ago it was, `age_s`."""
+        await self._all("note_refusals", rows=orjson.dumps(list(rows)).decode())
 
-        `at` leaves out what was recorded later than that moment.  Bodies are in the
-        newest form that their classes know.  Raises DetachedError where events of the
-        whole log would be passed over; for one thing `detached_to` says where some may be.
-        """
-        before = _POSITION_MAX if before is None else before
-        if at is not None:
-            before = min(before, await self.position_at(at) + 1)
-        name = ("feed" if about is None else "history") + ("_backwards" if newest_first else "")
-        rows = await self._all(
-            name,
-            column=about[0] if about else None,
-            id=about[1] if about else None,
-            after=after,
-            before=before,
-            limit=limit,
-        )
-        if about is None:
-            await self._refuse_holes([row["position"] for row in rows], after, newest_first)
-        for row in rows:
-            row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
-        return rows
+    async def trim_refusals(self, kept_s: float, asker_max: int, total_max: int) -> None:
+        """Forget those that are older, and but the newest of each asker and in all."""
+        await self._all("trim_refusals", kept_s=kept_s, asker_max=asker_max, total_max=total_max)
 
-    async def _refuse_holes(self, positions: list[int], after: int, newest_first: bool) -> None:
-        if newest_first:
-            positions, after = positions[::-1], min(positions, default=1) - 1
-        for expected, position in enumerate(positions, after + 1):
-            if position != expected:
-                months = await self._all("detached", after=expected - 1)
-                raise DetachedError(months[-1]["last_position"], [row["file"] for row in months])
+    async def refusal(self, request_id: str) -> Row | None:
+        return await self._one("refusal", request_id=request_id)
 
-    async def detached_to(self) -> int:
-        """Events up to this position may be in the archive's files only; 0 if none are."""
-        months = await self._all("detached", after=0)
-        return months[-1]["last_position"] if months else 0
-
-    async def checkpoint(self) -> Row:
-        """Where the log ends: `log`, `position`, `chain` (bytes), `recorded_at`."""
-        [row] = await self._all("checkpoint")
-        return row
-
-    async def position_at(self, at: datetime) -> int:
-        """The last position recorded at or before a moment."""
-        [row] = await self._all("position_at", at=at)
-        return int(row["position"])
-
-    async def head(self) -> Row:
-        """`position` (0: none yet) and `recorded_at` of the last event."""
-        [row] = await self._all("head")
-        return row
+    # --- the service itself -----------------------------------------------------------
 
     async def missing_rights(self) -> list[str]:
         """Rights on tables that the service needs and its role does not have."""
@@ -420,37 +366,3 @@ class Queries:
     async def inherit(self, place: str, holder: str) -> None:
         """Let run out what others than `holder` left behind in its place."""
         await self._all("inherit", place=place, holder=holder)
-
-    # ------------------------------------------------------------------------------------
-
-    async def _one(self, name: str, **parameters: Any) -> Row | None:
-        rows = await self._all(name, **parameters)
-        return rows[0] if rows else None
-
-    async def _all(
-        self, query: str, /, column: Subject | None = None, **parameters: Any
-    ) -> list[Row]:
-        if "limit" in parameters:
-            parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
-        text: Any = sql.query("reads", query)
-        if column is not None:
-            text = compose.SQL(text.decode()).format(column=compose.Identifier(column))
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return await self._fetch(text, parameters)
-            except PoolTimeout:
-                raise
-            except OperationalError:  # a restart of the database breaks every connection
-                await self._pool.check()
-        return await self._fetch(text, parameters)
-
-    async def _fetch(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
-        # Without context managers: in autocommit there is nothing to end but the loan; and
-        # without `description`, which makes objects of the columns: two fifths of a read.
-        connection = await self._pool.getconn()
-        try:
-            cursor = connection.cursor(row_factory=dict_row)
-            await cursor.execute(text, parameters or None)
-            return [] if cursor.rownumber is None else await cursor.fetchall()
-        finally:
-            await self._pool.putconn(connection)

@@ -26,6 +26,7 @@ _SERVICE = {
     "leases": "SELECT, INSERT, UPDATE, DELETE",
     "host_contact": "SELECT, INSERT, UPDATE",
     "progress": "SELECT, INSERT, UPDATE",
+    "refusals": "SELECT, INSERT, DELETE",
 }
 #: Rows of projections are replaced, never updated (projections.writes).
 _OF_A_PROJECTION = "SELECT, INSERT, DELETE"

@@ -108,6 +108,21 @@ CREATE TABLE progress (
     PRIMARY KEY (operation_id, run)
 );
 
+-- What was refused a short while ago, and changed nothing (ledger.api.refusals).
+CREATE TABLE refusals (
+    request_id text PRIMARY KEY,
+    global_request_id text,
+    refused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    method text NOT NULL,
+    route text NOT NULL,                 -- its name in the API
+    status int NOT NULL,
+    code text NOT NULL,
+    message text NOT NULL,               -- as the caller was told
+    actor text NOT NULL,
+    user_id text,
+    project_id text
+);
+
 -- Work of minutes or hours over the whole log that is under way, or was stopped.
 CREATE TABLE long_work (
     name text PRIMARY KEY,               -- 'rebuild'

@@ -31,6 +31,7 @@ from ledger.api.feed import FEED, Feed
 from ledger.api.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
+from ledger.api.refusals import REFUSALS, Refusals
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
 from ledger.auth.tokens import NOBODY, POLICY, Identity
@@ -45,6 +46,9 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 
 #: In metrics alone, as nginx counts it: the client was gone before there was an answer.
 CLIENT_CLOSED_REQUEST = 499
+
+#: Methods of requests that change nothing anyway.
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 GLOBAL_ID: web.RequestKey[str] = web.RequestKey("global_request_id", str)
@@ -69,6 +73,7 @@ def make_app(components: Components) -> web.Application:
     app[AGENT_BATCHER] = AgentBatcher(components, app[BULKHEADS].agents)
     app[READINESS] = Readiness(components)
     app[FEED] = Feed(components.queries)
+    app[REFUSALS] = Refusals(components.queries)
     app[METRICS] = Metrics(components.registry, lambda: connections.refused)
     app[METRICS_PAGE] = metrics_page(app)
     for route in ROUTES:
@@ -76,6 +81,7 @@ def make_app(components: Components) -> web.Application:
     app.on_response_prepare.append(_add_headers)
     app.on_shutdown.append(app[HOLDS].close)
     app.cleanup_ctx.extend([app[BULKHEADS].open, app[HOLDS].open, app[AGENT_BATCHER].open])
+    app.cleanup_ctx.append(app[REFUSALS].open)
     return app
 
 
@@ -94,6 +100,7 @@ def _handler(route: Route) -> Handler:
                 identity=request[IDENTITY],
                 request_id=request[REQUEST_ID],
                 version=request.get(VERSION, microversions.MIN),
+                global_request_id=request.get(GLOBAL_ID),
             )
         )
 
@@ -163,6 +170,7 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
         if isinstance(error, _BROKEN_OFF) and is_gone(request):  # nobody reads an answer
             return web.Response(status=CLIENT_CLOSED_REQUEST)
         failure = explain(error, request[REQUEST_ID], request.get(IDENTITY))
+        _note_refusal(request, failure)
         if failure.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             _log.error(
                 "request_failed",
@@ -173,6 +181,22 @@ async def _explained(request: web.Request, handler: Handler) -> web.StreamRespon
                 exc_info=error if failure.status == HTTPStatus.INTERNAL_SERVER_ERROR else None,
             )
         return _error(request, failure)
+
+
+def _note_refusal(request: web.Request, failure: Failure) -> None:
+    """Keep for a while why somebody's request to change something was refused."""
+    identity, route = request.get(IDENTITY, NOBODY), _route_of(request)
+    refused = HTTPStatus.BAD_REQUEST <= failure.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    if identity is NOBODY or request.method in _READING or not refused:
+        return
+    request.app[REFUSALS].note(
+        identity.actor,
+        failure,
+        request_id=request[REQUEST_ID],
+        global_request_id=request.get(GLOBAL_ID),
+        method=request.method,
+        route=route.name if route else "unknown",
+    )
 
 
 def _refuse_odd_bytes(request: web.Request) -> None:

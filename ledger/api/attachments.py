@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from ledger.api import redaction
-from ledger.api.call import Call, answer
+from ledger.api.call import Call, answer, refuse_to_come
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
@@ -51,7 +51,7 @@ async def attachments(call: Call) -> web.StreamResponse:
 
 
 async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResponse:
-    """Which attachments were on a host at the moment; a span says from when to when."""
+    """Which attachments were on a host at the moment; a span says since when."""
     few = query.volume is not None or query.host is not None or query.flow is Made.OLD
     if not few or query.after is not None:
         text = "With 'at', give 'volume', 'host' or 'flow=old', and no cursor."
@@ -59,18 +59,16 @@ async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResp
     if not call.identity.everywhere:
         raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
     assert query.at is not None, "that is why we are here"
+    await refuse_to_come(call, query.at)
     rows = await call.components.queries.attachments_at(
         query.at,
         host=query.host,
         volume_id=query.volume,
+        server_id=query.server,
         legacy=_legacy(query),
         limit=page_limit(call, query.limit),
     )
-    spans = [
-        SpanShown.model_validate({**row, "flow": _flow(row)})
-        for row in rows
-        if query.server is None or row["server_id"] == query.server
-    ]
+    spans = [SpanShown.model_validate({**row, "flow": _flow(row)}) for row in rows]
     return answer(AttachmentsAt(at=query.at, attachments=spans))
 
 

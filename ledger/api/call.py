@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from ledger.api.components import HOLDS, Components, Holds, is_gone
 from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
 from ledger.auth.tokens import Identity
+from projections.log_reads import MomentToComeError
 from projections.runner import NotProjectingError
 
 M = TypeVar("M", bound=BaseModel)
@@ -55,6 +57,7 @@ class Call:
     identity: Identity
     request_id: str
     version: Version
+    global_request_id: str | None = None  # of the service that passed the request on
 
     @property
     def bulkheads(self) -> Bulkheads:
@@ -71,7 +74,12 @@ class Call:
 
     def context(self, cause: str = "api") -> EventContext:
         """The metadata of events that this request leads to."""
-        return EventContext(actor=self.identity.actor, request_id=self.request_id, cause=cause)
+        return EventContext(
+            actor=self.identity.actor,
+            request_id=self.request_id,
+            cause=cause,
+            global_request_id=self.global_request_id,
+        )
 
     # ----------------------------------------------------------------- what was sent
 
@@ -238,6 +246,23 @@ def canonical(text: str) -> str | None:
 
 def _too_large(limit: int) -> ApiError:
     return ApiError(413, "too_large", f"The body is larger than {limit} bytes, the limit here.")
+
+
+async def refuse_to_come(call: Call, at: datetime) -> None:
+    """Return when an answer as of that moment will stay what it is, and can be read.
+
+    ApiError 400 if the moment is still to come, 503 if the projections are late.
+    """
+    try:
+        position = await call.components.queries.settled_at(at)
+    except MomentToComeError:
+        raise ApiError(
+            400,
+            "moment_to_come",
+            "That moment is still to come, by the database's clock.",
+            hint="Leave 'at' out for what is so now.",
+        ) from None
+    await projected(call.components, position)
 
 
 async def projected(components: Components, position: int) -> None:

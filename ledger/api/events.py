@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ledger.api import redaction
 from ledger.api.attachments import attachment_row
-from ledger.api.call import Call, answer
+from ledger.api.call import Call, answer, refuse_to_come
 from ledger.api.feed import FEED
 from ledger.api.hosts import host_row
 from ledger.api.operations import operation_row
@@ -22,19 +22,17 @@ from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
 from ledger.api.schemas import (
-    CheckpointShown,
-    Event,
-    Events,
     EventsQuery,
     HistoryQuery,
     NoQuery,
     Order,
     StreamQuery,
 )
+from ledger.api.schemas_events import CheckpointShown, Event, Events
 from ledger.api.servers import server_row
 from ledger.wakeups import ANY_EVENT
 from projections.detached import DetachedError
-from projections.queries import Subject
+from projections.log_reads import Subject
 
 #: A comment is sent this often when nothing happens, so that dead connections are found.
 HEARTBEAT_S = 15.0
@@ -49,8 +47,7 @@ Row = dict[str, Any]
 
 async def volume_history(call: Call) -> web.StreamResponse:
     """GET /v1/volumes/{id}/history."""
-    message = "Nothing is known of volume {}."
-    return await _history(call, "volume_id", call.id("volume_id", message), message)
+    return await _history(call, "volume_id", call.id("volume_id", "Nothing is known of volume {}."))
 
 
 async def server_history(call: Call) -> web.StreamResponse:
@@ -76,10 +73,11 @@ async def host_history(call: Call) -> web.StreamResponse:
     return await _history(call, "host", (await host_row(call))["host"])
 
 
-async def _history(
-    call: Call, subject: Subject, name: str, unknown: str | None = None
-) -> web.StreamResponse:
+async def _history(call: Call, subject: Subject, name: str) -> web.StreamResponse:
+    """What is known of it; 404 if nothing is, or was at the moment that is asked for."""
     query = call.query(HistoryQuery)
+    if query.at is not None:
+        await refuse_to_come(call, query.at)
     limit = page_limit(call, query.limit)
     newest_first = query.order is Order.NEWEST
     after, before = query.after, query.before
@@ -93,8 +91,10 @@ async def _history(
         limit=limit,
         newest_first=newest_first,
     )
-    if unknown and not rows and not await call.components.queries.events((subject, name), limit=1):
-        raise not_found(f"{subject.removesuffix('_id')}_not_found", unknown.format(name))
+    queries = call.components.queries
+    if not rows and not await queries.events((subject, name), at=query.at, limit=1):
+        what, then = subject.removesuffix("_id"), "" if query.at is None else " at that moment"
+        raise not_found(f"{what}_not_found", f"Nothing is known of {what} {name}{then}.")
     rows = [redacted(call.identity, redaction.event, row) for row in rows]
     return answer(_page(rows, limit, await call.components.queries.detached_to()))
 

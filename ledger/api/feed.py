@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from ledger.api.batching import Batched
-from ledger.api.schemas import Event
+from ledger.api.schemas_events import Event
 from projections.queries import Queries
 
 #: Events of one answer to a reader.

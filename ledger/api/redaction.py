@@ -27,7 +27,8 @@ SHOWN = frozenset(
         *("name", "power_state", "devices", "device_name", "bus", "tag", "boot_index", "serial"),
         *("delete_on_termination", "multiattach", "adopted", "legacy", "shared", "kept"),
         *("run", "lane", "step", "steps", "undo", "took_ms", "retry_at", "further", "left"),
-        *("outcome", "error", "request_id"),
+        *("outcome", "error", "request_id", "global_request_id"),
+        *("former_volume_id", "renamed_to", "converted_to"),
     }
 )
 #: Codes of errors whose message is Cinder's, or this service's own about the request.

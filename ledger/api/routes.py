@@ -25,12 +25,15 @@ from ledger.api import (
     instance_actions,
     migrations,
     operations,
+    refusals,
     remnants,
     schemas,
     schemas_actions,
     schemas_agent,
     schemas_attachments,
+    schemas_events,
     schemas_nova,
+    schemas_refusals,
     schemas_remnants,
     schemas_servers,
     servers,
@@ -45,7 +48,7 @@ _SERVERS = "/v2.1/servers"
 _VOLUMES = "/v2.1/servers/{server_id}/os-volume_attachments"
 _MIGRATIONS = "/v2.1/servers/{server_id}/migrations"
 _ACTIONS = "/v2.1/servers/{server_id}/os-instance-actions"
-_HISTORY: dict[str, Any] = {"query": schemas.HistoryQuery, "answers": {200: schemas.Events}}
+_HISTORY: dict[str, Any] = {"query": schemas.HistoryQuery, "answers": {200: schemas_events.Events}}
 _IDEMPOTENT = ("Idempotency-Key",)
 
 
@@ -315,6 +318,12 @@ _OWN = (
         attachments.attachment,
         schemas_attachments.AttachmentShown,
     ),
+    _get(
+        "request",
+        "/v1/requests/{refused_id}",
+        refusals.request,
+        schemas_refusals.RefusalShown,
+    ),
     _get("hosts", "/v1/hosts", hosts.hosts, schemas.Hosts),
     _get("host", "/v1/hosts/{host}", hosts.host, schemas.HostShown),
     Route(
@@ -373,12 +382,12 @@ _LOG = (
         handler=events.host_history,
         **_HISTORY,
     ),
-    _get("events", "/v1/events", events.events, schemas.Events, query=schemas.EventsQuery),
+    _get("events", "/v1/events", events.events, schemas_events.Events, query=schemas.EventsQuery),
     _get(
         "event_checkpoint",
         "/v1/events/checkpoint",
         events.event_checkpoint,
-        schemas.CheckpointShown,
+        schemas_events.CheckpointShown,
     ),
     _get(
         "event_stream",

@@ -183,49 +183,6 @@ class Fence(Asked):
 # -------------------------------------------------------------------------- answers
 
 
-class Event(Shown):
-    """One event of the log, whom it concerns and why it is there."""
-
-    position: int
-    recorded_at: datetime
-    topic: str
-    originator_id: UUID
-    version: int
-    attachment_id: UUID | None = None
-    volume_id: UUID | None = None
-    server_id: UUID | None = None
-    host: str | None = None
-    operation_id: UUID | None = None
-    request_id: str | None = None
-    cause: str | None = None
-    actor: str | None = None
-    user_id: str | None = None
-    project_id: str | None = None
-    roles: list[str] | None = None
-    body: dict[str, Any]
-
-
-class Events(Shown):
-    """`detached_to`: of the events up to there, some may be in the archive's files only."""
-
-    events: list[Event]
-    next: int | None
-    detached_to: int = 0
-
-
-class CheckpointShown(Shown):
-    """The end of the log: who keeps this can prove later that nothing before it was changed.
-
-    `log` is the same for as long as the log is; null while it is empty.  `chain` is
-    the hash chain's value behind the event at `position`, in hexadecimal.
-    """
-
-    log: UUID | None
-    position: int
-    chain: str
-    recorded_at: datetime
-
-
 class StepShown(Shown):
     """A step of the plan, and what is known of it; `undo`: the plan is being unwound.
 

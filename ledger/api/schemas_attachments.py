@@ -58,7 +58,10 @@ class Attachments(Shown):
 
 
 class SpanShown(Shown):
-    """An attachment was on this host from one moment to another (null: still is)."""
+    """An attachment was on this host since a moment.
+
+    `to_position`, `to_at`: null, for as of the moment that was asked about it still was.
+    """
 
     attachment_id: UUID
     volume_id: UUID

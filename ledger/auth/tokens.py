@@ -213,6 +213,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "operation_act": _OPERATORS,
     "remnants": _OPERATORS,
     "remnant_acknowledge": _OPERATORS,
+    "request": _READERS | {Role.SERVICE, Role.AGENT},  # one's own
     "operation_history": _READERS,
     "volume_history": _OPERATORS,  # a volume may have been another project's before
     "server_history": _READERS,

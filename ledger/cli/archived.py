@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -77,9 +77,15 @@ class Subject(NamedTuple):
     def path(self) -> str:
         return f"/v1/{self.noun}s/{self.id}/history"
 
-    def concerns(self, event: dict[str, Any]) -> bool:
+    def concerns(self, event: dict[str, Any], operations: Collection[str]) -> bool:
+        """`operations`: those of a volume; see projections.log_reads."""
+        from projections.log_reads import OF_THE_WHOLE
+
         column = "host" if self.noun == "host" else f"{self.noun}_id"
-        return bool(event[column] == self.id)
+        if event[column] == self.id:
+            return True
+        whole = event["volume_id"] is None or event["topic"] in OF_THE_WHOLE
+        return self.noun == "volume" and whole and event["operation_id"] in operations
 
 
 def history_of(
@@ -97,10 +103,25 @@ def history_of(
     if archive is None and detached_to:
         note(f"Up to position {detached_to}, some is in the archive only: --archive shows it.")
     until = datetime.fromisoformat(at) if at else None
+    operations = {event["operation_id"] for event in found.values()} - {None}
+    operations |= _operations_of(archive, subject, until)
     for event in _archived(archive):
-        if subject.concerns(event) and (until is None or _at(event) <= until):
+        if subject.concerns(event, operations) and (until is None or _at(event) <= until):
             found[event["position"]] = event
     return [found[position] for position in sorted(found, reverse=True)[:limit]]
+
+
+def _operations_of(archive: Path | None, subject: Subject, until: datetime | None) -> set[str]:
+    """The operations that worked on a volume, as far as the archive tells."""
+    if subject.noun != "volume":
+        return set()
+    return {
+        event["operation_id"]
+        for event in _archived(archive)
+        if event["volume_id"] == subject.id
+        and event["operation_id"]
+        and (until is None or _at(event) <= until)
+    }
 
 
 def _at(event: dict[str, Any]) -> datetime:
@@ -123,10 +144,12 @@ def _as_shown(event: ArchivedEvent) -> dict[str, Any]:
     import orjson
 
     from projections.base import upcast
+    from projections.log_reads import occurred_at
 
     columns = event.row._asdict()
     columns["version"] = columns.pop("originator_version")
     body = upcast(event.row.topic, orjson.loads(columns.pop("body")))
+    columns["occurred_at"] = occurred_at(body)
     plain: dict[str, Any] = orjson.loads(
         orjson.dumps({**columns, "body": body}, option=orjson.OPT_UTC_Z)
     )

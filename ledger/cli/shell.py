@@ -64,6 +64,7 @@ COMMANDS = {
     "projection rebuild": "ledger.cli.projection:Rebuild",
     "remnant acknowledge": "ledger.cli.remnant:Acknowledge",
     "remnant list": "ledger.cli.remnant:List",
+    "request show": "ledger.cli.request:Show",
     "serve": "ledger.cli.serve:Serve",
     "server add volume": "ledger.cli.attachment_acts:Attach",
     "server create": "ledger.cli.server:Create",

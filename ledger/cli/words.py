@@ -86,6 +86,11 @@ VERBS: dict[str, str] = {
 }
 
 
+def is_bookkeeping(topic: str, body: Body) -> bool:
+    """Whether the story is told without this event; not where a volume gets another id."""
+    return topic in BOOKKEEPING and not body.get("renamed_to")
+
+
 def sentence(topic: str, body: Body, *, host: str | None = None) -> str:
     """What this event says.  `host` is the event's typed column, if it has one."""
     make = SENTENCES.get(topic)
@@ -214,10 +219,35 @@ def _connector(body: Body) -> str:
 
 
 def _disconnected(body: Body) -> str:
+    if "converted_to" in body:
+        return f"The connection is attachment {body['converted_to']}'s now"
     text = "Host released the volume"
     if body.get("shared"):
         text = "Attachment no longer needs the host's connection, another guest there does"
     return _waived(text)(body)
+
+
+def _attachment_deleted(body: Body) -> str:
+    if "converted_to" in body:
+        return f"Converted to attachment {body['converted_to']}"
+    return _waived("Attachment deleted in Cinder")(body)
+
+
+def _renamed(body: Body) -> str:
+    former = f", which was {body['former_volume_id']}," if "former_volume_id" in body else ""
+    return f"Cinder calls the attachment's volume{former} {body.get('volume_id', '?')} now"
+
+
+def _volume_released(body: Body) -> str:
+    if "renamed_to" in body:
+        through = body.get("attachment_id", "?")
+        return f"Cinder calls the volume {body['renamed_to']} now, with attachment {through}"
+    return f"Volume no longer held by server {body.get('server_id', '?')}"
+
+
+def _root_detached(body: Body) -> str:
+    volume = f" {body['volume_id']}" if "volume_id" in body else ""
+    return f"Root volume{volume} detached; its place is kept"
 
 
 def _seen(body: Body) -> str:
@@ -271,15 +301,15 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.Connected": _text("Host sees the volume at {device_path}"),
     "Attachment.Completed": _text("Attachment complete: Cinder was told that it is in use"),
     "Attachment.Disconnected": _disconnected,
-    "Attachment.VolumeRenamed": _text("Cinder calls the attachment's volume {volume_id} now"),
-    "Attachment.Deleted": _waived("Attachment deleted in Cinder"),
+    "Attachment.VolumeRenamed": _renamed,
+    "Attachment.Deleted": _attachment_deleted,
     "Attachment.Disowned": _text("Attachment in Cinder that belongs to no step is given up: {why}"),
     "BlockDeviceMapping.MappingCreated": _text("Recorded as device {device_name} of the server"),
     "BlockDeviceMapping.AccessModeLearned": _text("The server has the volume as {access_mode}"),
     "BlockDeviceMapping.DevicePlugged": _plugged,
     "BlockDeviceMapping.DeviceUnplugged": _waived("Guest released the disk"),
     "BlockDeviceMapping.AttachmentSwitched": _switched,
-    "BlockDeviceMapping.RootDetached": _text("Root volume detached; its place is kept"),
+    "BlockDeviceMapping.RootDetached": _root_detached,
     "BlockDeviceMapping.RootAttached": _text("Volume {volume_id} takes the root's place"),
     "BlockDeviceMapping.DeleteOnTerminationSet": _delete_flag,
     "BlockDeviceMapping.MappingEnded": _text("The server has this volume no more"),
@@ -325,5 +355,5 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Volume.ClaimNarrowed": _text("Operation {claimant} connects the volume nowhere any more"),
     "Volume.ClaimReleased": _text("Volume released by operation {claimant}"),
     "Volume.Held": _text("Volume held by server {server_id}"),
-    "Volume.Released": _text("Volume no longer held by server {server_id}"),
+    "Volume.Released": _volume_released,
 }

@@ -73,6 +73,7 @@ SELECT * FROM attachments
 -- Who held a volume at a moment, and by which attachment.  spans_by_volume.
 SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
  WHERE s.volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR s.host = %(host)s)
+   AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
    AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(at)s)
    AND (%(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s)
  ORDER BY s.from_position
@@ -82,6 +83,7 @@ SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
 -- Which attachments of Cinder's old calls hosts held at a moment.  attachments_by_old_flow.
 SELECT s.*, a.legacy FROM attachments AS a JOIN spans AS s USING (attachment_id)
  WHERE a.legacy AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(at)s)
+   AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
  ORDER BY s.from_position
  LIMIT %(limit)s;
 
@@ -98,6 +100,7 @@ SELECT s.*, a.legacy
         WHERE host = %(host)s
           AND coalesce(width_bucket(extract(epoch FROM to_at - from_at),
                   '{3600,14400,57600,230400,921600,3686400,14745600,58982400}'), 9) = l.length
+          AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
           AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
        OFFSET 0) AS s
   JOIN attachments AS a USING (attachment_id)
@@ -273,6 +276,111 @@ SELECT position, recorded_at, topic, originator_id, originator_version AS versio
  WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
  ORDER BY position DESC
  LIMIT %(limit)s;
+
+-- name: volume_history
+-- The story of a volume, oldest first: the events that name it, and of its operations those that
+-- name none, or that are of the whole operation; as far as the log up to a position (`until`)
+-- knows the volume to be one of theirs.  Of the operations that begin after the cursor each has
+-- an event here, so no more are looked at than there are rows on the page.
+-- What an operation's first and last append have beside its own first and last event is no
+-- further from these than an append is long, 10000 events.
+-- events_by_volume, operations_by_volume, events_by_operation.
+WITH own AS MATERIALIZED (
+    SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+           attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+           actor, user_id, project_id, roles, body
+      FROM events
+     WHERE volume_id = %(id)s AND position > %(after)s AND position < %(before)s
+     ORDER BY position
+     LIMIT %(limit)s
+),
+of_operations AS (
+    SELECT operation_id FROM own WHERE operation_id IS NOT NULL
+    UNION
+    SELECT operation_id FROM operations
+     WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position <= %(after)s
+       AND (position > %(after)s - 10000 OR state <> 'finished')
+    UNION
+    (SELECT operation_id FROM operations
+      WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position > %(after)s
+      ORDER BY started_position
+      LIMIT %(limit)s + 1)
+)
+SELECT * FROM own
+UNION ALL
+SELECT e.*
+  FROM of_operations AS o
+ CROSS JOIN LATERAL (
+       SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+              attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+              actor, user_id, project_id, roles, body
+         FROM events
+        WHERE operation_id = o.operation_id AND position > %(after)s AND position < %(before)s
+          AND (volume_id IS NULL
+               OR topic = ANY(%(of_the_whole)s) AND volume_id <> %(id)s)
+        ORDER BY position
+        LIMIT %(limit)s) AS e
+ WHERE EXISTS (SELECT FROM events AS k
+                WHERE k.operation_id = o.operation_id AND k.volume_id = %(id)s
+                  AND k.position <= %(until)s)
+ ORDER BY position
+ LIMIT %(limit)s;
+
+-- name: volume_history_backwards
+-- The same, newest first: each operation that is over before the cursor has its last event here.
+WITH own AS MATERIALIZED (
+    SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+           attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+           actor, user_id, project_id, roles, body
+      FROM events
+     WHERE volume_id = %(id)s AND position > %(after)s AND position < %(before)s
+     ORDER BY position DESC
+     LIMIT %(limit)s
+),
+of_operations AS (
+    SELECT operation_id FROM own WHERE operation_id IS NOT NULL
+    UNION
+    SELECT operation_id FROM operations
+     WHERE volume_ids @> ARRAY[%(id)s::uuid] AND started_position - 10000 < %(before)s
+       AND (position >= %(before)s OR state <> 'finished')
+    UNION
+    (SELECT operation_id FROM operations
+      WHERE volume_ids @> ARRAY[%(id)s::uuid] AND state = 'finished' AND position < %(before)s
+      ORDER BY position DESC
+      LIMIT %(limit)s + 1)
+)
+SELECT * FROM own
+UNION ALL
+SELECT e.*
+  FROM of_operations AS o
+ CROSS JOIN LATERAL (
+       SELECT position, recorded_at, topic, originator_id, originator_version AS version,
+              attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
+              actor, user_id, project_id, roles, body
+         FROM events
+        WHERE operation_id = o.operation_id AND position > %(after)s AND position < %(before)s
+          AND (volume_id IS NULL
+               OR topic = ANY(%(of_the_whole)s) AND volume_id <> %(id)s)
+        ORDER BY position DESC
+        LIMIT %(limit)s) AS e
+ WHERE EXISTS (SELECT FROM events AS k
+                WHERE k.operation_id = o.operation_id AND k.volume_id = %(id)s
+                  AND k.position <= %(until)s)
+ ORDER BY position DESC
+ LIMIT %(limit)s;
+
+-- name: asked
+-- Who asked for operations, as their first events have it.  The log's second key.
+SELECT originator_id AS operation_id, actor AS name, user_id, project_id,
+       convert_from(body, 'UTF8')::json ->> 'global_request_id' AS global_request_id
+  FROM events
+ WHERE originator_id = ANY(%(ids)s::uuid[]) AND originator_version = 1;
+
+-- name: is_over
+-- Whether a moment is over, so that no event can be recorded at it: appends take their time
+-- while they have this lock.  The outer part is evaluated when it was got.
+WITH locked AS MATERIALIZED (SELECT position FROM log_head FOR SHARE)
+SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
 
 -- name: feed
 -- All events between two positions, oldest first.  Primary key.
@@ -515,3 +623,31 @@ SELECT * FROM remnants
 -- name: remnant
 -- One of them, by its primary key.
 SELECT * FROM remnants WHERE remnant_id = %(remnant_id)s;
+
+-- name: note_refusals
+-- Notes requests that were refused, some seconds ago.  Sent twice, it is done once.
+INSERT INTO refusals (request_id, global_request_id, refused_at, method, route, status, code,
+                      message, actor, user_id, project_id)
+SELECT request_id, global_request_id, clock_timestamp() - make_interval(secs => age_s),
+       method, route, status, code, message, actor, user_id, project_id
+  FROM jsonb_to_recordset(%(rows)s::jsonb)
+       AS r (request_id text, global_request_id text, age_s float8, method text, route text,
+             status int, code text, message text, actor text, user_id text, project_id text)
+    ON CONFLICT DO NOTHING;
+
+-- name: trim_refusals
+-- Forgets refused requests that are too old, or too many: of an asker, or of all.
+-- Reads the whole table, which is bounded by that, once a minute.
+DELETE FROM refusals AS r
+ USING (SELECT request_id, refused_at,
+               row_number() OVER (PARTITION BY coalesce(project_id, actor)
+                                  ORDER BY refused_at DESC) AS of_asker,
+               row_number() OVER (ORDER BY refused_at DESC) AS of_all
+          FROM refusals) AS n
+ WHERE n.request_id = r.request_id
+   AND (n.of_asker > %(asker_max)s OR n.of_all > %(total_max)s
+        OR n.refused_at < clock_timestamp() - make_interval(secs => %(kept_s)s));
+
+-- name: refusal
+-- One of them, by its primary key.
+SELECT * FROM refusals WHERE request_id = %(request_id)s;

@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 from pydantic import BaseModel
 
-from ledger.api import schemas, schemas_problem
+from ledger.api import schemas, schemas_events, schemas_problem
 from ledger.api.schemas_remnants import OperationActed, RemnantSummary
 
 SERVER = "11111111-1111-4111-8111-111111111111"
@@ -146,8 +146,8 @@ def finished(outcome: str = "completed") -> schemas.OperationShown:
     return operation(state="finished", outcome=outcome, finished_at="2026-11-20T10:00:09Z")
 
 
-def event(position: int, topic: str, body: dict[str, Any], **about: Any) -> schemas.Event:
-    return schemas.Event.model_validate(
+def event(position: int, topic: str, body: dict[str, Any], **about: Any) -> schemas_events.Event:
+    return schemas_events.Event.model_validate(
         {
             "position": position,
             "recorded_at": f"2026-11-20T10:00:{position:02}.5Z",

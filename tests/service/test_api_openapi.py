@@ -69,6 +69,7 @@ async def test_what_the_document_allows_is_answered_as_it_says(
     [row] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
     migrating = await under_migration(api, server)
     begun = await api.get(f"/v1/operations/{row['operation_id']}")
+    refused = await api.ask("DELETE", f"/v2.1/servers/{volume}")
     known = {
         "server_id": server,
         "volume_id": volume,
@@ -79,6 +80,7 @@ async def test_what_the_document_allows_is_answered_as_it_says(
         "name": "attach",
         "flavor_id": "c2.m2048",
         "request_id": begun["request_id"],
+        "refused_id": refused.headers["X-Openstack-Request-Id"],
     }
     url = str(api.http.make_url("/")).rstrip("/")
     await asyncio.to_thread(exercise, url, known, migrating)

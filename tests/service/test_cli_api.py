@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.api import schemas, schemas_attachments
+from ledger.api import schemas, schemas_attachments, schemas_events
 from ledger.cli import shell, waiting
 from tests.service.cli_stub import (
     ATTACHMENT,
@@ -48,8 +48,8 @@ def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
     return lambda *arguments: shell.main(arguments)
 
 
-def page(*events: schemas.Event, following: int | None = None) -> schemas.Events:
-    return schemas.Events(events=list(events), next=following)
+def page(*events: schemas_events.Event, following: int | None = None) -> schemas_events.Events:
+    return schemas_events.Events(events=list(events), next=following)
 
 
 def host(**changes: Any) -> schemas.HostShown:

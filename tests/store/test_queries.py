@@ -19,7 +19,8 @@ from aggregates.instance import Instance
 from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections.catalog import ALL
-from projections.queries import PAGE_MAX, Queries, read_pool
+from projections.log_reads import PAGE_MAX
+from projections.queries import Queries, read_pool
 from projections.runner import catch_up
 from tests.store.histories import Watched, stored_events
 from tests.world import HOST, OTHER, SERVER, World
@@ -169,7 +170,9 @@ async def test_history_is_what_concerns_the_thing_in_order(queries: Queries, sto
     history = await queries.events(("volume_id", volume))
     positions = [event["position"] for event in history]
     assert positions == sorted(positions)
-    assert {event["volume_id"] for event in history} == {volume}
+    assert {event["volume_id"] for event in history} == {volume, None}
+    operations = {event["operation_id"] for event in history} - {None}
+    assert operations == {story.attach, story.detach}
     topics = [event["topic"] for event in history]
     assert topics.index("Attachment.Completed") < topics.index("Attachment.Deleted")
 
@@ -232,7 +235,7 @@ async def test_spans_say_who_held_what_at_a_moment(queries: Queries, story: Stor
     for filters in ({"volume_id": volume}, {"host": HOST}):
         assert await queries.attachments_at(began - tick, **filters) == []  # type: ignore[arg-type]
         [span] = await queries.attachments_at(began, **filters)  # type: ignore[arg-type]
-        assert (span["host"], span["volume_id"], span["to_at"]) == (HOST, volume, ended)
+        assert (span["host"], span["volume_id"], span["to_at"]) == (HOST, volume, None)
         assert await queries.attachments_at(ended - tick, **filters) == [span]  # type: ignore[arg-type]
         assert await queries.attachments_at(ended, **filters) == []  # type: ignore[arg-type]
 

@@ -1,0 +1,196 @@
+"""Reads of the log itself: histories, the feed, and which position a moment is.
+
+The history of a volume has more than the events that name it: an operation on a whole server
+(a live migration, say) tells once for all its volumes that it was asked for, parked, undone and
+over.  So the volume's operations belong to it, with those of their events that name no volume, or
+that are of the whole operation (`OF_THE_WHOLE`).
+
+An answer as of a moment is a function of the log up to there, and of a moment that no event can
+be recorded at any more (`settled_at`).  So it stays what it was (decision 0050).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import orjson
+from psycopg import OperationalError
+from psycopg import sql as compose
+from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+import sql
+from aggregates.operation import Operation
+from projections.base import Row, upcast
+from projections.detached import DetachedError
+
+PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
+#: How often a query is sent that meets a lost connection; all may be sent twice.
+ATTEMPTS = 2
+_POSITION_MAX = 2**63 - 1
+
+#: Events of an operation that concern all its volumes, whichever they are stored with.
+OF_THE_WHOLE = [
+    kind.TOPIC
+    for kind in (
+        Operation.OperationStarted,
+        Operation.Parked,
+        Operation.RetryRequested,
+        Operation.UnwindRequested,
+        Operation.OperationFinished,
+    )
+]
+
+Subject = Literal["volume_id", "server_id", "attachment_id", "host", "operation_id"]
+
+
+class MomentToComeError(Exception):
+    """By the database's clock that moment is still to come: an answer would not last."""
+
+
+class LogReads:
+    """What the log says; and how any query is sent."""
+
+    def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
+        self._pool = pool
+
+    async def events(
+        self,
+        about: tuple[Subject, str] | None = None,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        at: datetime | None = None,
+        limit: int = PAGE_MAX,
+        newest_first: bool = False,
+    ) -> list[Row]:
+        """Events about one thing, or all, strictly between two positions.
+
+        `at` leaves out what was recorded later than that moment; MomentToComeError if it is
+        not over.  Bodies are in the newest form that their classes know, and each event says who
+        asked for its operation (`asked_by`) and when it was (`occurred_at`).  Raises
+        DetachedError where events of the whole log would be passed over; for one thing
+        `detached_to` says where some may be.
+        """
+        until = _POSITION_MAX if at is None else await self.settled_at(at)
+        before = min(_POSITION_MAX if before is None else before, until + 1)
+        name = _HISTORY.get(about and about[0], "history") + ("_backwards" if newest_first else "")
+        rows = await self._all(
+            name,
+            column=about[0] if about and name.startswith("history") else None,
+            id=about[1] if about else None,
+            after=after,
+            before=before,
+            until=until,
+            of_the_whole=OF_THE_WHOLE,
+            limit=limit,
+        )
+        if about is None:
+            await self._refuse_holes([row["position"] for row in rows], after, newest_first)
+        asked = await self._asked({row["operation_id"] for row in rows} - {None})
+        for row in rows:
+            row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
+            row["asked_by"] = asked.get(row["operation_id"])
+            row["occurred_at"] = occurred_at(row["body"])
+        return rows
+
+    async def _asked(self, operation_ids: set[str]) -> dict[str, Row]:
+        """Who asked for these operations, as the first event of each says."""
+        if not operation_ids:
+            return {}
+        rows = await self._all("asked", ids=list(operation_ids))
+        return {row.pop("operation_id"): row for row in rows}
+
+    async def _refuse_holes(self, positions: list[int], after: int, newest_first: bool) -> None:
+        if newest_first:
+            positions, after = positions[::-1], min(positions, default=1) - 1
+        for expected, position in enumerate(positions, after + 1):
+            if position != expected:
+                months = await self._all("detached", after=expected - 1)
+                raise DetachedError(months[-1]["last_position"], [row["file"] for row in months])
+
+    async def detached_to(self) -> int:
+        """Events up to this position may be in the archive's files only; 0 if none are."""
+        months = await self._all("detached", after=0)
+        return months[-1]["last_position"] if months else 0
+
+    async def checkpoint(self) -> Row:
+        """Where the log ends: `log`, `position`, `chain` (bytes), `recorded_at`."""
+        [row] = await self._all("checkpoint")
+        return row
+
+    async def position_at(self, at: datetime) -> int:
+        """The last position recorded at or before a moment."""
+        [row] = await self._all("position_at", at=at)
+        return int(row["position"])
+
+    async def settled_at(self, at: datetime) -> int:
+        """The same, for ever: nothing can be recorded at or before that moment any more.
+
+        Waits for the append that is under way, if it might.  Raises MomentToComeError.
+        """
+        if (await self.head())["recorded_at"] <= at and not await self._is_over(at):
+            raise MomentToComeError
+        return await self.position_at(at)
+
+    async def _is_over(self, at: datetime) -> bool:
+        try:
+            [row] = await self._all("is_over", at=at)
+        except ReadOnlySqlTransaction:  # nobody appends to such a database
+            return True
+        return bool(row["is_over"])
+
+    async def head(self) -> Row:
+        """`position` (0: none yet) and `recorded_at` of the last event."""
+        [row] = await self._all("head")
+        return row
+
+    # ------------------------------------------------------------------------------------
+
+    async def _one(self, name: str, **parameters: Any) -> Row | None:
+        rows = await self._all(name, **parameters)
+        return rows[0] if rows else None
+
+    async def _all(
+        self, query: str, /, column: Subject | None = None, **parameters: Any
+    ) -> list[Row]:
+        if "limit" in parameters:
+            parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
+        text: Any = sql.query("reads", query)
+        if column is not None:
+            text = compose.SQL(text.decode()).format(column=compose.Identifier(column))
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._fetch(text, parameters)
+            except PoolTimeout:
+                raise
+            except OperationalError:  # a restart of the database breaks every connection
+                await self._pool.check()
+        return await self._fetch(text, parameters)
+
+    async def _fetch(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
+        # Without context managers: in autocommit there is nothing to end but the loan; and
+        # without `description`, which makes objects of the columns: two fifths of a read.
+        connection = await self._pool.getconn()
+        try:
+            cursor = connection.cursor(row_factory=dict_row)
+            await cursor.execute(text, parameters or None)
+            return [] if cursor.rownumber is None else await cursor.fetchall()
+        finally:
+            await self._pool.putconn(connection)
+
+
+#: The queries of what is not found by one column.
+_HISTORY: dict[Subject | None, str] = {None: "feed", "volume_id": "volume_history"}
+
+
+def occurred_at(body: Row) -> datetime | None:
+    """When something was on its host, by the ledger's clock: what the host's clock said, less by
+    how much it was ahead (decision 0044).  None: nobody said.
+    """
+    occurred = body.get("occurred")
+    if occurred is None:
+        return None
+    return datetime.fromtimestamp(occurred["at"] - occurred["offset_s"], UTC)
