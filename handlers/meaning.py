@@ -327,9 +327,6 @@ def _unplug(mapping: BlockDeviceMapping, waived: str | None) -> None:
         mapping.record(BlockDeviceMapping.DeviceUnplugged, waived=waived)
 
 
-# --- servers ---------------------------------------------------------------------------
-
-
 def _spawned(done: Done) -> None:
     _powered(done)
     for lane in done.lanes:

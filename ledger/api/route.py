@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -11,6 +12,9 @@ from pydantic import BaseModel
 from ledger.api.call import Call
 
 Model = type[BaseModel]
+
+#: The header of requests that can be repeated safely.
+IDEMPOTENT = ("Idempotency-Key",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +36,8 @@ class Route:
     @property
     def nova(self) -> bool:
         return self.path == "/" or self.path.startswith("/v2.1")
+
+
+def get(name: str, path: str, handler: Any, answer: Any, **more: Any) -> Route:
+    """A route that reads."""
+    return Route(name=name, method="GET", path=path, handler=handler, answers={200: answer}, **more)
