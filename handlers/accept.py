@@ -279,10 +279,10 @@ def _check_pair(
     old, new = views
     if set(volumes[0].holders.values()) != {request.server_id}:
         raise errors.SwapError(why="Old volume is attached to a different instance.")
-    if is_migrating(new) and new.migration_status != f"target:{old.id}":  # it is Cinder's own
-        raise errors.VolumeBusyError(volume_id=new.id, status=new.migration_status)
     if volumes[1].holders or new.status != "available":
         raise errors.SwapError(why="New volume must be detached in order to swap.")
+    if is_migrating(new) and new.migration_status != f"target:{old.id}":  # it is Cinder's own
+        raise errors.VolumeBusyError(volume_id=new.id, status=new.migration_status)
     if new.readonly:  # the copy is written to it, and then what the guest writes
         raise errors.SwapError(why="New volume must not be read-only in order to swap.")
     if new.size_gb < old.size_gb:

@@ -254,7 +254,8 @@ def test_a_converted_mapping_has_a_new_attachment_and_the_former_one_says_which(
     assert (str(new.id), new.legacy, new.state) == (mapping.attachment_id, False, "attached")
     assert new.host == HOST
     gone = [e for e in events(world, Attachment.Deleted) if str(e.originator_id) == former]
-    assert [event.waived for event in gone] == [f"converted to attachment {mapping.attachment_id}"]
+    said = [(event.converted_to, event.waived) for event in gone]
+    assert said == [(mapping.attachment_id, None)]
 
 
 def test_a_swapped_mapping_has_the_new_volume_under_the_old_device_name() -> None:

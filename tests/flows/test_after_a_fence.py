@@ -96,7 +96,7 @@ def _lacks_attachments(world: World, server_id: str, host: str) -> bool:
 
 
 #: No fence tells what a copy, or a conversion, had done when its host died.
-_UNDECIDED = frozenset({"swap", "migrate-volume", "convert"})
+_UNDECIDED = frozenset({"swap", "migrate-volume", "convert", "convert-stopped", "mixed-convert"})
 
 
 @BY_NAME

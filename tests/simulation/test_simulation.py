@@ -20,7 +20,7 @@ FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 #: By default as many as a change can wait for: a second each.
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
 #: A mapping of Cinder's old calls is needed for it; the cloud here is new.
-NOT_HERE = {"convert"}
+NOT_HERE = {"convert", "convert_offloaded"}
 
 
 @pytest.mark.deep
