@@ -266,8 +266,16 @@ def _volumes_gone(deleted: list[str], ended: dict[str, str]) -> dict[str, Any]:
 
 
 def _delete_with_reservations(volume_id: str, lane: Lane, context: EffectContext) -> dict[str, str]:
-    """A reservation that came too late for anybody would keep the volume for ever."""
-    ended = {} if lane.legacy else _unknown_ended(volume_id, lane.server_id, context)
+    """A reservation that came too late for anybody would keep the volume for ever.
+
+    If Cinder does not show them, the deletion tells whether there are any.
+    """
+    ended: dict[str, str] = {}
+    try:
+        ended = {} if lane.legacy else _unknown_ended(volume_id, lane.server_id, context)
+    except PortError as error:
+        if error.kind is not ErrorKind.FINAL:
+            raise
     context.cinder.volume_delete(volume_id)
     return ended
 

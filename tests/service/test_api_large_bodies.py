@@ -141,9 +141,10 @@ async def test_only_so_many_large_bodies_are_in_memory_at_once(
     places = api.http.app[BULKHEADS].large_bodies
 
     async def full() -> bool:
-        return inside > 0 and places._places.locked()
+        waiting = len(places._places._waiters or ())
+        return inside > 0 and waiting == len(large) - LARGE_BODIES_AT_ONCE
 
-    await eventually(full, "the places are taken")
+    await eventually(full, "the places are taken, and all others wait for one")
     monkeypatch.setattr(bulkheads, "LARGE_BODY_PLACE_S", 0.05)
     refused = await api.ask("PUT", path, "agent-1", json=body)
     assert (refused.status, (await refused.json())["code"]) == (503, "too_many_bodies")
