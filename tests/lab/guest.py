@@ -239,8 +239,15 @@ class LabGuest:
         if "<log " in self.domain.XMLDesc():
             wait_until(lambda: self._boots() >= times, f"the guest {self.name} to boot", BOOT_S)
         else:
+            wait_until(self._has_console, f"the guest {self.name} to start", BOOT_S)
             with self.console() as console:
                 console.wait_booted()
+
+    def _has_console(self) -> bool:
+        """Not before it runs."""
+        with contextlib.suppress(libvirt.libvirtError), self.console():
+            return True
+        return False
 
     def _boots(self) -> int:
         return self._log.read_bytes().count(b"GUEST-READY") if self._log.exists() else 0
