@@ -140,20 +140,20 @@ class BlockDeviceMapping(Aggregate):
         self.multiattach = False
         self.access_mode: str | None = None
         self.legacy = False
-        self._left: BlockDeviceMapping.RootDetached | None = None  # the event just applied
+        #: The volume and attachment that the event just applied has taken away.
+        self._left: tuple[str | None, str | None] | None = None
 
     def about(self) -> About:
-        had = self._left or self
-        return About(
-            attachment_id=had.attachment_id, volume_id=had.volume_id, server_id=self.server_id
-        )
+        volume_id, attachment_id = self._left or (self.volume_id, self.attachment_id)
+        return About(attachment_id=attachment_id, volume_id=volume_id, server_id=self.server_id)
 
     def detach_root(self) -> None:
         """The root volume goes, its place stays."""
         self.record(self.RootDetached, volume_id=self.volume_id, attachment_id=self.attachment_id)
 
     def apply(self, event: Any) -> None:
-        self._left = event if isinstance(event, self.RootDetached) else None
+        gone = isinstance(event, self.RootDetached)
+        self._left = (event.volume_id, event.attachment_id) if gone else None
         match event:
             case self.MappingCreated():
                 self.server_id, self.tag = event.server_id, event.tag
