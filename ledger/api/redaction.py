@@ -28,7 +28,7 @@ SHOWN = frozenset(
         *("delete_on_termination", "multiattach", "adopted", "legacy", "shared", "kept"),
         *("run", "lane", "step", "steps", "undo", "took_ms", "retry_at", "further", "left"),
         *("outcome", "error", "request_id", "global_request_id"),
-        *("former_volume_id", "renamed_to", "converted_to"),
+        *("former_volume_id", "renamed_to", "converted_to", "access_mode"),
     }
 )
 #: Codes of errors whose message is Cinder's, or this service's own about the request.

@@ -26,6 +26,9 @@ OPERATION = "44444444-4444-4444-8444-444444444444"
 REQUEST = "req-55555555-5555-4555-8555-555555555555"
 START_DEADLINE_S = 10.0
 
+#: The command line: arguments to exit status.
+Run = Callable[..., int]
+
 
 @dataclass(frozen=True)
 class Asked:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from ledger.cli import shell
 from projections import runner
 from tests.service.api_world import Api, running_api
+from tests.service.cli_stub import Run, Stub, running_stub
 
 #: How long the projections' thread sleeps, and so how long its end takes at most.
 PROJECTIONS_POLL_S = 0.02
@@ -19,3 +21,18 @@ async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     monkeypatch.setattr(runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
     async with running_api(database_url) as running:
         yield running
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    """A service that answers what a test tells it to."""
+    with running_stub() as running:
+        yield running
+
+
+@pytest.fixture
+def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command line in this process, at that service; capsys has what it prints."""
+    monkeypatch.setenv("LEDGER_URL", stub.url)
+    monkeypatch.delenv("LEDGER_TOKEN", raising=False)
+    return lambda *arguments: shell.main(arguments)

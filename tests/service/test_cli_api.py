@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from ledger.api import schemas, schemas_attachments, schemas_events
-from ledger.cli import shell, waiting
+from ledger.cli import waiting
 from tests.service.cli_stub import (
     ATTACHMENT,
     OPERATION,
     SERVER,
     VOLUME,
+    Run,
     Stub,
     acted,
     event,
@@ -25,27 +25,10 @@ from tests.service.cli_stub import (
     parked,
     problem,
     refusing,
-    running_stub,
 )
 
 PATH = f"/v1/operations/{OPERATION}"
 HISTORY = f"GET /v1/volumes/{VOLUME}/history"
-
-Run = Callable[..., int]
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with running_stub() as running:
-        yield running
-
-
-@pytest.fixture
-def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The program in this process; capsys has what it prints."""
-    monkeypatch.setenv("LEDGER_URL", stub.url)
-    monkeypatch.delenv("LEDGER_TOKEN", raising=False)
-    return lambda *arguments: shell.main(arguments)
 
 
 def page(*events: schemas_events.Event, following: int | None = None) -> schemas_events.Events:

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from ledger.api.schemas_remnants import Remnants, RemnantShown, RemnantSummary
-from ledger.cli import shell
 from tests.service.cli_stub import (
     OPERATION,
     SERVER,
     VOLUME,
+    Run,
     Stub,
     acted,
     finished,
-    running_stub,
 )
 
 PATH = f"/v1/operations/{OPERATION}"
 DETAIL = f"devices and sessions of volume {VOLUME} on host compute-1"
-
-Run = Callable[..., int]
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with running_stub() as running:
-        yield running
-
-
-@pytest.fixture
-def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("LEDGER_URL", stub.url)
-    return lambda *arguments: shell.main(arguments)
 
 
 REMNANT = {

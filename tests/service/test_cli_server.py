@@ -17,12 +17,12 @@ from ledger.api import (
     schemas_nova,
     schemas_servers,
 )
-from ledger.cli import shell
 from tests.service.cli_stub import (
     ATTACHMENT,
     OPERATION,
     SERVER,
     VOLUME,
+    Run,
     Stub,
     finished,
     operation,
@@ -36,21 +36,12 @@ MAPPINGS = f"/v2.1/servers/{SERVER}/os-volume_attachments"
 OTHER = "66666666-6666-4666-8666-666666666666"
 SPOKEN = "compute " + microversions.shown(microversions.MAX)
 
-Run = Callable[..., int]
-
 
 @pytest.fixture
 def stub() -> Iterator[Stub]:
     with running_stub() as running:
         running.answers[f"GET /v1/operations/{OPERATION}"] = operation()
         yield running
-
-
-@pytest.fixture
-def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("LEDGER_URL", stub.url)
-    monkeypatch.delenv("LEDGER_TOKEN", raising=False)
-    return lambda *arguments: shell.main(arguments)
 
 
 async def begun(_request: web.Request) -> web.Response:
