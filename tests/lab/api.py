@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import requests
 
+from host_agent.locks import Locks
+from host_agent.shared.contract import AGENT_HEADER
 from tests.lab.guest import MEMORY_MIB, wait_until
 from tests.lab.settings import ENV
 from tests.lab.world import CLI_S, SETTLE_S
@@ -98,10 +101,15 @@ class Ledger:
         answer.raise_for_status()
         return str(answer.json()["server_id"])
 
-    def register_old(self, host: str, token: str) -> None:
-        """As an agent of before Cinder's attachments, whose host has no guests."""
+    def register_old(self, host: str, token: str, locks: Path) -> None:
+        """As an agent of before Cinder's attachments, whose host has no guests.
+
+        It says that it is where the host's agent was (`locks`): a stranger would have to wait
+        until that one has been silent for long.
+        """
         registration: dict[str, Any] = {"service_version": 0, "capabilities": {}, "guests": []}
-        url, headers = f"{self._url}/v1/hosts/{host}", {"X-Auth-Token": token}
+        url = f"{self._url}/v1/hosts/{host}"
+        headers = {"X-Auth-Token": token, AGENT_HEADER: Locks(locks).place()}
         requests.put(url, json=registration, headers=headers, timeout=CLI_S).raise_for_status()
 
     def history(self, volume_id: str) -> list[Any]:

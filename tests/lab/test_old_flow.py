@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.control import COMPLETE, UPDATE, VOLUME_ACTION, Lab, name_of
 from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
-from tests.lab.settings import ENV, WHEN, some
+from tests.lab.settings import ENV, LAB_DIR, WHEN, some
 from tests.lab.world import SETTLE_S
 from tests.lab.writing import Writer, assert_written
 
@@ -24,7 +24,7 @@ def old_agent(lab: Lab) -> Iterator[None]:
     """The second host's agent is one of before attachments, for a while."""
     _, second = lab.hosts
     second.agent.kill()
-    lab.ledger.register_old(second.name, ENV["LAB_AGENT_TOKEN_2"])
+    lab.ledger.register_old(second.name, ENV["LAB_AGENT_TOKEN_2"], LAB_DIR / "locks-2")
     yield
     second.agent.start()
 

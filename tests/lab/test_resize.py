@@ -39,7 +39,7 @@ def assert_settled(moving: Moving, flow: str, host: str) -> None:
     assert moving.outcome(flow) == "completed"
     wait_until(lambda: moving.guest.running_on() == [host], f"it to run on {host}", SETTLE_S)
     moving.guest.moved_to(host)
-    moving.guest.wait_booted(2 if host == THERE else 3)
+    moving.guest.wait_booted(2)
     moving.assert_on(host)
     moving.lab.ledger.wait_status(moving.guest.id, "ACTIVE")
     moving.detach()

@@ -95,7 +95,11 @@ def migrate_in_cinder(world: World) -> str:
     """Cinder copies the first volume to the second, which then has the first one's id."""
     old, new = (world.cinder.volume(volume_id) for volume_id in world.volumes[:2])
     old.migration_status, new.migration_status = "migrating", f"target:{old.id}"
-    return world.swap(old.id, new.id, by_cinder=True)
+    try:
+        return world.swap(old.id, new.id, by_cinder=True)
+    except DomainError:  # Cinder, refused by its compute service, gives its migration up
+        old.migration_status, new.migration_status = "error", "error"
+        raise
 
 
 def to_the_other(flow: str) -> Callable[[World], str]:
