@@ -117,6 +117,9 @@ class FakeLedger:
         self.port = runner.addresses[0][1]
         ready.set()
         await self._stop.wait()
+        await site.stop()
+        for _ in range(3):  # who was let in just now is known before all are sent away
+            await asyncio.sleep(0)
         await runner.cleanup()
 
     @web.middleware
