@@ -112,7 +112,7 @@ CLASSES: tuple[DriftClass, ...] = (
     DriftClass(
         name="attachment_lost",
         row=AttachmentRow,
-        parties=(_L, _C, _H),
+        parties=(_L, _C),
         is_drift=predicates.attachment_lost,
         severity=_CRITICAL,
         meaning="Cinder has deleted an attachment that the server still has: the volume may be "

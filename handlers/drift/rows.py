@@ -188,24 +188,22 @@ class DiskRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionRow:
-    """A record of a host's own, and what the ledger and Cinder say of its attachment there."""
+    """A record of a host's own, and what the ledger says of its attachment."""
 
     id: str  # the attachment's
     about: About
     ledger: LedgerAttachment | None
-    cinder: CinderAttachment | Unknown | None
-    shown: ConnectionShown | Unknown | None
-    used: bool = False  # a guest of the host has the record's disk
+    shown: ConnectionShown
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageRow:
-    """Something of the host's storage that no record explains."""
+    """Something that the host's storage or its hypervisor has; a secret is of kind "secret"."""
 
     id: str  # kind and name
     about: About
     shown: StorageShown
-    wanted: bool  # a record, or a volume of an attachment that is to be here, explains it
+    wanted: bool  # the ledger has something there that needs it
 
 
 # --- what waits for a person --------------------------------------------------------------------
