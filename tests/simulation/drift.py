@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from handlers.drift import join
+from handlers.drift.classes import DriftClass
 from handlers.drift.judge import differs, drifting
 from handlers.drift.rows import CinderAttachment, CinderVolume
 from handlers.drift.rows import Row as Joined
@@ -17,12 +18,17 @@ if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
 
-def found(cloud: Cloud) -> Iterator[str]:
-    """Each finding of a look at everything, in words."""
+def cases(cloud: Cloud) -> Iterator[tuple[Joined, DriftClass]]:
+    """Each finding of a look at everything: the row, and the class of which it is a case."""
     for row in (*_attachments(cloud), *_volumes(cloud)):
+        yield from ((row, each) for each in drifting(row))
+
+
+def found(cloud: Cloud) -> Iterator[str]:
+    """The same in words, without what a storm may leave."""
+    for row, each in cases(cloud):
         if not _goes_with_its_volume(cloud, row):
-            for each in drifting(row):
-                yield f"{each.name}: {row.about}: {differs(row, each.parties)}"
+            yield f"{each.name}: {row.about}: {differs(row, each.parties)}"
 
 
 def _goes_with_its_volume(cloud: Cloud, row: Joined) -> bool:
