@@ -8,7 +8,7 @@ host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ class Sight:
     look_id: str
     position: int
     apart: bool = True  # from the last look that saw it: at least APART_S ago
+    unknown_hosts: frozenset[str] = frozenset()
     boot_id: str | None = None
     epoch: int | None = None
 
@@ -43,6 +44,8 @@ def drifting(row: Row) -> Iterator[DriftClass]:
 
 def sound(row: Row) -> Iterator[DriftClass]:
     """The classes of which this row is known to be no case."""
+    if getattr(row, "unknown_hosts", ()):
+        return iter(())
     return (each for each in _of(row) if rows.known(row, each.parties) and not each.is_drift(row))
 
 
@@ -50,11 +53,19 @@ def _of(row: Row) -> Iterator[DriftClass]:
     return (each for each in CLASSES if each.row is type(row))
 
 
-def differs(row: Row) -> dict[str, Any]:
-    """What each party says of the row, as a finding keeps it."""
-    told = {party.value: getattr(row, party.value, None) for party in (Party.LEDGER, Party.CINDER)}
-    told[Party.HOST.value] = getattr(row, "shown", getattr(row, "connected", None))
-    return {party: _plain(value) for party, value in told.items()}
+def differs(row: Row, parties: Iterable[Party]) -> dict[str, Any]:
+    """What each of these parties says of the row, as a finding keeps it.
+
+    Not what the others say: of one row they are asked at one time, and not at another.
+    """
+    return {party.value: _plain(_SAYS[party](row)) for party in parties}
+
+
+_SAYS: dict[Party, Callable[[Any], Any]] = {
+    Party.LEDGER: lambda row: getattr(row, "ledger", None),
+    Party.CINDER: lambda row: getattr(row, "cinder", None),
+    Party.HOST: lambda row: getattr(row, "shown", None) or getattr(row, "connected", None),
+}
 
 
 def _plain(value: Any) -> Any:
@@ -75,7 +86,7 @@ def id_of(drift_class: DriftClass, row: Row) -> str:
 
 def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> None:
     """A look sees the difference, and nothing explains it: what that makes of its finding."""
-    now = differs(row)
+    now = differs(row, drift_class.parties)
     at = {"look_id": sight.look_id, "at_position": sight.position}
     life = {"boot_id": sight.boot_id, "epoch": sight.epoch}
     if Party.HOST not in drift_class.parties:
@@ -100,9 +111,18 @@ def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> No
 
 
 def miss(finding: Finding, sight: Sight) -> None:
-    """A look of all parties sees it no more."""
-    if finding.state not in {None, FindingState.OVER} and finding.repairing is None:
+    """A look of all parties sees it no more; of hosts that had a part in it, too."""
+    open_ = finding.state not in {None, FindingState.OVER} and finding.repairing is None
+    if open_ and not hosts_of(finding) & sight.unknown_hosts:
         finding.record(Finding.DriftGone, look_id=sight.look_id, at_position=sight.position)
+
+
+def hosts_of(finding: Finding) -> frozenset[str]:
+    """The hosts that had something to say of it; of a server those that show its guest."""
+    told = finding.differs.get(Party.HOST.value)
+    showing = [pair[0] for pair in told] if isinstance(told, list) else []
+    own = finding.found.host if finding.found and Party.HOST.value in finding.differs else None
+    return frozenset({*showing, own} - {None})
 
 
 def braked(opened: Mapping[str, int], compared: Mapping[str, int]) -> dict[str, int]:

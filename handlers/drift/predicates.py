@@ -38,7 +38,7 @@ _HELD = frozenset({"reserved", "in-use"})
 # --- attachments ----------------------------------------------------------------------------
 
 
-def _shown(row: AttachmentRow | ConnectionRow) -> CinderAttachment | None:
+def _shown(row: AttachmentRow) -> CinderAttachment | None:
     return row.cinder if isinstance(row.cinder, CinderAttachment) else None
 
 
@@ -125,7 +125,7 @@ def volume_of_nobody(row: VolumeRow) -> bool:
 def guest_missing(row: ServerRow) -> bool:
     if row.ledger is None or row.ledger.deleted or not row.ledger.built:
         return False
-    return bool(set(row.ledger.hosts) - set(row.showing))
+    return bool(set(row.ledger.hosts) - set(row.showing) - set(row.unknown_hosts))
 
 
 def guest_elsewhere(row: ServerRow) -> bool:
@@ -197,8 +197,6 @@ def disk_readonly(row: DiskRow) -> bool:
 
 def _nobodys(row: ConnectionRow) -> ConnectionShown | None:
     """A record of an attachment that is not, or not here."""
-    if not isinstance(row.shown, ConnectionShown):
-        return None
     here = row.ledger is not None and row.ledger.host == row.about.host
     return None if here else row.shown
 

@@ -145,7 +145,11 @@ class LedgerServer:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerRow:
-    """`shown`: the power state of its guest by host, of all hosts whose survey is known."""
+    """`shown`: the power state of its guest by host, of all hosts whose survey is known.
+
+    One host that shows the guest is enough to see some drift; of others nothing can be said as
+    long as a host is unknown on which it is to be.
+    """
 
     id: str
     about: About
@@ -188,24 +192,22 @@ class DiskRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionRow:
-    """A record of a host's own, and what the ledger and Cinder say of its attachment there."""
+    """A record of a host's own, and what the ledger says of its attachment."""
 
     id: str  # the attachment's
     about: About
     ledger: LedgerAttachment | None
-    cinder: CinderAttachment | Unknown | None
-    shown: ConnectionShown | Unknown | None
-    used: bool = False  # a guest of the host has the record's disk
+    shown: ConnectionShown
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageRow:
-    """Something of the host's storage that no record explains."""
+    """Something that the host's storage or its hypervisor has; a secret is of kind "secret"."""
 
     id: str  # kind and name
     about: About
     shown: StorageShown
-    wanted: bool  # a record, or a volume of an attachment that is to be here, explains it
+    wanted: bool  # the ledger has something there that needs it
 
 
 # --- what waits for a person --------------------------------------------------------------------
@@ -274,8 +276,6 @@ def _host_unknown(row: Row) -> bool:
     if isinstance(row, AttachmentRow):
         on_a_host = row.ledger is not None and row.ledger.host is not None
         return on_a_host and row.connected is UNKNOWN
-    if isinstance(row, ServerRow):
-        return bool(row.unknown_hosts)
     return getattr(row, "shown", None) is UNKNOWN
 
 
