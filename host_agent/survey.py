@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from host_agent.shared.masking import mask
@@ -63,12 +64,7 @@ class Surveyor:
     ) -> None:
         self._boot_id = boot_id
         self._limit_s = limit_s
-        self._ask: dict[str, Callable[[], Look]] = {
-            GUESTS: lambda: Look(seen=guests.survey()),
-            CONNECTIONS: lambda: recorded(records),
-            STORAGE: lambda: Look(seen=storage.look()),
-            SECRETS: lambda: Look(seen=guests.secrets()),
-        }
+        self._ask = questions(guests, records, storage)
         self._under_way: dict[str, Future[Look]] = {}
 
     def survey(self, epoch: int) -> Survey:
@@ -84,9 +80,8 @@ class Surveyor:
             return None
         future = self._under_way[part] = Future()
         # No pool: the process waits for a pool's threads when it ends, and this one may hang.
-        name = f"survey-{part}"
-        ask = self._ask[part]
-        threading.Thread(target=_answer, args=(future, ask), name=name, daemon=True).start()
+        answer = partial(_answer, future, self._ask[part])
+        threading.Thread(target=answer, name=f"survey-{part}", daemon=True).start()
         return future
 
     def _looked(self, future: Future[Look] | None, end: float) -> Look:
@@ -99,12 +94,29 @@ class Surveyor:
 
 
 def _answer(future: Future[Look], ask: Callable[[], Look]) -> None:
+    future.set_result(ask())
+
+
+def questions(
+    guests: Guests, records: Mapping[str, Record], storage: Storage
+) -> dict[str, Callable[[], Look]]:
+    """How each part is looked at, by its name; none of them raises."""
+    asked: dict[str, Callable[[], Look]] = {
+        GUESTS: lambda: Look(seen=guests.survey()),
+        CONNECTIONS: lambda: recorded(records),
+        STORAGE: lambda: Look(seen=storage.look()),
+        SECRETS: lambda: Look(seen=guests.secrets()),
+    }
+    return {part: partial(_seen, ask) for part, ask in asked.items()}
+
+
+def _seen(ask: Callable[[], Look]) -> Look:
     try:
-        future.set_result(ask())
+        return ask()
     except PortError as error:
-        future.set_result(Look(why=error.message))
+        return Look(why=error.message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it keeps only this part blind
-        future.set_result(Look(why=f"{type(error).__name__}: {error}"))
+        return Look(why=f"{type(error).__name__}: {error}")
 
 
 def recorded(records: Mapping[str, Record]) -> Look:
