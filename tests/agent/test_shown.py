@@ -98,7 +98,7 @@ def test_namespaces_below_their_controller_are_reached_too(kernel: Kernel) -> No
     kernel.disk("nvme1n2")
     kernel.subsystem(1, NQN)
     kernel.put("sys/class/nvme-subsystem/nvme-subsys1/nvme1/nvme1n2/nsid", "2")
-    assert only(kernel).reaches("/dev/nvme1n2")
+    assert only(kernel).reaches(frozenset({"/dev/nvme1n2"}))
 
 
 def test_a_share_reaches_what_is_below_its_mount(kernel: Kernel) -> None:
@@ -106,8 +106,8 @@ def test_a_share_reaches_what_is_below_its_mount(kernel: Kernel) -> None:
     kernel.mount("/home", "/dev/sdz1", kind="ext4", number="8:200")
     share = only(kernel)
     assert share == Thing(kind="mount", name="nas:/export", below="/mnt/with space")
-    assert share.reaches("/mnt/with space/volume-1")
-    assert not share.reaches("/mnt/with space more/volume-1")
+    assert share.reaches(frozenset({"/mnt/with space/volume-1"}))
+    assert not share.reaches(frozenset({"/mnt/with space more/volume-1"}))
 
 
 def test_a_loop_device_is_called_by_its_file(kernel: Kernel) -> None:

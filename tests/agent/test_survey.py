@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from host_agent.shared.faults import Faults
 from host_agent.shared.masking import MASK, without_secrets
 from host_agent.shared.survey import PARTS, TEXT_CHARS_MAX, StorageShown, Survey
 from host_agent.shared.wire import WireError
-from host_agent.simulated.adapters import SimulatedGuests
+from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HostState
 from host_agent.storage.records import FileRecords, Record
+from host_agent.survey import Surveyor
 from tests.agent.bench import ATTACH, PASSPHRASE, WAIT_S, Bench
 
 
@@ -338,6 +340,30 @@ def test_a_survey_asks_the_hypervisor_once_whatever_the_guests(bench: Bench) -> 
     survey = surveyed(bench)
     assert [len(guest.disks) for guest in survey.guests] == [2] * 5
     assert store.reads == 3, "guests, secrets, storage"
+
+
+def test_a_survey_costs_as_much_for_each_record_however_many_there_are(bench: Bench) -> None:
+    many(bench, guests=4, disks=5)
+    storage = SimulatedStorage(bench.store, bench.faults, "h")
+    asked = Counter[str]()
+
+    class Counted:
+        def look(self) -> Any:
+            return Recorder(storage.look(), asked)
+
+    Surveyor(bench.guests, bench.records, Counted(), "boot-1").survey(0)
+    assert 0 < max(asked.values()) <= 3 * len(bench.records)
+
+
+class Recorder:
+    """Counts the calls of what it stands for."""
+
+    def __init__(self, view: Any, asked: Counter[str]) -> None:
+        self._view, self._asked = view, asked
+
+    def __getattr__(self, name: str) -> Any:
+        self._asked[name] += 1
+        return getattr(self._view, name)
 
 
 def test_what_is_not_of_the_form_is_refused_by_name() -> None:
