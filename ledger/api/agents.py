@@ -44,7 +44,7 @@ REPORT_BYTES_MAX = 64 * 1024
 async def register(call: Call) -> web.StreamResponse:
     """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
     name = await _own_host(call)
-    async with call.inventory(REGISTRATION_BYTES_MAX, _registration) as registration:
+    async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
         _refuse_foreign_connector(name, registration)
         batcher = _heard(call, name)
         shown = await batcher.register(name, registration, call.context("registration"))
@@ -55,7 +55,7 @@ async def guests(call: Call) -> web.StreamResponse:
     """POST guests: what has changed of them since this epoch's agent showed them last."""
     name = await _own_host(call)
     changed = call.components.service.changed
-    async with call.inventory(REGISTRATION_BYTES_MAX, _changes) as changes:
+    async with call.inventory(name, REGISTRATION_BYTES_MAX, _changes) as changes:
         _heard(call, name)
         again = await call.bulkheads.agents(changed, name, changes, call.context("registration"))
     return answer({"again": again})
