@@ -131,9 +131,7 @@ def _updated(done: Done) -> None:
 
 
 def _access_mode(done: Done) -> str | None:
-    """How the host has connected it; None: an older agent, which does not report it.  Never wider
-    than the server has it.
-    """
+    """How the host has it; None: an older agent, which is silent.  Never wider than asked for."""
     return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
 
 

@@ -222,14 +222,14 @@ class Service:
 
         return run_optimistically(self._store, change)
 
-    def hand_over(self, operation_id: str, host: str, context: EventContext) -> int:
+    def hand_over(self, operation_id: str, host: str, context: EventContext | None = None) -> int:
         """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock(), unit):
                 progress.advance(operation, unit, self._clock())
-            return unit.save(within(context, operation))
+            return unit.save(within(context, operation) if context else own_context(operation))
 
         return run_optimistically(self._store, change)
 

@@ -363,6 +363,11 @@ class Queries(LogReads):
         """Give leases back."""
         await self._all("release", holder=holder, ids=list(ids))
 
+    async def stranded(self) -> list[tuple[str, str]]:
+        """Operations that wait for a run of an older epoch of its host, each with that host."""
+        rows = await self._all("stranded", limit=PAGE_MAX)
+        return [(row["operation_id"], row["host"]) for row in rows]
+
     async def inherit(self, place: str, holder: str) -> None:
         """Let run out what others than `holder` left behind in its place."""
         await self._all("inherit", place=place, holder=holder)

@@ -531,6 +531,15 @@ DELETE FROM leases WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uui
 UPDATE leases SET until = '-infinity'
  WHERE starts_with(holder, %(place)s || '/') AND holder <> %(holder)s;
 
+-- name: stranded
+-- Operations that wait for a run of an epoch of its host that is over: whoever fenced the host did
+-- not get to them.  mailbox_by_host, for the hosts that were ever fenced.
+SELECT DISTINCT m.operation_id, m.host
+  FROM hosts AS h JOIN mailbox AS m USING (host)
+ WHERE h.epoch > 0 AND (m.command->>'epoch')::int < h.epoch
+ ORDER BY m.operation_id
+ LIMIT %(limit)s;
+
 -- name: changed
 -- Whose host was given commands, or changed, and which operations moved (and are bound, over,
 -- or the ledger's turn) after the positions seen last; and these positions as of now: of the
