@@ -264,7 +264,7 @@ class Queries(LogReads):
 
     async def connectors_taken(self, **said: Sequence[str | None]) -> list[Row]:
         """`hosts` and their `initiators` and `nqns`: `other` hosts that said so before."""
-        return await self._all("connectors_taken", None, **said)
+        return await self._all("connectors_taken", **said)
 
     async def touch_hosts(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
         """Note how many seconds ago hosts' agents were in contact, and by how many their clocks

@@ -258,23 +258,14 @@ WITH RECURSIVE search (low, high) AS (
 SELECT low AS position FROM search WHERE low = high;
 
 -- name: history
--- Events about one thing, between two positions, oldest first.  events_by_{column}.
+-- Events about one thing, between two positions, in the order of these or backwards ({way}).
+-- events_by_{column}.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
   FROM events
  WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
- ORDER BY position
- LIMIT %(limit)s;
-
--- name: history_backwards
--- The same, newest first.
-SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-       attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-       actor, user_id, project_id, roles, body
-  FROM events
- WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
- ORDER BY position DESC
+ ORDER BY position {way}
  LIMIT %(limit)s;
 
 -- name: volume_history
@@ -383,23 +374,13 @@ WITH locked AS MATERIALIZED (SELECT position FROM log_head FOR SHARE)
 SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
 
 -- name: feed
--- All events between two positions, oldest first.  Primary key.
+-- All events between two positions, in the order of these or backwards ({way}).  Primary key.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
   FROM events
  WHERE position > %(after)s AND position < %(before)s
- ORDER BY position
- LIMIT %(limit)s;
-
--- name: feed_backwards
--- The same, newest first.
-SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-       attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-       actor, user_id, project_id, roles, body
-  FROM events
- WHERE position > %(after)s AND position < %(before)s
- ORDER BY position DESC
+ ORDER BY position {way}
  LIMIT %(limit)s;
 
 -- name: detached
