@@ -157,12 +157,17 @@ class LogReads:
         return rows[0] if rows else None
 
     async def _all(
-        self, query: str, parts: Mapping[str, compose.Composable] = _NO_PARTS, /, **parameters: Any
+        self,
+        query: str,
+        parts: Mapping[str, compose.Composable] = _NO_PARTS,
+        /,
+        group: str = "reads",
+        **parameters: Any,
     ) -> list[Row]:
-        """The rows; `parts` are put into the query's text, `parameters` beside it."""
+        """The rows of a query of `group`; `parts` are put into its text, `parameters` beside it."""
         if "limit" in parameters:
             parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
-        text: Any = sql.query("reads", query)
+        text: Any = sql.query(group, query)
         if parts:
             text = compose.SQL(text.decode()).format(**parts)
         for _ in range(ATTEMPTS - 1):
