@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -380,6 +381,21 @@ async def test_a_definition_that_is_none_is_dropped_and_its_host_registered(api:
         await api.register(host=OTHER)
         refused = await api.act(odd["server_id"], "migrate")
         assert (refused.status, (await refused.json())["conflictingRequest"]["code"]) == (409, 409)
+
+
+async def test_a_disk_has_one_source_however_deep_a_report_nests(api: Api) -> None:
+    await api.register()
+    deep = '{"source":' * 950 + "{}" + "}" * 950
+    about = f'"operation_id": "{uuid4()}", "run": 1, "epoch": 0, "step": "connect"'
+    report = f'{{{about}, "took_ms": 1, "outputs": {{"disk": {deep}}}, "error": null}}'
+    answer = await api.ask(
+        "POST",
+        f"/v1/hosts/{HOST}/reports",
+        "agent-1",
+        data=report,
+        headers={"Content-Type": "application/json"},
+    )
+    assert (answer.status, (await answer.json())["code"]) == (409, "stale_report")
 
 
 async def test_of_a_disk_only_what_the_contract_names_is_kept(api: Api) -> None:
