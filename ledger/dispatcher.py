@@ -202,13 +202,13 @@ class Dispatcher:
         """Whoever fenced a host may have died before all that waits for it was handed over."""
         loop = asyncio.get_running_loop()
         while True:
+            await asyncio.sleep(STRANDED_EVERY_S)
             with _survived("stranded_not_read"):
                 for operation_id, host in await self._leases.stranded():
                     with _survived("not_handed_over", operation=operation_id, host=host):
                         await loop.run_in_executor(
                             self._threads, self._operations.hand_over, operation_id, host
                         )
-            await asyncio.sleep(STRANDED_EVERY_S)
 
 
 @contextlib.contextmanager
