@@ -22,6 +22,11 @@ class Rule(NamedTuple):
     old: str
     new: str
 
+    @property
+    def tests(self) -> list[str]:
+        """Who has to notice."""
+        return shown_by(self.row)
+
 
 @cache
 def rules() -> tuple[Rule, ...]:
