@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from aggregates import errors
@@ -120,21 +118,6 @@ def test_lp1775418_a_volume_that_others_write_is_not_swapped() -> None:
     assert [row.id for row in rows(world)] == before
     assert (status(world, 0), status(world, 1)) == ("in-use", "available")
     assert world.instance.claims == {}
-
-
-@pytest.mark.parametrize("shared", [0, 1])
-@pytest.mark.parametrize("by_cinder", [False, True])
-def test_a_multiattach_volume_is_not_swapped_though_one_server_has_it(
-    shared: int, by_cinder: bool
-) -> None:
-    """S3: neither as the old nor as the new one, whoever asks."""
-    world = migrating() if by_cinder else swappable()
-    world.cinder.volume(world.volumes[shared]).multiattach = True
-    before = world.summary()
-    request = replace(ask(*world.volumes), by_cinder=by_cinder)
-    with pytest.raises(errors.SwapError, match="multi-attach"):
-        world.requests.swap(request, CONTEXT, world.fleet)
-    assert world.summary() == before
 
 
 def test_lp1673090_a_guest_that_does_not_run_cannot_copy() -> None:
