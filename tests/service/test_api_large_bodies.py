@@ -144,11 +144,13 @@ async def test_only_so_many_large_bodies_are_in_memory_at_once(
         waiting = len(places._places._waiters or ())
         return inside > 0 and waiting == len(large) - LARGE_BODIES_AT_ONCE
 
-    await eventually(full, "the places are taken, and all others wait for one")
-    monkeypatch.setattr(bulkheads, "LARGE_BODY_PLACE_S", 0.05)
-    refused = await api.ask("PUT", path, "agent-1", json=body)
-    assert (refused.status, (await refused.json())["code"]) == (503, "too_many_bodies")
-    assert not any(task.done() for task in large)
-    assert inside <= LARGE_BODIES_AT_ONCE
-    go_on.set()
+    try:
+        await eventually(full, "the places are taken, and all others wait for one")
+        monkeypatch.setattr(bulkheads, "LARGE_BODY_PLACE_S", 0.05)
+        refused = await api.ask("PUT", path, "agent-1", json=body)
+        assert (refused.status, (await refused.json())["code"]) == (503, "too_many_bodies")
+        assert not any(task.done() for task in large)
+        assert inside <= LARGE_BODIES_AT_ONCE
+    finally:
+        go_on.set()
     assert {answer.status for answer in await asyncio.gather(*large)} == {200}
