@@ -35,6 +35,8 @@ DEADLINE_S = 600
 _PLUGINS = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
 #: What a rule names is run, whether it is `nightly` or not.
 _PYTEST = (sys.executable, "-m", "pytest", *_PLUGINS, "-m", "not lab")
+#: All kinds of trouble, as in the deep tier, and not a sample of them (tests.flows.test_every_flow).
+_DEEP = {"FLOW_PAIRS": "6"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,7 +113,7 @@ def _tests(
     tree: Path, tests: Sequence[str], *options: str, cached: bool = False
 ) -> tuple[int, str]:
     """pytest's exit code and output; the tests import the copy, in processes of their own too."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"}
+    environment = {**os.environ, **_DEEP, "PYTHONPATH": str(tree), "COLUMNS": "200"}
     if not cached:  # a file of the same second and size would be taken for the one before it
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
     try:
