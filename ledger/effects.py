@@ -166,7 +166,8 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Put a bare reservation in the place of what the old calls left of an offloaded server.
 
     The volume is the server's throughout: where it is only reserved, and Cinder has no row that
-    says for whom, the old calls first make one.  What another process has put there stays.
+    says for whom, the old calls first make one.  What the log knows by its id is not of the old
+    calls: another process may just have converted it.
     """
     if not context.cinder.attachments(lane.volume_id, lane.server_id):
         device, mode = f"/dev/{lane.device_name}", lane.access_mode

@@ -71,10 +71,10 @@ def _reservation(
         effect.old_cinder.unreserve(lane.volume_id)
 
 
-def _converted(
+def _conversion(
     lane: Lane, made: Made, operation: Operation, effect: EffectContext, store: AggregateStore
 ) -> None:
-    """A reservation by the new calls, of a lane that was attached by the old ones."""
+    """It makes a reservation of the new kind, whatever the lane had before."""
     _reservation(replace(lane, legacy=False), made, operation, effect, store)
 
 
@@ -123,6 +123,6 @@ def _volume(
 
 _TAKEN_BACK: dict[str, Callable[[Lane, Made, Operation, EffectContext, AggregateStore], None]] = {
     LedgerVerb.ATTACHMENT_RESERVE: _reservation,
-    LedgerVerb.RESERVATION_CONVERT: _converted,
+    LedgerVerb.RESERVATION_CONVERT: _conversion,
     LedgerVerb.VOLUME_CREATE: _volume,
 }

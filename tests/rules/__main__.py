@@ -35,7 +35,7 @@ DEADLINE_S = 600
 _PLUGINS = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
 #: What a rule names is run, whether it is `nightly` or not.
 _PYTEST = (sys.executable, "-m", "pytest", *_PLUGINS, "-m", "not lab")
-#: All kinds of trouble, as in the deep tier, and not a sample of them (tests.flows.test_every_flow).
+#: All kinds of trouble, as in the deep tier, and no sample of them (tests.flows.test_every_flow).
 _DEEP = {"FLOW_PAIRS": "6"}
 
 
