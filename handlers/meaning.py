@@ -249,7 +249,6 @@ def _migrated_by_cinder(done: Done) -> None:
     mapping.record(
         BlockDeviceMapping.AttachmentSwitched, volume_id=kept, attachment_id=done.attachment_id
     )
-    done.instance.set_device_volume(done.lane.bdm_id, kept)
 
 
 # --- mappings --------------------------------------------------------------------------

@@ -155,15 +155,17 @@ async def test_only_so_many_large_bodies_are_in_memory_at_once(
         waiting = len(places._places._waiters or ())
         return inside > 0 and waiting == len(large) - LARGE_BODIES_AT_ONCE
 
-    await eventually(full, "the places are taken, and all others wait for one")
-    monkeypatch.setattr(bulkheads, "LARGE_BODY_PLACE_S", 0.05)
-    for host, why in (("other", "its limit"), ("h0", "another large body of host h0")):
-        refused = await api.ask("PUT", f"/v1/hosts/{host}", None, json=body)
-        problem = await refused.json()
-        assert (refused.status, problem["code"]) == (503, "too_many_bodies")
-        assert why in problem["detail"]
-    assert not any(task.done() for task in large)
-    assert inside <= LARGE_BODIES_AT_ONCE
-    go_on.set()
+    try:
+        await eventually(full, "the places are taken, and all others wait for one")
+        monkeypatch.setattr(bulkheads, "LARGE_BODY_PLACE_S", 0.05)
+        for host, why in (("other", "its limit"), ("h0", "another large body of host h0")):
+            refused = await api.ask("PUT", f"/v1/hosts/{host}", None, json=body)
+            problem = await refused.json()
+            assert (refused.status, problem["code"]) == (503, "too_many_bodies")
+            assert why in problem["detail"]
+        assert not any(task.done() for task in large)
+        assert inside <= LARGE_BODIES_AT_ONCE
+    finally:
+        go_on.set()
     assert {answer.status for answer in await asyncio.gather(*large)} == {200}
     assert (await api.ask("PUT", "/v1/hosts/h0", None, json=body)).status == 200

@@ -187,3 +187,18 @@ async def test_refusals_are_bounded_by_asker_number_and_time(
         await queries.trim_refusals(3_600.0, 2, 100)
         assert db.execute(count).fetchall() == []
         db.close()
+
+
+async def test_a_refused_request_is_known_for_a_day(database_url: str) -> None:
+    async with read_pool(database_url) as pool:
+        db = psycopg.connect(database_url, autocommit=True)
+        queries = Queries(pool)
+        notes = Refusals(queries)
+        note(notes, "old", "project")
+        await notes.written()
+        for hours, known in ((23, True), (25, False)):
+            age = timedelta(hours=hours)
+            db.execute("UPDATE refusals SET refused_at = clock_timestamp() - %s", [age])
+            await notes._trim()
+            assert (await queries.refusal("old") is not None) is known
+        db.close()
