@@ -11,12 +11,11 @@ from handlers.drift.classes import DriftClass
 from handlers.drift.judge import differs, drifting
 from handlers.drift.rows import CinderAttachment, CinderVolume
 from handlers.drift.rows import Row as Joined
-from host_agent.shared import survey
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.faults import Faults
 from host_agent.shared.survey import Survey
 from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
-from host_agent.survey import Look, assembled, recorded
+from host_agent.survey import assembled, questions
 
 if TYPE_CHECKING:
     from projections.base import Row
@@ -107,13 +106,9 @@ def surveyed(cloud: Cloud, name: str) -> Survey:
     """As the host's agent would show it, with nothing in its way."""
     state = cloud.states[name]
     guests = SimulatedGuests(state, Faults(), name)
-    looks = {
-        survey.GUESTS: Look(seen=guests.survey()),
-        survey.CONNECTIONS: recorded(cloud.records[name]),
-        survey.STORAGE: Look(seen=SimulatedStorage(state, Faults(), name).look()),
-        survey.SECRETS: Look(seen=guests.secrets()),
-    }
-    return assembled("boot", 0, looks)
+    storage = SimulatedStorage(state, Faults(), name)
+    asked = questions(guests, cloud.records[name], storage)
+    return assembled("boot", 0, {part: ask() for part, ask in asked.items()})
 
 
 def _hosts(cloud: Cloud) -> Iterator[Joined]:
