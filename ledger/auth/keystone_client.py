@@ -25,7 +25,7 @@ from typing import Any
 
 import requests
 from keystoneauth1 import exceptions, session
-from keystoneauth1.access import AccessInfoV3
+from keystoneauth1.access import AccessInfo, AccessInfoV3
 from keystoneauth1.identity.base import BaseIdentityPlugin
 
 from host_agent.shared.cinder.http import Transport
@@ -156,10 +156,8 @@ class KeystoneClient:
         try:
             with _told():
                 given = self._auth.get_auth_ref(self._session)
-                if not given.auth_token:
-                    raise KeystoneError("Keystone's answer to our log-in has no token.")
                 self._roles = frozenset(given.role_names or ())
-                return str(given.auth_token)
+                return _token_of(given)
         except KeystoneError as error:
             self._failed, self._failed_until = str(error), time.monotonic() + LOGIN_PAUSE_S
             raise
@@ -175,6 +173,12 @@ class KeystoneClient:
             log=False,  # it would log headers and bodies
         )
         return answer
+
+
+def _token_of(given: AccessInfo) -> str:
+    if not given.auth_token:
+        raise KeystoneError("Keystone's answer to our log-in has no token.")
+    return given.auth_token
 
 
 @contextmanager

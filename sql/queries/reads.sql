@@ -201,10 +201,11 @@ SELECT i.server_id FROM instances AS i
 
 -- name: mailboxes
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
--- whether it may have it (epoch NULL: no such host), and which agent speaks for the host.
--- Primary keys, mailbox_by_host.
+-- whether it may have it (epoch NULL: no such host), which agent speaks for the host, and which
+-- survey of the host is wanted, if one is.  Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
 SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent,
+       s.wanted AS survey, s.digest AS survey_digest,
        ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
@@ -212,6 +213,7 @@ SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent
   FROM unnest(%(hosts)s::text[], %(afters)s::bigint[]) WITH ORDINALITY AS w (host, after, nth)
   LEFT JOIN hosts AS h USING (host)
   LEFT JOIN host_contact AS c USING (host)
+  LEFT JOIN surveys AS s USING (host)
  ORDER BY w.nth;
 
 -- name: hosts
@@ -258,23 +260,14 @@ WITH RECURSIVE search (low, high) AS (
 SELECT low AS position FROM search WHERE low = high;
 
 -- name: history
--- Events about one thing, between two positions, oldest first.  events_by_{column}.
+-- Events about one thing, between two positions, in the order of these or backwards ({way}).
+-- events_by_{column}.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
   FROM events
  WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
- ORDER BY position
- LIMIT %(limit)s;
-
--- name: history_backwards
--- The same, newest first.
-SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-       attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-       actor, user_id, project_id, roles, body
-  FROM events
- WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
- ORDER BY position DESC
+ ORDER BY position {way}
  LIMIT %(limit)s;
 
 -- name: volume_history
@@ -383,23 +376,13 @@ WITH locked AS MATERIALIZED (SELECT position FROM log_head FOR SHARE)
 SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
 
 -- name: feed
--- All events between two positions, oldest first.  Primary key.
+-- All events between two positions, in the order of these or backwards ({way}).  Primary key.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
   FROM events
  WHERE position > %(after)s AND position < %(before)s
- ORDER BY position
- LIMIT %(limit)s;
-
--- name: feed_backwards
--- The same, newest first.
-SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-       attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-       actor, user_id, project_id, roles, body
-  FROM events
- WHERE position > %(after)s AND position < %(before)s
- ORDER BY position DESC
+ ORDER BY position {way}
  LIMIT %(limit)s;
 
 -- name: detached
@@ -530,6 +513,15 @@ DELETE FROM leases WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uui
 -- Lets all leases run out now that earlier holders of a place have left behind.
 UPDATE leases SET until = '-infinity'
  WHERE starts_with(holder, %(place)s || '/') AND holder <> %(holder)s;
+
+-- name: stranded
+-- Operations that wait for a run of an epoch of its host that is over: whoever fenced the host did
+-- not get to them.  mailbox_by_host, for the hosts that were ever fenced.
+SELECT DISTINCT m.operation_id, m.host
+  FROM hosts AS h JOIN mailbox AS m USING (host)
+ WHERE h.epoch > 0 AND (m.command->>'epoch')::int < h.epoch
+ ORDER BY m.operation_id
+ LIMIT %(limit)s;
 
 -- name: changed
 -- Whose host was given commands, or changed, and which operations moved (and are bound, over,
