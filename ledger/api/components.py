@@ -35,7 +35,8 @@ class Components:
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
-    and projections, by name (dispatcher, Cinder).  `registry` is what /metrics shows beside
+    and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from working.
+    `registry` is what /metrics shows beside
     its own numbers.
     """
 
@@ -50,6 +51,7 @@ class Components:
     authenticator: Authenticator
     clock: DatabaseClock
     checks: Mapping[str, Check] = field(default_factory=dict)
+    warnings: Mapping[str, Check] = field(default_factory=dict)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
 
