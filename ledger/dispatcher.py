@@ -8,9 +8,10 @@ for one intent the second finds the step done.  A dispatcher that dies leaves a
 lease that runs out; one that meets an unexpected error (a database restart, a bug)
 logs it and lets its lease run out, which is the pause before the next attempt.
 
-What is taken over from a holder that never gave it back is left alone for LATE_S, in
-which a request that the other has sent on its way arrives where the effects look for it
-(ledger.effects).  That pause takes no thread from others.
+What is taken over from a holder that never gave it back is first ended in the log: if the
+other lives after all, its result is refused, and it undoes what it made (ledger.take_back).
+Then it is left alone for LATE_S, in which a request that the other has sent on its way arrives
+where the effects look for it (ledger.effects).  That pause takes no thread from others.
 
 Leases are acquired and released in batches.  `concurrency_max` operations are worked
 on at once, as many again are held ready, and the next are asked for when those are used
@@ -24,7 +25,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -36,6 +37,8 @@ LEASE_S = 10.0
 #: How long a due operation waits at most if every wake-up is lost.
 POLL_S = 1.0
 
+T = TypeVar("T")
+
 _log = structlog.get_logger(__name__)
 
 
@@ -46,6 +49,13 @@ class Leases(Protocol):
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, ids: Sequence[str]) -> None: ...
     async def inherit(self, place: str, holder: str) -> None: ...
+
+
+class Work(Protocol):
+    """What is done about an operation (ledger.service); both return the last position, or 0."""
+
+    def carry_on(self, operation_id: str) -> int: ...
+    def take_over(self, operation_id: str) -> int: ...
 
 
 class Woken(Protocol):
@@ -61,9 +71,8 @@ class Dispatcher:
 
     `place` is one that only one living process can have; each life in it holds its leases
     under a name of its own, so that nobody takes another for itself.  What earlier lives in
-    the place held when they died is free as soon as there is a new one.  `carry_on` does an
-    operation's next things and returns the position of what it wrote (ledger.service); it runs
-    in `threads`, `concurrency_max` of them at once, each of which may be blocked by Cinder.
+    the place held when they died is free as soon as there is a new one.  `work` is done in
+    `threads`, `concurrency_max` of them at once, each of which may be blocked by Cinder.
     `projected` returns when the projections have come to a position; `woken` is set when an
     operation has come to be due.
     """
@@ -72,7 +81,7 @@ class Dispatcher:
         self,
         place: str,
         leases: Leases,
-        carry_on: Callable[[str], int],
+        work: Work,
         projected: Callable[[int], Awaitable[object]],
         woken: Woken,
         threads: Executor,
@@ -80,7 +89,7 @@ class Dispatcher:
     ) -> None:
         self._place, self._holder = place, f"{place}/{uuid4()}"
         self._leases = leases
-        self._carry_on = carry_on
+        self._work_on = work
         self._projected = projected
         self._woken = woken
         self._threads = threads
@@ -129,11 +138,15 @@ class Dispatcher:
 
     async def _take_over(self, operation_id: str) -> None:
         """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
-        if await self._stopped_within(LATE_S):
-            del self._held[operation_id]
-        else:
+        ended = False
+        with _survived("operation_not_taken_over", operation=operation_id):
+            await self._in_thread(self._work_on.take_over, operation_id)
+            ended = not await self._stopped_within(LATE_S)
+        if ended:
             self._unfinished += 1
             await self._hold(operation_id)
+        else:
+            del self._held[operation_id]
 
     async def _hold(self, operation_id: str) -> None:
         try:
@@ -154,12 +167,14 @@ class Dispatcher:
         return False
 
     async def _work(self, operation_id: str) -> int:
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, self._next, operation_id)
+            return await self._in_thread(self._next, operation_id)
         finally:
             self._unfinished -= 1
             self._ask_again_if_short()
+
+    async def _in_thread(self, call: Callable[[str], T], operation_id: str) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, operation_id)
 
     def _ask_again_if_short(self) -> None:
         if self._backlog and self._unfinished <= self._concurrency_max:
@@ -167,7 +182,7 @@ class Dispatcher:
 
     def _next(self, operation_id: str) -> int:
         """In a thread: what is only held ready when the process stops is left to another."""
-        return 0 if self._stopping.is_set() else self._carry_on(operation_id)
+        return 0 if self._stopping.is_set() else self._work_on.carry_on(operation_id)
 
     async def _give_back(self) -> None:
         done, self._done = self._done, []

@@ -42,7 +42,7 @@ from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
 from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder
-from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, misplugged, plugged
 from tests.memory import Clock, Crash, MemoryStore, Tripwire, Trouble
 
 E = TypeVar("E", bound=Event)
@@ -236,7 +236,8 @@ class World:
                 if operation.state is not OperationState.RUNNING:
                     return operation
                 waits = self.service.advance(operation_id)
-                if waits is None or self._run_agents(operation_id):
+                overtaken = self.operation(operation_id).version > operation.version
+                if waits is None or overtaken or self._run_agents(operation_id):
                     continue
                 if waits.until is None and self.dead:
                     return operation
@@ -378,19 +379,19 @@ class World:
         bound = [m.volume_id for m in self.mappings()]
         if len(set(bound)) != len(bound):
             yield f"volumes bound twice: {bound}"
-        yield from self._unnamed()
+        yield from self._untrue()
         given = {d.volume_id for d in self.instance.devices.values()}
         if given != set(bound):
             yield f"device names are given to {given}, mappings are of {bound}"
         for name in set(self.records) - self.dead:
-            records = self.records[name]
             here = {str(a.id) for a in self.attachments() if a.host == name and a.may_be_connected}
-            if set(records) != here:
-                yield f"{name} has records of {set(records)}, attachments there are {here}"
+            if (records := set(self.records[name])) != here:
+                yield f"{name} has records of {records}, attachments there are {here}"
 
-    def _unnamed(self) -> Iterator[str]:
+    def _untrue(self) -> Iterator[str]:
         """Each attachment of the server is one that a mapping names, of the mapping's volume."""
         mine = [m for m in self.mappings() if m.server_id == self.server_id]
+        yield from misplugged(mine, self.hosts.get(self.instance.host or ""))
         named = {id_: m.volume_id for m in mine for id_ in (m.attachment_id, m.kept) if id_}
         had = {str(a.id): a.volume_id for a in self.attachments() if a.server_id == self.server_id}
         if had != named:

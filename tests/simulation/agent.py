@@ -240,6 +240,10 @@ class Agent:
         self.wants_registration, self._shown = True, None
 
     @property
+    def owes_results(self) -> bool:
+        return any(taken.reporting.due_at is not None for taken in self.taken.values())
+
+    @property
     def registering(self) -> bool:
         return self.lives and (self.wants_registration or self._said is not None)
 

@@ -19,7 +19,7 @@ from host_agent.libvirt import disk_xml
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.storage import connection
 from projections.base import Row
-from tests.doubles.host_checks import plugged
+from tests.doubles.host_checks import misplugged, plugged
 from tests.simulation.hostile import unshowable
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     yield from _cinder(cloud)
     yield from _made_for_nobody(cloud)
     yield from _hosts(cloud)
+    yield from _plugged(cloud)
     yield from broken_on_hosts(cloud)
     yield from _projections(cloud)
     yield from _streams(cloud)
@@ -185,6 +186,12 @@ def _ledger(cloud: Cloud) -> Iterator[str]:
     holders = {id_ for v in _known_volumes(cloud) for id_ in cloud.volume(v).holders}
     if holders != set(found):
         yield f"volumes are held by {holders}, attachments are {set(found)}"
+
+
+def _plugged(cloud: Cloud) -> Iterator[str]:
+    for instance in cloud.instances():
+        own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
+        yield from misplugged(own, cloud.states.get(instance.host or ""))
 
 
 def _attachments_of(

@@ -60,7 +60,7 @@ class Storm:
         self.clients = Clients(self.cloud)
         #: What dispatchers have the leases of, and whose.
         self._advancing: dict[str, Process] = {}
-        self._left_behind: set[str] = set()  # by a dispatcher that died
+        self._left_behind: set[str] = set()  # by a dispatcher that died, or is paused
         #: What was paused: how much had gone wrong until it went on.
         self._resumed: dict[str, int] = {}
         self._moving = False
@@ -152,7 +152,8 @@ class Storm:
         processes.paused = held[operation_id]
         cloud.happened["paused process"] += 1
         cloud.note(f"{processes.paused.name} is paused at [{operation_id[:8]}]")
-        cloud.clock.wait(LEASE_S + LATE_S)
+        cloud.clock.wait(LEASE_S)
+        self._left_behind.add(operation_id)
         try:
             self._advance(operation_id)
             for _ in range(self.random.choice(PAUSE_TICKS)):
@@ -167,6 +168,7 @@ class Storm:
         self._advancing[operation_id] = process
         try:
             if operation_id in self._left_behind:
+                process.service.take_over(operation_id)
                 self.cloud.clock.wait(LATE_S)
             process.service.advance(operation_id)
             self._left_behind.discard(operation_id)
@@ -229,9 +231,12 @@ class Storm:
     # ------------------------------------------------------------------ hosts
 
     def _crash_an_agent(self) -> None:
+        """Half of the time one of which nobody knows yet what it has done."""
         agents = [agent for agent in self.cloud.agents.values() if agent.lives]
-        if agents:
-            agent = self.random.choice(agents)
+        untold = [agent for agent in agents if agent.owes_results]
+        among = self.random.choice([agents, untold]) or agents
+        if among:
+            agent = self.random.choice(among)
             self.cloud.note(f"{agent.name}: the agent is killed and starts again")
             agent.start()
 
