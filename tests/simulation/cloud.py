@@ -120,6 +120,8 @@ class Cloud:
         #: Guests that go on, on hosts that were cut off from everything as they were fenced.
         #: What comes there afterwards shows that its host was not, or no longer, cut off.
         self.isolated: dict[str, set[str]] = {}
+        #: Hosts whose agent dies as soon as a guest has one disk more, and before it says so.
+        self.doomed: set[str] = set()
         #: Called while a guest is on its way to a host, which takes long.
         self.on_the_way: Callable[[str], object] = lambda _host: None
         HOSTS.update(self.states)

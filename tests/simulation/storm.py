@@ -109,6 +109,7 @@ class Storm:
         for _ in range(self.ticks):
             self._tick()
         chance.calm, self.cloud.on_the_way = True, lambda _host: None
+        self.cloud.doomed.clear()
         self.cloud.note("--- the storm is over")
         self.works.end_all()
 
