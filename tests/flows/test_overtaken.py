@@ -180,3 +180,14 @@ def test_whoever_was_overtaken_leaves_the_operation_to_the_other() -> None:
     world.service.carry_on(operation_id)
     assert "cinder.attachment_create" not in asked
     assert world.operation(operation_id).history.record(0, "reserve", undo=False).attempts == 1
+
+
+def test_what_is_taken_over_has_had_its_time_before_and_waits_in_no_step() -> None:
+    """Threads that wait in steps are in everybody's way after a restart (decision 0020)."""
+    world = World()
+    operation_id = world.attach()
+    world.service.take_over(operation_id)
+    began = world.clock.seconds
+    world.service.carry_on(operation_id)
+    assert len(events(world, Attachment.AttachmentCreated)) == 1
+    assert world.clock.seconds == began
