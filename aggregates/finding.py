@@ -1,0 +1,164 @@
+"""A finding: what two parties say differently of one subject, from its first sight to its end.
+
+Its id follows from the class of drift and the subject, so the same difference is the same finding
+for ever, however often it comes and goes.  Invariant: a finding is confirmed only by a second
+look, and only what is confirmed may be repaired.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from aggregates.base import About, Aggregate, Event
+
+
+class FindingState(StrEnum):
+    """Where a finding stands."""
+
+    SUSPECTED = "suspected"  # one look has seen it -> confirmed, over
+    CONFIRMED = "confirmed"  # a second one, too -> ignored, over
+    IGNORED = "ignored"  # somebody said so, perhaps until a moment -> confirmed, over
+    OVER = "over"  # gone by itself, or repaired -> suspected
+
+
+def finding_uuid(drift_class: str, subject: str, key: str, host: str | None) -> UUID:
+    """The aggregate id of a class of drift and its subject (handlers.drift.rows.Key)."""
+    return uuid5(NAMESPACE_URL, f"drift/{drift_class}/{subject}/{host or ''}/{key}")
+
+
+class Finding(Aggregate):
+    """`differs`: what each party says, by party and name; only what is needed to see it."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class DriftFound(Event):
+        """A look saw it, judged as of a `position` of the log.
+
+        `subject`, `key`: what differs (handlers.drift.rows.Key).  `boot_id`, `epoch`: of the
+        host's survey, if a host is one of the parties; only a look at the same life confirms.
+        """
+
+        drift_class: str
+        severity: str
+        subject: str
+        key: str
+        server_id: str | None
+        volume_id: str | None
+        attachment_id: str | None
+        host: str | None
+        differs: dict[str, Any]
+        look_id: str
+        at_position: int
+        boot_id: str | None = None
+        epoch: int | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class DriftConfirmed(Event):
+        """A second look saw the same, and nothing about the subject has happened in between."""
+
+        look_id: str
+        at_position: int
+
+    @dataclass(frozen=True, kw_only=True)
+    class DriftChanged(Event):
+        """It differs still, and otherwise; it has to be confirmed anew."""
+
+        differs: dict[str, Any]
+        look_id: str
+        at_position: int
+        boot_id: str | None = None
+        epoch: int | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class DriftGone(Event):
+        """A look of all parties did not see it any more, and no repair had been asked for."""
+
+        look_id: str
+        at_position: int
+
+    @dataclass(frozen=True, kw_only=True)
+    class DriftIgnored(Event):
+        """Somebody says that it is to stay; `until`: seconds since the epoch, None: for good."""
+
+        reason: str
+        until: float | None = None
+
+    @dataclass(frozen=True, kw_only=True)
+    class DriftHeeded(Event):
+        """It is ignored no longer: its time is over, or somebody said so."""
+
+        reason: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class RepairBegun(Event):
+        """An operation is to mend it."""
+
+        repair: str
+        by_operation: str
+        reason: str
+        automatic: bool = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class DriftRepaired(Event):
+        """The operation has mended it."""
+
+        by_operation: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class RepairFailed(Event):
+        """The operation has ended, and it is as it was; or it had not been so any more."""
+
+        by_operation: str
+        why: str
+
+    S = FindingState
+    TRANSITIONS: ClassVar = {
+        DriftFound: (frozenset({None, S.OVER}), S.SUSPECTED),
+        DriftConfirmed: (frozenset({S.SUSPECTED}), S.CONFIRMED),
+        DriftChanged: (frozenset({S.SUSPECTED, S.CONFIRMED, S.IGNORED}), S.SUSPECTED),
+        DriftGone: (frozenset({S.SUSPECTED, S.CONFIRMED, S.IGNORED}), S.OVER),
+        DriftIgnored: (frozenset({S.CONFIRMED, S.SUSPECTED, S.IGNORED}), S.IGNORED),
+        DriftHeeded: (frozenset({S.IGNORED}), S.SUSPECTED),
+        RepairBegun: (frozenset({S.CONFIRMED}), S.CONFIRMED),
+        DriftRepaired: (frozenset({S.SUSPECTED, S.CONFIRMED, S.IGNORED}), S.OVER),
+    }
+
+    def __init__(self, id: UUID) -> None:  # noqa: A002
+        super().__init__(id)
+        self.found: Finding.DriftFound | None = None
+        self.differs: dict[str, Any] = {}
+        self.seen_in: tuple[str | None, int | None] = (None, None)  # boot id, epoch
+        self.seen_at = 0  # the position at which it was judged first, as it is now
+        self.ignored_until: float | None = None
+        self.repairing: str | None = None  # the operation that mends it
+
+    def about(self) -> About:
+        found = self.found
+        if found is None:
+            return About()
+        return About(
+            attachment_id=found.attachment_id,
+            volume_id=found.volume_id,
+            server_id=found.server_id,
+            host=found.host,
+        )
+
+    def apply(self, event: Any) -> None:
+        match event:
+            case self.DriftFound():
+                self.found, self.repairing = event, None
+                self._seen(event)
+            case self.DriftChanged():
+                self._seen(event)
+            case self.DriftIgnored():
+                self.ignored_until = event.until
+            case self.RepairBegun():
+                self.repairing = event.by_operation
+            case self.DriftRepaired() | self.RepairFailed():
+                self.repairing = None
+
+    def _seen(self, event: DriftFound | DriftChanged) -> None:
+        self.differs, self.seen_at = event.differs, event.at_position
+        self.seen_in = (event.boot_id, event.epoch)

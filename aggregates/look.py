@@ -1,0 +1,69 @@
+"""A look: ledger, Cinder and hosts held against each other once, as a whole or in part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+from uuid import UUID
+
+from aggregates.base import About, Aggregate, Event
+
+
+class LookState(StrEnum):
+    """Where a look stands."""
+
+    UNDER_WAY = "under_way"  # -> ended
+    ENDED = "ended"
+
+
+class Look(Aggregate):
+    """The aggregate's id is its own."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class LookBegun(Event):
+        """`scope`: {"host": ..}, {"server": ..}, {"volume": ..}, or {}: everything.
+
+        `why`: "schedule", "asked", "agent_back", "skip", "give_up", "repair".
+        """
+
+        scope: dict[str, str]
+        why: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class LookEnded(Event):
+        """`outcome`: completed, stopped, void (Cinder's lists could not be believed: `trouble`).
+
+        `compared`: rows by subject; `found`: findings by class that this look opened; `unknown`:
+        of which hosts nothing is known, and why; `braked`: classes of which it saw too many to
+        believe them.
+        """
+
+        outcome: str
+        compared: dict[str, int] = field(default_factory=dict)
+        found: dict[str, int] = field(default_factory=dict)
+        unknown: dict[str, str] = field(default_factory=dict)
+        braked: dict[str, int] = field(default_factory=dict)
+        trouble: str | None = None
+
+    S = LookState
+    TRANSITIONS: ClassVar = {
+        LookBegun: (frozenset({None}), S.UNDER_WAY),
+        LookEnded: (frozenset({S.UNDER_WAY}), S.ENDED),
+    }
+
+    def __init__(self, id: UUID) -> None:  # noqa: A002
+        super().__init__(id)
+        self.scope: dict[str, str] = {}
+
+    def about(self) -> About:
+        """A look at a part is in that part's history."""
+        return About(
+            server_id=self.scope.get("server"),
+            volume_id=self.scope.get("volume"),
+            host=self.scope.get("host"),
+        )
+
+    def apply(self, event: Any) -> None:
+        if isinstance(event, self.LookBegun):
+            self.scope = event.scope

@@ -1,0 +1,386 @@
+"""The classes of drift: what can differ, as a table.  A new one is one more row here.
+
+The simulation's checks at rest are these classes, too: what a storm must not leave is what a look
+would find (tests/simulation).  The classes are those of Cinder's and Nova's known leaks and of
+other attachers of volumes; `docs/reconciliation.md` says for each what to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from handlers.drift import predicates
+from handlers.drift.rows import (
+    AttachmentRow,
+    ConnectionRow,
+    DiskRow,
+    OperationRow,
+    Party,
+    RemnantRow,
+    Row,
+    ServerRow,
+    StorageRow,
+    VolumeRow,
+)
+
+
+class Severity(StrEnum):
+    """How soon somebody has to see to it."""
+
+    CRITICAL = "critical"  # data is at risk
+    WARNING = "warning"  # something is stuck, lost or in the way
+    INFO = "info"  # it costs something, and hurts nobody
+
+
+class Repair(StrEnum):
+    """What mends it: a flow of `handlers.flows.repair`.  Names are stable for ever."""
+
+    DROP_ATTACHMENT = "drop_attachment"  # delete from Cinder what nobody has connected
+    REPLACE_ATTACHMENT = "replace_attachment"  # a new one in Cinder for what the host still has
+    FORGET_ATTACHMENT = "forget_attachment"  # in the ledger: neither Cinder nor the host has it
+    COMPLETE_ATTACHMENT = "complete_attachment"  # tell Cinder that it is in use
+    SETTLE_VOLUME = "settle_volume"  # Cinder's status follows its attachments
+    DELETE_VOLUME = "delete_volume"  # that we made, and nobody has had
+    PLUG_DISK = "plug_disk"  # in the guest and its definition, as the mapping has it
+    DEFINE_DISK = "define_disk"  # in the definition only: the running guest is right
+    RELEASE_CONNECTION = "release_connection"  # by the host's own record
+    DROP_SECRET = "drop_secret"  # noqa: S105 - of the hypervisor, by the volume's id
+    FORGET_GUEST = "forget_guest"  # remove a guest of a server that is deleted
+    MARK_MISSING = "mark_missing"  # the server is in ERROR until its guest is back, or it goes
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftClass:
+    """One way to differ.
+
+    `is_drift` is asked of a row only if all `parties` are known.  `meaning`: a sentence for people.
+    `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
+    anew, at its own moment, before it does anything.
+    """
+
+    name: str
+    row: type[Row]
+    parties: tuple[Party, ...]
+    is_drift: Callable[[Any], bool]
+    severity: Severity
+    meaning: str
+    repair: Repair | None = None
+    by_hand: str = ""
+    again: tuple[Party, ...] = ()
+
+
+_L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
+_CRITICAL, _WARNING, _INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
+
+CLASSES: tuple[DriftClass, ...] = (
+    DriftClass(
+        name="reservation_unknown",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.reservation_unknown,
+        severity=_WARNING,
+        meaning="Cinder reserves the volume for the server, and the ledger knows nothing of it: "
+        "a request was carried out after its sender had given up, or somebody called Cinder.",
+        repair=Repair.DROP_ATTACHMENT,
+        again=(_L, _C),
+    ),
+    DriftClass(
+        name="attachment_unknown",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.attachment_unknown,
+        severity=_WARNING,
+        meaning="Cinder has an attachment of the server that a host may use, and the ledger does "
+        "not know it.",
+        repair=Repair.DROP_ATTACHMENT,
+        again=(_L, _C, _H),
+    ),
+    DriftClass(
+        name="owner_gone",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.owner_gone,
+        severity=_WARNING,
+        meaning="Cinder keeps an attachment of a server that is deleted; its volume cannot be "
+        "used or deleted.",
+        repair=Repair.DROP_ATTACHMENT,
+        again=(_L, _C, _H),
+    ),
+    DriftClass(
+        name="attachment_lost",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.attachment_lost,
+        severity=_CRITICAL,
+        meaning="Cinder has deleted an attachment that the server still has: the volume may be "
+        "given to somebody else while the guest writes to it (CVE-2023-2088).",
+        repair=Repair.REPLACE_ATTACHMENT,
+        again=(_L, _C, _H),
+    ),
+    DriftClass(
+        name="attachment_unmapped",
+        row=AttachmentRow,
+        parties=(_L,),
+        is_drift=predicates.attachment_unmapped,
+        severity=_WARNING,
+        meaning="The ledger holds an attachment open that no device of the server goes through.",
+        by_hand="A fault of the ledger: keep its history (`attachment history`) and report it.",
+    ),
+    DriftClass(
+        name="attachment_status_differs",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.attachment_status,
+        severity=_WARNING,
+        meaning="Cinder's status of the attachment is not what the ledger has done with it.",
+        repair=Repair.COMPLETE_ATTACHMENT,
+        again=(_L, _C, _H),
+    ),
+    DriftClass(
+        name="attachment_host_differs",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.attachment_host,
+        severity=_CRITICAL,
+        meaning="Cinder says that another host has the volume than the one where the guest is.",
+        repair=Repair.REPLACE_ATTACHMENT,
+        again=(_L, _C, _H),
+    ),
+    DriftClass(
+        name="attachment_mode_differs",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.attachment_mode,
+        severity=_WARNING,
+        meaning="Cinder and the ledger disagree about whether the server may write.",
+        repair=Repair.REPLACE_ATTACHMENT,
+        again=(_L, _C, _H),
+    ),
+    DriftClass(
+        name="connection_missing",
+        row=AttachmentRow,
+        parties=(_L, _H),
+        is_drift=predicates.connection_missing,
+        severity=_WARNING,
+        meaning="The host has no record of a connection that the server uses: it could not be "
+        "ended without Cinder's help.",
+        by_hand="A refresh of the server's connections writes the record anew (`server refresh`).",
+    ),
+    DriftClass(
+        name="legacy_mapping",
+        row=AttachmentRow,
+        parties=(_L,),
+        is_drift=predicates.legacy_mapping,
+        severity=_INFO,
+        meaning="The volume is attached by Cinder's old calls.",
+        by_hand="`attachment convert` brings it to the new ones (S1).",
+    ),
+    DriftClass(
+        name="volume_gone",
+        row=VolumeRow,
+        parties=(_L, _C),
+        is_drift=predicates.volume_gone,
+        severity=_CRITICAL,
+        meaning="The server has a volume that Cinder does not have any more.",
+        by_hand="If the data is needed, import the volume into Cinder again; else detach it.",
+    ),
+    DriftClass(
+        name="volume_status_differs",
+        row=VolumeRow,
+        parties=(_L, _C),
+        is_drift=predicates.volume_status,
+        severity=_WARNING,
+        meaning="The volume's status does not fit its attachments, and nothing is under way.",
+        repair=Repair.SETTLE_VOLUME,
+        again=(_L, _C),
+    ),
+    DriftClass(
+        name="volume_of_nobody",
+        row=VolumeRow,
+        parties=(_L, _C),
+        is_drift=predicates.volume_of_nobody,
+        severity=_WARNING,
+        meaning="We made the volume for a server that never had it, and nobody deletes it.",
+        repair=Repair.DELETE_VOLUME,
+        again=(_L, _C),
+    ),
+    DriftClass(
+        name="guest_twice",
+        row=ServerRow,
+        parties=(_L, _H),
+        is_drift=predicates.guest_twice,
+        severity=_CRITICAL,
+        meaning="The guest runs on two hosts: both write to its volumes.",
+        by_hand="Stop the guest on the host that is not the server's, now; then look again.",
+    ),
+    DriftClass(
+        name="guest_missing",
+        row=ServerRow,
+        parties=(_L, _H),
+        is_drift=predicates.guest_missing,
+        severity=_WARNING,
+        meaning="The host of the server does not have its guest.",
+        repair=Repair.MARK_MISSING,
+        again=(_L, _H),
+    ),
+    DriftClass(
+        name="guest_elsewhere",
+        row=ServerRow,
+        parties=(_L, _H),
+        is_drift=predicates.guest_elsewhere,
+        severity=_CRITICAL,
+        meaning="A host has a guest whose server is on another host.",
+        by_hand="Find out where it is to be; remove it where it is not (`virsh undefine`).",
+    ),
+    DriftClass(
+        name="guest_of_deleted",
+        row=ServerRow,
+        parties=(_L, _H),
+        is_drift=predicates.guest_of_deleted,
+        severity=_WARNING,
+        meaning="A host still has the guest of a server that is deleted.",
+        repair=Repair.FORGET_GUEST,
+        again=(_L, _H),
+    ),
+    DriftClass(
+        name="power_differs",
+        row=ServerRow,
+        parties=(_L, _H),
+        is_drift=predicates.power,
+        severity=_INFO,
+        meaning="The guest is not in the power state that the ledger shows.",
+        by_hand="The next inventory of the host corrects it; if it does not, restart its agent.",
+    ),
+    DriftClass(
+        name="disk_missing",
+        row=DiskRow,
+        parties=(_L, _H),
+        is_drift=predicates.disk_missing,
+        severity=_WARNING,
+        meaning="The guest does not have a disk of the server's.",
+        repair=Repair.PLUG_DISK,
+        again=(_L, _C, _H),
+    ),
+    DriftClass(
+        name="disk_unknown",
+        row=DiskRow,
+        parties=(_L, _H),
+        is_drift=predicates.disk_unknown,
+        severity=_CRITICAL,
+        meaning="The guest has a disk of a volume that the ledger does not map to its server.",
+        by_hand="If the volume is to stay, attach it once the disk is out of the guest; nothing "
+        "is taken from a running guest unasked.",
+    ),
+    DriftClass(
+        name="disk_definition_differs",
+        row=DiskRow,
+        parties=(_L, _H),
+        is_drift=predicates.disk_undefined,
+        severity=_WARNING,
+        meaning="The running guest and its definition differ about a disk: its next start would "
+        "lose or change it.",
+        repair=Repair.DEFINE_DISK,
+        again=(_L, _H),
+    ),
+    DriftClass(
+        name="disk_device_differs",
+        row=DiskRow,
+        parties=(_L, _H),
+        is_drift=predicates.disk_device,
+        severity=_INFO,
+        meaning="The guest has the disk under another name than the ledger.",
+        by_hand="Detach and attach the volume to give it its name again.",
+    ),
+    DriftClass(
+        name="disk_readonly_differs",
+        row=DiskRow,
+        parties=(_L, _H),
+        is_drift=predicates.disk_readonly,
+        severity=_CRITICAL,
+        meaning="The guest may write to a disk that is read-only for its server, or may not "
+        "write to one that is not.",
+        by_hand="`server refresh` of the stopped server defines its disks anew.",
+    ),
+    DriftClass(
+        name="connection_left",
+        row=ConnectionRow,
+        parties=(_L, _H),
+        is_drift=predicates.connection_left,
+        severity=_WARNING,
+        meaning="The host has a volume connected by an attachment that is not there any more.",
+        repair=Repair.RELEASE_CONNECTION,
+        again=(_L, _H),
+    ),
+    DriftClass(
+        name="record_left",
+        row=ConnectionRow,
+        parties=(_L, _H),
+        is_drift=predicates.record_left,
+        severity=_INFO,
+        meaning="The host keeps a record of a connection that is not there any more.",
+        repair=Repair.RELEASE_CONNECTION,
+        again=(_L, _H),
+    ),
+    DriftClass(
+        name="storage_left",
+        row=StorageRow,
+        parties=(_H,),
+        is_drift=predicates.storage_left,
+        severity=_INFO,
+        meaning="The host has a session, map or loop device that none of its records explains.",
+        by_hand="It may be somebody else's. If it is not, end it on the host (a shared session "
+        "serves others: remove devices, not sessions).",
+    ),
+    DriftClass(
+        name="mount_unused",
+        row=StorageRow,
+        parties=(_H,),
+        is_drift=predicates.mount_unused,
+        severity=_INFO,
+        meaning="A share is mounted that no volume of this host uses.",
+        by_hand="os-brick keeps mounts on purpose; unmount it if the share is to go.",
+    ),
+    DriftClass(
+        name="secret_left",
+        row=StorageRow,
+        parties=(_L, _H),
+        is_drift=predicates.secret_left,
+        severity=_WARNING,
+        meaning="The hypervisor holds the passphrase of a volume that is not attached there.",
+        repair=Repair.DROP_SECRET,
+        again=(_L, _H),
+    ),
+    DriftClass(
+        name="paths_faulty",
+        row=StorageRow,
+        parties=(_H,),
+        is_drift=predicates.paths_faulty,
+        severity=_WARNING,
+        meaning="A volume in use has no working path on its host.",
+        by_hand="Look at the fabric and the array; a refresh connects it anew (`server refresh`).",
+    ),
+    DriftClass(
+        name="remnant",
+        row=RemnantRow,
+        parties=(_L,),
+        is_drift=predicates.always,
+        severity=_WARNING,
+        meaning="An operator passed over a step that would have removed this, and nobody has "
+        "said yet what became of it.",
+        by_hand="Look whether it is there, remove it, and say so (`remnant acknowledge`).",
+    ),
+    DriftClass(
+        name="operation_parked",
+        row=OperationRow,
+        parties=(_L,),
+        is_drift=predicates.always,
+        severity=_WARNING,
+        meaning="An operation waits for a person.",
+        by_hand="`operation show` says what is left and what may be done.",
+    ),
+)
+
+BY_NAME: dict[str, DriftClass] = {each.name: each for each in CLASSES}

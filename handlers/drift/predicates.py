@@ -1,0 +1,232 @@
+"""What is drift, class by class: each a question to one row whose parties are all known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aggregates.attachment import AttachmentState
+from handlers.drift.rows import (
+    AttachmentRow,
+    CinderAttachment,
+    CinderVolume,
+    ConnectionRow,
+    DiskRow,
+    ServerRow,
+    StorageRow,
+    VolumeRow,
+)
+from host_agent.shared.contract import PowerState
+from host_agent.shared.survey import ConnectionShown, DiskShown
+
+_A = AttachmentState
+_ON_A_HOST = frozenset({_A.CONNECTED, _A.ATTACHED})
+_LIVE, _DELETED = "live", "deleted"
+
+#: What Cinder's status of an attachment may be for each state of ours.
+STATUSES: dict[str, frozenset[str]] = {
+    _A.RESERVED: frozenset({"reserved"}),
+    _A.CONNECTING: frozenset({"reserved", "attaching"}),
+    _A.CONNECTED: frozenset({"attaching"}),
+    _A.ATTACHED: frozenset({"attached"}),
+    _A.DISCONNECTED: frozenset({"reserved", "attaching", "attached", "error_attaching"}),
+}
+#: States of a volume that only an operation under way explains.
+_PASSING = frozenset({"attaching", "detaching", "error_attaching", "error_detaching"})
+_HELD = frozenset({"reserved", "in-use"})
+
+
+# --- attachments ----------------------------------------------------------------------------
+
+
+def _shown(row: AttachmentRow) -> CinderAttachment | None:
+    return row.cinder if isinstance(row.cinder, CinderAttachment) else None
+
+
+def reservation_unknown(row: AttachmentRow) -> bool:
+    shown = _shown(row)
+    free = shown is not None and shown.status == "reserved" and shown.host is None
+    return free and row.ledger is None and row.server == _LIVE
+
+
+def attachment_unknown(row: AttachmentRow) -> bool:
+    shown = _shown(row)
+    held = shown is not None and (shown.status != "reserved" or shown.host is not None)
+    return held and row.ledger is None and row.server == _LIVE
+
+
+def owner_gone(row: AttachmentRow) -> bool:
+    return _shown(row) is not None and row.ledger is None and row.server == _DELETED
+
+
+def attachment_lost(row: AttachmentRow) -> bool:
+    return row.ledger is not None and not row.ledger.legacy and row.cinder is None
+
+
+def attachment_unmapped(row: AttachmentRow) -> bool:
+    return row.ledger is not None and not row.ledger.mapped
+
+
+def attachment_status(row: AttachmentRow) -> bool:
+    shown = _shown(row)
+    if row.ledger is None or row.ledger.legacy or shown is None:
+        return False
+    return shown.status not in STATUSES[row.ledger.state]
+
+
+def attachment_host(row: AttachmentRow) -> bool:
+    shown = _shown(row)
+    if row.ledger is None or shown is None or row.ledger.state != _A.ATTACHED:
+        return False
+    return shown.host is not None and shown.host != row.ledger.host
+
+
+def attachment_mode(row: AttachmentRow) -> bool:
+    shown = _shown(row)
+    if row.ledger is None or shown is None or row.ledger.state != _A.ATTACHED:
+        return False
+    return None not in (shown.mode, row.ledger.access_mode) and shown.mode != row.ledger.access_mode
+
+
+def connection_missing(row: AttachmentRow) -> bool:
+    return row.ledger is not None and row.ledger.state in _ON_A_HOST and row.connected is False
+
+
+def legacy_mapping(row: AttachmentRow) -> bool:
+    return row.ledger is not None and row.ledger.legacy
+
+
+# --- volumes --------------------------------------------------------------------------------
+
+
+def volume_gone(row: VolumeRow) -> bool:
+    return row.mappings > 0 and row.cinder is None
+
+
+def volume_status(row: VolumeRow) -> bool:
+    shown = row.cinder
+    if not isinstance(shown, CinderVolume) or not (row.had or row.mappings):
+        return False
+    if shown.migration_status in {"starting", "migrating", "completing"}:
+        return False
+    if shown.attachments:
+        return shown.status in _PASSING or shown.status == "available"
+    return shown.status in _PASSING or shown.status in _HELD
+
+
+def volume_of_nobody(row: VolumeRow) -> bool:
+    shown = row.cinder
+    ours = isinstance(shown, CinderVolume) and shown.made and shown.status != "deleting"
+    return ours and not row.had and not row.mappings
+
+
+# --- servers ----------------------------------------------------------------------------------
+
+
+def guest_missing(row: ServerRow) -> bool:
+    if row.ledger is None or row.ledger.deleted or not row.ledger.built:
+        return False
+    return bool(set(row.ledger.hosts) - set(row.showing) - set(row.unknown_hosts))
+
+
+def guest_elsewhere(row: ServerRow) -> bool:
+    if row.ledger is None or row.ledger.deleted:
+        return False
+    return bool(set(row.showing) - set(row.ledger.hosts))
+
+
+def guest_twice(row: ServerRow) -> bool:
+    off = {PowerState.SHUTDOWN.value, PowerState.NOSTATE.value, PowerState.CRASHED.value}
+    return sum(power not in off for _, power in row.shown) > 1
+
+
+def guest_of_deleted(row: ServerRow) -> bool:
+    return row.ledger is not None and row.ledger.deleted and bool(row.shown)
+
+
+def power(row: ServerRow) -> bool:
+    if row.ledger is None or row.ledger.deleted or len(row.ledger.hosts) != 1:
+        return False
+    shown = dict(row.shown).get(row.ledger.hosts[0])
+    return shown is not None and shown != row.ledger.power_state
+
+
+# --- disks --------------------------------------------------------------------------------------
+
+
+def _disk(row: DiskRow) -> DiskShown | None:
+    return row.shown if isinstance(row.shown, DiskShown) else None
+
+
+def disk_missing(row: DiskRow) -> bool:
+    shown = _disk(row)
+    if row.ledger is None or not row.ledger.plugged:
+        return False
+    return shown is None or (row.running and shown.live is None)
+
+
+def disk_unknown(row: DiskRow) -> bool:
+    return row.ledger is None and _disk(row) is not None
+
+
+def disk_undefined(row: DiskRow) -> bool:
+    shown = _disk(row)
+    if row.ledger is None or shown is None or (row.running and shown.live is None):
+        return False
+    return shown.persistent is None or bool(shown.differs)
+
+
+def disk_device(row: DiskRow) -> bool:
+    shown = _disk(row)
+    if row.ledger is None or shown is None or row.ledger.device_name is None:
+        return False
+    return bool({shown.live, shown.persistent} - {None, row.ledger.device_name})
+
+
+def disk_readonly(row: DiskRow) -> bool:
+    shown = _disk(row)
+    if row.ledger is None or shown is None or row.ledger.access_mode is None:
+        return False
+    wanted = row.ledger.access_mode == "ro"
+    return any(
+        flag not in (None, wanted) for flag in (shown.readonly_live, shown.readonly_persistent)
+    )
+
+
+# --- what a host has connected ----------------------------------------------------------------
+
+
+def _nobodys(row: ConnectionRow) -> ConnectionShown | None:
+    """A record of an attachment that is not, or not here."""
+    here = row.ledger is not None and row.ledger.host == row.about.host
+    return None if here else row.shown
+
+
+def connection_left(row: ConnectionRow) -> bool:
+    shown = _nobodys(row)
+    return shown is not None and shown.present is not False
+
+
+def record_left(row: ConnectionRow) -> bool:
+    shown = _nobodys(row)
+    return shown is not None and shown.present is False
+
+
+def storage_left(row: StorageRow) -> bool:
+    explained = row.wanted or row.shown.recorded or row.shown.used
+    return not explained and row.shown.kind not in {"mount", "secret"}
+
+
+def mount_unused(row: StorageRow) -> bool:
+    return row.shown.kind == "mount" and not (row.wanted or row.shown.recorded or row.shown.used)
+
+
+def secret_left(row: StorageRow) -> bool:
+    return row.shown.kind == "secret" and not row.wanted
+
+
+def paths_faulty(row: StorageRow) -> bool:
+    return row.shown.faulty and (row.shown.recorded or row.shown.used)
+
+
+def always(row: Any) -> bool:  # noqa: ARG001
+    return True

@@ -1,0 +1,286 @@
+"""What is compared: one subject, and what each party says of it.
+
+None: the party was asked, and has no such thing.  `UNKNOWN`: it could not be asked, or not
+believed (a silent, fenced or older host; a list of Cinder's that may be cut).  What is unknown is
+never drift: a class is judged only where all parties that it compares are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final
+
+from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
+
+
+class Unknown(Enum):
+    """The type of `UNKNOWN`."""
+
+    UNKNOWN = "unknown"
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+
+class Party(StrEnum):
+    """Who says something."""
+
+    LEDGER = "ledger"
+    CINDER = "cinder"
+    HOST = "host"
+
+
+class Subject(StrEnum):
+    """What a row is about, and so what its key is."""
+
+    ATTACHMENT = "attachment"  # its id
+    VOLUME = "volume"  # its id
+    SERVER = "server"  # its id
+    DISK = "disk"  # the server's id, and the id by which the guest knows the disk
+    CONNECTION = "connection"  # the host, and the attachment's id
+    STORAGE = "storage"  # the host, and what its storage calls the thing
+    REMNANT = "remnant"  # its id
+    OPERATION = "operation"  # its id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One subject; equal keys are the same finding for ever."""
+
+    subject: Subject
+    id: str
+    host: str | None = None  # of connections and storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Whom a row concerns: by these its history is found, and its claims."""
+
+    server_id: str | None = None
+    volume_id: str | None = None
+    attachment_id: str | None = None
+    host: str | None = None
+
+
+# --- attachments --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerAttachment:
+    """An attachment that the ledger holds to be open."""
+
+    state: str  # aggregates.attachment.AttachmentState
+    host: str | None
+    access_mode: str | None
+    legacy: bool
+    mapped: bool  # a mapping of the server names it (`kept` counts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CinderAttachment:
+    """`host` and `mode` are None where Cinder does not tell them (only of attached ones)."""
+
+    status: str
+    host: str | None = None
+    mode: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachmentRow:
+    """An attachment.  `server`: whether the ledger has the server: "live", "deleted" or None.
+
+    `connected`: whether the host of the ledger's attachment has a record of it.
+    """
+
+    id: str
+    about: About
+    server: str | None
+    ledger: LedgerAttachment | None
+    cinder: CinderAttachment | Unknown | None
+    connected: bool | Unknown = UNKNOWN
+
+
+# --- volumes --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CinderVolume:
+    """A volume as Cinder's list shows it.  `made`: it carries our mark (client.MADE_FOR)."""
+
+    status: str
+    attachments: int
+    migration_status: str | None = None
+    made: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeRow:
+    """`mappings`, `open`: live mappings and open attachments that the ledger has of the volume.
+
+    `had`: whether a server of ours has ever had it.
+    """
+
+    id: str
+    about: About
+    mappings: int
+    open: int
+    had: bool
+    cinder: CinderVolume | Unknown | None
+
+
+# --- servers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerServer:
+    """A server as the ledger has it; `hosts`: where its guest is to be (two, while resized)."""
+
+    hosts: tuple[str, ...]
+    power_state: str
+    built: bool
+    deleted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRow:
+    """`shown`: the power state of its guest by host, of all hosts whose survey is known.
+
+    One host that shows the guest is enough to see some drift; of others nothing can be said as
+    long as a host is unknown on which it is to be.
+    """
+
+    id: str
+    about: About
+    ledger: LedgerServer | None
+    shown: tuple[tuple[str, str], ...]
+    unknown_hosts: tuple[str, ...] = ()  # where it is to be, and nobody could look
+
+    @property
+    def showing(self) -> tuple[str, ...]:
+        """The hosts that show the guest."""
+        return tuple(host for host, _ in self.shown)
+
+
+# --- disks --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerDisk:
+    """A live mapping with a volume, of a server that has a guest."""
+
+    volume_id: str
+    device_name: str | None
+    access_mode: str | None
+    plugged: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskRow:
+    """`id` is "server/serial"; `running`: whether there is a live guest."""
+
+    id: str
+    about: About
+    ledger: LedgerDisk | None
+    shown: DiskShown | Unknown | None
+    running: bool = False
+
+
+# --- what a host has connected ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionRow:
+    """A record of a host's own, and what the ledger says of its attachment."""
+
+    id: str  # the attachment's
+    about: About
+    ledger: LedgerAttachment | None
+    shown: ConnectionShown
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageRow:
+    """Something that the host's storage or its hypervisor has; a secret is of kind "secret"."""
+
+    id: str  # kind and name
+    about: About
+    shown: StorageShown
+    wanted: bool  # the ledger has something there that needs it
+
+
+# --- what waits for a person --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemnantRow:
+    """What an operator's act left, and nobody has acknowledged (aggregates.remnant)."""
+
+    id: str
+    about: About
+    kind: str
+    act: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationRow:
+    """An operation that is parked."""
+
+    id: str
+    about: About
+    flow: str
+    error: str
+
+
+Row = (
+    AttachmentRow
+    | VolumeRow
+    | ServerRow
+    | DiskRow
+    | ConnectionRow
+    | StorageRow
+    | RemnantRow
+    | OperationRow
+)
+
+SUBJECTS: dict[type[Row], Subject] = {
+    AttachmentRow: Subject.ATTACHMENT,
+    VolumeRow: Subject.VOLUME,
+    ServerRow: Subject.SERVER,
+    DiskRow: Subject.DISK,
+    ConnectionRow: Subject.CONNECTION,
+    StorageRow: Subject.STORAGE,
+    RemnantRow: Subject.REMNANT,
+    OperationRow: Subject.OPERATION,
+}
+_OF_A_HOST = frozenset({Subject.CONNECTION, Subject.STORAGE})
+
+
+def key_of(row: Row) -> Key:
+    """Which subject the row is about."""
+    subject = SUBJECTS[type(row)]
+    return Key(subject=subject, id=row.id, host=row.about.host if subject in _OF_A_HOST else None)
+
+
+def known(row: Row, parties: Iterable[Party]) -> bool:
+    """Whether all of these have said what they have to say of the row."""
+    return not any(_UNKNOWN_OF[party](row) for party in parties)
+
+
+def _cinder_unknown(row: Row) -> bool:
+    return getattr(row, "cinder", None) is UNKNOWN
+
+
+def _host_unknown(row: Row) -> bool:
+    if isinstance(row, AttachmentRow):
+        on_a_host = row.ledger is not None and row.ledger.host is not None
+        return on_a_host and row.connected is UNKNOWN
+    return getattr(row, "shown", None) is UNKNOWN
+
+
+_UNKNOWN_OF = {
+    Party.LEDGER: lambda row: False,  # noqa: ARG005
+    Party.CINDER: _cinder_unknown,
+    Party.HOST: _host_unknown,
+}

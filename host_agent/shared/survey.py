@@ -1,0 +1,225 @@
+"""A survey: what a host shows when it is asked what it has (decision 0058).
+
+A guest's disks, live and as defined; the host's own records of what it has connected; what its
+storage shows of sessions, maps, mounts and loop devices; the hypervisor's secrets.  Made by
+looking alone: nothing is changed, nothing is forked, and no secret and no connection information
+is in it.  What could not be looked at is said (`blind`); of that nothing is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+from host_agent.shared.contract import PowerState
+from host_agent.shared.wire import WireError, may, take
+
+#: Parts that can be blind.
+GUESTS, CONNECTIONS, STORAGE, SECRETS = "guests", "connections", "storage", "secrets"
+PARTS = (GUESTS, CONNECTIONS, STORAGE, SECRETS)
+#: Of each list, and of all guests' disks together; a host has some hundred.  What is more is cut,
+#: and the part said to be blind.
+ITEMS_MAX = 20_000
+#: Of a text: a path, a name, a reason.  What is longer is cut.
+TEXT_CHARS_MAX = 512
+#: An agent that has this capability can be asked.
+CAPABILITY = "survey"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskShown:
+    """A disk of a guest whose serial is an id: by that the guest knows a volume.
+
+    `live`, `persistent`: its target in the running guest and in the definition; None: not there.
+    `readonly`: of each copy that there is; `differs`: in what the copies differ (disk_xml).
+    `source`: what it reads and writes, in short (a path, a pool and image).
+    """
+
+    serial: str
+    live: str | None
+    persistent: str | None
+    readonly_live: bool | None = None
+    readonly_persistent: bool | None = None
+    source: str | None = None
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuestShown:
+    """A guest with its volumes' disks; `defined`: it has a definition, so outlives its stop."""
+
+    server_id: str
+    power_state: PowerState
+    defined: bool = True
+    disks: tuple[DiskShown, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionShown:
+    """A record of what this host has connected.
+
+    `present`: whether the device (or file) that connecting returned is there; None: that
+    cannot be said (no device is recorded, or it is none of the host's, as with RBD).
+    `used`: whether somebody holds it: a guest's disk, a device mapper, a mount, a loop device.
+    """
+
+    attachment_id: str
+    volume_id: str
+    server_id: str
+    serial: str
+    present: bool | None = None
+    used: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageShown:
+    """Something that the host's storage shows.
+
+    `kind`: "iscsi_session", "nvme_subsystem", "multipath_map", "mount", "loop".  `name`: the
+    target, the NQN, the map's WWID, the share, the file.  `recorded`: a record of this host
+    explains it.
+    `used`: a guest's disk, or anything else, holds it.  `faulty`: it has no working path.
+    """
+
+    kind: str
+    name: str
+    recorded: bool
+    used: bool
+    faulty: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """All of a host, as of one moment of its own (`boot_id` tells its lives apart)."""
+
+    boot_id: str
+    epoch: int
+    guests: tuple[GuestShown, ...] = ()
+    connections: tuple[ConnectionShown, ...] = ()
+    storage: tuple[StorageShown, ...] = ()
+    secrets: tuple[str, ...] = ()  # the ids of the volumes they are for
+    blind: tuple[str, ...] = ()  # of PARTS
+    why_blind: tuple[str, ...] = ()  # for people, in the same order
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in ("boot_id", "epoch")},
+            "guests": [
+                {
+                    "server_id": guest.server_id,
+                    "power_state": guest.power_state.value,
+                    "defined": guest.defined,
+                    "disks": [_plain(disk) for disk in guest.disks],
+                }
+                for guest in self.guests
+            ],
+            "connections": [_plain(each) for each in self.connections],
+            "storage": [_plain(each) for each in self.storage],
+            **{name: list(getattr(self, name)) for name in ("secrets", "blind", "why_blind")},
+        }
+
+    def digest(self) -> str:
+        """Equal for equal surveys."""
+        text = json.dumps(self.to_wire(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        """Raises WireError if something is not as it is to be, or there is too much of it."""
+        lists = {name: take(data, name, list) for name in (*PARTS, "blind", "why_blind")}
+        for name, items in lists.items():
+            if len(items) > ITEMS_MAX:
+                raise WireError(f"'{name}' has more than {ITEMS_MAX} items")
+        guests = tuple(map(_guest, lists[GUESTS]))
+        if sum(len(guest.disks) for guest in guests) > ITEMS_MAX:
+            raise WireError(f"'guests' have more than {ITEMS_MAX} disks")
+        for name in (SECRETS, "blind", "why_blind"):
+            if not all(isinstance(item, str) for item in lists[name]):
+                raise WireError(f"'{name}' holds something that is no string")
+        return cls(
+            boot_id=take(data, "boot_id", str),
+            epoch=take(data, "epoch", int),
+            guests=guests,
+            connections=tuple(map(_connection, lists[CONNECTIONS])),
+            storage=tuple(map(_storage, lists[STORAGE])),
+            secrets=tuple(lists[SECRETS]),
+            blind=tuple(lists["blind"]),
+            why_blind=tuple(lists["why_blind"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyAnswer:
+    """What an agent answers when a survey is wanted; `token` says to which question.
+
+    `survey` None: it is the one of this digest, which the ledger has.
+    """
+
+    token: str
+    epoch: int
+    digest: str
+    survey: Survey | None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Its lists stand outermost, so that a large one is read piece by piece."""
+        told = {"token": self.token, "epoch": self.epoch, "digest": self.digest}
+        return {**self.survey.to_wire(), **told} if self.survey else told
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        """Raises WireError."""
+        return cls(
+            token=take(data, "token", str),
+            epoch=take(data, "epoch", int),
+            digest=take(data, "digest", str),
+            survey=Survey.from_wire(data) if "boot_id" in data else None,
+        )
+
+
+def _plain(item: Any) -> dict[str, Any]:
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(item).items()}
+
+
+def _guest(data: Any) -> GuestShown:
+    state = take(data, "power_state", str)
+    if state not in set(PowerState):
+        raise WireError(f"power state {state!r} is not known")
+    disks = tuple(map(_disk, take(data, "disks", list)))
+    return GuestShown(
+        server_id=take(data, "server_id", str),
+        power_state=PowerState(state),
+        defined=may(data, "defined", bool) is not False,
+        disks=disks,
+    )
+
+
+def _disk(data: Any) -> DiskShown:
+    return DiskShown(
+        serial=take(data, "serial", str),
+        live=may(data, "live", str),
+        persistent=may(data, "persistent", str),
+        readonly_live=may(data, "readonly_live", bool),
+        readonly_persistent=may(data, "readonly_persistent", bool),
+        source=may(data, "source", str),
+        differs=tuple(map(str, may(data, "differs", list) or ())),
+    )
+
+
+def _connection(data: Any) -> ConnectionShown:
+    ids = {
+        name: take(data, name, str)
+        for name in ("attachment_id", "volume_id", "server_id", "serial")
+    }
+    return ConnectionShown(**ids, present=may(data, "present", bool), used=may(data, "used", bool))
+
+
+def _storage(data: Any) -> StorageShown:
+    return StorageShown(
+        kind=take(data, "kind", str),
+        name=take(data, "name", str),
+        recorded=take(data, "recorded", bool),
+        used=take(data, "used", bool),
+        faulty=bool(may(data, "faulty", bool)),
+    )
