@@ -19,7 +19,6 @@ from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
 from handlers import operator
 from handlers.retries import PUT_OFF_MAX_S
-from host_agent.shared.contract import PowerState
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
@@ -258,18 +257,7 @@ class Storm:
         off = self.random.random() < 0.5
         self.cloud.note(f"{agent.name}: {'loses power' if off else 'the agent is gone'}")
         if off:
-            self._power_off(agent.name)
-
-    def _power_off(self, name: str) -> None:
-        """Guests are off, and connections gone, until somebody makes them anew."""
-        with self.cloud.states[name].edit() as state:
-            for guest in state["guests"].values():
-                guest.update(live=None, power_state=PowerState.SHUTDOWN.value)
-                guest.pop("job", None)
-                guest.pop("stranded", None)
-            # Also what a refresh had just disconnected, to connect it anew.
-            self.cloud.lost[name] |= set(state["connected"]) | self.cloud.given_to(name)
-            state.update(connected={}, secrets={})
+            self.cloud.power_off(agent.name)
 
     def _fence_a_host(self) -> None:
         """It is switched off, or cut off from storage and network: then it goes on alone."""
@@ -293,7 +281,7 @@ class Storm:
 
     def _shut_out(self, name: str) -> None:
         if self.random.random() < 0.5:
-            self._power_off(name)
+            self.cloud.power_off(name)
             self._fence(name)
             return
         guests = self.cloud.live_guests(name)
