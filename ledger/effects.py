@@ -166,14 +166,16 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Put a bare reservation in the place of what the old calls left of an offloaded server.
 
     The volume is the server's throughout: where it is only reserved, and Cinder has no row that
-    says for whom, the old calls first make one.
+    says for whom, the old calls first make one.  What the log knows by its id is not of the old
+    calls: another process may just have converted it.
     """
     if not context.cinder.attachments(lane.volume_id, lane.server_id):
         device, mode = f"/dev/{lane.device_name}", lane.access_mode
         context.old_cinder.attach(lane.volume_id, lane.server_id, device, "", mode)
     made = reserve(replace(lane, legacy=False), context)
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
-        if view.id != made["attachment_id"]:
+        known = context.book.get(Attachment, view.id).version
+        if view.id != made["attachment_id"] and not known:
             with letting_go(context.cinder, context.old_cinder, lane):
                 context.cinder.attachment_delete(view.id)
     return made

@@ -374,7 +374,7 @@ class World:
         old = {a.volume_id for a in self.attachments() if a.legacy}  # of these Cinder has rows
         known = set(self.known_volumes()) - old
         cinder = {row.id for v in known for row in self.cinder.attachments_of(v)}
-        if ledger != cinder and not self.legacy:
+        if ledger != cinder:
             yield f"attachments: ledger has {ledger}, Cinder has {cinder}"
         bound = [m.volume_id for m in self.mappings()]
         if len(set(bound)) != len(bound):
