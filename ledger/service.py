@@ -3,9 +3,8 @@
 As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
 one transaction: load, decide, save (ledger.log.unit.run_optimistically).
 
-`perform` is the only place where the service itself acts on the world, and it
-records the result of the effect, never the effect's absence: what a crash leaves
-is an intent without result, which the next dispatcher does again.
+`perform` is the only place where the service itself acts on the world.  It records the result of
+the effect, never its absence: a crash leaves an intent without result, for the next dispatcher.
 """
 
 from __future__ import annotations
@@ -313,11 +312,18 @@ class Service:
 
     # ----------------------------------------------------------- dispatcher
 
-    def carry_on(self, operation_id: str) -> int:
-        """Do all that an operation needs of the ledger itself, until it waits.
+    def take_over(self, operation_id: str) -> int:
+        """End the attempts of a dispatcher that never gave its lease back."""
 
-        Returns the position of what was written last, 0 if nothing was.
-        """
+        def change(unit: Unit) -> int:
+            operation = unit.get(Operation, operation_id)
+            handover.dispatcher_lost(operation, self._clock())
+            return unit.save(own_context(operation))
+
+        return run_optimistically(self._store, change)
+
+    def carry_on(self, operation_id: str) -> int:
+        """Do all that an operation needs of the ledger itself; the last position, 0: no news."""
         last = 0
         while True:
             decision, position = self._advance(operation_id)
@@ -356,7 +362,7 @@ class Service:
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
-            uncertain=_uncertain(operation, run, step),
+            uncertain=handover.uncertain(operation, run, step),
         )
         verb = progress.verb_of(operation, run)
         result = carry_out(verb, lane, effect)
@@ -372,7 +378,7 @@ class Service:
             recorded = run_optimistically(self._store, record)
         if recorded is None and result.error is None:
             take_back(verb, lane, result.outputs, operation, effect, self._store)
-        return recorded or (None, 0)
+        return recorded or (Wait(None), 0)  # whoever was first goes on with it
 
     def _record(
         self, operation: Operation, run: ActiveRun, step: str, result: Result, unit: Unit
@@ -397,12 +403,6 @@ class Service:
             return decision, unit.save(own_context(operation))
         except ConflictError:
             return None, 0  # somebody decided the same, or better; the next call sees it
-
-
-def _uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
-    """Whether any attempt to do this step may have an effect that is not seen yet."""
-    errors = operation.history.record(run.lane, step, undo=False).errors
-    return any(kind == ErrorKind.UNKNOWN or code == progress.FENCED for kind, code in errors)
 
 
 class _ContradictedError(Exception):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from projections.base import Row
     from tests.simulation.cloud import Cloud
 
+#: As which Cinder shows what a late request leaves, or makes of what there is.
+_UNFINISHED = frozenset({"reserved", "attaching"})
+
 
 def cases(cloud: Cloud) -> Iterator[tuple[Joined, DriftClass]]:
     """Each finding of a look at everything: the row, and the class of which it is a case."""
@@ -37,11 +40,17 @@ def found(cloud: Cloud) -> Iterator[str]:
 
 def _goes_with_its_volume(cloud: Cloud, row: Joined) -> bool:
     """What came too late for anybody is drift, which a storm may leave: whoever lets the volume
-    go, or deletes the server, ends it.
+    go, or deletes the server, ends it.  Until then the volume's status may be that of it, too.
     """
+    left = {
+        id_
+        for each in cloud.cinder.attachments.values()
+        for id_ in (each.id, each.volume_id)
+        if each.id in cloud.strays or each.instance in cloud.overtaken
+        if each.status in _UNFINISHED
+    }
     shown = getattr(row, "cinder", None)
-    nobodys = row.id in cloud.strays or row.about.server_id in cloud.overtaken
-    return nobodys and getattr(shown, "status", None) in {"reserved", "attaching"}
+    return row.id in left and getattr(shown, "status", None) in _UNFINISHED
 
 
 def _attachments(cloud: Cloud) -> Iterator[Joined]:
