@@ -55,11 +55,15 @@ class ListedVolume:
     attached: tuple[ListedAttachment, ...]
 
 
-T = TypeVar("T", ListedAttachment, ListedVolume)
+T = TypeVar("T", bound=ListedAttachment | ListedVolume)
 
 
 class CinderLists(Caller):
     """Reads of Cinder that no flow needs.  Raises PortError and nothing else."""
+
+    def own_project(self) -> str | None:
+        """The project that our token is for; None: Keystone does not tell."""
+        return self._call(lambda _cinder: self._dialogue.project())
 
     def attachments(self, after: Sequence[str], limit: int) -> list[ListedAttachment]:
         """The next attachments of all projects; none: there are no more."""
@@ -86,7 +90,7 @@ class CinderLists(Caller):
         last, markers = after[-1] if after else "", [*after]
         while True:
             try:
-                page: list[T] = self._page(markers[-1] if markers else None, read)
+                page = self._page(markers[-1] if markers else None, read)
             except PortError as error:
                 if error.code != "not_found" or not markers:
                     raise
