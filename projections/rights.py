@@ -27,6 +27,7 @@ _SERVICE = {
     "host_contact": "SELECT, INSERT, UPDATE",
     "progress": "SELECT, INSERT, UPDATE",
     "refusals": "SELECT, INSERT, DELETE",
+    "surveys": "SELECT, INSERT, UPDATE",
 }
 #: Rows of projections are replaced, never updated (projections.writes).
 _OF_A_PROJECTION = "SELECT, INSERT, DELETE"
