@@ -36,7 +36,8 @@ class Look(Aggregate):
 
         `compared`: rows by subject; `found`: findings by class that this look opened; `unknown`:
         of which hosts nothing is known, and why; `braked`: classes of which it saw too many to
-        believe them.
+        believe them.  `in_flight`: differences that an operation, or what happened meanwhile,
+        explains.
         """
 
         outcome: str
@@ -45,6 +46,7 @@ class Look(Aggregate):
         unknown: dict[str, str] = field(default_factory=dict)
         braked: dict[str, int] = field(default_factory=dict)
         trouble: str | None = None
+        in_flight: int = 0
 
     S = LookState
     TRANSITIONS: ClassVar = {

@@ -28,6 +28,9 @@ _SERVICE = {
     "progress": "SELECT, INSERT, UPDATE",
     "refusals": "SELECT, INSERT, DELETE",
     "surveys": "SELECT, INSERT, UPDATE",
+    "looks_asked": "SELECT, INSERT, UPDATE, DELETE",
+    "look_cases": "SELECT, INSERT, DELETE",
+    "long_work": "SELECT, INSERT, UPDATE, DELETE",
 }
 #: Rows of projections are replaced, never updated (projections.writes).
 _OF_A_PROJECTION = "SELECT, INSERT, DELETE"

@@ -140,7 +140,25 @@ CREATE TABLE surveys (
     arrived_position bigint              -- when it arrived: the host was so in between
 );
 
--- Work of minutes or hours over the whole log that is under way, or was stopped.
+-- Looks at drift that were asked for and have not begun (ledger.reconcile.asking).
+CREATE TABLE looks_asked (
+    look_id uuid PRIMARY KEY,
+    scope jsonb NOT NULL UNIQUE,         -- {"host": ..}, {"server": ..}, {"volume": ..}, {}
+    why text NOT NULL,
+    context jsonb NOT NULL,              -- who asked: aggregates.base.EventContext
+    asked_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- What a look that is under way has seen.  What is believed of it is in the log, as findings.
+CREATE TABLE look_cases (
+    look_id uuid NOT NULL,
+    finding_id uuid NOT NULL,
+    drift_class text NOT NULL,
+    seen jsonb NOT NULL,                 -- as ledger.reconcile.cases writes it
+    PRIMARY KEY (look_id, finding_id)
+);
+
+-- Work of minutes or hours that is under way, or was stopped.
 CREATE TABLE long_work (
     name text PRIMARY KEY,               -- 'rebuild'
     done bigint NOT NULL DEFAULT 0,      -- events
@@ -250,6 +268,7 @@ CREATE INDEX attachments_by_server ON attachments (server_id, created_position);
 CREATE INDEX attachments_by_host ON attachments (host, created_position);
 CREATE INDEX attachments_by_old_flow ON attachments (created_position) WHERE legacy;
 CREATE INDEX attachments_open_by_host ON attachments (host) WHERE state <> 'deleted';
+CREATE INDEX attachments_open ON attachments (attachment_id) WHERE state <> 'deleted';
 
 -- When which host may have held which volume, from the connector until the proof (or the
 -- waiver of it) that it let go; to_* are NULL while it lasts.
