@@ -8,8 +8,9 @@ another process can go on with the look.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -146,29 +147,29 @@ class Cases:
         return run_optimistically(self._store, change), len(batch) - len(sights)
 
     def miss(self, findings: Sequence[str], sight: Sight) -> None:
-        """Nobody has this difference any more."""
-
-        def change(unit: Unit) -> None:
-            for id_ in batch:
-                judge.miss(unit.get(Finding, id_), sight)
-            unit.save(self._context)
-
-        for batch in batched(findings, BATCH):
-            run_optimistically(self._store, change)
+        """Nobody has these differences any more."""
+        self._change(findings, lambda finding: judge.miss(finding, sight))
 
     def heed(self, findings: Sequence[str], now_s: float) -> None:
         """Those of these that are ignored no longer, by the database's clock."""
+        self._change(findings, lambda finding: _heed(finding, now_s))
 
-        def change(unit: Unit) -> None:
-            for id_ in batch:
-                finding = unit.get(Finding, id_)
-                until = finding.ignored_until
-                if finding.state is FindingState.IGNORED and until is not None and until <= now_s:
-                    finding.record(Finding.DriftHeeded, reason="its time is over")
-            unit.save(self._context)
-
+    def _change(self, findings: Sequence[str], change: Callable[[Finding], None]) -> None:
         for batch in batched(findings, BATCH):
-            run_optimistically(self._store, change)
+            run_optimistically(self._store, partial(self._change_all, batch, change))
+
+    def _change_all(
+        self, findings: Sequence[str], change: Callable[[Finding], None], unit: Unit
+    ) -> None:
+        for id_ in findings:
+            change(unit.get(Finding, id_))
+        unit.save(self._context)
+
+
+def _heed(finding: Finding, now_s: float) -> None:
+    until = finding.ignored_until
+    if finding.state is FindingState.IGNORED and until is not None and until <= now_s:
+        finding.record(Finding.DriftHeeded, reason="its time is over")
 
 
 def explainable(case: Case) -> bool:

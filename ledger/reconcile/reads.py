@@ -83,10 +83,9 @@ class LedgerReads:
         rows = self.rows("attachments_by_id", ids=uuids(ids))
         return {row["attachment_id"]: row for row in rows}
 
-    def servers(self, ids: Iterable[str]) -> dict[str, str]:
-        """Of those that there are: "live" or "deleted"."""
-        rows = self.rows("servers", ids=uuids(ids))
-        return {row["server_id"]: row["server"] for row in rows}
+    def servers(self, ids: Iterable[str | None]) -> dict[str, Row]:
+        """Those that there are: `server`, "live" or "deleted", and volumes by `legacy` calls."""
+        return {row["server_id"]: row for row in self.rows("servers", ids=uuids(ids))}
 
     def volume_facts(self, ids: Iterable[str]) -> dict[str, Row]:
         rows = self.rows("volume_facts", ids=uuids(ids))

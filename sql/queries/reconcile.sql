@@ -46,9 +46,12 @@ SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode
  WHERE a.state <> 'deleted' AND a.attachment_id = ANY(%(ids)s::uuid[]);
 
 -- name: servers
--- Whether servers are there.  Primary key.
-SELECT server_id, CASE WHEN deleted THEN 'deleted' ELSE 'live' END AS server
-  FROM instances WHERE server_id = ANY(%(ids)s::uuid[]);
+-- Whether servers are there, and which volumes they have by Cinder's old calls, whose attachments
+-- have ids of our own.  Primary key, attachments_by_server.
+SELECT i.server_id, CASE WHEN i.deleted THEN 'deleted' ELSE 'live' END AS server,
+       ARRAY(SELECT a.volume_id::text FROM attachments AS a
+              WHERE a.server_id = i.server_id AND a.legacy AND a.state <> 'deleted') AS legacy
+  FROM instances AS i WHERE i.server_id = ANY(%(ids)s::uuid[]);
 
 -- name: volumes
 -- Volumes that servers have, in the order of their ids, after one.  mappings_by_volume.
@@ -129,9 +132,14 @@ SELECT server_id, volume_id, attachment_id, kept, device_name, access_mode, stat
 SELECT attachment_id, volume_id, server_id, host, state, access_mode, legacy FROM attachments
  WHERE (host = %(host)s AND state <> 'deleted') OR attachment_id = ANY(%(recorded)s::uuid[]);
 
+-- name: seeing
+-- Those of some hosts whose surveys tell all of their guests.  Primary key.
+SELECT host FROM surveys
+ WHERE host = ANY(%(hosts)s) AND token IS NOT NULL AND NOT document->'blind' ? 'guests';
+
 -- name: powers
 -- The power state of servers' guests, by the surveys of hosts other than their servers' own.
--- Reads the surveys of all hosts.
+-- Reads the surveys of all these hosts.
 SELECT g->>'server_id' AS server_id, s.host, g->>'power_state' AS power
   FROM surveys AS s
  CROSS JOIN LATERAL jsonb_array_elements(s.document->'guests') AS g
