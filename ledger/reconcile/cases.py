@@ -8,11 +8,11 @@ another process can go on with the look.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -24,6 +24,8 @@ from handlers.drift.judge import Case, Sight
 from handlers.drift.rows import About, Key, Row, Subject
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.reads import LedgerReads
+
+T = TypeVar("T")
 
 #: Findings that are stored at once.
 BATCH = 50
@@ -177,7 +179,7 @@ def explainable(case: Case) -> bool:
     return case.key.subject not in {Subject.REMNANT, Subject.OPERATION}
 
 
-def batched(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """In lists of at most this size."""
     rest = iter(items)
     while batch := list(islice(rest, size)):

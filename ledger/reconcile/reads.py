@@ -91,13 +91,19 @@ class LedgerReads:
         rows = self.rows("volume_facts", ids=uuids(ids))
         return {row["volume_id"]: row for row in rows}
 
+    def of_volume(self, volume_id: str) -> list[Row]:
+        """Its open attachments."""
+        return self.rows("attachments_of", volume_id=volume_id) if is_uuid(volume_id) else []
+
     def moves(self, abouts: Sequence[About]) -> list[Move]:
         """What has happened, and who is at work; in this order."""
+        if not abouts:
+            return []
         rows = self.rows(
             "moves",
-            servers=[about.server_id for about in abouts],
-            volumes=[about.volume_id for about in abouts],
-            attachments=[about.attachment_id for about in abouts],
+            servers=[_id(about.server_id) for about in abouts],
+            volumes=[_id(about.volume_id) for about in abouts],
+            attachments=[_id(about.attachment_id) for about in abouts],
             own=_OWN,
         )
         return [Move(**row) for row in rows]
@@ -134,6 +140,10 @@ def is_uuid(text: str | None) -> bool:
         return text is not None and str(UUID(text)) == text
     except ValueError:
         return False
+
+
+def _id(text: str | None) -> str | None:
+    return text if is_uuid(text) else None
 
 
 def uuids(ids: Iterable[str | None]) -> list[str]:
