@@ -120,6 +120,8 @@ def braked(opened: Mapping[str, int], compared: Mapping[str, int]) -> dict[str, 
     """
     found = {}
     for each in CLASSES:
+        if each.row is None:
+            continue
         limit = max(BRAKE_COUNT, BRAKE_SHARE * compared.get(rows.SUBJECTS[each.row].value, 0))
         if opened.get(each.name, 0) > limit:
             found[each.name] = opened[each.name]
