@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row
+from projections.drift_reads import DriftReads
 from projections.log_reads import PAGE_MAX
 from projections.rights import Kind, rights
 from projections.surveys import SurveyReads
@@ -45,7 +46,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries(SurveyReads):
+class Queries(DriftReads, SurveyReads):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------

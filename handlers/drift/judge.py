@@ -152,6 +152,8 @@ def braked(opened: Mapping[str, int], compared: Mapping[str, int]) -> dict[str, 
     """
     found = {}
     for each in CLASSES:
+        if each.row is None:
+            continue
         if opened.get(each.name, 0) > limit(compared.get(rows.SUBJECTS[each.row].value, 0)):
             found[each.name] = opened[each.name]
     return found

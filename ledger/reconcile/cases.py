@@ -133,7 +133,7 @@ class Cases:
                 ),
             )
             for (seen, apart_s), move in zip(batch, moves, strict=True)
-            if not (explainable(seen.case) and move.explains(seen.position))
+            if not move.explains(seen.position)
         ]
 
         def change(unit: Unit) -> Counter[str]:
@@ -172,11 +172,6 @@ def _heed(finding: Finding, now_s: float) -> None:
     until = finding.ignored_until
     if finding.state is FindingState.IGNORED and until is not None and until <= now_s:
         finding.record(Finding.DriftHeeded, reason="its time is over")
-
-
-def explainable(case: Case) -> bool:
-    """What waits for a person is a fact of the ledger's own: no operation explains it."""
-    return case.key.subject not in {Subject.REMNANT, Subject.OPERATION}
 
 
 def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -13,13 +13,13 @@ from psycopg.rows import dict_row
 import sql
 from aggregates.finding import Finding
 from aggregates.look import Look
-from handlers.drift.rows import About, OperationRow, RemnantRow
+from handlers.drift.rows import About
 from projections.base import Row
 
 #: Rows of the ledger that are read at once.
 PAGE_ROWS = 200
 #: The projections that a look compares; it waits until they are where it begins.
-PROJECTIONS = ("attachments", "mappings", "instances", "operations", "hosts", "remnants")
+PROJECTIONS = ("attachments", "mappings", "instances", "operations", "hosts", "findings")
 #: Topics of events that happen to a finding, and not to what it is about.
 _OWN = [
     kind.TOPIC
@@ -107,27 +107,6 @@ class LedgerReads:
             own=_OWN,
         )
         return [Move(**row) for row in rows]
-
-    # --- what waits for a person --------------------------------------------------------------
-
-    def remnants(self, after: str | None) -> Iterator[list[RemnantRow]]:
-        for page in self.scoped("remnants", "remnant_id", after):
-            yield [
-                RemnantRow(id=row["remnant_id"], about=about(row), kind=row["kind"], act=row["act"])
-                for row in page
-            ]
-
-    def parked(self, after: str | None) -> Iterator[list[OperationRow]]:
-        for page in self.scoped("parked", "operation_id", after):
-            yield [
-                OperationRow(
-                    id=row["operation_id"],
-                    about=about(row),
-                    flow=row["flow"],
-                    error=row["error"] or "",
-                )
-                for row in page
-            ]
 
 
 def about(row: Row) -> About:

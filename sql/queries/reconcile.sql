@@ -148,26 +148,6 @@ SELECT g->>'server_id' AS server_id, s.host, g->>'power_state' AS power
    AND (i.host IS DISTINCT FROM s.host OR i.deleted)
    AND (%(servers)s::uuid[] IS NULL OR i.server_id = ANY(%(servers)s::uuid[]));
 
--- name: remnants
--- What was left and nobody has acknowledged, in the order of their ids, after one.
-SELECT remnant_id, kind, act, server_id, volume_id, attachment_id, host FROM remnants
- WHERE state = 'open' AND (%(after)s::uuid IS NULL OR remnant_id > %(after)s)
-   AND (%(whole)s OR host = %(host)s OR server_id = %(server)s::uuid
-        OR volume_id = %(volume)s::uuid)
- ORDER BY remnant_id
- LIMIT %(limit)s;
-
--- name: parked
--- Operations that are parked, in the order of their ids, after one.  operations_open.
-SELECT operation_id, flow, server_id, host, error->>'code' AS error,
-       CASE WHEN cardinality(volume_ids) = 1 THEN volume_ids[1] END AS volume_id
-  FROM operations
- WHERE state = 'parked' AND (%(after)s::uuid IS NULL OR operation_id > %(after)s)
-   AND (%(whole)s OR host = %(host)s OR server_id = %(server)s::uuid
-        OR volume_ids @> ARRAY[%(volume)s::uuid])
- ORDER BY operation_id
- LIMIT %(limit)s;
-
 -- name: moves
 -- Of things in the order given: whether an operation that is not over has claimed them, and where
 -- in the log something happened to them last (0: never).  `own`: topics that are no such thing.
@@ -293,7 +273,7 @@ DELETE FROM looks_asked WHERE look_id = %(look_id)s;
 -- Whether the last look at everything began longer ago than that, or, if there was none yet, the
 -- log did.
 SELECT coalesce(
-           (SELECT max(begun_at) FROM looks WHERE scope = '{}'),
+           (SELECT began_at FROM looks WHERE kind = 'all' ORDER BY began_position DESC LIMIT 1),
            (SELECT recorded_at FROM events WHERE position = 1))
        < clock_timestamp() - make_interval(secs => %(interval_s)s) IS TRUE AS overdue;
 
