@@ -58,6 +58,10 @@ class Look(Aggregate):
         super().__init__(id)
         self.scope: dict[str, str] = {}
 
+    @property
+    def is_over(self) -> bool:
+        return self.state is LookState.ENDED
+
     def about(self) -> About:
         """A look at a part is in that part's history."""
         return About(

@@ -308,6 +308,25 @@ class Queries(DriftReads, SurveyReads):
     async def refusal(self, request_id: str) -> Row | None:
         return await self._one("refusal", request_id=request_id)
 
+    # --- looks ------------------------------------------------------------------------
+
+    async def ask_look(self, look_id: str, scope: str, why: str, context: str) -> str:
+        """Ask for a look; `scope` and `context`: text of JSON.  Which one there will be."""
+        [row] = await self._all(
+            "ask", group="reconcile", look_id=look_id, scope=scope, why=why, context=context
+        )
+        return str(row["look_id"])
+
+    async def look_overdue(self, interval_s: float) -> bool:
+        """Whether the last look at everything began longer ago than that."""
+        [row] = await self._all("overdue", group="reconcile", interval_s=interval_s)
+        return bool(row["overdue"])
+
+    async def looks_waiting(self, whole: str, part: str) -> list[str]:
+        """Of which kinds of look there is one to begin or to go on with."""
+        rows = await self._all("waiting", group="reconcile", whole=whole, part=part)
+        return [row["name"] for row in rows]
+
     # --- the service itself -----------------------------------------------------------
 
     async def missing_rights(self) -> list[str]:

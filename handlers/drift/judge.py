@@ -103,8 +103,13 @@ class Case:
         return cls(drift_class=drift_class, key=rows.key_of(row), about=row.about, differs=told)
 
 
-def see(finding: Finding, case: Case, sight: Sight) -> None:
+def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> None:
     """A look sees the difference, and nothing explains it: what that makes of its finding."""
+    see_case(finding, Case.of(drift_class, row), sight)
+
+
+def see_case(finding: Finding, case: Case, sight: Sight) -> None:
+    """The same, of a case that was seen before."""
     now, drift_class = dict(case.differs), case.drift_class
     at = {"look_id": sight.look_id, "at_position": sight.position}
     life = {"boot_id": sight.boot_id, "epoch": sight.epoch}

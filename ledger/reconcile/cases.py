@@ -105,18 +105,20 @@ class Cases:
         rows = self._reads.rows("opening", look_id=self._look_id)
         return {row["drift_class"]: row["number"] for row in rows}
 
-    def believe(self, braked: Mapping[str, int]) -> Iterator[tuple[Counter[str], int]]:
-        """Make findings of them, batch by batch: how many of each class were opened by it, and how
-        many were explained by what happened since they were seen.
+    def believe(
+        self, braked: Mapping[str, int], after: str | None
+    ) -> Iterator[tuple[str, Counter[str], int]]:
+        """Make findings of them, batch by batch: up to which id; how many of each class were opened
+        by it; how many are explained by what has happened since they were seen.
         """
-        for page in self._reads.paged("cases", "finding_id", None, look_id=self._look_id):
-            seen = [
-                (Seen.from_json(row["drift_class"], row["seen"]), row["apart_s"])
-                for row in page
-                if not (row["opens"] and row["drift_class"] in braked)
-            ]
-            for batch in batched(seen, BATCH):
-                yield self._believe(batch)
+        for page in self._reads.paged("cases", "finding_id", after, look_id=self._look_id):
+            for batch in batched(page, BATCH):
+                seen = [
+                    (Seen.from_json(row["drift_class"], row["seen"]), row["apart_s"])
+                    for row in batch
+                    if not (row["opens"] and row["drift_class"] in braked)
+                ]
+                yield batch[-1]["finding_id"], *self._believe(seen)
 
     def _believe(self, batch: Sequence[tuple[Seen, float | None]]) -> tuple[Counter[str], int]:
         moves = self._reads.moves([seen.case.about for seen, _ in batch])
@@ -141,7 +143,7 @@ class Cases:
             for seen, sight in sights:
                 finding = unit.get(Finding, seen.finding_id)
                 opens = finding.state in {None, FindingState.OVER}
-                judge.see(finding, seen.case, sight)
+                judge.see_case(finding, seen.case, sight)
                 opened[seen.case.drift_class.name] += opens
             unit.save(self._context)
             return opened

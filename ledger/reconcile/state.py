@@ -16,6 +16,7 @@ from handlers.drift.rows import SUBJECTS, Row
 class State:
     """`position`: as of which the look is judged.  `after`: ids of the phase that are done last.
 
+    `context`: of who asked for it (look.context_of).
     `total`: about how many things there are to compare; `done`: those that are.  `open_`: findings
     by class that were open when it began.  `cases`: what it has seen, by class, and
     `passed`: what it has not even asked about, because there is too much of the class.
@@ -25,7 +26,8 @@ class State:
     look_id: str
     position: int
     scope: dict[str, str]
-    phase: str
+    context: dict[str, Any]
+    phase: str = "begin"
     after: list[str] = field(default_factory=list)
     total: int = 0
     done: int = 0

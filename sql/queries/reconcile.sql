@@ -4,6 +4,15 @@
 -- How far all of these projections are.
 SELECT coalesce(min(position), 0) AS position FROM tracking WHERE projection = ANY(%(names)s);
 
+-- name: began
+-- At which position a look began, by its stream's key.
+SELECT position FROM events WHERE originator_id = %(look_id)s AND originator_version = 1;
+
+-- name: open
+-- How many findings there are that are not over, by class.  findings_open.
+SELECT drift_class, count(*) AS number FROM findings
+ WHERE over_position IS NULL GROUP BY drift_class;
+
 -- name: totals
 -- How much there is to compare, roughly.
 SELECT (SELECT count(*) FROM attachments WHERE state <> 'deleted') AS attachments,
@@ -205,10 +214,11 @@ SELECT c.drift_class, count(*) AS number
  GROUP BY c.drift_class;
 
 -- name: cases
--- What a look has seen, in the order of the findings' ids, after one; `apart_s` since a look saw
--- it first as it is (NULL: none has).
+-- What a look has seen, in the order of the findings' ids, after one; `apart_s` since another look
+-- saw it first as it is (NULL: none has).
 SELECT c.finding_id, c.drift_class, c.seen, coalesce(f.state, 'over') = 'over' AS opens,
-       extract(epoch FROM clock_timestamp() - f.seen_at)::float8 AS apart_s
+       CASE WHEN f.look_id <> c.look_id
+            THEN extract(epoch FROM clock_timestamp() - f.seen_at)::float8 END AS apart_s
   FROM look_cases AS c LEFT JOIN findings AS f USING (finding_id)
  WHERE c.look_id = %(look_id)s AND (%(after)s::uuid IS NULL OR c.finding_id > %(after)s)
  ORDER BY c.finding_id
@@ -278,11 +288,12 @@ SELECT coalesce(
        < clock_timestamp() - make_interval(secs => %(interval_s)s) IS TRUE AS overdue;
 
 -- name: waiting
--- Which kinds of look somebody could begin or go on with now: of the whole, of a part.
-SELECT %(whole)s::text AS name WHERE
-       EXISTS (SELECT FROM looks_asked WHERE scope = '{}')
-       OR EXISTS (SELECT FROM long_work WHERE name = %(whole)s AND kept IS NOT NULL)
-UNION ALL
-SELECT %(part)s WHERE
-       EXISTS (SELECT FROM looks_asked WHERE scope <> '{}')
-       OR EXISTS (SELECT FROM long_work WHERE name = %(part)s AND kept IS NOT NULL);
+-- The kinds of look, of the whole and of a part, of which there is one to begin, or to go on with,
+-- and that nobody is at.
+SELECT k.name
+  FROM (VALUES (%(whole)s::text, true), (%(part)s, false)) AS k (name, whole)
+  LEFT JOIN long_work AS w USING (name)
+ WHERE (w.kept IS NOT NULL
+        OR EXISTS (SELECT FROM looks_asked AS a WHERE (a.scope = '{}') = k.whole))
+   AND NOT EXISTS (SELECT FROM pg_stat_activity AS holder
+                    WHERE holder.pid = w.holder_pid AND holder.backend_start = w.holder_since);
