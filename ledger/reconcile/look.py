@@ -195,7 +195,8 @@ class _Look:
             self._cinder.wait(PROJECTED_AGAIN_S)
         self._state.open_ = {row["drift_class"]: row["number"] for row in self._reads.rows("open")}
         own = self._cinder.own_project()
-        canaries = self._reads.rows("canaries", own=own, limit=CANARIES)
+        found = self._reads.rows("canaries", own=own, limit=CANARIES)
+        canaries = [row for row in found if row["others"]] or found
         self._cinder.check_canaries((row["attachment_id"], row["volume_id"]) for row in canaries)
         yield []
 

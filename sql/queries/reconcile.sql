@@ -154,8 +154,7 @@ SELECT g->>'server_id' AS server_id, s.host, g->>'power_state' AS power
  CROSS JOIN LATERAL jsonb_array_elements(s.document->'guests') AS g
   JOIN instances AS i ON i.server_id::text = g->>'server_id'
  WHERE s.token IS NOT NULL AND s.host = ANY(%(hosts)s)
-   AND (i.host IS DISTINCT FROM s.host OR i.deleted)
-   AND (%(servers)s::uuid[] IS NULL OR i.server_id = ANY(%(servers)s::uuid[]));
+   AND (i.host IS DISTINCT FROM s.host OR i.deleted);
 
 -- name: moves
 -- Of things in the order given: whether an operation that is not over has claimed them, and where
@@ -184,19 +183,16 @@ SELECT EXISTS (SELECT FROM operations AS o
  ORDER BY w.nth;
 
 -- name: canaries
--- Some attachments that Cinder has to know, of servers of other projects than one, if there are
--- any.
-(SELECT a.attachment_id, a.volume_id, 0 AS rank
+-- Some attachments that Cinder has to know: of servers of other projects than one, and of any.
+(SELECT a.attachment_id, a.volume_id, true AS others
    FROM attachments AS a JOIN instances AS i USING (server_id)
   WHERE a.state <> 'deleted' AND NOT a.legacy AND i.project_id <> %(own)s::text
   LIMIT %(limit)s)
 UNION ALL
-(SELECT a.attachment_id, a.volume_id, 1
-   FROM attachments AS a
-  WHERE a.state <> 'deleted' AND NOT a.legacy
-  LIMIT %(limit)s)
- ORDER BY rank
- LIMIT %(limit)s;
+(SELECT attachment_id, volume_id, false
+   FROM attachments
+  WHERE state <> 'deleted' AND NOT legacy
+  LIMIT %(limit)s);
 
 -- name: put_cases
 -- Keeps what a look has seen until it is over.  Seen twice, it is kept once.
