@@ -22,6 +22,8 @@ PARTS = (GUESTS, CONNECTIONS, STORAGE, SECRETS)
 #: Of each list, and of all guests' disks together; a host has some hundred.  What is more is cut,
 #: and the part said to be blind.
 ITEMS_MAX = 20_000
+#: Of a text: a path, a name, a reason.  What is longer is cut.
+TEXT_CHARS_MAX = 512
 #: An agent that has this capability can be asked.
 CAPABILITY = "survey"
 
@@ -130,13 +132,16 @@ class Survey:
         for name, items in lists.items():
             if len(items) > ITEMS_MAX:
                 raise WireError(f"'{name}' has more than {ITEMS_MAX} items")
+        guests = tuple(map(_guest, lists[GUESTS]))
+        if sum(len(guest.disks) for guest in guests) > ITEMS_MAX:
+            raise WireError(f"'guests' have more than {ITEMS_MAX} disks")
         for name in (SECRETS, "blind", "why_blind"):
             if not all(isinstance(item, str) for item in lists[name]):
                 raise WireError(f"'{name}' holds something that is no string")
         return cls(
             boot_id=take(data, "boot_id", str),
             epoch=take(data, "epoch", int),
-            guests=tuple(map(_guest, lists[GUESTS])),
+            guests=guests,
             connections=tuple(map(_connection, lists[CONNECTIONS])),
             storage=tuple(map(_storage, lists[STORAGE])),
             secrets=tuple(lists[SECRETS]),
