@@ -28,6 +28,7 @@ _SERVICE = {
     "progress": "SELECT, INSERT, UPDATE",
     "refusals": "SELECT, INSERT, DELETE",
     "drift": "SELECT",
+    "long_work": "SELECT",
 }
 #: Rows of projections are replaced, never updated (projections.writes).
 _OF_A_PROJECTION = "SELECT, INSERT, DELETE"
