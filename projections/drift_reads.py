@@ -124,16 +124,22 @@ class DriftReads(LogReads):
     async def looks(
         self,
         *,
-        kind: str | None = None,
         state: str | None = None,
         limit: int = PAGE_MAX,
         after: int | None = None,
     ) -> list[Row]:
-        """Newest first; `after`: the `began_position` of the last one already seen."""
-        return await self._all("looks", kind=kind, state=state, limit=limit, after=after)
+        """Newest first; `after`: the `began_position` of the last one already seen.
+
+        Of one that is at work: `done` of about `total` things, `rate` of them in a second.
+        """
+        return await self._all("looks", state=state, limit=limit, after=after)
 
     async def look(self, look_id: str) -> Row | None:
         return await self._one("look", look_id=look_id)
+
+    async def looks_by_outcome(self) -> dict[str, int]:
+        """How many looks have ended how."""
+        return {row["outcome"]: row["count"] for row in await self._all("looks_by_outcome")}
 
     async def last_looks(self) -> dict[str, float]:
         """By kind: how many seconds ago the last look ended that was completed."""

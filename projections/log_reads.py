@@ -44,7 +44,9 @@ OF_THE_WHOLE = [
     )
 ]
 
-Subject = Literal["volume_id", "server_id", "attachment_id", "host", "operation_id"]
+Subject = Literal[
+    "volume_id", "server_id", "attachment_id", "host", "operation_id", "originator_id"
+]
 
 
 class MomentToComeError(Exception):

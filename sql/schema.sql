@@ -462,6 +462,7 @@ CREATE TABLE looks (
 );
 CREATE INDEX looks_by_age ON looks (began_position);
 CREATE INDEX looks_by_kind ON looks (kind, ended_at) WHERE outcome = 'completed';
+CREATE INDEX looks_by_outcome ON looks (outcome);
 
 -- All that differs: what looks have found, and what the log itself says to be somebody's turn.
 CREATE VIEW drift AS

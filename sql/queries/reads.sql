@@ -740,17 +740,26 @@ SELECT drift_class, state, count(*) AS count,
  GROUP BY drift_class, state;
 
 -- name: looks
--- Looks, newest first, before a began_position.  looks_by_age.
-SELECT * FROM looks
- WHERE (%(kind)s::text IS NULL OR kind = %(kind)s)
-   AND (%(state)s::text IS NULL OR state = %(state)s)
-   AND (%(after)s::bigint IS NULL OR began_position < %(after)s)
- ORDER BY began_position DESC
+-- Looks, newest first, before a began_position; of one that is at work, how far it is, and how many
+-- it compares in a second (NULL: not known).  looks_by_age; of long_work there are a few rows.
+SELECT l.*, w.done, w.total,
+       (w.done - w.began_done)
+           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate
+  FROM looks AS l
+  LEFT JOIN long_work AS w ON w.kept->>'look_id' = l.look_id::text AND l.state <> 'ended'
+ WHERE (%(state)s::text IS NULL OR l.state = %(state)s)
+   AND (%(after)s::bigint IS NULL OR l.began_position < %(after)s)
+ ORDER BY l.began_position DESC
  LIMIT %(limit)s;
 
 -- name: look
--- One look.  Primary key.
-SELECT * FROM looks WHERE look_id = %(look_id)s;
+-- One look, as `looks` has it.  Primary key.
+SELECT l.*, w.done, w.total,
+       (w.done - w.began_done)
+           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate
+  FROM looks AS l
+  LEFT JOIN long_work AS w ON w.kept->>'look_id' = l.look_id::text AND l.state <> 'ended'
+ WHERE l.look_id = %(look_id)s;
 
 -- name: last_looks
 -- By kind (all, host, server, volume): how many seconds ago the last look ended that was
@@ -761,3 +770,7 @@ SELECT kind, greatest(extract(epoch FROM clock_timestamp() - l.ended_at), 0)::fl
        SELECT ended_at FROM looks
         WHERE looks.kind = kind.kind AND outcome = 'completed'
         ORDER BY ended_at DESC LIMIT 1) AS l;
+
+-- name: looks_by_outcome
+-- How many looks have ended how.  The index of that alone: it grows by a few looks a day and host.
+SELECT outcome, count(*) AS count FROM looks WHERE outcome IS NOT NULL GROUP BY outcome;
