@@ -13,6 +13,7 @@ import gc
 import resource
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -24,6 +25,7 @@ import structlog
 from aiohttp import web
 
 from host_agent.shared.cinder.client import CinderClient
+from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
@@ -39,6 +41,9 @@ from ledger.findings import Findings
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
+from ledger.reconcile.asking import Looks
+from ledger.reconcile.job import Looking
+from ledger.reconcile.look import Sides
 from ledger.requests import Requests
 from ledger.service import Service
 from ledger.trial.embedded import EmbeddedPostgres
@@ -151,6 +156,9 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         )
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
+        looks, every_s = Looks(dsn), settings.reconcile.interval_s
+        looking = Looking(_sides(settings, dsn, ledger, stack), looks, queries, every_s)
+        stack.push_async_callback(looking.stop)
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
@@ -163,10 +171,26 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             settings=settings,
             authenticator=authenticator(settings),
             clock=clock,
+            looker=looks,
             checks={"dispatcher": _alive(working), "cinder": _reachable(settings, stack)},
             registry=registry_of(ledger.log_recorder.writer),
         )
+        stack.push_async_callback(_cancelled, asyncio.create_task(looking.run(), name="looking"))
         yield Running(await _serve(make_app(components), listener, stack), components)
+
+
+def _sides(settings: Settings, dsn: str, ledger: Ledger, stack: AsyncExitStack) -> Sides:
+    """Whom looks ask: Cinder with connections of their own, which are in nobody's way."""
+    lists = CinderLists(settings.cinder)
+    stack.callback(lists.close)
+    return Sides(
+        dsn=dsn,
+        store=ledger,
+        lists=lists,
+        share=settings.reconcile.cinder_share,
+        silent_after_s=settings.host_down_after_s,
+        stop=threading.Event(),
+    )
 
 
 def _listening_socket(settings: Settings) -> socket.socket:

@@ -32,7 +32,6 @@ _SERVICE = {
     "look_cases": "SELECT, INSERT, DELETE",
     "long_work": "SELECT, INSERT, UPDATE, DELETE",
     "drift": "SELECT",
-    "long_work": "SELECT",
 }
 #: Rows of projections are replaced, never updated (projections.writes).
 _OF_A_PROJECTION = "SELECT, INSERT, DELETE"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import psycopg
+import structlog
 from aiohttp import web
 
 from aggregates.look import LookState
@@ -16,6 +19,7 @@ from ledger.api.schemas_drift import LookAsked, Looks, LookShown, LooksQuery, Lo
 
 Row = dict[str, Any]
 
+_log = structlog.get_logger(__name__)
 _NO_LOOK = "Look {} could not be found."
 
 
@@ -50,6 +54,16 @@ async def ask(call: Call) -> web.StreamResponse:
         raise ApiError(503, "no_looker", "Nobody looks for drift here.")
     look_id = await call.bulkheads.operators(looker.ask, scope, "asked", context)
     return answer(LookAsked.model_validate({"look_id": look_id, "scope": scope}), 202)
+
+
+async def look_again(call: Call, scope: dict[str, str], why: str, cause: str) -> None:
+    """Something happened that a look should see to; whoever did it does not wait for that."""
+    looker = call.components.looker
+    if looker is not None:
+        try:
+            await asyncio.to_thread(looker.ask, scope, why, call.context(cause))
+        except psycopg.Error as error:
+            _log.warning("look_not_asked", why=why, error=str(error), **scope)
 
 
 async def _refuse_nothing(call: Call, scope: dict[str, str]) -> None:

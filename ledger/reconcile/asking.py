@@ -7,36 +7,42 @@ from dataclasses import asdict
 from uuid import uuid4
 
 import orjson
+import psycopg
 
+import sql
 from aggregates.base import Actor, EventContext
-from ledger.reconcile.look import PART, WHOLE
-from projections.queries import Queries
 
-#: For looks that nobody in particular asks for.
 NAME = "reconcile"
+CONNECT_TIMEOUT_S = 5
 
 
-async def ask(
-    queries: Queries, scope: Mapping[str, str], why: str, context: EventContext | None = None
-) -> str:
-    """Ask for a look, and return its id; one at the same that has not begun yet will do.
+class Looks:
+    """Takes questions for a database; all calls block.  A `ledger.api.components.Looker`."""
 
-    `scope`, `why`: as aggregates.look.Look has them.  `context`: of who asks; None: the service.
-    """
-    look_id = str(uuid4())
-    context = context or EventContext(
-        actor=Actor(name=NAME), request_id=f"req-{look_id}", cause=NAME
-    )
-    return await queries.ask_look(
-        look_id, orjson.dumps(dict(scope)).decode(), why, orjson.dumps(asdict(context)).decode()
-    )
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    def ask(self, scope: Mapping[str, str], why: str, context: EventContext) -> str:
+        """Ask for a look; its id, or that of one at the same that nobody has begun yet.
+
+        `scope`, `why`: as aggregates.look.Look has them.  Raises psycopg.Error.
+        """
+        asked = {
+            "look_id": str(uuid4()),
+            "scope": orjson.dumps(dict(scope)).decode(),
+            "why": why,
+            "context": orjson.dumps(asdict(context)).decode(),
+        }
+        with psycopg.connect(
+            self._dsn,
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            application_name="attachment-ledger looks",
+        ) as connection:
+            [row] = connection.execute(sql.query("reconcile", "ask"), asked).fetchall()
+            return str(row[0])
 
 
-async def waiting(queries: Queries, interval_s: float) -> list[str]:
-    """Which kinds of look there are to begin, or to go on with; asks for one that is due.
-
-    `interval_s`: between looks at everything; 0: none are due.
-    """
-    if interval_s and await queries.look_overdue(interval_s):
-        await ask(queries, {}, "schedule")
-    return await queries.looks_waiting(WHOLE, PART)
+def own_context() -> EventContext:
+    """Of looks that nobody in particular asks for."""
+    return EventContext(actor=Actor(name=NAME), request_id=f"req-{uuid4()}", cause=NAME)

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+import structlog
+from eventsourcing.persistence import PersistenceError
 
 from aggregates.base import Actor, EventContext
 from aggregates.look import Look
@@ -32,7 +34,13 @@ from handlers.drift.rows import Key, Party, Subject, key_of, known
 from host_agent.shared.ports import PortError
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.cases import Cases
-from ledger.reconcile.cinder_side import PATIENCE_S, CinderSide, Lists, NotBelievedError
+from ledger.reconcile.cinder_side import (
+    PATIENCE_S,
+    CinderSide,
+    Lists,
+    NotBelievedError,
+    StoppedError,
+)
 from ledger.reconcile.hosts import HostPass
 from ledger.reconcile.ids import IdPass
 from ledger.reconcile.reads import PROJECTIONS, LedgerReads, about
@@ -49,6 +57,7 @@ WHOLE, PART = "look", "look at a part"
 CANARIES = 5
 #: How long a look waits for the projections to come to its beginning.
 PROJECTED_S, PROJECTED_AGAIN_S = 60.0, 0.02
+_log = structlog.get_logger(__name__)
 _BY_IDS = [Subject.ATTACHMENT.value, Subject.VOLUME.value]
 
 
@@ -165,6 +174,11 @@ class _Look:
             yield from self._all_phases()
         except (NotBelievedError, PortError) as error:
             self._end("void", trouble=str(error))
+        except (StoppedError, BehindError, psycopg.OperationalError, PersistenceError):
+            raise  # it can be gone on with
+        except Exception as error:  # noqa: BLE001 - it would fail again, and keep others away
+            _log.exception("look_failed", look_id=self._state.look_id)
+            self._end("void", trouble=f"{type(error).__name__}: the service's log says more")
         else:
             self._end("completed", braked=self._braked())
         self._cases.drop()
