@@ -156,9 +156,6 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         )
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
-        looks, every_s = Looks(dsn), settings.reconcile.interval_s
-        looking = Looking(_sides(settings, dsn, ledger, stack), looks, queries, every_s)
-        stack.push_async_callback(looking.stop)
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
@@ -171,19 +168,23 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             settings=settings,
             authenticator=authenticator(settings),
             clock=clock,
-            looker=looks,
+            looker=_looking(settings, dsn, ledger, queries, stack),
             checks={"dispatcher": _alive(working), "cinder": _reachable(settings, stack)},
             registry=registry_of(ledger.log_recorder.writer),
         )
-        stack.push_async_callback(_cancelled, asyncio.create_task(looking.run(), name="looking"))
         yield Running(await _serve(make_app(components), listener, stack), components)
 
 
-def _sides(settings: Settings, dsn: str, ledger: Ledger, stack: AsyncExitStack) -> Sides:
-    """Whom looks ask: Cinder with connections of their own, which are in nobody's way."""
-    lists = CinderLists(settings.cinder)
+def _looking(
+    settings: Settings, dsn: str, ledger: Ledger, queries: Queries, stack: AsyncExitStack
+) -> Looks:
+    """Whom to ask for looks, which from now on are begun.
+
+    They have connections to Cinder of their own, and are in nobody's way.
+    """
+    lists, looks = CinderLists(settings.cinder), Looks(dsn)
     stack.callback(lists.close)
-    return Sides(
+    sides = Sides(
         dsn=dsn,
         store=ledger,
         lists=lists,
@@ -191,6 +192,10 @@ def _sides(settings: Settings, dsn: str, ledger: Ledger, stack: AsyncExitStack) 
         silent_after_s=settings.host_down_after_s,
         stop=threading.Event(),
     )
+    looking = Looking(sides, looks, queries, settings.reconcile.interval_s)
+    stack.push_async_callback(looking.stop)
+    stack.push_async_callback(_cancelled, asyncio.create_task(looking.run(), name="looking"))
+    return looks
 
 
 def _listening_socket(settings: Settings) -> socket.socket:

@@ -149,7 +149,7 @@ class HostPass:
         """All that is to be judged by this host: of attachments only what it says of them."""
         yield from join.of_host(here)
         for stored in here.servers:
-            if stored["host"] is None or (stored["deleted"] and stored["host"] != here.host):
+            if stored["host"] is None:
                 yield join.server(here, stored)
 
     def _in_scope(self, row: Joined) -> bool:

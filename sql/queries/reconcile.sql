@@ -124,9 +124,8 @@ SELECT host FROM hosts
 SELECT server_id, host, resize_source, power_state, faults, deleted FROM instances
  WHERE NOT deleted AND (host = %(host)s OR resize_source = %(host)s)
 UNION ALL
-SELECT server_id, host, resize_source, power_state, faults, deleted FROM instances
- WHERE server_id = ANY(%(shown)s::uuid[]) AND (deleted OR host IS NULL)
-   AND resize_source IS DISTINCT FROM %(host)s;
+SELECT server_id, NULL, NULL, power_state, faults, deleted FROM instances
+ WHERE server_id = ANY(%(shown)s::uuid[]) AND (deleted OR host IS NULL AND resize_source IS NULL);
 
 -- name: mappings_of
 -- What servers have, live mappings with a volume.  mappings_by_server.
