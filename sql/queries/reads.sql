@@ -201,10 +201,11 @@ SELECT i.server_id FROM instances AS i
 
 -- name: mailboxes
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
--- whether it may have it (epoch NULL: no such host), and which agent speaks for the host.
--- Primary keys, mailbox_by_host.
+-- whether it may have it (epoch NULL: no such host), which agent speaks for the host, and which
+-- survey of the host is wanted, if one is.  Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
 SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent,
+       s.wanted AS survey, s.digest AS survey_digest,
        ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
@@ -212,6 +213,7 @@ SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent
   FROM unnest(%(hosts)s::text[], %(afters)s::bigint[]) WITH ORDINALITY AS w (host, after, nth)
   LEFT JOIN hosts AS h USING (host)
   LEFT JOIN host_contact AS c USING (host)
+  LEFT JOIN surveys AS s USING (host)
  ORDER BY w.nth;
 
 -- name: hosts
