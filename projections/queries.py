@@ -46,7 +46,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries(DriftReads, SurveyReads):
+class Queries(SurveyReads, DriftReads):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------

@@ -246,7 +246,7 @@ class Listed:
     def _page(self, columns: str, after: Sequence[str], limit: int) -> list[dict[str, Any]]:
         key = columns.partition(",")[0]
         return self._cloud.db.execute(
-            f"SELECT {columns} FROM attachments WHERE %s::uuid IS NULL OR {key} > %s::uuid"  # type: ignore[arg-type]
+            f"SELECT {columns} FROM attachments WHERE %s::uuid IS NULL OR {key} > %s::uuid"
             f" ORDER BY {key} LIMIT %s",
             (after[-1] if after else None, after[-1] if after else None, limit),
         ).fetchall()
