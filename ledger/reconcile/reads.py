@@ -104,9 +104,14 @@ class LedgerReads:
             servers=[_id(about.server_id) for about in abouts],
             volumes=[_id(about.volume_id) for about in abouts],
             attachments=[_id(about.attachment_id) for about in abouts],
+            hosts=[about.host if _only_host(about) else None for about in abouts],
             own=_OWN,
         )
         return [Move(**row) for row in rows]
+
+
+def _only_host(about: About) -> bool:
+    return not (about.server_id or about.volume_id or about.attachment_id)
 
 
 def about(row: Row) -> About:

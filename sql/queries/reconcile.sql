@@ -158,12 +158,14 @@ SELECT g->>'server_id' AS server_id, s.host, g->>'power_state' AS power
 -- name: moves
 -- Of things in the order given: whether an operation that is not over has claimed them, and where
 -- in the log something happened to them last (0: never).  `own`: topics that are no such thing.
--- What a server's volume has happened to it is the volume's, and no matter of the others'.
--- operations_by_volume, events_by_volume, events_by_attachment, events_by_server.
+-- What happens to a volume of a server is the volume's, and no matter of the others'.  Of things of
+-- a host alone (`hosts`) nobody knows whose they are: what its agent is at may explain them.
+-- operations_by_volume, mailbox_by_host, events_by_volume, _attachment, _server, _host.
 SELECT EXISTS (SELECT FROM operations AS o
                 WHERE o.state <> 'finished' AND o.volume_ids @> ARRAY[w.volume_id])
        OR EXISTS (SELECT FROM instances AS i CROSS JOIN LATERAL jsonb_each(i.claims) AS c
                    WHERE i.server_id = w.server_id AND (c.value->>'exclusive')::boolean)
+       OR EXISTS (SELECT FROM mailbox AS b WHERE b.host = w.host)
        AS claimed,
        coalesce((SELECT max(position) FROM (
            (SELECT position FROM events
@@ -176,9 +178,13 @@ SELECT EXISTS (SELECT FROM operations AS o
            UNION ALL
            (SELECT position FROM events
              WHERE w.volume_id IS NULL AND server_id = w.server_id AND topic <> ALL(%(own)s)
+             ORDER BY position DESC LIMIT 1)
+           UNION ALL
+           (SELECT position FROM events
+             WHERE host = w.host AND topic <> ALL(%(own)s)
              ORDER BY position DESC LIMIT 1)) AS e), 0) AS moved_at
-  FROM unnest(%(servers)s::uuid[], %(volumes)s::uuid[], %(attachments)s::uuid[])
-       WITH ORDINALITY AS w (server_id, volume_id, attachment_id, nth)
+  FROM unnest(%(servers)s::uuid[], %(volumes)s::uuid[], %(attachments)s::uuid[], %(hosts)s::text[])
+       WITH ORDINALITY AS w (server_id, volume_id, attachment_id, host, nth)
  ORDER BY w.nth;
 
 -- name: canaries

@@ -186,9 +186,22 @@ def test_a_guest_that_is_back_is_missing_no_more(cloud: Cloud) -> None:
     assert cloud.states() == {"guest_missing": "over", "connection_missing": "over"}
 
 
+SESSION = StorageShown(kind="iscsi_session", name="iqn.x", recorded=False, used=False)
+
+
+def test_what_the_agent_is_at_explains_storage_that_nobody_knows(cloud: Cloud) -> None:
+    """It connects, or disconnects: there is no record yet, or none any more."""
+    cloud.db.execute(
+        "INSERT INTO mailbox (operation_id, run, host, position, command)"
+        " VALUES (gen_random_uuid(), 1, %s, 0, '{}')",
+        (HOST,),
+    )
+    ended = looked(cloud, storage=(SESSION,))
+    assert (ended.found, ended.in_flight) == ({}, 1)
+
+
 def test_storage_of_the_host_that_is_over_is_gone(cloud: Cloud) -> None:
-    session = StorageShown(kind="iscsi_session", name="iqn.x", recorded=False, used=False)
-    assert looked(cloud, storage=(session,)).found == {"storage_left": 1}
+    assert looked(cloud, storage=(SESSION,)).found == {"storage_left": 1}
     looked(cloud)
     assert cloud.states() == {"storage_left": "over"}
 
