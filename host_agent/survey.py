@@ -6,14 +6,16 @@ While that thread is still there its part stays blind, so there is never more th
 what it brings at last is of another moment, and dropped.
 
 Which record explains what storage shows, and what of it a guest uses, takes all three: if guests
-or records are blind, storage is.
+or records are blind, storage is.  Runs go on meanwhile.  A record is there from before its device
+is connected until after it is not any more, so records are read before storage, and again after
+it: what is connected while that is looked at is explained by one of them.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +53,14 @@ class Look:
     why: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What storage showed, and the records from before it was looked at."""
+
+    before: Sequence[Record]
+    view: StorageView
+
+
 class Surveyor:
     """Looks at one host.  Not for several threads at once."""
 
@@ -70,8 +80,10 @@ class Surveyor:
     def survey(self, epoch: int) -> Survey:
         """The host as it is now; never raises for what it could not see."""
         end = time.monotonic() + self._limit_s
-        begun = {part: self._begun(part) for part in PARTS}
-        looks = {part: self._looked(future, end) for part, future in begun.items()}
+        looks: dict[str, Look] = {}
+        for side_by_side in ((GUESTS, STORAGE, SECRETS), (CONNECTIONS,)):
+            begun = {part: self._begun(part) for part in side_by_side}
+            looks |= {part: self._looked(future, end) for part, future in begun.items()}
         return assembled(self._boot_id, epoch, looks)
 
     def _begun(self, part: str) -> Future[Look] | None:
@@ -100,11 +112,11 @@ def _answer(future: Future[Look], ask: Callable[[], Look]) -> None:
 def questions(
     guests: Guests, records: Mapping[str, Record], storage: Storage
 ) -> dict[str, Callable[[], Look]]:
-    """How each part is looked at, by its name; none of them raises."""
+    """How each part is looked at, by its name, the records at last; none of them raises."""
     asked: dict[str, Callable[[], Look]] = {
         GUESTS: lambda: Look(seen=guests.survey()),
         CONNECTIONS: lambda: recorded(records),
-        STORAGE: lambda: Look(seen=storage.look()),
+        STORAGE: lambda: Look(seen=Stored(before=recorded(records).seen, view=storage.look())),
         SECRETS: lambda: Look(seen=guests.secrets()),
     }
     return {part: partial(_seen, ask) for part, ask in asked.items()}
@@ -139,7 +151,8 @@ def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
     """The survey that the looks amount to."""
     guests: GuestsShown | None = looks[GUESTS].seen
     records: list[Record] = looks[CONNECTIONS].seen or []
-    view: StorageView | None = looks[STORAGE].seen
+    stored: Stored | None = looks[STORAGE].seen
+    view = stored.view if stored else None
     sources = guests.sources if guests else None
     in_guests = None if sources is None or view is None else frozenset(map(view.place, sources))
     connections = [_connection(record, view, in_guests) for record in records]
@@ -147,19 +160,8 @@ def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
     storage: list[StorageShown] = []
     if GUESTS in why or CONNECTIONS in why:
         why.setdefault(STORAGE, "without guests and records it cannot be said what is used")
-    elif view is not None:
-        known = frozenset(view.place(path) for record in records for path in _paths(record))
-        names = known.union(*map(_names, records))
-        storage = merged(
-            StorageShown(
-                kind=thing.kind,
-                name=showable(thing.name),
-                recorded=thing.name in names or thing.reaches(known),
-                used=thing.held or thing.reaches(in_guests or frozenset()),
-                faulty=thing.faulty,
-            )
-            for thing in view.things
-        )
+    elif stored is not None:
+        storage = _storage(stored.view, [*stored.before, *records], in_guests or frozenset())
     survey = Survey(
         boot_id=boot_id,
         epoch=epoch,
@@ -215,6 +217,23 @@ def _names(record: Record) -> set[str]:
     told = [each.get(name) for each in (*record.infos, *record.devices.values()) for name in _NAMES]
     lists = [each if isinstance(each, (list, tuple)) else [each] for each in told if each]
     return {str(name) for each in lists for name in each}
+
+
+def _storage(
+    view: StorageView, records: Sequence[Record], in_guests: frozenset[str]
+) -> list[StorageShown]:
+    places = frozenset(view.place(path) for record in records for path in _paths(record))
+    names = places.union(*map(_names, records))
+    return merged(
+        StorageShown(
+            kind=thing.kind,
+            name=showable(thing.name),
+            recorded=thing.name in names or thing.reaches(places),
+            used=thing.held or thing.reaches(in_guests),
+            faulty=thing.faulty,
+        )
+        for thing in view.things
+    )
 
 
 def merged(storage: Iterable[StorageShown]) -> list[StorageShown]:

@@ -96,6 +96,17 @@ def test_a_session_with_nothing_of_a_record_is_not_recorded(bench: Bench, kernel
     assert found == {"iqn.a": True, "iqn.orphan": False, WWID: True}
 
 
+def test_a_record_without_names_explains_what_its_device_is_reached_by(
+    bench: Bench, kernel: Kernel
+) -> None:
+    """As of Fibre Channel, and of records of older agents."""
+    kernel.disk("sdb")
+    kernel.session(1, "iqn.a", "sdb")
+    kernel.map("dm-1", WWID, "sdb")
+    recording(bench, "/dev/dm-1")
+    assert [each.recorded for each in over_kernel(bench, kernel).storage] == [True, True]
+
+
 def test_a_share_is_used_by_a_guests_file_below_it(bench: Bench, kernel: Kernel) -> None:
     kernel.mount("/mnt/a", "nas:/a")
     kernel.mount("/mnt/b", "nas:/b")
