@@ -707,29 +707,6 @@ SELECT d.*, coalesce(b.position, d.found_position) AS began
  ORDER BY began DESC
  LIMIT %(limit)s;
 
--- name: findings_by_ids
--- Findings of looks by their ids, those that are over, too.  Primary key.
-SELECT * FROM findings WHERE finding_id = ANY(%(ids)s::uuid[]);
-
--- name: findings_open
--- Findings of looks that are not over: all, or those of a host, server or volume; after an id.
--- The index of the filter given.
-SELECT * FROM findings
- WHERE over_position IS NULL
-   AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
-   AND (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
-   AND (%(host)s::text IS NULL OR host = %(host)s)
-   AND (%(after)s::uuid IS NULL OR finding_id > %(after)s)
- ORDER BY finding_id
- LIMIT %(limit)s;
-
--- name: findings_to_heed
--- Findings whose time of being ignored is over.  findings_open, of which few are ignored.
-SELECT finding_id FROM findings
- WHERE over_position IS NULL AND state = 'ignored' AND ignored_until <= clock_timestamp()
- ORDER BY finding_id
- LIMIT %(limit)s;
-
 -- name: drift_counts
 -- What is not over, counted by class and state, and the age in seconds of the oldest.  The indexes
 -- of what is open: findings_open, parked_now; remnants are few.
