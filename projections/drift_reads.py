@@ -98,29 +98,6 @@ class DriftReads(LogReads):
         """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
         return await self._all("drift_counts")
 
-    async def findings_by_ids(self, ids: Sequence[str]) -> list[Row]:
-        """Findings of looks, those that are over, too."""
-        return await self._all("findings_by_ids", ids=list(ids))
-
-    async def findings_open(
-        self,
-        *,
-        server_id: str | None = None,
-        volume_id: str | None = None,
-        host: str | None = None,
-        limit: int = PAGE_MAX,
-        after: str | None = None,
-    ) -> list[Row]:
-        """Findings of looks that are not over, in the order of their ids, after one."""
-        return await self._all(
-            "findings_open",
-            server_id=server_id,
-            volume_id=volume_id,
-            host=host,
-            limit=limit,
-            after=after,
-        )
-
     async def looks(
         self,
         *,

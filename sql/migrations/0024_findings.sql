@@ -103,7 +103,7 @@ SELECT o.operation_id, p.position, n.position, p.recorded_at, n.recorded_at,
 CREATE VIEW drift AS
     SELECT finding_id, drift_class, severity, state, subject, key,
            server_id, volume_id, attachment_id, host, differs,
-           found_at, found_position, times, seen_at, seen_position, confirmed_at,
+           found_at, found_position, first_position, times, seen_at, seen_position, confirmed_at,
            over_at, over_position, over_how, boot_id, epoch,
            ignored_until, ignored_reason, repairing, repaired_by, look_id, updated_at, position
       FROM findings
@@ -114,7 +114,7 @@ CREATE VIEW drift AS
            jsonb_build_object('ledger', jsonb_build_object(
                'kind', kind, 'act', act, 'reason', reason, 'step', step,
                'from_operation', from_operation)),
-           left_at, left_position, 1, left_at, left_position, left_at,
+           left_at, left_position, left_position, 1, left_at, left_position, left_at,
            acknowledged_at, CASE state WHEN 'acknowledged' THEN position END,
            CASE state WHEN 'acknowledged' THEN 'settled' END, NULL, NULL,
            NULL, NULL, NULL, NULL, NULL, updated_at, position
@@ -124,7 +124,7 @@ CREATE VIEW drift AS
            CASE WHEN to_position IS NULL THEN 'confirmed' ELSE 'over' END,
            'operation', operation_id::text, server_id, volume_id, NULL, host,
            jsonb_build_object('ledger', jsonb_build_object('flow', flow, 'left', left_steps)),
-           from_at, from_position, times, from_at, from_position, from_at,
+           from_at, from_position, from_position, times, from_at, from_position, from_at,
            to_at, to_position, CASE WHEN to_position IS NOT NULL THEN 'settled' END, NULL, NULL,
            NULL, NULL, NULL, NULL, NULL, coalesce(to_at, from_at),
            coalesce(to_position, from_position)

@@ -669,55 +669,32 @@ SELECT d.*, i.project_id AS owner_id
  ORDER BY d.found_position DESC LIMIT 1;
 
 -- name: drift_at
--- What differed when the log was at a position, the newest first.  Of a finding the log says since
--- when and of whom, by the last event up to there that began or ended it; `began`: that one.
--- Only what ended later, or did not, is looked at: of each one event, by the key of its stream.
+-- What differed when the log was at a position, the newest first.  Of a finding (others have no
+-- look) the log says since when and of whom, by the last event up to there that began or ended it;
+-- `began`: that one.  Only what ended later, or did not, is looked at, each by one event: by
+-- findings_by_end, and the key of streams.
 SELECT d.*, coalesce(b.position, d.found_position) AS began
   FROM drift AS d
-  LEFT JOIN findings AS f ON f.finding_id = d.finding_id
   LEFT JOIN LATERAL (
        SELECT e.position, e.topic, e.server_id, e.volume_id, e.host,
               convert_from(e.body, 'UTF8')::json->>'severity' AS severity
          FROM events AS e
-        WHERE e.originator_id = f.finding_id AND e.position <= %(position)s
+        WHERE e.originator_id = d.finding_id AND e.position <= %(position)s
           AND e.topic = ANY(%(bounds)s)
-        ORDER BY e.originator_version DESC LIMIT 1) AS b ON true
- WHERE coalesce(f.first_position, d.found_position) <= %(position)s
+        ORDER BY e.originator_version DESC LIMIT 1) AS b ON d.look_id IS NOT NULL
+ WHERE d.first_position <= %(position)s
    AND (d.over_position IS NULL OR d.over_position > %(position)s)
-   AND (f.finding_id IS NULL OR b.topic = %(found)s)
+   AND (d.look_id IS NULL OR b.topic = %(found)s)
    AND (%(drift_class)s::text IS NULL OR d.drift_class = %(drift_class)s)
    AND (%(severity)s::text IS NULL OR coalesce(b.severity, d.severity) = %(severity)s)
    AND (%(server_id)s::uuid IS NULL
-        OR CASE WHEN f.finding_id IS NULL THEN d.server_id ELSE b.server_id END = %(server_id)s)
+        OR CASE WHEN d.look_id IS NULL THEN d.server_id ELSE b.server_id END = %(server_id)s)
    AND (%(volume_id)s::uuid IS NULL
-        OR CASE WHEN f.finding_id IS NULL THEN d.volume_id ELSE b.volume_id END = %(volume_id)s)
+        OR CASE WHEN d.look_id IS NULL THEN d.volume_id ELSE b.volume_id END = %(volume_id)s)
    AND (%(host)s::text IS NULL
-        OR CASE WHEN f.finding_id IS NULL THEN d.host ELSE b.host END = %(host)s)
+        OR CASE WHEN d.look_id IS NULL THEN d.host ELSE b.host END = %(host)s)
    AND (%(after)s::bigint IS NULL OR coalesce(b.position, d.found_position) < %(after)s)
  ORDER BY began DESC
- LIMIT %(limit)s;
-
--- name: findings_by_ids
--- Findings of looks by their ids, those that are over, too.  Primary key.
-SELECT * FROM findings WHERE finding_id = ANY(%(ids)s::uuid[]);
-
--- name: findings_open
--- Findings of looks that are not over: all, or those of a host, server or volume; after an id.
--- The index of the filter given.
-SELECT * FROM findings
- WHERE over_position IS NULL
-   AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
-   AND (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
-   AND (%(host)s::text IS NULL OR host = %(host)s)
-   AND (%(after)s::uuid IS NULL OR finding_id > %(after)s)
- ORDER BY finding_id
- LIMIT %(limit)s;
-
--- name: findings_to_heed
--- Findings whose time of being ignored is over.  findings_open, of which few are ignored.
-SELECT finding_id FROM findings
- WHERE over_position IS NULL AND state = 'ignored' AND ignored_until <= clock_timestamp()
- ORDER BY finding_id
  LIMIT %(limit)s;
 
 -- name: drift_counts
