@@ -41,7 +41,6 @@ class HostPass:
     state: State
     silent_after_s: float
     wait: Callable[[float], None]
-    answer_s: float = ANSWER_S
     clock: Callable[[], float] = time.monotonic
     #: Where guests are shown whose servers are not there, by server; and who could look.
     _strays: dict[str, tuple[tuple[str, str], ...]] | None = field(default=None, init=False)
@@ -56,7 +55,7 @@ class HostPass:
         for page in self.reads.scoped("hosts", "host", self.state.last):
             names = [row["host"] for row in page]
             asked = self.surveys.want(names, silent_after_s=self.silent_after_s)
-            until = self.clock() + self.answer_s
+            until = self.clock() + ANSWER_S
             while self._unanswered(asked) and self.clock() < until:
                 self.wait(LOOK_AGAIN_S)
             yield [names[-1]]

@@ -16,7 +16,7 @@ OTHER = "compute-2"
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledger.reconcile.hosts.HostPass.answer_s", 0.5)
+    monkeypatch.setattr("ledger.reconcile.hosts.ANSWER_S", 0.5)
 
 
 @pytest.fixture
