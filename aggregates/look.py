@@ -36,7 +36,8 @@ class Look(Aggregate):
 
         `compared`: rows by subject; `found`: findings by class that this look opened; `unknown`:
         of which hosts nothing is known, and why; `braked`: classes of which it saw too many to
-        believe them.
+        believe them.  `in_flight`: differences that an operation, or what happened meanwhile,
+        explains.
         """
 
         outcome: str
@@ -45,6 +46,7 @@ class Look(Aggregate):
         unknown: dict[str, str] = field(default_factory=dict)
         braked: dict[str, int] = field(default_factory=dict)
         trouble: str | None = None
+        in_flight: int = 0
 
     S = LookState
     TRANSITIONS: ClassVar = {
@@ -55,6 +57,10 @@ class Look(Aggregate):
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.scope: dict[str, str] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return self.state is LookState.ENDED
 
     def about(self) -> About:
         """A look at a part is in that part's history."""

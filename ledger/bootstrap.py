@@ -13,6 +13,7 @@ import gc
 import resource
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -24,6 +25,7 @@ import structlog
 from aiohttp import web
 
 from host_agent.shared.cinder.client import CinderClient
+from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
@@ -35,9 +37,13 @@ from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
+from ledger.findings import Findings
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
+from ledger.reconcile.asking import Looks
+from ledger.reconcile.job import Looking
+from ledger.reconcile.look import Sides
 from ledger.requests import Requests
 from ledger.service import Service
 from ledger.trial.embedded import EmbeddedPostgres
@@ -151,6 +157,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
+            findings=Findings(ledger),
             writer=ledger.log_recorder.writer,
             queries=queries,
             wakeups=wakeups,
@@ -159,11 +166,35 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             settings=settings,
             authenticator=authenticator(settings, stack),
             clock=clock,
+            looker=_looking(settings, dsn, ledger, queries, stack),
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
             warnings=neighbours.warnings(settings, stack),
             registry=registry_of(ledger.log_recorder.writer),
         )
         yield Running(await _serve(make_app(components), listener, stack), components)
+
+
+def _looking(
+    settings: Settings, dsn: str, ledger: Ledger, queries: Queries, stack: AsyncExitStack
+) -> Looks:
+    """Whom to ask for looks, which from now on are begun.
+
+    They have connections to Cinder of their own, and are in nobody's way.
+    """
+    lists, looks = CinderLists(settings.cinder), Looks(dsn)
+    stack.callback(lists.close)
+    sides = Sides(
+        dsn=dsn,
+        store=ledger,
+        lists=lists,
+        share=settings.reconcile.cinder_share,
+        silent_after_s=settings.host_down_after_s,
+        stop=threading.Event(),
+    )
+    looking = Looking(sides, looks, queries, settings.reconcile.interval_s)
+    stack.push_async_callback(looking.stop)
+    stack.push_async_callback(_cancelled, asyncio.create_task(looking.run(), name="looking"))
+    return looks
 
 
 def _listening_socket(settings: Settings) -> socket.socket:

@@ -29,6 +29,8 @@ PAGE_ITEMS_MAX = 1000
 PageItems = Annotated[
     int, Must(range(1, PAGE_ITEMS_MAX + 1).__contains__, f"from 1 to {PAGE_ITEMS_MAX}")
 ]
+SecondsOrNever = Annotated[float, Must(lambda value: value >= 0, "of seconds, or 0")]
+Share = Annotated[float, Must(lambda value: 0 < value <= 1, "above 0, to 1")]
 Port = Annotated[int, Must(range(65536).__contains__, "from 0 to 65535")]
 
 
@@ -151,6 +153,14 @@ class KeystoneSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reconcile:
+    """When ledger, Cinder and hosts are held against each other, and what Cinder may bear of it."""
+
+    interval_s: SecondsOrNever = 6 * 3600.0  # between looks at everything; 0: only when asked
+    cinder_share: Share = 0.1  # of one of Cinder's API workers, while a look walks its lists
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything the service can be told."""
 
@@ -164,6 +174,7 @@ class Settings:
     #: Whether members may swap volumes themselves, and not only Cinder (LP 2112187).
     swap_by_users: bool = False
     limits: Limits = Limits()
+    reconcile: Reconcile = Reconcile()
 
     def __post_init__(self) -> None:
         if self.auth is AuthMode.NOAUTH and not self.listen.is_loopback:

@@ -17,6 +17,7 @@ from psycopg_pool import AsyncConnectionPool
 
 from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row
+from projections.drift_reads import DriftReads
 from projections.log_reads import PAGE_MAX
 from projections.rights import Kind, rights
 from projections.surveys import SurveyReads
@@ -45,7 +46,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries(SurveyReads):
+class Queries(SurveyReads, DriftReads):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------
@@ -306,6 +307,25 @@ class Queries(SurveyReads):
 
     async def refusal(self, request_id: str) -> Row | None:
         return await self._one("refusal", request_id=request_id)
+
+    # --- looks ------------------------------------------------------------------------
+
+    async def ask_look(self, look_id: str, scope: str, why: str, context: str) -> str:
+        """Ask for a look; `scope` and `context`: text of JSON.  Which one there will be."""
+        [row] = await self._all(
+            "ask", group="reconcile", look_id=look_id, scope=scope, why=why, context=context
+        )
+        return str(row["look_id"])
+
+    async def look_overdue(self, interval_s: float) -> bool:
+        """Whether the last look at everything began longer ago than that."""
+        [row] = await self._all("overdue", group="reconcile", interval_s=interval_s)
+        return bool(row["overdue"])
+
+    async def looks_waiting(self, whole: str, part: str) -> list[str]:
+        """Of which kinds of look there is one to begin or to go on with."""
+        rows = await self._all("waiting", group="reconcile", whole=whole, part=part)
+        return [row["name"] for row in rows]
 
     # --- the service itself -----------------------------------------------------------
 

@@ -28,10 +28,14 @@ _SERVICE = {
     "progress": "SELECT, INSERT, UPDATE",
     "refusals": "SELECT, INSERT, DELETE",
     "surveys": "SELECT, INSERT, UPDATE",
+    "looks_asked": "SELECT, INSERT, UPDATE, DELETE",
+    "look_cases": "SELECT, INSERT, DELETE",
+    "long_work": "SELECT, INSERT, UPDATE, DELETE",
+    "drift": "SELECT",
 }
 #: Rows of projections are replaced, never updated (projections.writes).
 _OF_A_PROJECTION = "SELECT, INSERT, DELETE"
-_VIEWS = ("attachments", "spans", "operations", "steps", "archived_months")
+_VIEWS = ("attachments", "spans", "operations", "steps", "archived_months", "findings")
 _AUDITOR = {"event_log": "SELECT", **{f"audit.{view}": "SELECT" for view in _VIEWS}}
 SCHEMAS = {Kind.SERVICE: ("public",), Kind.AUDITOR: ("public", "audit")}
 

@@ -14,15 +14,15 @@ from typing import Any
 
 from handlers.drift import predicates
 from handlers.drift.rows import (
+    SUBJECTS,
     AttachmentRow,
     ConnectionRow,
     DiskRow,
-    OperationRow,
     Party,
-    RemnantRow,
     Row,
     ServerRow,
     StorageRow,
+    Subject,
     VolumeRow,
 )
 
@@ -56,13 +56,15 @@ class Repair(StrEnum):
 class DriftClass:
     """One way to differ.
 
-    `is_drift` is asked of a row only if all `parties` are known.  `meaning`: a sentence for people.
+    `is_drift` is asked of a row only if all `parties` are known.  `row` None: it is no difference
+    that a look finds, but a fact of the log, which the view `drift` shows (decision 0060).
+    `meaning`: a sentence for people.
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
     anew, at its own moment, before it does anything.
     """
 
     name: str
-    row: type[Row]
+    row: type[Row] | None
     parties: tuple[Party, ...]
     is_drift: Callable[[Any], bool]
     severity: Severity
@@ -364,7 +366,7 @@ CLASSES: tuple[DriftClass, ...] = (
     ),
     DriftClass(
         name="remnant",
-        row=RemnantRow,
+        row=None,
         parties=(_L,),
         is_drift=predicates.always,
         severity=_WARNING,
@@ -374,7 +376,7 @@ CLASSES: tuple[DriftClass, ...] = (
     ),
     DriftClass(
         name="operation_parked",
-        row=OperationRow,
+        row=None,
         parties=(_L,),
         is_drift=predicates.always,
         severity=_WARNING,
@@ -384,3 +386,10 @@ CLASSES: tuple[DriftClass, ...] = (
 )
 
 BY_NAME: dict[str, DriftClass] = {each.name: each for each in CLASSES}
+
+
+def subject_of(drift_class: DriftClass) -> Subject:
+    """What a class is about."""
+    if drift_class.row is not None:
+        return SUBJECTS[drift_class.row]
+    return Subject.REMNANT if drift_class.name == "remnant" else Subject.OPERATION

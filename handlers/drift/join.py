@@ -289,7 +289,8 @@ def _storage(here: Hosted, survey: Survey) -> Iterator[Row]:
         wanted = set(_volumes(here.mappings)) | {each.volume_id for each in survey.connections}
         for volume_id in survey.secrets:
             shown = StorageShown(kind="secret", name=volume_id, recorded=False, used=False)
-            yield _storage_row(here.host, shown, wanted=volume_id in wanted)
+            wanted_here = volume_id in wanted
+            yield _storage_row(here.host, shown, wanted=wanted_here, volume_id=volume_id)
 
 
 def _volumes(mappings: Iterable[Stored]) -> Iterator[str]:
@@ -297,6 +298,8 @@ def _volumes(mappings: Iterable[Stored]) -> Iterator[str]:
         yield from (str(mapping[name]) for name in ("volume_id", "serial") if mapping[name])
 
 
-def _storage_row(host: str, shown: StorageShown, *, wanted: bool) -> StorageRow:
-    id_ = f"{shown.kind}/{shown.name}"
-    return StorageRow(id=id_, about=About(host=host), shown=shown, wanted=wanted)
+def _storage_row(
+    host: str, shown: StorageShown, *, wanted: bool, volume_id: str | None = None
+) -> StorageRow:
+    id_, about = f"{shown.kind}/{shown.name}", About(host=host, volume_id=volume_id)
+    return StorageRow(id=id_, about=about, shown=shown, wanted=wanted)

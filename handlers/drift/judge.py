@@ -32,6 +32,7 @@ class Sight:
     look_id: str
     position: int
     apart: bool = True  # from the last look that saw it: at least APART_S ago
+    moved_at: int = 0  # where in the log something happened to the subject last
     unknown_hosts: frozenset[str] = frozenset()
     boot_id: str | None = None
     epoch: int | None = None
@@ -80,33 +81,57 @@ def _plain(value: Any) -> Any:
 
 def id_of(drift_class: DriftClass, row: Row) -> str:
     """The finding's id."""
-    key = rows.key_of(row)
+    return finding_id(drift_class, rows.key_of(row))
+
+
+def finding_id(drift_class: DriftClass, key: rows.Key) -> str:
     return str(finding_uuid(drift_class.name, key.subject.value, key.id, key.host))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row that is a case of a class of drift, as a finding tells it."""
+
+    drift_class: DriftClass
+    key: rows.Key
+    about: rows.About
+    differs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, drift_class: DriftClass, row: Row) -> Case:
+        told = differs(row, drift_class.parties)
+        return cls(drift_class=drift_class, key=rows.key_of(row), about=row.about, differs=told)
 
 
 def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> None:
     """A look sees the difference, and nothing explains it: what that makes of its finding."""
-    now = differs(row, drift_class.parties)
+    see_case(finding, Case.of(drift_class, row), sight)
+
+
+def see_case(finding: Finding, case: Case, sight: Sight) -> None:
+    """The same, of a case that was seen before."""
+    now, drift_class = dict(case.differs), case.drift_class
     at = {"look_id": sight.look_id, "at_position": sight.position}
     life = {"boot_id": sight.boot_id, "epoch": sight.epoch}
     if Party.HOST not in drift_class.parties:
         life = dict.fromkeys(life)
+    suspected = finding.state is FindingState.SUSPECTED
+    like_it = suspected and sight.moved_at > finding.seen_at  # and yet another difference
     if finding.state in {None, FindingState.OVER}:
-        key = rows.key_of(row)
         finding.record(
             Finding.DriftFound,
             drift_class=drift_class.name,
             severity=drift_class.severity.value,
-            subject=key.subject.value,
-            key=key.id,
-            **vars(row.about),
+            subject=case.key.subject.value,
+            key=case.key.id,
+            **vars(case.about),
             differs=now,
             **at,
             **life,
         )
-    elif now != finding.differs or (*life.values(),) != finding.seen_in:
+    elif like_it or now != finding.differs or (*life.values(),) != finding.seen_in:
         finding.record(Finding.DriftChanged, differs=now, **at, **life)
-    elif finding.state is FindingState.SUSPECTED and sight.apart:
+    elif suspected and sight.apart:
         finding.record(Finding.DriftConfirmed, **at)
 
 
@@ -132,7 +157,13 @@ def braked(opened: Mapping[str, int], compared: Mapping[str, int]) -> dict[str, 
     """
     found = {}
     for each in CLASSES:
-        limit = max(BRAKE_COUNT, BRAKE_SHARE * compared.get(rows.SUBJECTS[each.row].value, 0))
-        if opened.get(each.name, 0) > limit:
+        if each.row is None:
+            continue
+        if opened.get(each.name, 0) > limit(compared.get(rows.SUBJECTS[each.row].value, 0)):
             found[each.name] = opened[each.name]
     return found
+
+
+def limit(compared: int) -> float:
+    """How many new findings of a class are believed of a look that compared so many rows."""
+    return max(BRAKE_COUNT, BRAKE_SHARE * compared)

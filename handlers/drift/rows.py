@@ -41,7 +41,7 @@ class Subject(StrEnum):
     DISK = "disk"  # the server's id, and the id by which the guest knows the disk
     CONNECTION = "connection"  # the host, and the attachment's id
     STORAGE = "storage"  # the host, and what its storage calls the thing
-    REMNANT = "remnant"  # its id
+    REMNANT = "remnant"  # its id; this and the next are facts of the log (the view `drift`)
     OPERATION = "operation"  # its id
 
 
@@ -211,39 +211,7 @@ class StorageRow:
     wanted: bool  # the ledger has something there that needs it
 
 
-# --- what waits for a person --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemnantRow:
-    """What an operator's act left, and nobody has acknowledged (aggregates.remnant)."""
-
-    id: str
-    about: About
-    kind: str
-    act: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperationRow:
-    """An operation that is parked."""
-
-    id: str
-    about: About
-    flow: str
-    error: str
-
-
-Row = (
-    AttachmentRow
-    | VolumeRow
-    | ServerRow
-    | DiskRow
-    | ConnectionRow
-    | StorageRow
-    | RemnantRow
-    | OperationRow
-)
+Row = AttachmentRow | VolumeRow | ServerRow | DiskRow | ConnectionRow | StorageRow
 
 SUBJECTS: dict[type[Row], Subject] = {
     AttachmentRow: Subject.ATTACHMENT,
@@ -252,8 +220,6 @@ SUBJECTS: dict[type[Row], Subject] = {
     DiskRow: Subject.DISK,
     ConnectionRow: Subject.CONNECTION,
     StorageRow: Subject.STORAGE,
-    RemnantRow: Subject.REMNANT,
-    OperationRow: Subject.OPERATION,
 }
 _OF_A_HOST = frozenset({Subject.CONNECTION, Subject.STORAGE})
 

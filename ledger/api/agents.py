@@ -33,6 +33,7 @@ from ledger.api.agent_checks import (
 )
 from ledger.api.call import Call, answer
 from ledger.api.hosts import unknown_host
+from ledger.api.looks import look_again
 from ledger.api.problem import ApiError
 from ledger.api.schemas import (
     Commands,
@@ -55,11 +56,14 @@ SURVEY_BYTES_MAX = 32 * 1024 * 1024
 
 async def register(call: Call) -> web.StreamResponse:
     """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
+    was_silent = await _is_silent(call, call.host())
     name = await _own_host(call)
     async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
         _refuse_foreign_connector(name, registration)
         batcher = _heard(call, name)
         shown = await batcher.register(name, registration, call.context("registration"))
+    if was_silent:
+        await look_again(call, {"host": name}, "agent_back", "registration")
     return answer(_registered(name, shown))
 
 
@@ -222,6 +226,13 @@ async def reports(call: Call) -> web.StreamResponse:
 
 def _only_asks(command: dict[str, Any]) -> bool:
     return QUESTIONS.issuperset(step["verb"] for step in command["steps"])
+
+
+async def _is_silent(call: Call, name: str) -> bool:
+    """Whether the host's agent was in contact once, and is not any more."""
+    seen_at = await call.components.queries.seen_at(name)
+    silent_after_s = call.components.settings.host_down_after_s
+    return seen_at is not None and call.components.clock() - seen_at.timestamp() >= silent_after_s
 
 
 def _heard(call: Call, name: str) -> AgentBatcher:

@@ -9,6 +9,7 @@ from aiohttp import web
 from aggregates.operation import OperationState
 from ledger.api import redaction
 from ledger.api.call import Call, answer
+from ledger.api.looks import look_again
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
@@ -71,6 +72,10 @@ async def operation(call: Call) -> web.StreamResponse:
     return answer(_shown(call, last))
 
 
+#: Acts that may leave something in Cinder or on a host.
+LEAVING = frozenset({"skip", "give_up"})
+
+
 async def act(call: Call) -> web.StreamResponse:
     """POST actions: retry, skip, unwind or give up; answered when it can be read."""
     dry_run = call.query(ActQuery).dry_run
@@ -94,7 +99,10 @@ async def act(call: Call) -> web.StreamResponse:
         dry_run=dry_run,
     )
     await call.written(acted.position)
-    shown = _shown(call, await operation_row(call))
+    row = await operation_row(call)
+    if name in LEAVING and not dry_run:
+        await look_again(call, {"server": row["server_id"]}, name, "operator")
+    shown = _shown(call, row)
     remnants = [summary(remnant) for remnant in acted.remnants]
     return answer(OperationActed(**dict(shown), dry_run=dry_run, remnants=remnants))
 

@@ -35,6 +35,7 @@ from ledger.api import (
 from ledger.api.call import Call
 from ledger.api.openapi import document
 from ledger.api.route import IDEMPOTENT, Route, get
+from ledger.api.routes_drift import DRIFT
 from ledger.api.routes_nova import NOVA
 
 
@@ -279,5 +280,6 @@ ROUTES: tuple[Route, ...] = (
     *NOVA,
     *_OWN,
     *_OWN_SERVERS,
+    *DRIFT,
     *_LOG,
 )

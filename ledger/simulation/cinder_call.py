@@ -45,6 +45,11 @@ class Call:
         roles = self.request.headers.get("X-Service-Roles", "")
         return SERVICE_ROLE in [role.strip() for role in roles.split(",")]
 
+    @property
+    def is_admin(self) -> bool:
+        """Lists of all projects are for administrators; others get their own, unrefused."""
+        return self.user not in self.model.without_admin_role
+
     def part(self, name: str) -> dict[str, Any]:
         """The object under `name` in the body; 400 if it is missing or no object."""
         if name not in self.body:

@@ -25,9 +25,9 @@ R = TypeVar("R", Volume, Attachment)
 
 
 def _page(call: Call, rows: Iterable[R]) -> list[R]:
-    """The rows after `marker`, at most `limit`, the newest first."""
+    """The rows after `marker`, at most `limit`; by default the newest first."""
     query = call.request.query
-    listed = list(rows)[::-1]
+    listed = _sorted(query.get("sort"), rows)
     try:
         limit = min(int(query.get("limit", PAGE_ROWS_MAX)), PAGE_ROWS_MAX)
         offset = int(query.get("offset", 0))
@@ -42,6 +42,17 @@ def _page(call: Call, rows: Iterable[R]) -> list[R]:
             call.model.attachment(marker)
         listed = listed[places[0] + 1 :] if places else []
     return listed[offset : offset + limit]
+
+
+def _sorted(by: str | None, rows: Iterable[R]) -> list[R]:
+    key, _, direction = (by or "created_at").partition(":")
+    if key == "created_at":
+        listed = list(rows)
+    elif key == "id":
+        listed = sorted(rows, key=lambda row: row.id)
+    else:
+        raise CinderFault(400, f"Invalid input received: the simulation does not sort by {key}")
+    return listed if direction == "asc" else listed[::-1]
 
 
 # --- volumes -------------------------------------------------------------------------------------
@@ -77,6 +88,8 @@ async def volume_create(call: Call) -> web.Response:
 async def volume_show(call: Call) -> web.Response:
     with call.model.lock:
         volume = call.model.read_volume(call.volume_id)
+        if not call.is_admin and volume.project_id != call.project:
+            raise CinderFault(404, f"Volume {volume.id} could not be found.")
         view = views.volume_detail(call.model, volume, call.version)
     return web.json_response({"volume": view})
 
@@ -88,7 +101,7 @@ async def volume_encryption(call: Call) -> web.Response:
 
 async def volume_list(call: Call) -> web.Response:
     query = call.request.query
-    every = query.get("all_tenants", "0").lower() in ("1", "true")
+    every = query.get("all_tenants", "0").lower() in ("1", "true") and call.is_admin
     metadata = _metadata_filter(query.get("metadata", "{}"))
     with call.model.lock:
         rows = [
@@ -179,7 +192,7 @@ async def attachment_show(call: Call) -> web.Response:
 async def attachment_list(call: Call) -> web.Response:
     call.need(views.NEW_ATTACH)
     query = dict(call.request.query)
-    every = query.pop("all_tenants", None) is not None
+    every = query.pop("all_tenants", None) is not None and call.is_admin
     filters = {name: value for name, value in query.items() if name not in _NOT_FILTERS}
     detailed = call.request.path.endswith("/detail")
     with call.model.lock:

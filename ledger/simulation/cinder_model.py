@@ -64,6 +64,7 @@ class CinderModel:
         self.backends = default_backends()
         self.driver = self.backend(driver).name
         self.deleting_reads = 0
+        self.without_admin_role: set[str] = set()  # users; all others are administrators
         self.clock = clock
         self.new_id = new_id
         self.lock = threading.RLock()

@@ -1,4 +1,4 @@
-"""Work of minutes or hours over the whole log: it shows its progress, can be stopped, and resumes.
+"""Work of minutes or hours: it shows its progress, can be stopped, and resumes.
 
 Such work is a generator that yields a `Checkmark` whenever what it did so far is durable.  `run`
 takes the right to do it, drives it, and notes how far it is in a table where any process
@@ -27,7 +27,7 @@ _HOUR_S, _MINUTE_S = 3600, 60
 
 
 class Checkmark(NamedTuple):
-    """Events done, of how many, and what the work needs besides to go on there (JSON)."""
+    """Things done, of how many, and what the work needs besides to go on there (JSON)."""
 
     done: int = 0
     total: int = 0
@@ -43,7 +43,7 @@ class BusyError(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far some work is; `done_here` events of it in the `seconds` of its present run."""
+    """How far some work is; `done_here` things of it in the `seconds` of its present run."""
 
     name: str
     done: int
@@ -54,16 +54,21 @@ class Progress:
 
     @property
     def rate(self) -> float | None:
-        """Events per second; None as long as nothing can be said."""
+        """Things per second; None as long as nothing can be said."""
         return self.done_here / self.seconds if self.done_here > 0 < self.seconds else None
 
     @property
     def left_s(self) -> float | None:
         return (self.total - self.done) / self.rate if self.rate else None
 
+    @property
+    def things(self) -> str:
+        """What is counted: looks compare rows, all else goes over the log."""
+        return "rows" if self.name.startswith("look") else "events"
+
     def __str__(self) -> str:
         share = 100 * self.done // self.total if self.total else 0
-        parts = [f"{self.name}: {self.done:,} of {self.total:,} events ({share} %)"]
+        parts = [f"{self.name}: {self.done:,} of {self.total:,} {self.things} ({share} %)"]
         if not self.running:
             return f"{parts[0]}, stopped"
         if self.rate and self.left_s is not None:

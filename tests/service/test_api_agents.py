@@ -35,6 +35,18 @@ async def test_registering_again_with_nothing_new_writes_nothing(api: Api) -> No
     assert await api.head() == head
 
 
+async def test_a_look_at_the_host_follows_the_return_of_a_silent_agent(api: Api) -> None:
+    await api.register()
+    await api.register()
+    assert api.looker.asked == []
+    async with api.components.queries._pool.connection() as connection:
+        await connection.execute(
+            "UPDATE host_contact SET seen_at = seen_at - interval '1 day' WHERE host = %s", (HOST,)
+        )
+    await api.register()
+    assert [(scope, why) for scope, why, _ in api.looker.asked] == [({"host": HOST}, "agent_back")]
+
+
 async def test_a_guest_that_a_flow_is_just_changing_is_to_be_shown_again(api: Api) -> None:
     one = guest()
     await api.register(one)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from tests.service.api_world import HOST, Api
 from tests.service.test_api_v1 import parked_detach
 
@@ -43,6 +45,27 @@ async def test_what_stays_behind_is_listed_until_somebody_has_seen_to_it(api: Ap
     assert kept["acknowledged_reason"] == "flushed by hand"
     again = await api.ask("POST", path, json={"reason": "again"})
     assert (again.status, (await again.json())["code"]) == (409, "acknowledged")
+
+
+@pytest.mark.parametrize(
+    ("act", "why"), [(SKIP, "skip"), ({"give_up": {"reason": "scrap"}}, "give_up")], ids=str
+)
+async def test_a_look_at_the_server_follows_what_may_leave_something(
+    api: Api, act: dict[str, Any], why: str
+) -> None:
+    server, _, parked = await parked_detach(api)
+    path = f"/v1/operations/{parked['operation_id']}/actions"
+    await api.ask("POST", path + "?dry_run=true", json=act)
+    assert api.looker.asked == []
+    assert (await api.ask("POST", path, json=act)).status == 200
+    assert [(scope, asked) for scope, asked, _ in api.looker.asked] == [({"server": server}, why)]
+
+
+async def test_no_look_follows_a_retry(api: Api) -> None:
+    _, _, parked = await parked_detach(api)
+    path = f"/v1/operations/{parked['operation_id']}/actions"
+    assert (await api.ask("POST", path, json={"retry": {"reason": "again"}})).status == 200
+    assert api.looker.asked == []
 
 
 async def test_an_unknown_remnant_is_not_found(api: Api) -> None:

@@ -147,6 +147,7 @@ def carry_out(world: World, name: str, trouble_at: int | None, mode: Any) -> Non
 async def answers(queries: Queries, volumes: list[str], at: datetime) -> list[Any]:
     """All that the API says of a moment."""
     told = [await queries.attachments_at(at, host=host) for host in (HOST, OTHER)]
+    told.append(await queries.drift_at(at))
     for volume_id in volumes:
         told.append(await queries.attachments_at(at, volume_id=volume_id))
         for newest_first in (False, True):

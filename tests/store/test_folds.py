@@ -60,6 +60,10 @@ def check_operation(watched: Watched, row: Row) -> None:
     assert [left_of(each) for each in row["left_steps"] or []] == (
         [left_of(vars(each)) for each in parked_at(operation)] if parked else []
     )
+    times = state.parkings()
+    assert [each["to_position"] is None for each in times[-1:]] == [parked] * len(times[-1:])
+    assert all(each["to_position"] for each in times[:-1])
+    assert bool(times) or not parked
 
 
 def known(operation: Operation) -> dict[str, Any]:

@@ -32,3 +32,7 @@ def test_nothing_is_said_of_the_time_left_while_nothing_is_known(
 
 def test_an_empty_log_is_no_division_by_zero() -> None:
     assert str(Progress("verify", 0, 0, 0, 0.0)) == "verify: 0 of 0 events (0 %)"
+
+
+def test_a_look_counts_rows() -> None:
+    assert str(Progress("look", 10, 20, 0, 0.0)) == "look: 10 of 20 rows (50 %)"

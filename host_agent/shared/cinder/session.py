@@ -102,6 +102,13 @@ class Dialogue:
         _, _, tail = (self._settings.endpoint or "").rstrip("/").partition("/v3/")
         return tail or self._settings.project_id
 
+    def project(self) -> str | None:
+        """The project that our token is for."""
+        if self._settings.auth is None:
+            return self._project()
+        found = self._session.get_project_id()
+        return None if found is None else str(found)
+
     def client(self) -> Any:
         """This thread's client, for one call."""
         agreed = self._negotiate()

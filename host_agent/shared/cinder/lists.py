@@ -1,0 +1,162 @@
+"""Cinder's lists of all projects, page by page, in the order of ids: for reconciliation.
+
+Theory of operation
+-------------------
+* `sort=id:asc` walks the primary key; Cinder's own order sorts the whole table for each page.
+* Each listed attachment costs Cinder a transaction of its own.  So pages are small, and whoever
+  walks paces itself (ledger.reconcile.pace).
+* The list of attachments is the summary: the detailed one carries the secrets of connections, and
+  does not tell the host.  That is in the list of volumes, of what is attached.
+* The end of a list is an empty page.  A short one may be cut, by a proxy or by Cinder's
+  `osapi_max_limit`; `attachments_links` there are none.
+* Lists of all projects are for administrators.  Others get 200 and an empty list, or their own
+  project's: whether a list can be believed is for who reads it to find out.
+* Cinder refuses to go on behind a row that is deleted meanwhile: `after` are the last ids that
+  were seen, and the newest of them that is still there is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from host_agent.shared import masking
+from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.cinder.session import Caller
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import PortError
+
+_EVERY = {"all_tenants": "1"}
+_BY_ID = "id:asc"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedAttachment:
+    """`host` and `mode` are None where the answer does not tell them."""
+
+    id: str
+    volume_id: str
+    server_id: str | None
+    status: str
+    host: str | None = None
+    mode: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedVolume:
+    """`made_for`: our mark (client.MADE_FOR).  `attached`: attachments that are in use."""
+
+    id: str
+    status: str
+    migration_status: str | None
+    made_for: str | None
+    attached: tuple[ListedAttachment, ...]
+
+
+T = TypeVar("T", bound=ListedAttachment | ListedVolume)
+
+
+class CinderLists(Caller):
+    """Reads of Cinder that no flow needs.  Raises PortError and nothing else."""
+
+    def own_project(self) -> str | None:
+        """The project that our token is for; None: Keystone does not tell."""
+        return self._call(lambda _cinder: self._dialogue.project())
+
+    def attachments(self, after: Sequence[str], limit: int) -> list[ListedAttachment]:
+        """The next attachments of all projects; none: there are no more."""
+
+        def read(cinder: Any, marker: str | None) -> list[ListedAttachment]:
+            found = cinder.attachments.list(
+                search_opts=_EVERY, limit=limit, marker=marker, sort=_BY_ID
+            )
+            return [_attachment(vars(row)) for row in found]
+
+        return self._behind(after, read)
+
+    def volumes(self, after: Sequence[str], limit: int) -> list[ListedVolume]:
+        """The next volumes of all projects, with what is attached of them; none: no more."""
+
+        def read(cinder: Any, marker: str | None) -> list[ListedVolume]:
+            found = cinder.volumes.list(search_opts=_EVERY, limit=limit, marker=marker, sort=_BY_ID)
+            return [_volume(vars(row)) for row in found]
+
+        return self._behind(after, read)
+
+    def _behind(self, after: Sequence[str], read: Callable[[Any, str | None], list[T]]) -> list[T]:
+        """A page behind the last of these ids, found from the last that Cinder still has."""
+        last, markers = after[-1] if after else "", [*after]
+        while True:
+            try:
+                page = self._page(markers[-1] if markers else None, read)
+            except PortError as error:
+                if error.code != "not_found" or not markers:
+                    raise
+                markers.pop()
+                continue
+            found = [row for row in page if row.id > last]
+            if found or not page:
+                return found
+            markers.append(page[-1].id)
+
+    def _page(self, marker: str | None, read: Callable[[Any, str | None], list[T]]) -> list[T]:
+        page = self._call(lambda cinder: read(cinder, marker))
+        _check_order([marker or "", *(row.id for row in page)])
+        return page
+
+    def attachment(self, attachment_id: str) -> ListedAttachment:
+        """With its mode.  `not_found` only if Cinder itself says so (answers.check)."""
+        return self._call(lambda cinder: _attachment(vars(cinder.attachments.show(attachment_id))))
+
+    def attachments_of(self, volume_id: str) -> list[ListedAttachment]:
+        """All of a volume, whether in use or not; Cinder has an index for this."""
+
+        def read(cinder: Any) -> list[ListedAttachment]:
+            found = cinder.attachments.list(search_opts={**_EVERY, "volume_id": volume_id})
+            return [_attachment(vars(row)) for row in found]
+
+        return self._call(read)
+
+    def volume(self, volume_id: str) -> ListedVolume:
+        return self._call(lambda cinder: _volume(vars(cinder.volumes.get(volume_id))))
+
+
+def _check_order(ids: Sequence[str]) -> None:
+    """Who walks by ids would pass over rows, or go in circles."""
+    if any(one >= other for one, other in pairwise(ids)):
+        text = "Cinder's list is not in the order of ids that it was asked for."
+        raise PortError(ErrorKind.UNKNOWN, "list_not_in_order", text)
+
+
+def _attachment(data: Mapping[str, Any]) -> ListedAttachment:
+    """From Cinder's JSON; of connection information nothing is kept."""
+    masking.learn(data.get("connection_info") or {})
+    mode = data.get("attach_mode")
+    return ListedAttachment(
+        id=data["id"],
+        volume_id=data["volume_id"],
+        server_id=data.get("instance"),
+        status=data["status"],
+        mode=mode if mode in {"rw", "ro"} else None,
+    )
+
+
+def _volume(data: Mapping[str, Any]) -> ListedVolume:
+    return ListedVolume(
+        id=data["id"],
+        status=data["status"],
+        migration_status=data.get("migration_status"),
+        made_for=(data.get("metadata") or {}).get(MADE_FOR),
+        attached=tuple(
+            ListedAttachment(
+                id=row["attachment_id"],
+                volume_id=data["id"],
+                server_id=row.get("server_id"),
+                status="attached",
+                host=row.get("host_name"),
+            )
+            for row in data.get("attachments", ())
+        ),
+    )

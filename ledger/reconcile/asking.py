@@ -1,0 +1,48 @@
+"""Asking for a look, which any process may then begin: the question outlives who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from uuid import uuid4
+
+import orjson
+import psycopg
+
+import sql
+from aggregates.base import Actor, EventContext
+
+NAME = "reconcile"
+CONNECT_TIMEOUT_S = 5
+
+
+class Looks:
+    """Takes questions for a database; all calls block.  A `ledger.api.components.Looker`."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    def ask(self, scope: Mapping[str, str], why: str, context: EventContext) -> str:
+        """Ask for a look; its id, or that of one at the same that nobody has begun yet.
+
+        `scope`, `why`: as aggregates.look.Look has them.  Raises psycopg.Error.
+        """
+        asked = {
+            "look_id": str(uuid4()),
+            "scope": orjson.dumps(dict(scope)).decode(),
+            "why": why,
+            "context": orjson.dumps(asdict(context)).decode(),
+        }
+        with psycopg.connect(
+            self._dsn,
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            application_name="attachment-ledger looks",
+        ) as connection:
+            [row] = connection.execute(sql.query("reconcile", "ask"), asked).fetchall()
+            return str(row[0])
+
+
+def own_context() -> EventContext:
+    """Of looks that nobody in particular asks for."""
+    return EventContext(actor=Actor(name=NAME), request_id=f"req-{uuid4()}", cause=NAME)

@@ -1,0 +1,183 @@
+"""What a look has seen, from the page where it was seen to the findings that come of it.
+
+It is kept in a table until the look is over: only then is it known whether a class has so many
+new cases that they are not to be believed (judge.braked), memory does not grow with them, and
+another process can go on with the look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+import orjson
+
+from aggregates.base import EventContext
+from aggregates.finding import Finding, FindingState
+from handlers.drift import judge
+from handlers.drift.classes import BY_NAME, DriftClass
+from handlers.drift.judge import Case, Sight
+from handlers.drift.rows import About, Key, Row, Subject
+from ledger.log.unit import AggregateStore, Unit, run_optimistically
+from ledger.reconcile.reads import LedgerReads
+
+T = TypeVar("T")
+
+#: Findings that are stored at once.
+BATCH = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A case, as of which position it was judged, and of which life of its host."""
+
+    case: Case
+    position: int
+    boot_id: str | None = None
+    epoch: int | None = None
+
+    @property
+    def finding_id(self) -> str:
+        return judge.finding_id(self.case.drift_class, self.case.key)
+
+    @classmethod
+    def of(cls, drift_class: DriftClass, row: Row, **when: Any) -> Seen:
+        return cls(case=Case.of(drift_class, row), **when)
+
+    def to_json(self) -> dict[str, Any]:
+        key, case = self.case.key, self.case
+        return {
+            "key": [key.subject.value, key.id, key.host],
+            "about": vars(case.about),
+            "differs": dict(case.differs),
+            "when": [self.position, self.boot_id, self.epoch],
+        }
+
+    @classmethod
+    def from_json(cls, drift_class: str, data: Mapping[str, Any]) -> Seen:
+        subject, id_, host = data["key"]
+        position, boot_id, epoch = data["when"]
+        case = Case(
+            drift_class=BY_NAME[drift_class],
+            key=Key(subject=Subject(subject), id=id_, host=host),
+            about=About(**data["about"]),
+            differs=data["differs"],
+        )
+        return cls(case=case, position=position, boot_id=boot_id, epoch=epoch)
+
+
+class Cases:
+    """Of one look."""
+
+    def __init__(
+        self, reads: LedgerReads, store: AggregateStore, look_id: str, context: EventContext
+    ) -> None:
+        self._reads = reads
+        self._store = store
+        self._look_id = look_id
+        self._context = context
+
+    def put(self, seen: Sequence[Seen]) -> Counter[str]:
+        """Keep these; how many of each class are new to the look."""
+        rows = [
+            {
+                "finding_id": each.finding_id,
+                "drift_class": each.case.drift_class.name,
+                "seen": each.to_json(),
+            }
+            for each in seen
+        ]
+        if not rows:
+            return Counter()
+        cases = orjson.dumps(rows).decode()
+        put = self._reads.rows("put_cases", look_id=self._look_id, cases=cases)
+        return Counter(row["drift_class"] for row in put)
+
+    def drop(self) -> None:
+        self._reads.rows("drop_cases", look_id=self._look_id)
+
+    def opening(self) -> dict[str, int]:
+        """How many findings of each class these would open."""
+        rows = self._reads.rows("opening", look_id=self._look_id)
+        return {row["drift_class"]: row["number"] for row in rows}
+
+    def believe(
+        self, braked: Mapping[str, int], after: str | None
+    ) -> Iterator[tuple[str, Counter[str], int]]:
+        """Make findings of them, batch by batch: up to which id; how many of each class were opened
+        by it; how many are explained by what has happened since they were seen.
+        """
+        for page in self._reads.paged("cases", "finding_id", after, look_id=self._look_id):
+            for batch in batched(page, BATCH):
+                seen = [
+                    (Seen.from_json(row["drift_class"], row["seen"]), row["apart_s"])
+                    for row in batch
+                    if not (row["opens"] and row["drift_class"] in braked)
+                ]
+                yield batch[-1]["finding_id"], *self._believe(seen)
+
+    def _believe(self, batch: Sequence[tuple[Seen, float | None]]) -> tuple[Counter[str], int]:
+        moves = self._reads.moves([seen.case.about for seen, _ in batch])
+        sights = [
+            (
+                seen,
+                Sight(
+                    look_id=self._look_id,
+                    position=seen.position,
+                    apart=apart_s is not None and apart_s >= judge.APART_S,
+                    moved_at=move.moved_at,
+                    boot_id=seen.boot_id,
+                    epoch=seen.epoch,
+                ),
+            )
+            for (seen, apart_s), move in zip(batch, moves, strict=True)
+            if not move.explains(seen.position)
+        ]
+
+        def change(unit: Unit) -> Counter[str]:
+            opened: Counter[str] = Counter()
+            for seen, sight in sights:
+                finding = unit.get(Finding, seen.finding_id)
+                opens = finding.state in {None, FindingState.OVER}
+                judge.see_case(finding, seen.case, sight)
+                opened[seen.case.drift_class.name] += opens
+            unit.save(self._context)
+            return opened
+
+        return run_optimistically(self._store, change), len(batch) - len(sights)
+
+    def miss(self, findings: Sequence[str], sight: Sight) -> None:
+        """Nobody has these differences any more."""
+        self._change(findings, lambda finding: judge.miss(finding, sight))
+
+    def heed(self, findings: Sequence[str], now_s: float) -> None:
+        """Those of these that are ignored no longer, by the database's clock."""
+        self._change(findings, lambda finding: _heed(finding, now_s))
+
+    def _change(self, findings: Sequence[str], change: Callable[[Finding], None]) -> None:
+        for batch in batched(findings, BATCH):
+            run_optimistically(self._store, partial(self._change_all, batch, change))
+
+    def _change_all(
+        self, findings: Sequence[str], change: Callable[[Finding], None], unit: Unit
+    ) -> None:
+        for id_ in findings:
+            change(unit.get(Finding, id_))
+        unit.save(self._context)
+
+
+def _heed(finding: Finding, now_s: float) -> None:
+    until = finding.ignored_until
+    if finding.state is FindingState.IGNORED and until is not None and until <= now_s:
+        finding.record(Finding.DriftHeeded, reason="its time is over")
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """In lists of at most this size."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

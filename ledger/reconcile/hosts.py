@@ -1,0 +1,250 @@
+"""The pass over hosts: what the ledger has on each beside what the host shows of itself.
+
+First all hosts of the look are asked for a survey, some at a time, and waited for; then each is
+compared by the survey that came since the look began.  A host that has not answered is unknown,
+and so is what it could not look at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from handlers.drift import join, judge
+from handlers.drift.classes import BY_NAME, DriftClass
+from handlers.drift.join import Hosted
+from handlers.drift.judge import Sight
+from handlers.drift.rows import AttachmentRow, Key, Party, ServerRow, StorageRow, Subject, key_of
+from handlers.drift.rows import Row as Joined
+from host_agent.shared.survey import CONNECTIONS, GUESTS, SECRETS, STORAGE, Survey
+from ledger.reconcile.cases import Cases, Seen
+from ledger.reconcile.reads import LedgerReads, about, is_uuid, uuids
+from ledger.reconcile.state import State
+from projections.base import Row
+from projections.surveys import Standing, Surveys
+
+#: How long the hosts that are asked together may take to answer, and how often it is looked.
+ANSWER_S, LOOK_AGAIN_S = 30.0, 0.2
+#: A survey that came since a look began, and is older than this, is of a look that was stopped.
+AGE_MAX_S = 3600.0
+
+
+@dataclass(kw_only=True)
+class HostPass:
+    """One look's pass.  `wait` sleeps, until the service ends."""
+
+    reads: LedgerReads
+    surveys: Surveys
+    cases: Cases
+    state: State
+    silent_after_s: float
+    wait: Callable[[float], None]
+    clock: Callable[[], float] = time.monotonic
+    #: Where guests are shown whose servers are not there, by server; and who could look.
+    _strays: dict[str, tuple[tuple[str, str], ...]] | None = field(default=None, init=False)
+    _seeing: frozenset[str] = field(default=frozenset(), init=False)
+    #: As of which position hosts are judged: the first at which one was asked for its survey.
+    _since: int = field(default=0, init=False)
+
+    # --- phases -------------------------------------------------------------------------------
+
+    def ask(self) -> Iterator[list[str]]:
+        """Ask for surveys, and wait for those who can answer."""
+        for page in self.reads.scoped("hosts", "host", self.state.last):
+            names = [row["host"] for row in page]
+            asked = self.surveys.want(names, silent_after_s=self.silent_after_s)
+            until = self.clock() + ANSWER_S
+            while self._unanswered(asked) and self.clock() < until:
+                self.wait(LOOK_AGAIN_S)
+            yield [names[-1]]
+
+    def _unanswered(self, asked: dict[str, str]) -> bool:
+        found = self.surveys.standings(list(asked), silent_after_s=self.silent_after_s)
+        return any(each.wanted == asked[each.host] for each in found)
+
+    def compare(self) -> Iterator[list[str]]:
+        for page in self.reads.scoped("hosts", "host", self.state.last):
+            names = [row["host"] for row in page]
+            if self._strays is None:
+                self._find_strays()
+            for standing in self._standings(names):
+                self._compare(standing)
+                self.state.done += 1
+                yield [standing.host]
+
+    def _standings(self, names: Sequence[str] | None) -> list[Standing]:
+        return self.surveys.standings(
+            names, silent_after_s=self.silent_after_s, age_max_s=AGE_MAX_S
+        )
+
+    def _find_strays(self) -> None:
+        """Guests that are shown where their servers are not: few, unless something is wrong."""
+        fresh = [each for each in self._standings(None) if self._why_unknown(each) is None]
+        asked = (each.asked_position for each in fresh if each.asked_position is not None)
+        self._since = min([self.state.position, *asked])
+        seeing = self.reads.rows("seeing", hosts=[each.host for each in fresh])
+        self._seeing = frozenset(row["host"] for row in seeing)
+        found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for row in self.reads.rows("powers", hosts=sorted(self._seeing)):
+            found[row["server_id"]].append((row["host"], row["power"]))
+        self._strays = {server_id: tuple(sorted(where)) for server_id, where in found.items()}
+
+    def _why_unknown(self, standing: Standing) -> str | None:
+        if standing.why_unknown is not None:
+            return standing.why_unknown
+        if (standing.arrived_position or 0) < self.state.position:
+            return "the host was asked and has not answered in time"
+        return None
+
+    # --- one host -----------------------------------------------------------------------------
+
+    def _compare(self, standing: Standing) -> None:
+        host, why = standing.host, self._why_unknown(standing)
+        survey = self._survey(standing) if why is None else None
+        if survey is None:
+            why = why or "its survey is in a form that this version does not know"
+        elif survey.blind:
+            why = "could not look: " + "; ".join(survey.why_blind)
+        if why is not None:
+            self.state.unknown[host] = why
+        here = self._hosted(host, survey)
+        rows = [row for row in self._rows(here) if self._in_scope(row)]
+        self._keep(rows, here)
+        self._miss(rows, here)
+        self.state.compare(row for row in rows if not isinstance(row, AttachmentRow))
+
+    def _survey(self, standing: Standing) -> Survey | None:
+        assert standing.token is not None, "it is known"
+        return self.surveys.survey(standing.host, standing.token)
+
+    def _hosted(self, host: str, survey: Survey | None) -> Hosted:
+        assert self._strays is not None, "they are looked for first"
+        shown = [guest.server_id for guest in survey.guests] if survey else []
+        recorded = [each.attachment_id for each in survey.connections] if survey else []
+        servers = self.reads.rows("servers_of_host", host=host, shown=uuids(shown))
+        return Hosted(
+            host=host,
+            survey=survey,
+            servers=servers,
+            mappings=self.reads.rows("mappings_of", ids=[row["server_id"] for row in servers]),
+            attachments=self.reads.rows("attachments_of_host", host=host, recorded=uuids(recorded)),
+            strays=self._strays,
+            other_hosts=self._other_hosts(host, servers),
+        )
+
+    def _other_hosts(self, host: str, servers: Sequence[Row]) -> dict[tuple[str, str], str | None]:
+        """What the second host of servers that are resized shows of them."""
+        assert self._strays is not None, "they are looked for first"
+        found: dict[tuple[str, str], str | None] = {}
+        for row in servers:
+            for other in {row["host"], row["resize_source"]} & self._seeing - {host}:
+                shown = dict(self._strays.get(row["server_id"], ()))
+                found[other, row["server_id"]] = shown.get(other)
+        return found
+
+    def _rows(self, here: Hosted) -> Iterator[Joined]:
+        """All that is to be judged by this host: of attachments only what it says of them."""
+        yield from join.of_host(here)
+        for stored in here.servers:
+            if stored["host"] is None:
+                yield join.server(here, stored)
+
+    def _in_scope(self, row: Joined) -> bool:
+        """Of a server or volume alone its own; what hosts tell may be anything."""
+        of, scope = row.about, self.state.scope
+        ids = (of.server_id, of.volume_id, of.attachment_id)
+        return (
+            all(id_ is None or is_uuid(id_) for id_ in ids)
+            and scope.get("server") in {None, of.server_id}
+            and scope.get("volume") in {None, of.volume_id}
+        )
+
+    # --- what is kept -------------------------------------------------------------------------
+
+    def _keep(self, rows: Sequence[Joined], here: Hosted) -> None:
+        drifting = [
+            (each, row)
+            for row in rows
+            for each in judge.drifting(row)
+            if not isinstance(row, AttachmentRow) or Party.HOST in each.parties
+        ]
+        moves = self.reads.moves([row.about for _, row in drifting])
+        boot_id, epoch = (here.survey.boot_id, here.survey.epoch) if here.survey else (None, None)
+        seen = [
+            Seen.of(each, row, position=self._since, boot_id=boot_id, epoch=epoch)
+            for (each, row), move in zip(drifting, moves, strict=True)
+            if not move.explains(self._since)
+        ]
+        self.state.in_flight += len(drifting) - len(seen)
+        self.state.count(self.cases.put(seen))
+
+    def _miss(self, rows: Sequence[Joined], here: Hosted) -> None:
+        """Findings that this host, and nobody else, can say to be over."""
+        servers = [row["server_id"] for row in here.servers]
+        open_ = [
+            row
+            for row in self.reads.rows(
+                "unseen_on", host=here.host, servers=servers, look_id=self.state.look_id
+            )
+            if over(row, rows, here)
+        ]
+        moves = self.reads.moves([about(row) for row in open_])
+        gone = [
+            row["finding_id"]
+            for row, move in zip(open_, moves, strict=True)
+            if not move.explains(self._since)
+        ]
+        if gone:
+            unknown = frozenset(self.state.unknown) - {here.host}
+            look_id = self.state.look_id
+            sight = Sight(look_id=look_id, position=self._since, unknown_hosts=unknown)
+            self.cases.miss(gone, sight)
+
+
+#: By which part of a survey a subject is seen, or seen not to be.
+_PARTS = {
+    Subject.SERVER: GUESTS,
+    Subject.DISK: GUESTS,
+    Subject.ATTACHMENT: CONNECTIONS,
+    Subject.CONNECTION: CONNECTIONS,
+}
+
+
+def over(finding: Row, rows: Sequence[Joined], here: Hosted) -> bool:
+    """Whether a host's rows show that an open finding, which they do not show, is over.
+
+    Its row is there and is no case; or there is no row, where this host would have it: of its
+    connections and storage, of its servers' disks, and of what is on no host any more.
+    """
+    drift_class = BY_NAME[finding["drift_class"]]
+    if Party.HOST not in drift_class.parties:
+        return False
+    key = Key(
+        subject=Subject(finding["subject"]),
+        id=finding["key"],
+        host=_host_of_key(finding),
+    )
+    row = next((each for each in rows if key_of(each) == key), None)
+    if row is not None:
+        return drift_class in judge.sound(row)
+    return _would_have(finding, drift_class, here)
+
+
+def _would_have(finding: Row, drift_class: DriftClass, here: Hosted) -> bool:
+    subject = Subject(finding["subject"])
+    if drift_class.row is StorageRow:
+        part = SECRETS if finding["key"].startswith("secret/") else STORAGE
+        return finding["host"] == here.host and here.sees(part)
+    if not here.sees(_PARTS[subject]):
+        return False
+    if subject in {Subject.CONNECTION, Subject.ATTACHMENT}:
+        return bool(finding["host"] == here.host)
+    elsewhere = finding["server_host"] not in {None, here.host}
+    return not elsewhere and (drift_class.row is not ServerRow or finding["server_host"] is None)
+
+
+def _host_of_key(finding: Row) -> str | None:
+    of_a_host = Subject(finding["subject"]) in {Subject.CONNECTION, Subject.STORAGE}
+    return finding["host"] if of_a_host else None

@@ -1,0 +1,239 @@
+"""The pass over ids: the ledger's attachments and volumes beside Cinder's.
+
+Both sides are walked in the order of ids, a page of each in memory.  What the walk shows to
+differ is only suspected: its volume is asked for by itself, with all its attachments, and read
+anew of the ledger, and only that is judged (`volume`).  A look at a part walks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
+
+from handlers.drift import join, judge
+from handlers.drift.classes import DriftClass
+from handlers.drift.join import Listed
+from handlers.drift.rows import (
+    UNKNOWN,
+    AttachmentRow,
+    CinderAttachment,
+    CinderVolume,
+    Party,
+    Unknown,
+)
+from handlers.drift.rows import Row as Joined
+from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
+from ledger.reconcile.cases import Cases, Seen, batched
+from ledger.reconcile.cinder_side import MARKERS, CinderSide, NotBelievedError, cinder_volume
+from ledger.reconcile.reads import LedgerReads
+from ledger.reconcile.state import State
+from projections.base import Row
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+#: Ids that are compared at once.
+CHUNK = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdPass:
+    """One look's pass.  Its phases yield the last ids that are done, so that it can go on there."""
+
+    reads: LedgerReads
+    cinder: CinderSide
+    cases: Cases
+    state: State
+
+    # --- phases -------------------------------------------------------------------------------
+
+    def attachments(self) -> Iterator[list[str]]:
+        pages = self.reads.paged("attachments", "attachment_id", self.state.last)
+        ours = ((row["attachment_id"], row) for row in chain.from_iterable(pages))
+        listed = chain.from_iterable(self.cinder.attachments(self.state.after))
+        for chunk in batched(list_of(ours, ((row.id, row) for row in listed)), CHUNK):
+            servers = self.reads.servers(row.server_id for _, _, row in chunk if row is not None)
+            rows = [
+                row
+                for _, stored, theirs in chunk
+                if (row := _attachment(stored, theirs, servers)) is not None
+            ]
+            self._judge(rows)
+            self.state.compare(rows)
+            self.state.done += len(rows)
+            yield _markers(chunk)
+
+    def volumes(self) -> Iterator[list[str]]:
+        pages = self.reads.paged("volumes", "volume_id", self.state.last)
+        ours = ((row["volume_id"], row) for row in chain.from_iterable(pages))
+        listed = chain.from_iterable(self.cinder.volumes(self.state.after))
+        for chunk in batched(list_of(ours, ((row.id, row) for row in listed)), CHUNK):
+            facts = self.reads.volume_facts(id_ for id_, _, _ in chunk)
+            rows = [_volume(facts[id_], listed) for id_, _, listed in chunk if id_ in facts]
+            attached = self._attached([row for _, _, row in chunk if row is not None])
+            self._judge([*rows, *attached])
+            self.state.compare(rows)
+            self.state.done += len(rows)
+            yield _markers(chunk)
+
+    def parts(self) -> Iterator[list[str]]:
+        """The volumes of a part of the cloud, each asked for by itself."""
+        for page in self.reads.scoped("scoped_volumes", "volume_id", self.state.last):
+            for stored in page:
+                rows = self.volume(stored["volume_id"])
+                self._keep([(each, row) for row in rows for each in judge.drifting(row)])
+                self.state.compare(rows)
+                self.state.done += 1
+                yield [stored["volume_id"]]
+
+    def _attached(self, listed: Sequence[ListedVolume]) -> list[Joined]:
+        """What the list of volumes tells of attachments: their hosts."""
+        attached = [row for volume in listed for row in volume.attached]
+        stored = self.reads.attachments(row.id for row in attached)
+        servers = self.reads.servers(row.server_id for row in attached)
+        rows = (_attachment(stored.get(row.id), row, servers) for row in attached)
+        return [row for row in rows if row is not None]
+
+    # --- what is suspected --------------------------------------------------------------------
+
+    def _judge(self, rows: Iterable[Joined]) -> None:
+        found = [(each, row) for row in rows for each in judge.drifting(row)]
+        by_ledger = [case for case in found if Party.CINDER not in case[0].parties]
+        suspected = self._unexplained([case for case in found if Party.CINDER in case[0].parties])
+        for volume_id in sorted({str(row.about.volume_id) for _, row in suspected}):
+            why = [(each, row) for each, row in suspected if row.about.volume_id == volume_id]
+            if all(self.state.hopeless(each) for each, _ in why):
+                for each, _ in why:
+                    self.state.pass_over(each)
+                continue
+            again = self.volume(volume_id)
+            self._count_unlisted(why, again)
+            self._keep([(each, row) for row in again for each in judge.drifting(row)])
+        self._keep(by_ledger)
+
+    def volume(self, volume_id: str) -> list[Joined]:
+        """A volume and its attachments, as both say now; nothing, while it is being made."""
+        stored = {r["attachment_id"]: r for r in self.reads.of_volume(volume_id)}
+        shown = self.cinder.shown(volume_id, (i for i, r in stored.items() if not r["legacy"]))
+        if shown.made_for is not None and self.reads.one("making", mark=shown.made_for):
+            self.state.in_flight += 1
+            return []
+        facts = self.reads.volume_facts([volume_id])[volume_id]
+        servers = self.reads.servers(
+            each.server_id for each in shown.attachments.values() if isinstance(each, Listed)
+        )
+        rows: list[Joined] = [
+            join.volume(
+                volume_id,
+                shown.volume,
+                mappings=facts["mappings"],
+                open_=facts["open"],
+                had=facts["had"],
+                server_id=facts["server_id"],
+            )
+        ]
+        for id_ in sorted(stored.keys() | shown.attachments.keys()):
+            row = _joined(stored.get(id_), shown.attachments.get(id_, UNKNOWN), servers)
+            if row is not None:
+                rows.append(row)
+        return rows
+
+    def _count_unlisted(
+        self, why: Sequence[tuple[DriftClass, Joined]], again: Sequence[Joined]
+    ) -> None:
+        """A list that lacks what Cinder has, and had before the look began, is not whole."""
+        lacking = {row.id for _, row in why if getattr(row, "cinder", UNKNOWN) is None}
+        there = {row.id for row in again if isinstance(getattr(row, "cinder", None), _SHOWN)}
+        self.state.unlisted += len(lacking & there)
+        if self.state.unlisted > judge.limit(self.state.total):
+            raise NotBelievedError(
+                f"Cinder's lists lack {self.state.unlisted} things that it has when it is asked "
+                "for them: they are cut. Look at the proxy or load balancer before Cinder."
+            )
+
+    # --- what is kept -------------------------------------------------------------------------
+
+    def _unexplained(
+        self, cases: Sequence[tuple[DriftClass, Joined]]
+    ) -> list[tuple[DriftClass, Joined]]:
+        moves = self.reads.moves([row.about for _, row in cases])
+        left = [
+            case
+            for case, move in zip(cases, moves, strict=True)
+            if not move.explains(self.state.position)
+        ]
+        self.state.in_flight += len(cases) - len(left)
+        return left
+
+    def _keep(self, cases: Sequence[tuple[DriftClass, Joined]]) -> None:
+        position = self.state.position
+        seen = [Seen.of(each, row, position=position) for each, row in self._unexplained(cases)]
+        self.state.count(self.cases.put(seen))
+
+
+_SHOWN = (CinderAttachment, CinderVolume)
+
+
+def _attachment(
+    stored: Row | None, listed: ListedAttachment | None, servers: dict[str, Row]
+) -> AttachmentRow | None:
+    if listed is None:
+        return _joined(stored, None, servers)
+    shown = CinderAttachment(status=listed.status, host=listed.host, mode=listed.mode)
+    theirs = Listed(
+        id=listed.id, volume_id=listed.volume_id, server_id=listed.server_id, shown=shown
+    )
+    return _joined(stored, theirs, servers)
+
+
+def _joined(
+    stored: Row | None, listed: Listed | Unknown | None, servers: dict[str, Row]
+) -> AttachmentRow | None:
+    """None: neither has it, or it is Cinder's side of what the ledger has by the old calls."""
+    if stored is not None:
+        return join.attachment(stored, listed, server=stored["server"], mapped=stored["mapped"])
+    if not isinstance(listed, Listed):
+        return None
+    server = servers.get(listed.server_id or "", {"server": None, "legacy": ()})
+    if listed.volume_id in server["legacy"]:
+        return None
+    return join.attachment(None, listed, server=server["server"], mapped=False)
+
+
+def _volume(facts: Row, listed: ListedVolume | None) -> Joined:
+    """Attachments that are not in use are not in the list: what the ledger has of them will do."""
+    shown = None if listed is None else cinder_volume(listed, len(listed.attached) or facts["open"])
+    return join.volume(
+        facts["volume_id"],
+        shown,
+        mappings=facts["mappings"],
+        open_=facts["open"],
+        had=facts["had"],
+        server_id=facts["server_id"],
+    )
+
+
+def list_of(
+    ours: Iterator[tuple[str, A]], theirs: Iterator[tuple[str, B]]
+) -> Iterator[tuple[str, A | None, B | None]]:
+    """Two lists in the order of ids, as one."""
+    mine, other = next(ours, None), next(theirs, None)
+    while mine is not None or other is not None:
+        if other is None or (mine is not None and mine[0] < other[0]):
+            assert mine is not None, "one of them is there"
+            yield mine[0], mine[1], None
+            mine = next(ours, None)
+        elif mine is None or other[0] < mine[0]:
+            yield other[0], None, other[1]
+            other = next(theirs, None)
+        else:
+            yield mine[0], mine[1], other[1]
+            mine, other = next(ours, None), next(theirs, None)
+
+
+def _markers(chunk: Sequence[tuple[str, object, object]]) -> list[str]:
+    """Ids to go on behind, the last one last; the others are such as Cinder has."""
+    theirs = [id_ for id_, _, listed in chunk[:-1] if listed is not None]
+    return [*theirs[1 - MARKERS :], chunk[-1][0]]

@@ -1,0 +1,86 @@
+"""Begins looks, and goes on with them, for as long as a service lives.
+
+Each process looks now and then whether there is a look that nobody is at: one that was asked for,
+one that was stopped with its process, or one at everything that is due.  Whoever is first has
+it (ledger.upkeep.long_work); the others go on without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import structlog
+
+from ledger.reconcile.asking import Looks, own_context
+from ledger.reconcile.cinder_side import StoppedError
+from ledger.reconcile.look import PART, WHOLE, BehindError, Sides, look
+from ledger.upkeep import long_work
+from ledger.upkeep.long_work import BusyError, Progress
+from projections.queries import Queries
+
+#: How often it is looked whether there is anything to do, and how long after a failure.
+TICK_S, PAUSE_S = 2.0, 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Looking:
+    """`interval_s`: between looks at everything; 0: only those that somebody asks for."""
+
+    def __init__(self, sides: Sides, looks: Looks, queries: Queries, interval_s: float) -> None:
+        self._sides = sides
+        self._looks = looks
+        self._queries = queries
+        self._interval_s = interval_s
+        self._threads = ThreadPoolExecutor(len((WHOLE, PART)), thread_name_prefix="look")
+        self._at: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Until it is cancelled; then `stop`."""
+        while True:
+            try:
+                for name in await self._waiting():
+                    if name not in self._at:
+                        task = asyncio.create_task(self._look(name), name=name)
+                        self._at[name] = task
+            except Exception:  # noqa: BLE001 - the next tick tries again
+                _log.exception("looks_not_begun")
+            await asyncio.sleep(TICK_S)
+
+    async def stop(self) -> None:
+        """Stop what is under way where it is; another process may go on there."""
+        self._sides.stop.set()
+        for task in self._at.values():
+            task.cancel()
+        await asyncio.gather(*self._at.values(), return_exceptions=True)
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def _waiting(self) -> list[str]:
+        if self._interval_s and await self._queries.look_overdue(self._interval_s):
+            await asyncio.to_thread(self._looks.ask, {}, "schedule", own_context())
+        return await self._queries.looks_waiting(WHOLE, PART)
+
+    async def _look(self, name: str) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._run, name)
+        except (BusyError, StoppedError):
+            pass
+        except (BehindError, psycopg.OperationalError) as error:
+            _log.warning("look_put_off", name=name, wait_s=PAUSE_S, why=str(error))
+            await asyncio.sleep(PAUSE_S)
+        except Exception:  # noqa: BLE001 - somebody goes on with it later
+            _log.exception("look_put_off", name=name, wait_s=PAUSE_S)
+            await asyncio.sleep(PAUSE_S)
+        finally:
+            del self._at[name]
+
+    def _run(self, name: str) -> None:
+        work = look(self._sides, whole=name == WHOLE)
+        long_work.run(self._sides.dsn, name, work, _unwatched)
+
+
+def _unwatched(_: Progress) -> None:
+    """How far it is can be read where long work is noted."""

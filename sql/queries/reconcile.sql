@@ -1,0 +1,300 @@
+-- What a look at drift reads of the ledger, and keeps while it is under way (ledger/reconcile).
+
+-- name: projected
+-- How far all of these projections are.
+SELECT coalesce(min(position), 0) AS position FROM tracking WHERE projection = ANY(%(names)s);
+
+-- name: began
+-- At which position a look began, by its stream's key.
+SELECT position FROM events WHERE originator_id = %(look_id)s AND originator_version = 1;
+
+-- name: open
+-- How many findings there are that are not over, by class.  findings_open.
+SELECT drift_class, count(*) AS number FROM findings
+ WHERE over_position IS NULL GROUP BY drift_class;
+
+-- name: totals
+-- How much there is to compare, roughly.
+SELECT (SELECT count(*) FROM attachments WHERE state <> 'deleted') AS attachments,
+       (SELECT count(*) FROM mappings WHERE volume_id IS NOT NULL) AS mappings,
+       (SELECT count(*) FROM hosts) AS hosts;
+
+-- name: attachments
+-- Open attachments, in the order of their ids, after one; whether their server is there, and
+-- whether a mapping goes through them.  attachments_open.
+SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
+       CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
+       EXISTS (SELECT FROM mappings AS m
+                WHERE m.server_id = a.server_id
+                  AND a.attachment_id IN (m.attachment_id, m.kept)) AS mapped
+  FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+ WHERE a.state <> 'deleted'
+   AND (%(after)s::uuid IS NULL OR a.attachment_id > %(after)s)
+ ORDER BY a.attachment_id
+ LIMIT %(limit)s;
+
+-- name: attachments_of
+-- The same, of one volume.  attachments_by_volume.
+SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
+       CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
+       EXISTS (SELECT FROM mappings AS m
+                WHERE m.server_id = a.server_id
+                  AND a.attachment_id IN (m.attachment_id, m.kept)) AS mapped
+  FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+ WHERE a.state <> 'deleted' AND a.volume_id = %(volume_id)s
+ ORDER BY a.attachment_id;
+
+-- name: attachments_by_id
+-- The same, by their ids; only those that are open.  Primary key.
+SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
+       CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
+       EXISTS (SELECT FROM mappings AS m
+                WHERE m.server_id = a.server_id
+                  AND a.attachment_id IN (m.attachment_id, m.kept)) AS mapped
+  FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+ WHERE a.state <> 'deleted' AND a.attachment_id = ANY(%(ids)s::uuid[]);
+
+-- name: servers
+-- Whether servers are there, and which volumes they have by Cinder's old calls, whose attachments
+-- have ids of our own.  Primary key, attachments_by_server.
+SELECT i.server_id, CASE WHEN i.deleted THEN 'deleted' ELSE 'live' END AS server,
+       ARRAY(SELECT a.volume_id::text FROM attachments AS a
+              WHERE a.server_id = i.server_id AND a.legacy AND a.state <> 'deleted') AS legacy
+  FROM instances AS i WHERE i.server_id = ANY(%(ids)s::uuid[]);
+
+-- name: volumes
+-- Volumes that servers have, in the order of their ids, after one.  mappings_by_volume.
+SELECT DISTINCT volume_id FROM mappings
+ WHERE volume_id IS NOT NULL AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
+ ORDER BY volume_id
+ LIMIT %(limit)s;
+
+-- name: volume_facts
+-- How many mappings and open attachments volumes have, whose they are, and whether any server
+-- has ever had them.  mappings_by_volume, attachments_by_volume.
+SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had
+  FROM unnest(%(ids)s::uuid[]) AS v (volume_id)
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS mappings, min(server_id::text) AS server_id
+         FROM mappings WHERE volume_id = v.volume_id) AS m
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had
+         FROM attachments WHERE volume_id = v.volume_id) AS a;
+
+-- name: making
+-- Whether an operation that is not over makes volumes with this mark.  operations_open.
+SELECT EXISTS (
+    SELECT FROM operations
+     WHERE state <> 'finished'
+       AND lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))) AS making;
+
+-- name: scoped_volumes
+-- The volumes that a part of the cloud has: a host, a server, or a volume itself, after one.
+SELECT volume_id FROM (
+    SELECT volume_id FROM attachments
+     WHERE state <> 'deleted' AND (host = %(host)s OR server_id = %(server)s::uuid)
+    UNION
+    SELECT m.volume_id FROM mappings AS m JOIN instances AS i USING (server_id)
+     WHERE m.volume_id IS NOT NULL AND (i.host = %(host)s OR i.server_id = %(server)s::uuid)
+    UNION
+    SELECT %(volume)s::uuid WHERE %(volume)s::uuid IS NOT NULL) AS v
+ WHERE %(after)s::uuid IS NULL OR volume_id > %(after)s
+ ORDER BY volume_id
+ LIMIT %(limit)s;
+
+-- name: hosts
+-- Hosts in the order of their names, after one; of a part of the cloud, if one is given: those
+-- that are to have its servers, or hold its attachments.
+SELECT host FROM hosts
+ WHERE (%(after)s::text IS NULL OR host > %(after)s)
+   AND (%(whole)s OR host = %(host)s OR host IN (
+        SELECT unnest(ARRAY[host, resize_source]) FROM instances
+         WHERE server_id = %(server)s::uuid
+            OR server_id IN (SELECT server_id FROM mappings WHERE volume_id = %(volume)s::uuid)
+        UNION
+        SELECT a.host FROM attachments AS a
+         WHERE state <> 'deleted'
+           AND (server_id = %(server)s::uuid OR volume_id = %(volume)s::uuid)))
+ ORDER BY host
+ LIMIT %(limit)s;
+
+-- name: servers_of_host
+-- The servers that are to have a guest on a host, and those that it shows and that are to have
+-- none anywhere.  instances_by_host, primary key.
+SELECT server_id, host, resize_source, power_state, faults, deleted FROM instances
+ WHERE NOT deleted AND (host = %(host)s OR resize_source = %(host)s)
+UNION ALL
+SELECT server_id, NULL, NULL, power_state, faults, deleted FROM instances
+ WHERE server_id = ANY(%(shown)s::uuid[]) AND (deleted OR host IS NULL AND resize_source IS NULL);
+
+-- name: mappings_of
+-- What servers have, live mappings with a volume.  mappings_by_server.
+SELECT server_id, volume_id, attachment_id, kept, device_name, access_mode, state,
+       coalesce(serial, volume_id) AS serial
+  FROM mappings
+ WHERE server_id = ANY(%(ids)s::uuid[]) AND volume_id IS NOT NULL;
+
+-- name: attachments_of_host
+-- Open attachments of a host, and those that its records name, open or not.
+-- attachments_open_by_host, primary key.
+SELECT attachment_id, volume_id, server_id, host, state, access_mode, legacy FROM attachments
+ WHERE (host = %(host)s AND state <> 'deleted') OR attachment_id = ANY(%(recorded)s::uuid[]);
+
+-- name: seeing
+-- Those of some hosts whose surveys tell all of their guests.  Primary key.
+SELECT host FROM surveys
+ WHERE host = ANY(%(hosts)s) AND token IS NOT NULL AND NOT document->'blind' ? 'guests';
+
+-- name: powers
+-- The power state of servers' guests, by the surveys of hosts other than their servers' own.
+-- Reads the surveys of all these hosts.
+SELECT g->>'server_id' AS server_id, s.host, g->>'power_state' AS power
+  FROM surveys AS s
+ CROSS JOIN LATERAL jsonb_array_elements(s.document->'guests') AS g
+  JOIN instances AS i ON i.server_id::text = g->>'server_id'
+ WHERE s.token IS NOT NULL AND s.host = ANY(%(hosts)s)
+   AND (i.host IS DISTINCT FROM s.host OR i.deleted);
+
+-- name: moves
+-- Of things in the order given: whether an operation that is not over has claimed them, and where
+-- in the log something happened to them last (0: never).  `own`: topics that are no such thing.
+-- What happens to a volume of a server is the volume's, and no matter of the others'.  Of things of
+-- a host alone (`hosts`) nobody knows whose they are: what its agent is at may explain them.
+-- operations_by_volume, mailbox_by_host, events_by_volume, _attachment, _server, _host.
+SELECT EXISTS (SELECT FROM operations AS o
+                WHERE o.state <> 'finished' AND o.volume_ids @> ARRAY[w.volume_id])
+       OR EXISTS (SELECT FROM instances AS i CROSS JOIN LATERAL jsonb_each(i.claims) AS c
+                   WHERE i.server_id = w.server_id AND (c.value->>'exclusive')::boolean)
+       OR EXISTS (SELECT FROM mailbox AS b WHERE b.host = w.host)
+       AS claimed,
+       coalesce((SELECT max(position) FROM (
+           (SELECT position FROM events
+             WHERE volume_id = w.volume_id AND topic <> ALL(%(own)s)
+             ORDER BY position DESC LIMIT 1)
+           UNION ALL
+           (SELECT position FROM events
+             WHERE attachment_id = w.attachment_id AND topic <> ALL(%(own)s)
+             ORDER BY position DESC LIMIT 1)
+           UNION ALL
+           (SELECT position FROM events
+             WHERE w.volume_id IS NULL AND server_id = w.server_id AND topic <> ALL(%(own)s)
+             ORDER BY position DESC LIMIT 1)
+           UNION ALL
+           (SELECT position FROM events
+             WHERE host = w.host AND topic <> ALL(%(own)s)
+             ORDER BY position DESC LIMIT 1)) AS e), 0) AS moved_at
+  FROM unnest(%(servers)s::uuid[], %(volumes)s::uuid[], %(attachments)s::uuid[], %(hosts)s::text[])
+       WITH ORDINALITY AS w (server_id, volume_id, attachment_id, host, nth)
+ ORDER BY w.nth;
+
+-- name: canaries
+-- Some attachments that Cinder has to know: of servers of other projects than one, and of any.
+(SELECT a.attachment_id, a.volume_id, true AS others
+   FROM attachments AS a JOIN instances AS i USING (server_id)
+  WHERE a.state <> 'deleted' AND NOT a.legacy AND i.project_id <> %(own)s::text
+  LIMIT %(limit)s)
+UNION ALL
+(SELECT attachment_id, volume_id, false
+   FROM attachments
+  WHERE state <> 'deleted' AND NOT legacy
+  LIMIT %(limit)s);
+
+-- name: put_cases
+-- Keeps what a look has seen until it is over.  Seen twice, it is kept once.
+INSERT INTO look_cases (look_id, finding_id, drift_class, seen)
+SELECT %(look_id)s, c.finding_id, c.drift_class, c.seen
+  FROM jsonb_to_recordset(%(cases)s::jsonb) AS c (finding_id uuid, drift_class text, seen jsonb)
+    ON CONFLICT DO NOTHING
+RETURNING drift_class;
+
+-- name: opening
+-- How many findings of each class a look would open.
+SELECT c.drift_class, count(*) AS number
+  FROM look_cases AS c LEFT JOIN findings AS f USING (finding_id)
+ WHERE c.look_id = %(look_id)s AND coalesce(f.state, 'over') = 'over'
+ GROUP BY c.drift_class;
+
+-- name: cases
+-- What a look has seen, in the order of the findings' ids, after one; `apart_s` since another look
+-- saw it first as it is (NULL: none has).
+SELECT c.finding_id, c.drift_class, c.seen, coalesce(f.state, 'over') = 'over' AS opens,
+       CASE WHEN f.look_id <> c.look_id
+            THEN extract(epoch FROM clock_timestamp() - f.seen_at)::float8 END AS apart_s
+  FROM look_cases AS c LEFT JOIN findings AS f USING (finding_id)
+ WHERE c.look_id = %(look_id)s AND (%(after)s::uuid IS NULL OR c.finding_id > %(after)s)
+ ORDER BY c.finding_id
+ LIMIT %(limit)s;
+
+-- name: drop_cases
+-- The look is over.
+DELETE FROM look_cases WHERE look_id = %(look_id)s;
+
+-- name: unseen
+-- Findings that are not over and that a look has not seen, of these subjects, in the order of
+-- their ids, after one; of a part of the cloud, if one is given.
+SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
+       f.attachment_id
+  FROM findings AS f
+ WHERE f.state <> 'over' AND f.subject = ANY(%(subjects)s)
+   AND (%(after)s::uuid IS NULL OR f.finding_id > %(after)s)
+   AND (%(whole)s OR f.host = %(host)s OR f.server_id = %(server)s::uuid
+        OR f.volume_id = %(volume)s::uuid)
+   AND NOT EXISTS (SELECT FROM look_cases AS c
+                    WHERE c.look_id = %(look_id)s AND c.finding_id = f.finding_id)
+ ORDER BY f.finding_id
+ LIMIT %(limit)s;
+
+-- name: unseen_on
+-- Findings that are not over, that a look has not seen, and that a host or its servers are about.
+SELECT f.finding_id, f.drift_class, f.subject, f.key, f.host, f.server_id, f.volume_id,
+       f.attachment_id, i.host AS server_host
+  FROM findings AS f LEFT JOIN instances AS i ON i.server_id = f.server_id AND NOT i.deleted
+ WHERE f.state <> 'over' AND (f.host = %(host)s OR f.server_id = ANY(%(servers)s::uuid[]))
+   AND NOT EXISTS (SELECT FROM look_cases AS c
+                    WHERE c.look_id = %(look_id)s AND c.finding_id = f.finding_id);
+
+-- name: ignored
+-- Findings that are ignored, in the order of their ids, after one.
+SELECT finding_id FROM findings
+ WHERE state = 'ignored' AND (%(after)s::uuid IS NULL OR finding_id > %(after)s)
+ ORDER BY finding_id
+ LIMIT %(limit)s;
+
+-- name: now
+-- The time.
+SELECT extract(epoch FROM clock_timestamp())::float8 AS now;
+
+-- name: ask
+-- Asks for a look; one at the same, that nobody has begun yet, will do.
+INSERT INTO looks_asked (look_id, scope, why, context)
+VALUES (%(look_id)s, %(scope)s::jsonb, %(why)s, %(context)s::jsonb)
+    ON CONFLICT (scope) DO UPDATE SET scope = EXCLUDED.scope
+RETURNING look_id;
+
+-- name: asked
+-- The look that was asked for first, of the whole cloud or of a part.
+SELECT look_id, scope, why, context FROM looks_asked
+ WHERE (scope = '{}') = %(whole)s ORDER BY asked_at, look_id LIMIT 1;
+
+-- name: begun
+-- The look has begun.
+DELETE FROM looks_asked WHERE look_id = %(look_id)s;
+
+-- name: overdue
+-- Whether the last look at everything began longer ago than that, or, if there was none yet, the
+-- log did.
+SELECT coalesce(
+           (SELECT began_at FROM looks WHERE kind = 'all' ORDER BY began_position DESC LIMIT 1),
+           (SELECT recorded_at FROM events WHERE position = 1))
+       < clock_timestamp() - make_interval(secs => %(interval_s)s) IS TRUE AS overdue;
+
+-- name: waiting
+-- The kinds of look, of the whole and of a part, of which there is one to begin, or to go on with,
+-- and that nobody is at.
+SELECT k.name
+  FROM (VALUES (%(whole)s::text, true), (%(part)s, false)) AS k (name, whole)
+  LEFT JOIN long_work AS w USING (name)
+ WHERE (w.kept IS NOT NULL
+        OR EXISTS (SELECT FROM looks_asked AS a WHERE (a.scope = '{}') = k.whole))
+   AND NOT EXISTS (SELECT FROM pg_stat_activity AS holder
+                    WHERE holder.pid = w.holder_pid AND holder.backend_start = w.holder_since);
