@@ -33,9 +33,10 @@ from handlers.engine import Wait, Work
 from host_agent.shared.changes import Changes
 from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder
-from ledger.effects import EffectContext, Result, carry_out
+from ledger.effects import EffectContext, Result, carry_out, is_uncertain
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
+from ledger.reconcile import mending
 from ledger.take_back import take_back
 
 W = TypeVar("W")
@@ -360,7 +361,9 @@ class Service:
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
-            uncertain=_uncertain(operation, run, step),
+            uncertain=is_uncertain(operation, run, step),
+            flow=progress.plan_of(operation).flow,
+            finding=mending.finding_of(operation, unit),
         )
         verb = progress.verb_of(operation, run)
         result = carry_out(verb, lane, effect)
@@ -401,12 +404,6 @@ class Service:
             return decision, unit.save(own_context(operation))
         except ConflictError:
             return None, 0  # somebody decided the same, or better; the next call sees it
-
-
-def _uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
-    """Whether any attempt to do this step may have an effect that is not seen yet."""
-    errors = operation.history.record(run.lane, step, undo=False).errors
-    return any(kind == ErrorKind.UNKNOWN or code == progress.FENCED for kind, code in errors)
 
 
 class _ContradictedError(Exception):

@@ -143,7 +143,7 @@ class World:
             "sent": self.sent[name],
         }
 
-    def register(self, name: str = HOST, service_version: int = 2) -> dict[str, Any]:
+    def register(self, name: str = HOST, service_version: int = 3) -> dict[str, Any]:
         """The host's agent says what it can and what runs there; what it is to release."""
         guests = SimulatedGuests(self.hosts[name], Faults(), name).inventory()
         said = Registration(
@@ -374,7 +374,7 @@ class World:
         known = set(self.known_volumes()) - old
         cinder = {row.id for v in known for row in self.cinder.attachments_of(v)}
         if ledger != cinder and not self.legacy:
-            yield f"attachments: ledger has {ledger}, Cinder has {cinder}"
+            yield f"attachments: ledger has {sorted(ledger)}, Cinder has {sorted(cinder)}"
         bound = [m.volume_id for m in self.mappings()]
         if len(set(bound)) != len(bound):
             yield f"volumes bound twice: {bound}"
@@ -386,7 +386,8 @@ class World:
             records = self.records[name]
             here = {str(a.id) for a in self.attachments() if a.host == name and a.may_be_connected}
             if set(records) != here:
-                yield f"{name} has records of {set(records)}, attachments there are {here}"
+                what = f"records of {sorted(records)}, attachments there are {sorted(here)}"
+                yield f"{name} has {what}"
 
     def _unnamed(self) -> Iterator[str]:
         """Each attachment of the server is one that a mapping names, of the mapping's volume."""

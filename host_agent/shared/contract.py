@@ -26,7 +26,7 @@ from host_agent.shared.wire import WireError, may, take
 E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
-SERVICE_VERSION = 2
+SERVICE_VERSION = 3
 #: A call's header, in which an agent says which one it is: a place in which only one runs.
 AGENT_HEADER = "X-Ledger-Agent"
 #: What storage knows a host by, of the connector that os-brick makes.
@@ -68,6 +68,10 @@ class Verb(StrEnum):
     GUEST_MIGRATE = "guest_migrate"  # libvirt: live, to another host
     GUEST_STAY = "guest_stay"  # libvirt: end a migration, if it is not too late
     GUEST_FIND = "guest_find"  # libvirt: whether a migration has brought it; its source is dead
+    DRIFT_LOOK = "drift_look"  # what this host has of a volume and a server; changes nothing
+    DISK_VERIFY = "disk_verify"  # libvirt: the guest's disk is the one that was connected
+    CONNECTION_RELEASE = "connection_release"  # os-brick, by the host's own record alone
+    SECRET_DROP = "secret_drop"  # noqa: S105 - libvirt: of a volume that is not on this host
 
 
 #: These only look: a host is asked them before it has shown that it holds nothing of others.
