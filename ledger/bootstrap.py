@@ -35,6 +35,7 @@ from ledger.api.metrics import registry_of
 from ledger.auth.tokens import authenticator
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
+from ledger.findings import Findings
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
@@ -153,6 +154,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
+            findings=Findings(ledger),
             writer=ledger.log_recorder.writer,
             queries=queries,
             wakeups=wakeups,

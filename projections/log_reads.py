@@ -11,6 +11,7 @@ be recorded at any more (`settled_at`).  So it stays what it was (decision 0050)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 import sql
 from aggregates.operation import Operation
-from projections.base import Row, upcast
+from projections.base import LoggedEvent, Row, upcast
 from projections.detached import DetachedError
 
 PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
@@ -43,7 +44,9 @@ OF_THE_WHOLE = [
     )
 ]
 
-Subject = Literal["volume_id", "server_id", "attachment_id", "host", "operation_id"]
+Subject = Literal[
+    "volume_id", "server_id", "attachment_id", "host", "operation_id", "originator_id"
+]
 
 
 class MomentToComeError(Exception):
@@ -142,6 +145,15 @@ class LogReads:
             return True
         return bool(row["is_over"])
 
+    async def streams(self, ids: Sequence[str], position: int) -> list[LoggedEvent]:
+        """The events of some streams up to a position, in order."""
+        text = sql.query("projections", "streams")
+        rows = await self._sent(text, {"keys": list(ids), "position": position})
+        return [
+            LoggedEvent(**{**row, "body": upcast(row["topic"], orjson.loads(row["body"]))})
+            for row in rows
+        ]
+
     async def head(self) -> Row:
         """`position` (0: none yet) and `recorded_at` of the last event."""
         [row] = await self._all("head")
@@ -161,6 +173,9 @@ class LogReads:
         text: Any = sql.query("reads", query)
         if column is not None:
             text = compose.SQL(text.decode()).format(column=compose.Identifier(column))
+        return await self._sent(text, parameters)
+
+    async def _sent(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._fetch(text, parameters)

@@ -3,6 +3,8 @@
 What is folded is the aggregate itself, and the row is a view of it and of what the engine
 decides: nothing about an operation is worked out here that the service works out elsewhere.
 
+When it was parked is kept after it is over, too: what waits for a person is drift (decision 0060).
+
 A command stands in its host's mailbox at the position of the event that gave it, or called
 it off: a run that is to be undone while its host is at it is handed out once more.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from aggregates.operation import (
@@ -32,6 +34,16 @@ _BINDING = {LedgerVerb.ATTACHMENT_RESERVE, LedgerVerb.MAPPING_BIND}
 _GIVE_COMMANDS = {Operation.RunStarted, Operation.UnwindRequested}
 
 
+class Parking(NamedTuple):
+    """From when to when an operation waited for a person; None: it does."""
+
+    from_position: int
+    from_at: datetime
+    to_position: int | None
+    to_at: datetime | None
+    left_steps: list[dict[str, Any]]
+
+
 class Followed:
     """An operation, and what only its events' places in the log tell."""
 
@@ -42,6 +54,7 @@ class Followed:
         self.updated_at, self.position = started.recorded_at, started.position
         #: Where the active runs were begun or called off; others may be in it as well.
         self.runs: dict[ActiveRun, int] = {}
+        self.parked: tuple[Parking, ...] = ()
 
     def fork(self) -> Self:
         fork = object.__new__(type(self))
@@ -61,6 +74,16 @@ class Followed:
         if kind in _GIVE_COMMANDS:
             active = self.operation.history.active.values()
             self.runs = {run: self.runs.get(run, event.position) for run in active}
+        self._park(kind, event)
+
+    def _park(self, kind: type[Any], event: LoggedEvent) -> None:
+        """Whatever happens to a parked operation ends that."""
+        at = (event.position, event.recorded_at)
+        if kind is Operation.Parked:
+            self.parked = (*self.parked, Parking(*at, None, None, event.body["left"]))
+        elif self.parked and self.parked[-1].to_position is None:
+            *before, last = self.parked
+            self.parked = (*before, last._replace(to_position=at[0], to_at=at[1]))
 
     def row(self) -> Row:
         """The operation as everybody sees it."""
@@ -73,7 +96,7 @@ class Followed:
             "flow": started.flow,
             "server_id": started.server_id,
             "volume_ids": sorted(volumes_of(operation)),
-            "host": plan.hosts.get(Place.HOST) or plan.hosts.get(Place.SOURCE),
+            "host": _host_of(plan),
             "destination": plan.hosts.get(Place.DESTINATION),
             "state": state,
             "outcome": operation.outcome,
@@ -115,6 +138,29 @@ class Followed:
             }
             for run, command in commands
         ]
+
+    def parkings(self) -> list[Row]:
+        """When it waited for a person, the time that lasts included."""
+        started = self.operation.started
+        if started is None or not self.parked:
+            return []
+        about: Row = {"operation_id": self.id, "flow": started.flow, "server_id": started.server_id}
+        about["host"] = _host_of(plan_of(self.operation))
+        return [
+            {**about, "volume_id": _only_volume(parking), "times": times, **parking._asdict()}
+            for times, parking in enumerate(self.parked, 1)
+        ]
+
+
+def _host_of(plan: Plan) -> str | None:
+    """Where the server is when it begins."""
+    return plan.hosts.get(Place.HOST) or plan.hosts.get(Place.SOURCE)
+
+
+def _only_volume(parking: Parking) -> str | None:
+    """The volume that the steps which are left are about, if it is one."""
+    volumes = {left.get("volume_id") for left in parking.left_steps}
+    return volumes.pop() if len(volumes) == 1 else None
 
 
 def _fold(followed: Followed | None, event: LoggedEvent) -> Followed:
@@ -231,6 +277,6 @@ OPERATIONS = Projection(
     topics=frozenset(_KINDS),
     key_of=originator,
     fold=_fold,
-    derived=(Derived("mailbox", Followed.commands),),
+    derived=(Derived("mailbox", Followed.commands), Derived("parked", Followed.parkings)),
     stateful=True,
 )

@@ -17,7 +17,8 @@ from psycopg_pool import AsyncConnectionPool
 
 from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row
-from projections.log_reads import PAGE_MAX, LogReads
+from projections.drift_reads import DriftReads
+from projections.log_reads import PAGE_MAX
 from projections.rights import Kind, rights
 from projections.tables import prepare
 
@@ -44,7 +45,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries(LogReads):
+class Queries(DriftReads):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------

@@ -27,10 +27,12 @@ _SERVICE = {
     "host_contact": "SELECT, INSERT, UPDATE",
     "progress": "SELECT, INSERT, UPDATE",
     "refusals": "SELECT, INSERT, DELETE",
+    "drift": "SELECT",
+    "long_work": "SELECT",
 }
 #: Rows of projections are replaced, never updated (projections.writes).
 _OF_A_PROJECTION = "SELECT, INSERT, DELETE"
-_VIEWS = ("attachments", "spans", "operations", "steps", "archived_months")
+_VIEWS = ("attachments", "spans", "operations", "steps", "archived_months", "findings")
 _AUDITOR = {"event_log": "SELECT", **{f"audit.{view}": "SELECT" for view in _VIEWS}}
 SCHEMAS = {Kind.SERVICE: ("public",), Kind.AUDITOR: ("public", "audit")}
 

@@ -303,6 +303,24 @@ CREATE TABLE mailbox (
 CREATE INDEX mailbox_by_host ON mailbox (host, position);
 CREATE INDEX mailbox_by_position ON mailbox (position);
 
+-- When operations waited for a person, derived from them.
+CREATE TABLE parked (
+    operation_id uuid NOT NULL,
+    from_position bigint NOT NULL,
+    to_position bigint,                  -- NULL: it is parked; so are to_at and the rest
+    from_at timestamptz NOT NULL,
+    to_at timestamptz,
+    times int NOT NULL,                  -- which time it was
+    flow text NOT NULL,
+    server_id uuid NOT NULL,
+    volume_id uuid,                      -- of the steps that are left, if it is one
+    host text,                           -- where the server was when it began
+    left_steps jsonb NOT NULL,
+    PRIMARY KEY (operation_id, from_position)
+);
+CREATE INDEX parked_by_position ON parked (from_position);
+CREATE INDEX parked_now ON parked (from_position) WHERE to_position IS NULL;
+
 CREATE TABLE hosts (
     host text PRIMARY KEY,
     service_version int NOT NULL,
@@ -347,6 +365,99 @@ CREATE TABLE remnants (
 CREATE UNIQUE INDEX remnants_by_age ON remnants (left_position DESC, remnant_id);
 CREATE INDEX remnants_by_position ON remnants (position);
 
+-- What was found to differ; of what has come several times, the last time.
+CREATE TABLE findings (
+    finding_id uuid PRIMARY KEY,
+    drift_class text NOT NULL,           -- handlers.drift.classes
+    severity text NOT NULL,
+    state text NOT NULL,                 -- aggregates.finding.FindingState
+    subject text NOT NULL,               -- what differs, and its key (handlers.drift.rows.Key)
+    key text NOT NULL,
+    server_id uuid,
+    volume_id uuid,
+    attachment_id uuid,
+    host text,
+    differs jsonb NOT NULL,              -- what each party says
+    first_position bigint NOT NULL,      -- when it was found for the first time
+    found_at timestamptz NOT NULL,       -- when it came last
+    found_position bigint NOT NULL,
+    times int NOT NULL,                  -- how often it came
+    seen_at timestamptz NOT NULL,        -- since when it differs as it does
+    seen_position bigint NOT NULL,
+    confirmed_at timestamptz,
+    over_at timestamptz,
+    over_position bigint,
+    over_how text,                       -- gone, repaired
+    boot_id text,                        -- of the host that was seen
+    epoch int,
+    ignored_until timestamptz,           -- NULL: for good, if it is ignored
+    ignored_reason text,
+    repairing uuid,                      -- the operation that is to mend it
+    repaired_by uuid,
+    look_id uuid NOT NULL,               -- the last that had something to say of it
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
+);
+CREATE INDEX findings_by_age ON findings (found_position);
+CREATE INDEX findings_open ON findings (found_position) WHERE over_position IS NULL;
+CREATE INDEX findings_by_end ON findings (over_position);
+CREATE INDEX findings_by_host ON findings (host, found_position);
+CREATE INDEX findings_by_server ON findings (server_id, found_position);
+CREATE INDEX findings_by_volume ON findings (volume_id, found_position);
+
+-- When ledger, Cinder and hosts were held against each other.
+CREATE TABLE looks (
+    look_id uuid PRIMARY KEY,
+    kind text NOT NULL,                  -- all, host, server, volume
+    scope jsonb NOT NULL,                -- {kind: which}; {}: all
+    why text NOT NULL,
+    state text NOT NULL,                 -- aggregates.look.LookState
+    outcome text,                        -- completed, stopped, void
+    compared jsonb,                      -- rows, by subject
+    found jsonb,                         -- findings that it opened, by class
+    unknown jsonb,                       -- of which hosts nothing is known, and why
+    braked jsonb,                        -- findings that were too many to be believed, by class
+    trouble text,
+    began_at timestamptz NOT NULL,
+    began_position bigint NOT NULL,
+    ended_at timestamptz,
+    updated_at timestamptz NOT NULL,
+    position bigint NOT NULL
+);
+CREATE INDEX looks_by_age ON looks (began_position);
+CREATE INDEX looks_by_kind ON looks (kind, ended_at) WHERE outcome = 'completed';
+
+-- All that differs: what looks have found, and what the log itself says to be somebody's turn.
+CREATE VIEW drift AS
+    SELECT finding_id, drift_class, severity, state, subject, key,
+           server_id, volume_id, attachment_id, host, differs,
+           found_at, found_position, times, seen_at, seen_position, confirmed_at,
+           over_at, over_position, over_how, boot_id, epoch,
+           ignored_until, ignored_reason, repairing, repaired_by, look_id, updated_at, position
+      FROM findings
+    UNION ALL
+    SELECT remnant_id, 'remnant', 'warning',
+           CASE state WHEN 'open' THEN 'confirmed' ELSE 'over' END, 'remnant', remnant_id::text,
+           server_id, volume_id, attachment_id, host,
+           jsonb_build_object('ledger', jsonb_build_object(
+               'kind', kind, 'act', act, 'reason', reason, 'step', step,
+               'from_operation', from_operation)),
+           left_at, left_position, 1, left_at, left_position, left_at,
+           acknowledged_at, CASE state WHEN 'acknowledged' THEN position END,
+           CASE state WHEN 'acknowledged' THEN 'settled' END, NULL, NULL,
+           NULL, NULL, NULL, NULL, NULL, updated_at, position
+      FROM remnants
+    UNION ALL
+    SELECT operation_id, 'operation_parked', 'warning',
+           CASE WHEN to_position IS NULL THEN 'confirmed' ELSE 'over' END,
+           'operation', operation_id::text, server_id, volume_id, NULL, host,
+           jsonb_build_object('ledger', jsonb_build_object('flow', flow, 'left', left_steps)),
+           from_at, from_position, times, from_at, from_position, from_at,
+           to_at, to_position, CASE WHEN to_position IS NOT NULL THEN 'settled' END, NULL, NULL,
+           NULL, NULL, NULL, NULL, NULL, coalesce(to_at, from_at),
+           coalesce(to_position, from_position)
+      FROM parked;
+
 -- ---------------------------------------------------------------------------------------
 -- What auditors read, besides event_log: docs/audit.md says what each column means.  They are a
 -- promise as event_log is, and keep what `event archive --detach` takes out of the log.
@@ -382,3 +493,10 @@ CREATE VIEW audit.steps AS
 CREATE VIEW audit.archived_months AS
     SELECT month, first_position, last_position, file, sha256, detached_at
       FROM detached_months;
+
+CREATE VIEW audit.findings AS
+    SELECT finding_id, drift_class, severity, state, subject, key,
+           server_id, volume_id, attachment_id, host, differs,
+           found_at, times, confirmed_at, over_at, over_how, ignored_until, ignored_reason,
+           repaired_by
+      FROM drift;

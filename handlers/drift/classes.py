@@ -17,9 +17,7 @@ from handlers.drift.rows import (
     AttachmentRow,
     ConnectionRow,
     DiskRow,
-    OperationRow,
     Party,
-    RemnantRow,
     Row,
     ServerRow,
     StorageRow,
@@ -55,14 +53,16 @@ class Repair(StrEnum):
 class DriftClass:
     """One way to differ.
 
-    `is_drift` is asked of a row only if all `parties` are known.  `meaning`: a sentence for people.
+    `is_drift` is asked of a row only if all `parties` are known.  `row` None: it is no difference
+    that a look finds, but a fact of the log, which the view `drift` shows (decision 0060).
+    `meaning`: a sentence for people.
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
     anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
     guest does not have what `repair` would keep for it.
     """
 
     name: str
-    row: type[Row]
+    row: type[Row] | None
     parties: tuple[Party, ...]
     is_drift: Callable[[Any], bool]
     severity: Severity
@@ -113,7 +113,7 @@ CLASSES: tuple[DriftClass, ...] = (
     DriftClass(
         name="attachment_lost",
         row=AttachmentRow,
-        parties=(_L, _C, _H),
+        parties=(_L, _C),
         is_drift=predicates.attachment_lost,
         severity=_CRITICAL,
         meaning="Cinder has deleted an attachment that the server still has: the volume may be "
@@ -366,7 +366,7 @@ CLASSES: tuple[DriftClass, ...] = (
     ),
     DriftClass(
         name="remnant",
-        row=RemnantRow,
+        row=None,
         parties=(_L,),
         is_drift=predicates.always,
         severity=_WARNING,
@@ -376,7 +376,7 @@ CLASSES: tuple[DriftClass, ...] = (
     ),
     DriftClass(
         name="operation_parked",
-        row=OperationRow,
+        row=None,
         parties=(_L,),
         is_drift=predicates.always,
         severity=_WARNING,

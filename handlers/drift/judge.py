@@ -8,7 +8,7 @@ host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +50,19 @@ def _of(row: Row) -> Iterator[DriftClass]:
     return (each for each in CLASSES if each.row is type(row))
 
 
-def differs(row: Row) -> dict[str, Any]:
-    """What each party says of the row, as a finding keeps it."""
-    told = {party.value: getattr(row, party.value, None) for party in (Party.LEDGER, Party.CINDER)}
-    told[Party.HOST.value] = getattr(row, "shown", getattr(row, "connected", None))
-    return {party: _plain(value) for party, value in told.items()}
+def differs(row: Row, parties: Iterable[Party]) -> dict[str, Any]:
+    """What each of these parties says of the row, as a finding keeps it.
+
+    Not what the others say: of one row they are asked at one time, and not at another.
+    """
+    return {party.value: _plain(_SAYS[party](row)) for party in parties}
+
+
+_SAYS: dict[Party, Callable[[Any], Any]] = {
+    Party.LEDGER: lambda row: getattr(row, "ledger", None),
+    Party.CINDER: lambda row: getattr(row, "cinder", None),
+    Party.HOST: lambda row: getattr(row, "shown", None) or getattr(row, "connected", None),
+}
 
 
 def _plain(value: Any) -> Any:
@@ -75,7 +83,7 @@ def id_of(drift_class: DriftClass, row: Row) -> str:
 
 def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> None:
     """A look sees the difference, and nothing explains it: what that makes of its finding."""
-    now = differs(row)
+    now = differs(row, drift_class.parties)
     at = {"look_id": sight.look_id, "at_position": sight.position}
     life = {"boot_id": sight.boot_id, "epoch": sight.epoch}
     if Party.HOST not in drift_class.parties:
@@ -112,6 +120,8 @@ def braked(opened: Mapping[str, int], compared: Mapping[str, int]) -> dict[str, 
     """
     found = {}
     for each in CLASSES:
+        if each.row is None:
+            continue
         limit = max(BRAKE_COUNT, BRAKE_SHARE * compared.get(rows.SUBJECTS[each.row].value, 0))
         if opened.get(each.name, 0) > limit:
             found[each.name] = opened[each.name]

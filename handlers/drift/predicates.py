@@ -38,7 +38,7 @@ _HELD = frozenset({"reserved", "in-use"})
 # --- attachments ----------------------------------------------------------------------------
 
 
-def _shown(row: AttachmentRow | ConnectionRow) -> CinderAttachment | None:
+def _shown(row: AttachmentRow) -> CinderAttachment | None:
     return row.cinder if isinstance(row.cinder, CinderAttachment) else None
 
 
@@ -197,8 +197,6 @@ def disk_readonly(row: DiskRow) -> bool:
 
 def _nobodys(row: ConnectionRow) -> ConnectionShown | None:
     """A record of an attachment that is not, or not here."""
-    if not isinstance(row.shown, ConnectionShown):
-        return None
     here = row.ledger is not None and row.ledger.host == row.about.host
     return None if here else row.shown
 
@@ -231,4 +229,5 @@ def paths_faulty(row: StorageRow) -> bool:
 
 
 def always(row: Any) -> bool:  # noqa: ARG001
+    """Of a fact of the log: no row is ever asked about it."""
     return True

@@ -41,7 +41,7 @@ class Subject(StrEnum):
     DISK = "disk"  # the server's id, and the id by which the guest knows the disk
     CONNECTION = "connection"  # the host, and the attachment's id
     STORAGE = "storage"  # the host, and what its storage calls the thing
-    REMNANT = "remnant"  # its id
+    REMNANT = "remnant"  # its id; this and the next are facts of the log (the view `drift`)
     OPERATION = "operation"  # its id
 
 
@@ -188,59 +188,25 @@ class DiskRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionRow:
-    """A record of a host's own, and what the ledger and Cinder say of its attachment there."""
+    """A record of a host's own, and what the ledger says of its attachment."""
 
     id: str  # the attachment's
     about: About
     ledger: LedgerAttachment | None
-    cinder: CinderAttachment | Unknown | None
-    shown: ConnectionShown | Unknown | None
-    used: bool = False  # a guest of the host has the record's disk
+    shown: ConnectionShown
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageRow:
-    """Something of the host's storage that no record explains."""
+    """Something that the host's storage or its hypervisor has; a secret is of kind "secret"."""
 
     id: str  # kind and name
     about: About
     shown: StorageShown
-    wanted: bool  # a record, or a volume of an attachment that is to be here, explains it
+    wanted: bool  # the ledger has something there that needs it
 
 
-# --- what waits for a person --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemnantRow:
-    """What an operator's act left, and nobody has acknowledged (aggregates.remnant)."""
-
-    id: str
-    about: About
-    kind: str
-    act: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OperationRow:
-    """An operation that is parked."""
-
-    id: str
-    about: About
-    flow: str
-    error: str
-
-
-Row = (
-    AttachmentRow
-    | VolumeRow
-    | ServerRow
-    | DiskRow
-    | ConnectionRow
-    | StorageRow
-    | RemnantRow
-    | OperationRow
-)
+Row = AttachmentRow | VolumeRow | ServerRow | DiskRow | ConnectionRow | StorageRow
 
 SUBJECTS: dict[type[Row], Subject] = {
     AttachmentRow: Subject.ATTACHMENT,
@@ -249,8 +215,6 @@ SUBJECTS: dict[type[Row], Subject] = {
     DiskRow: Subject.DISK,
     ConnectionRow: Subject.CONNECTION,
     StorageRow: Subject.STORAGE,
-    RemnantRow: Subject.REMNANT,
-    OperationRow: Subject.OPERATION,
 }
 _OF_A_HOST = frozenset({Subject.CONNECTION, Subject.STORAGE})
 

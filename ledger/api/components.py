@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from aggregates.base import EventContext
 from host_agent.shared.ports import Cinder
 from ledger.api.problem import RETRY_AFTER_S, ApiError
 from ledger.auth.tokens import Authenticator
 from ledger.config import Settings
+from ledger.findings import Findings
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.requests import Requests
@@ -29,18 +32,27 @@ Check = Callable[[], Awaitable[str | None]]
 SWEEP_INTERVAL_S = 1.0
 
 
+class Looker(Protocol):
+    """Who looks for drift (ledger.reconcile)."""
+
+    def ask(self, scope: Mapping[str, str], why: str, context: EventContext) -> str:
+        """Ask for a look; its id, or that of one at the same that nobody has begun yet."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Components:
     """One process's parts.
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
-    and projections, by name (dispatcher, Cinder).  `registry` is what /metrics shows beside
-    its own numbers.
+    and projections, by name (dispatcher, Cinder).  `looker` None: nobody looks here.
+    `registry` is what /metrics shows beside its own numbers.
     """
 
     requests: Requests
     service: Service
+    findings: Findings
     writer: Writer
     queries: Queries
     wakeups: Wakeups
@@ -49,6 +61,7 @@ class Components:
     settings: Settings
     authenticator: Authenticator
     clock: DatabaseClock
+    looker: Looker | None = None
     checks: Mapping[str, Check] = field(default_factory=dict)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 

@@ -66,7 +66,11 @@ async def unfence(call: Call) -> web.StreamResponse:
 
 async def host_row(call: Call) -> Row:
     """The host of the path.  ApiError 404."""
-    name = call.host()
+    return await host_row_of(call, call.host())
+
+
+async def host_row_of(call: Call, name: str) -> Row:
+    """The host of this name.  ApiError 404."""
     row = await call.components.queries.host(name)
     if row is None:
         raise unknown_host(name)

@@ -29,6 +29,7 @@ SHOWN = frozenset(
         *("run", "lane", "step", "steps", "undo", "took_ms", "retry_at", "further", "left"),
         *("outcome", "error", "request_id", "global_request_id"),
         *("former_volume_id", "renamed_to", "converted_to", "access_mode"),
+        *("drift_class", "severity", "subject", "look_id", "repair", "by_operation", "until"),
     }
 )
 #: Codes of errors whose message is Cinder's, or this service's own about the request.
@@ -55,6 +56,14 @@ def operation(row: Row) -> Row:
         "error": error(row["error"]),
         "left_steps": [_with_error(left) for left in row["left_steps"] or ()] or None,
         "steps": [{**_with_error(step), "place": _place(step)} for step in row.get("steps", ())],
+    }
+
+
+def finding(row: Row) -> Row:
+    """What differs, without where, and without what the parties say of it."""
+    return {
+        **row,
+        **dict.fromkeys(("host", "differs", "boot_id", "epoch", "ignored_reason")),
     }
 
 

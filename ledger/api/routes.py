@@ -35,6 +35,7 @@ from ledger.api import (
 from ledger.api.call import Call
 from ledger.api.openapi import document
 from ledger.api.route import IDEMPOTENT, Route, get
+from ledger.api.routes_drift import DRIFT
 from ledger.api.routes_nova import NOVA
 
 _HISTORY: dict[str, Any] = {"query": schemas.HistoryQuery, "answers": {200: schemas_events.Events}}
@@ -297,5 +298,6 @@ ROUTES: tuple[Route, ...] = (
     *NOVA,
     *_OWN,
     *_OWN_SERVERS,
+    *DRIFT,
     *_LOG,
 )

@@ -213,6 +213,14 @@ POLICY: dict[str, frozenset[Role]] = {
     "operation_act": _OPERATORS,
     "remnants": _OPERATORS,
     "remnant_acknowledge": _OPERATORS,
+    "drift": _READERS,
+    "drift_finding": _READERS,
+    "drift_ignore": _OPERATORS,
+    "drift_heed": _OPERATORS,
+    "drift_classes": _READERS,
+    "drift_runs": _OPERATORS,
+    "drift_run": _OPERATORS,
+    "drift_run_ask": _OPERATORS,
     "request": _READERS | {Role.SERVICE, Role.AGENT},  # one's own
     "operation_history": _READERS,
     "volume_history": _OPERATORS,  # a volume may have been another project's before

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from aggregates.attachment import Attachment
 from aggregates.base import Aggregate, Event
+from aggregates.finding import Finding
 from aggregates.host import Host
 from aggregates.instance import Instance
+from aggregates.look import Look
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
@@ -30,6 +32,8 @@ AGGREGATES: tuple[type[Aggregate], ...] = (
     Instance,
     Host,
     Remnant,
+    Finding,
+    Look,
 )
 
 #: What Python's names of types are in JSON.
@@ -39,6 +43,8 @@ _JSON = {
     "float": "number",
     "bool": "boolean",
     "dict[str, Any]": "object",
+    "dict[str, str]": "object",
+    "dict[str, int]": "object",
     "list": "array",
     "None": "null",
     "|": "or",

@@ -304,6 +304,23 @@ def _plugged(body: Body) -> str:
     return f"Guest has the disk as {body.get('device_name')}{bus}"
 
 
+def _ignored(body: Body) -> str:
+    until = body.get("until")
+    end = f" until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M}Z" if until else ""
+    return f"The difference is to be ignored{end}: {body.get('reason')}"
+
+
+def _look(body: Body) -> str:
+    of = ", ".join(f"{kind} {which}" for kind, which in body.get("scope", {}).items())
+    return f"Look at {of or 'everything'} begun ({body.get('why')})"
+
+
+def _looked(body: Body) -> str:
+    found = sum(body.get("found", {}).values())
+    trouble = f": {body['trouble']}" if body.get("trouble") else ""
+    return f"Look {body.get('outcome')}, {found} new findings{trouble}"
+
+
 SENTENCES: dict[str, Callable[[Body], str]] = {
     "Attachment.AttachmentCreated": _created,
     "Attachment.ConnectorUpdated": _connector,
@@ -322,6 +339,15 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "BlockDeviceMapping.RootAttached": _text("Volume {volume_id} takes the root's place"),
     "BlockDeviceMapping.DeleteOnTerminationSet": _delete_flag,
     "BlockDeviceMapping.MappingEnded": _text("The server has this volume no more"),
+    "Finding.DriftFound": _text("Found to differ: {drift_class} ({severity})"),
+    "Finding.DriftConfirmed": _text("A second look sees the same difference"),
+    "Finding.DriftChanged": _text("It differs otherwise than before"),
+    "Finding.DriftGone": _text("A look does not see the difference any more"),
+    "Finding.DriftIgnored": _ignored,
+    "Finding.DriftHeeded": _text("The difference is ignored no longer: {reason}"),
+    "Finding.RepairBegun": _text("Operation {by_operation} is to mend it: {repair} ({reason})"),
+    "Finding.DriftRepaired": _text("Operation {by_operation} has mended it"),
+    "Finding.RepairFailed": _text("Operation {by_operation} has not mended it: {why}"),
     "Host.HostRegistered": _text("Agent of {name} registered, service version {service_version}"),
     "Host.Fenced": _text("Host FENCED, epoch {epoch}: {reason}; evidence: {evidence}"),
     "Host.Unfenced": _text("Host unfenced: {reason}"),
@@ -345,6 +371,8 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.ClaimResumed": _text("Operation {claimant} works on the server again"),
     "Instance.Faulted": _text("Server shows ERROR: {message}"),
     "Instance.FaultCleared": _text("Server no longer shows the error of operation {claimant}"),
+    "Look.LookBegun": _look,
+    "Look.LookEnded": _looked,
     "Operation.OperationStarted": _started,
     "Operation.RunStarted": _run_started,
     "Operation.StepSucceeded": _succeeded,

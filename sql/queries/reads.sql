@@ -651,3 +651,120 @@ DELETE FROM refusals AS r
 -- name: refusal
 -- One of them, by its primary key.
 SELECT * FROM refusals WHERE request_id = %(request_id)s;
+
+-- name: drift
+-- What differs, the newest first, before a found_position: of one state, of those that ask for
+-- somebody ('open'), or all.  `scope`: of the servers of a project.  The index of each table by its
+-- positions; what is open has one of its own.
+SELECT d.* FROM drift AS d
+ WHERE (%(state)s::text = 'all' OR state = %(state)s
+        OR %(state)s = 'open' AND state IN ('suspected', 'confirmed'))
+   AND (%(state)s IN ('all', 'over') OR over_position IS NULL)
+   AND (%(drift_class)s::text IS NULL OR drift_class = %(drift_class)s)
+   AND (%(severity)s::text IS NULL OR severity = %(severity)s)
+   AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
+   AND (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
+   AND (%(host)s::text IS NULL OR host = %(host)s)
+   AND (%(after)s::bigint IS NULL OR found_position < %(after)s)
+ ORDER BY found_position DESC
+ LIMIT %(limit)s;
+
+-- name: drift_one
+-- One of them, as it is, or was the last time; and whose server it concerns.  Primary keys.
+SELECT d.*, i.project_id AS owner_id
+  FROM drift AS d LEFT JOIN instances AS i USING (server_id)
+ WHERE d.finding_id = %(finding_id)s
+ ORDER BY d.found_position DESC LIMIT 1;
+
+-- name: drift_at
+-- What differed when the log was at a position, the newest first.  Of a finding the log says since
+-- when and of whom, by the last event up to there that began or ended it; `began`: that one.
+-- Only what ended later, or did not, is looked at: of each one event, by the key of its stream.
+SELECT d.*, coalesce(b.position, d.found_position) AS began
+  FROM drift AS d
+  LEFT JOIN findings AS f ON f.finding_id = d.finding_id
+  LEFT JOIN LATERAL (
+       SELECT e.position, e.topic, e.server_id, e.volume_id, e.host,
+              convert_from(e.body, 'UTF8')::json->>'severity' AS severity
+         FROM events AS e
+        WHERE e.originator_id = f.finding_id AND e.position <= %(position)s
+          AND e.topic = ANY(%(bounds)s)
+        ORDER BY e.originator_version DESC LIMIT 1) AS b ON true
+ WHERE coalesce(f.first_position, d.found_position) <= %(position)s
+   AND (d.over_position IS NULL OR d.over_position > %(position)s)
+   AND (f.finding_id IS NULL OR b.topic = %(found)s)
+   AND (%(drift_class)s::text IS NULL OR d.drift_class = %(drift_class)s)
+   AND (%(severity)s::text IS NULL OR coalesce(b.severity, d.severity) = %(severity)s)
+   AND (%(server_id)s::uuid IS NULL
+        OR CASE WHEN f.finding_id IS NULL THEN d.server_id ELSE b.server_id END = %(server_id)s)
+   AND (%(volume_id)s::uuid IS NULL
+        OR CASE WHEN f.finding_id IS NULL THEN d.volume_id ELSE b.volume_id END = %(volume_id)s)
+   AND (%(host)s::text IS NULL
+        OR CASE WHEN f.finding_id IS NULL THEN d.host ELSE b.host END = %(host)s)
+   AND (%(after)s::bigint IS NULL OR coalesce(b.position, d.found_position) < %(after)s)
+ ORDER BY began DESC
+ LIMIT %(limit)s;
+
+-- name: findings_by_ids
+-- Findings of looks by their ids, those that are over, too.  Primary key.
+SELECT * FROM findings WHERE finding_id = ANY(%(ids)s::uuid[]);
+
+-- name: findings_open
+-- Findings of looks that are not over: all, or those of a host, server or volume; after an id.
+-- The index of the filter given.
+SELECT * FROM findings
+ WHERE over_position IS NULL
+   AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
+   AND (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
+   AND (%(host)s::text IS NULL OR host = %(host)s)
+   AND (%(after)s::uuid IS NULL OR finding_id > %(after)s)
+ ORDER BY finding_id
+ LIMIT %(limit)s;
+
+-- name: findings_to_heed
+-- Findings whose time of being ignored is over.  findings_open, of which few are ignored.
+SELECT finding_id FROM findings
+ WHERE over_position IS NULL AND state = 'ignored' AND ignored_until <= clock_timestamp()
+ ORDER BY finding_id
+ LIMIT %(limit)s;
+
+-- name: drift_counts
+-- What is not over, counted by class and state, and the age in seconds of the oldest.  The indexes
+-- of what is open: findings_open, parked_now; remnants are few.
+SELECT drift_class, state, count(*) AS count,
+       greatest(extract(epoch FROM clock_timestamp() - min(found_at)), 0)::float8 AS oldest_s
+  FROM drift
+ WHERE over_position IS NULL
+ GROUP BY drift_class, state;
+
+-- name: looks
+-- Looks, newest first, before a began_position; of one that is at work, how far it is, and how many
+-- it compares in a second (NULL: not known).  looks_by_age; of long_work there are a few rows.
+SELECT l.*, w.done, w.total,
+       (w.done - w.began_done)
+           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate
+  FROM looks AS l
+  LEFT JOIN long_work AS w ON w.kept->>'look_id' = l.look_id::text AND l.state <> 'ended'
+ WHERE (%(state)s::text IS NULL OR l.state = %(state)s)
+   AND (%(after)s::bigint IS NULL OR l.began_position < %(after)s)
+ ORDER BY l.began_position DESC
+ LIMIT %(limit)s;
+
+-- name: look
+-- One look, as `looks` has it.  Primary key.
+SELECT l.*, w.done, w.total,
+       (w.done - w.began_done)
+           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate
+  FROM looks AS l
+  LEFT JOIN long_work AS w ON w.kept->>'look_id' = l.look_id::text AND l.state <> 'ended'
+ WHERE l.look_id = %(look_id)s;
+
+-- name: last_looks
+-- By kind (all, host, server, volume): how many seconds ago the last look ended that was
+-- completed; none for a kind that was never looked at.  looks_by_kind.
+SELECT kind, greatest(extract(epoch FROM clock_timestamp() - l.ended_at), 0)::float8 AS age_s
+  FROM unnest('{all,host,server,volume}'::text[]) AS kind
+ CROSS JOIN LATERAL (
+       SELECT ended_at FROM looks
+        WHERE looks.kind = kind.kind AND outcome = 'completed'
+        ORDER BY ended_at DESC LIMIT 1) AS l;

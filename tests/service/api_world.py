@@ -26,6 +26,7 @@ from ledger.api.metrics import registry_of
 from ledger.auth.tokens import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
+from ledger.findings import Findings
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
 from ledger.requests import Requests
@@ -35,6 +36,7 @@ from ledger.wakeups import DUE, Wakeups
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
+from tests.doubles.asked_looks import AskedLooks
 from tests.doubles.direct_cinder import DirectCinder
 from tests.tokens import token_of
 
@@ -91,6 +93,7 @@ class Api:
     cinder: CinderModel
     faults: Faults
     dispatcher: Dispatcher
+    looker: AskedLooks
 
     async def ask(
         self,
@@ -307,6 +310,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
         asked: Any = AskedInTime(cinder)
+        looker = AskedLooks()
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
@@ -316,6 +320,8 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         components = Components(
             requests=Requests(log, asked, clock),
             service=Service(log, cinder, cinder, clock),
+            findings=Findings(log),
+            looker=looker,
             writer=log.log_recorder.writer,
             queries=Queries(pool),
             wakeups=wakeups,
@@ -339,7 +345,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         stack.push_async_callback(_cancelled, task)
         client = TestClient(_Server(make_app(components)))
         await stack.enter_async_context(client)
-        yield Api(client, components, model, faults, dispatcher)
+        yield Api(client, components, model, faults, dispatcher, looker)
 
 
 class _Server(TestServer):

@@ -19,8 +19,10 @@ from ledger.api.openapi import document
 from ledger.api.routes import ROUTES
 from ledger.auth.tokens import POLICY
 from ledger.config import Role
+from ledger.log.application import Ledger
 from tests.service.api_world import HOST, OTHER, Api, guest
 from tests.service.test_api_v1 import parked_detach
+from tests.store.drifting import Seen, begin_look
 from tests.tokens import token_of
 
 EXAMPLES = 12
@@ -61,9 +63,12 @@ async def left_behind(api: Api) -> str:
 )
 @pytest.mark.slow
 async def test_what_the_document_allows_is_answered_as_it_says(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     monkeypatch.setattr(accepting, "CLAIM_WAIT_S", 0.0)  # what is in the way here never ends
+    with Ledger(database_url) as ledger:
+        seen, look = Seen(ledger), begin_look(ledger)
+        seen.look()
     remnant_id = await left_behind(api)
     server, volume = await api.attached()
     [row] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
@@ -80,6 +85,8 @@ async def test_what_the_document_allows_is_answered_as_it_says(
         "name": "attach",
         "flavor_id": "c2.m2048",
         "request_id": begun["request_id"],
+        "finding_id": str(seen.id),
+        "look_id": str(look.id),
         "refused_id": refused.headers["X-Openstack-Request-Id"],
     }
     url = str(api.http.make_url("/")).rstrip("/")

@@ -39,8 +39,11 @@ TABLES = [
     "spans",
     "operations",
     "mailbox",
+    "parked",
     "hosts",
     "remnants",
+    "findings",
+    "looks",
 ]
 
 

@@ -1,0 +1,300 @@
+"""Joins what the parties say to rows: projections' rows, Cinder's lists, hosts' surveys.
+
+Two passes see everything.  The first goes by the ids of attachments and of volumes over the
+ledger and Cinder; the second goes host by host over the ledger and the host's survey.  What one
+pass cannot know is unknown in its rows, and left to the other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from aggregates.mapping import MappingState
+from handlers.drift.rows import (
+    UNKNOWN,
+    About,
+    AttachmentRow,
+    CinderAttachment,
+    CinderVolume,
+    ConnectionRow,
+    DiskRow,
+    LedgerAttachment,
+    LedgerDisk,
+    LedgerServer,
+    Row,
+    ServerRow,
+    StorageRow,
+    Unknown,
+    VolumeRow,
+)
+from host_agent.shared.contract import PowerState
+from host_agent.shared.survey import (
+    CONNECTIONS,
+    GUESTS,
+    SECRETS,
+    STORAGE,
+    DiskShown,
+    GuestShown,
+    StorageShown,
+    Survey,
+)
+
+#: A row of a projection, by its columns.
+Stored = Mapping[str, Any]
+
+_OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.NOSTATE})
+
+
+# --- the pass over ids --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """An attachment as Cinder lists it."""
+
+    id: str
+    volume_id: str
+    server_id: str | None
+    shown: CinderAttachment
+
+
+def attachment(
+    stored: Stored | None,
+    listed: Listed | Unknown | None,
+    *,
+    server: str | None,
+    mapped: bool,
+    connected: bool | Unknown = UNKNOWN,
+) -> AttachmentRow:
+    """One attachment; at least one of `stored` (an open one) and `listed` has it.
+
+    `server`: "live", "deleted", or None: the ledger has never had it.
+    """
+    if stored is None:
+        assert isinstance(listed, Listed)
+        id_, of, host = listed.id, (listed.server_id, listed.volume_id), None
+    else:
+        id_, host = str(stored["attachment_id"]), stored["host"]
+        of = (str(stored["server_id"]), str(stored["volume_id"]))
+    legacy = stored is not None and stored["legacy"]  # its id is our own, not Cinder's
+    return AttachmentRow(
+        id=id_,
+        about=About(server_id=of[0], volume_id=of[1], attachment_id=id_, host=host),
+        server=server,
+        ledger=None if stored is None else _ledger_attachment(stored, mapped=mapped),
+        cinder=UNKNOWN if legacy else listed.shown if isinstance(listed, Listed) else listed,
+        connected=connected,
+    )
+
+
+def _ledger_attachment(stored: Stored, *, mapped: bool) -> LedgerAttachment:
+    return LedgerAttachment(
+        **{name: stored[name] for name in ("state", "host", "access_mode", "legacy")},
+        mapped=mapped,
+    )
+
+
+def volume(
+    volume_id: str,
+    shown: CinderVolume | Unknown | None,
+    *,
+    mappings: int,
+    open_: int,
+    had: bool,
+    server_id: str | None = None,
+) -> VolumeRow:
+    """One volume, of which the ledger has so many live mappings and open attachments."""
+    about = About(volume_id=volume_id, server_id=server_id)
+    return VolumeRow(
+        id=volume_id, about=about, mappings=mappings, open=open_, had=had, cinder=shown
+    )
+
+
+# --- the pass over hosts ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosted:
+    """What the ledger has on one host, and the host's survey (None: unknown).
+
+    `servers`: those that are to have a guest here; `mappings`: of these servers, live ones with a
+    volume; `attachments`: open ones of this host, and those that the survey's records name.
+    """
+
+    host: str
+    survey: Survey | None
+    servers: Sequence[Stored] = ()
+    mappings: Sequence[Stored] = ()
+    attachments: Sequence[Stored] = ()
+    #: Where else guests of these servers, or of deleted ones, are shown, and their power.
+    strays: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    #: Of servers with two hosts: the power that the other host shows, None if it shows none;
+    #: not in it: nobody could look there.
+    other_hosts: Mapping[tuple[str, str], str | None] = field(default_factory=dict)
+
+    def sees(self, part: str) -> bool:
+        """Whether the host could look at this part of itself (host_agent.shared.survey.PARTS)."""
+        return self.survey is not None and part not in self.survey.blind
+
+    @cached_property
+    def guests(self) -> dict[str, GuestShown]:
+        """By server."""
+        return {guest.server_id: guest for guest in self.survey.guests} if self.survey else {}
+
+
+def of_host(here: Hosted) -> Iterator[Row]:
+    """All rows of a host."""
+    for stored in here.servers:
+        if stored["host"] == here.host:
+            yield server(here, stored)
+    yield from _attachments(here)
+    if here.survey is not None:
+        yield from _disks(here)
+        yield from _connections(here, here.survey)
+        yield from _storage(here, here.survey)
+
+
+def server(here: Hosted, stored: Stored) -> ServerRow:
+    """One server, on all hosts that are to have it or show it.
+
+    Called for the host where it is; for one that has none (deleted, offloaded), for any that
+    shows it.
+    """
+    id_ = str(stored["server_id"])
+    ledger = ledger_server(stored)
+    powers: dict[str, str | Unknown | None] = {
+        host: _power_here(here, id_)
+        if host == here.host
+        else here.other_hosts.get((host, id_), UNKNOWN)
+        for host in ledger.hosts
+    }
+    unknown = [host for host, power in powers.items() if power is UNKNOWN]
+    shown = dict(here.strays.get(id_, ()))
+    shown |= {host: power for host, power in powers.items() if isinstance(power, str)}
+    return ServerRow(
+        id=id_,
+        about=About(server_id=id_, host=stored["host"]),
+        ledger=ledger,
+        shown=tuple(sorted(shown.items())),
+        unknown_hosts=tuple(unknown),
+    )
+
+
+def ledger_server(stored: Stored) -> LedgerServer:
+    """A row of the projection `instances`."""
+    hosts = (stored["host"], stored["resize_source"])
+    return LedgerServer(
+        hosts=() if stored["deleted"] else tuple(host for host in hosts if host is not None),
+        power_state=stored["power_state"],
+        built=str(stored["server_id"]) not in stored["faults"],
+        deleted=stored["deleted"],
+    )
+
+
+def _power_here(here: Hosted, server_id: str) -> str | Unknown | None:
+    if not here.sees(GUESTS):
+        return UNKNOWN
+    guest = here.guests.get(server_id)
+    return None if guest is None else guest.power_state.value
+
+
+def _attachments(here: Hosted) -> Iterator[Row]:
+    """Of this host's attachments: whether it has them connected.  Cinder is for the other pass."""
+    records = {each.attachment_id for each in here.survey.connections} if here.survey else set()
+    named = {str(id_) for m in here.mappings for id_ in (m["attachment_id"], m["kept"]) if id_}
+    for stored in here.attachments:
+        id_ = str(stored["attachment_id"])
+        if stored["host"] == here.host and stored["state"] != "deleted":
+            yield attachment(
+                stored,
+                UNKNOWN,
+                server=None,  # only the other pass asks
+                mapped=id_ in named,
+                connected=id_ in records if here.sees(CONNECTIONS) else UNKNOWN,
+            )
+
+
+def _disks(here: Hosted) -> Iterator[Row]:
+    """The disks of the servers that are here; a guest that is missing has no disks to compare."""
+    if not here.sees(GUESTS):
+        return
+    by_server: dict[str, dict[str, Stored]] = defaultdict(dict)
+    for mapping in here.mappings:
+        by_server[str(mapping["server_id"])][str(mapping["serial"])] = mapping
+    own = {str(stored["server_id"]) for stored in here.servers if stored["host"] == here.host}
+    for server_id, guest in here.guests.items():
+        if server_id in own:
+            mapped = by_server[server_id]
+            shown = {disk.serial: disk for disk in guest.disks}
+            for serial in sorted(mapped.keys() | shown.keys()):
+                yield _disk(here.host, guest, serial, mapped.get(serial), shown.get(serial))
+
+
+def _disk(
+    host: str, guest: GuestShown, serial: str, stored: Stored | None, shown: DiskShown | None
+) -> DiskRow:
+    volume_id = serial if stored is None else str(stored["volume_id"])
+    attachment_id = str(stored["attachment_id"]) if stored and stored["attachment_id"] else None
+    return DiskRow(
+        id=f"{guest.server_id}/{serial}",
+        about=About(
+            server_id=guest.server_id, volume_id=volume_id, attachment_id=attachment_id, host=host
+        ),
+        ledger=None if stored is None else _ledger_disk(stored),
+        shown=shown,
+        running=guest.power_state not in _OFF,
+    )
+
+
+def _ledger_disk(stored: Stored) -> LedgerDisk:
+    return LedgerDisk(
+        volume_id=str(stored["volume_id"]),
+        device_name=stored["device_name"],
+        access_mode=stored["access_mode"],
+        plugged=stored["state"] == MappingState.PLUGGED,
+    )
+
+
+def _connections(here: Hosted, survey: Survey) -> Iterator[Row]:
+    if not here.sees(CONNECTIONS):
+        return
+    stored = {str(each["attachment_id"]): each for each in here.attachments}
+    for shown in survey.connections:
+        known = stored.get(shown.attachment_id)
+        open_ = known is not None and known["state"] != "deleted"
+        yield ConnectionRow(
+            id=shown.attachment_id,
+            about=About(
+                server_id=shown.server_id,
+                volume_id=shown.volume_id,
+                attachment_id=shown.attachment_id,
+                host=here.host,
+            ),
+            ledger=_ledger_attachment(known, mapped=True) if known is not None and open_ else None,
+            shown=shown,
+        )
+
+
+def _storage(here: Hosted, survey: Survey) -> Iterator[Row]:
+    if here.sees(STORAGE):
+        for shown in survey.storage:
+            yield _storage_row(here.host, shown, wanted=False)
+    if here.sees(SECRETS):
+        wanted = set(_volumes(here.mappings)) | {each.volume_id for each in survey.connections}
+        for volume_id in survey.secrets:
+            shown = StorageShown(kind="secret", name=volume_id, recorded=False, used=False)
+            yield _storage_row(here.host, shown, wanted=volume_id in wanted)
+
+
+def _volumes(mappings: Iterable[Stored]) -> Iterator[str]:
+    for mapping in mappings:
+        yield from (str(mapping[name]) for name in ("volume_id", "serial") if mapping[name])
+
+
+def _storage_row(host: str, shown: StorageShown, *, wanted: bool) -> StorageRow:
+    id_ = f"{shown.kind}/{shown.name}"
+    return StorageRow(id=id_, about=About(host=host), shown=shown, wanted=wanted)

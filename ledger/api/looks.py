@@ -1,0 +1,69 @@
+"""/v1/drift/runs: looks, under way and over, and asking for one now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from aggregates.look import LookState
+from ledger.api.call import Call, answer
+from ledger.api.hosts import host_row_of
+from ledger.api.paging import page_limit
+from ledger.api.problem import ApiError, not_found
+from ledger.api.schemas import NoQuery
+from ledger.api.schemas_drift import LookAsked, Looks, LookShown, LooksQuery, LookWanted
+
+Row = dict[str, Any]
+
+_NO_LOOK = "Look {} could not be found."
+
+
+async def looks(call: Call) -> web.StreamResponse:
+    """GET /v1/drift/runs, newest first."""
+    query = call.query(LooksQuery)
+    limit = page_limit(call, query.limit)
+    rows = await call.components.queries.looks(state=query.state, limit=limit, after=query.after)
+    last = rows[-1]["began_position"] if len(rows) == limit else None
+    return answer(Looks(looks=[_shown(row) for row in rows], next=last))
+
+
+async def look(call: Call) -> web.StreamResponse:
+    """GET /v1/drift/runs/{id}."""
+    call.query(NoQuery)
+    look_id = call.id("look_id", _NO_LOOK)
+    row = await call.components.queries.look(look_id)
+    if row is None:
+        raise not_found("look_not_found", _NO_LOOK.format(look_id))
+    return answer(_shown(row))
+
+
+async def ask(call: Call) -> web.StreamResponse:
+    """POST /v1/drift/runs: a look now, at everything or at one host, server or volume."""
+    wanted = await call.json(LookWanted)
+    scope = {name: value for name, value in wanted if value is not None}
+    if len(scope) > 1:
+        raise ApiError(400, "invalid", "Name at most one of host, server, volume.")
+    await _refuse_nothing(call, scope)
+    looker, context = call.components.looker, call.context("operator")
+    if looker is None:
+        raise ApiError(503, "no_looker", "Nobody looks for drift here.")
+    look_id = await call.bulkheads.operators(looker.ask, scope, "asked", context)
+    return answer(LookAsked.model_validate({"look_id": look_id, "scope": scope}), 202)
+
+
+async def _refuse_nothing(call: Call, scope: dict[str, str]) -> None:
+    """A look at what is not known would find nothing wrong.  ApiError 404."""
+    if "host" in scope:
+        await host_row_of(call, scope["host"])
+    if "server" in scope and await call.components.queries.instance(scope["server"]) is None:
+        raise not_found("server_not_found", f"Instance {scope['server']} could not be found.")
+
+
+def _shown(row: Row) -> LookShown:
+    eta_s, left = None, None
+    if row["state"] == LookState.UNDER_WAY and row["total"]:
+        left = max(row["total"] - row["done"], 0)
+    if left is not None and row["rate"]:
+        eta_s = left / row["rate"]
+    return LookShown.model_validate({**row, "eta_s": eta_s})

@@ -1,0 +1,40 @@
+"""The routes of /v1/drift."""
+
+from __future__ import annotations
+
+from ledger.api import drift, looks, schemas
+from ledger.api import schemas_drift as shown
+from ledger.api.route import Route, get
+
+# What has a name of its own comes before what is found by its id.
+DRIFT: tuple[Route, ...] = (
+    get("drift", "/v1/drift", drift.drift, shown.Drift, query=shown.DriftQuery),
+    get("drift_classes", "/v1/drift/classes", drift.classes, shown.DriftClasses),
+    get("drift_runs", "/v1/drift/runs", looks.looks, shown.Looks, query=shown.LooksQuery),
+    Route(
+        name="drift_run_ask",
+        method="POST",
+        path="/v1/drift/runs",
+        handler=looks.ask,
+        body=shown.LookWanted,
+        answers={202: shown.LookAsked},
+    ),
+    get("drift_run", "/v1/drift/runs/{look_id}", looks.look, shown.LookShown),
+    get("drift_finding", "/v1/drift/{finding_id}", drift.finding, shown.FindingDetails),
+    Route(
+        name="drift_ignore",
+        method="POST",
+        path="/v1/drift/{finding_id}/ignore",
+        handler=drift.ignore,
+        body=shown.Ignore,
+        answers={200: shown.FindingDetails},
+    ),
+    Route(
+        name="drift_heed",
+        method="POST",
+        path="/v1/drift/{finding_id}/heed",
+        handler=drift.heed,
+        body=schemas.Why,
+        answers={200: shown.FindingDetails},
+    ),
+)

@@ -1,0 +1,148 @@
+"""Reads of what differs: now, at a moment, and when it was looked for.
+
+As of a moment: which findings there were, and how each stood, is folded from the log up to there.
+So an answer stays what it was, whatever became of them since (decision 0050).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from aggregates.finding import Finding
+from projections.base import Row
+from projections.findings import FINDINGS
+from projections.log_reads import PAGE_MAX, LogReads
+
+#: What begins a finding, and what ends it.
+_BOUNDS = [
+    Finding.DriftFound.TOPIC,
+    Finding.DriftGone.TOPIC,
+    Finding.DriftRepaired.TOPIC,
+]
+#: What was not known yet of a thing that was open then.
+_NOT_OVER = dict.fromkeys(("over_at", "over_position", "over_how", "repaired_by"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which of what differs; None: any."""
+
+    drift_class: str | None = None
+    severity: str | None = None
+    server_id: str | None = None
+    volume_id: str | None = None
+    host: str | None = None
+
+
+ANY = Wanted()
+
+
+class DriftReads(LogReads):
+    """Findings, remnants and parked operations as one list; and looks."""
+
+    async def drift(
+        self,
+        wanted: Wanted = ANY,
+        *,
+        state: str = "open",
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after`: the `found_position` of the last one already seen.
+
+        `state`: a FindingState, "all", or "open": suspected or confirmed.
+        """
+        return await self._all("drift", **vars(wanted), state=state, limit=limit, after=after)
+
+    async def drift_at(
+        self,
+        at: datetime,
+        wanted: Wanted = ANY,
+        *,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """What differed at a moment, as it was known then; ignored or not, newest first.
+
+        Projections must have come to that moment.  Raises MomentToComeError.
+        """
+        position = await self.settled_at(at)
+        rows = await self._all(
+            "drift_at",
+            position=position,
+            bounds=_BOUNDS,
+            found=Finding.DriftFound.TOPIC,
+            **vars(wanted),
+            limit=limit,
+            after=after,
+        )
+        folded = await self._findings_at(position, [row["finding_id"] for row in rows])
+        return [folded.get(row["finding_id"]) or _as_it_began(row) for row in rows]
+
+    async def _findings_at(self, position: int, ids: Sequence[str]) -> dict[str, Row]:
+        """The rows that these findings had when the log was at a position."""
+        rows: dict[str, Row] = {}
+        for event in await self.streams(ids, position) if ids else ():
+            if event.topic in FINDINGS.topics:
+                key = event.originator_id
+                rows[key] = FINDINGS.fold(rows.get(key), event)
+        return rows
+
+    async def drift_one(self, finding_id: str) -> Row | None:
+        """As it is, or was when it was there last; `owner_id`: the project of its server."""
+        return await self._one("drift_one", finding_id=finding_id)
+
+    async def drift_counts(self) -> list[Row]:
+        """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
+        return await self._all("drift_counts")
+
+    async def findings_by_ids(self, ids: Sequence[str]) -> list[Row]:
+        """Findings of looks, those that are over, too."""
+        return await self._all("findings_by_ids", ids=list(ids))
+
+    async def findings_open(
+        self,
+        *,
+        server_id: str | None = None,
+        volume_id: str | None = None,
+        host: str | None = None,
+        limit: int = PAGE_MAX,
+        after: str | None = None,
+    ) -> list[Row]:
+        """Findings of looks that are not over, in the order of their ids, after one."""
+        return await self._all(
+            "findings_open",
+            server_id=server_id,
+            volume_id=volume_id,
+            host=host,
+            limit=limit,
+            after=after,
+        )
+
+    async def looks(
+        self,
+        *,
+        state: str | None = None,
+        limit: int = PAGE_MAX,
+        after: int | None = None,
+    ) -> list[Row]:
+        """Newest first; `after`: the `began_position` of the last one already seen.
+
+        Of one that is at work: `done` of about `total` things, `rate` of them in a second.
+        """
+        return await self._all("looks", state=state, limit=limit, after=after)
+
+    async def look(self, look_id: str) -> Row | None:
+        return await self._one("look", look_id=look_id)
+
+    async def last_looks(self) -> dict[str, float]:
+        """By kind: how many seconds ago the last look ended that was completed."""
+        return {row["kind"]: row["age_s"] for row in await self._all("last_looks")}
+
+
+def _as_it_began(row: Row) -> Row:
+    """A remnant, or a time that an operation was parked: nothing happens to it until it is over."""
+    begun = {"updated_at": row["found_at"], "position": row["found_position"]}
+    return {**row, **begun, **_NOT_OVER, "state": "confirmed"}

@@ -1,0 +1,36 @@
+"""Looks: when ledger, Cinder and hosts were held against each other, and what came of it."""
+
+from __future__ import annotations
+
+from aggregates.look import Look, LookState
+from projections.base import LoggedEvent, Projection, Row, originator
+
+_END = ("outcome", "compared", "found", "unknown", "braked", "trouble")
+
+
+def kind_of(scope: Row) -> str:
+    """What a look is at: all, or one host, server or volume."""
+    return next(iter(scope), "all")
+
+
+def _fold(row: Row | None, event: LoggedEvent) -> Row:
+    row = {**(row or {}), **event.stamp}
+    if event.topic == Look.LookBegun.TOPIC:
+        scope = event.body["scope"]
+        row.update(look_id=event.originator_id, scope=scope, kind=kind_of(scope))
+        row.update(why=event.body["why"], state=LookState.UNDER_WAY.value)
+        row.update(began_at=event.recorded_at, began_position=event.position)
+        row.update(dict.fromkeys((*_END, "ended_at")))
+    else:
+        row.update({name: event.body[name] for name in _END})
+        row.update(state=LookState.ENDED.value, ended_at=event.recorded_at)
+    return row
+
+
+LOOKS = Projection(
+    table="looks",
+    key="look_id",
+    topics=frozenset({Look.LookBegun.TOPIC, Look.LookEnded.TOPIC}),
+    key_of=originator,
+    fold=_fold,
+)

@@ -1,0 +1,20 @@
+"""Who is asked for looks, and does not look: what it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import uuid4
+
+from aggregates.base import EventContext
+
+
+class AskedLooks:
+    """A `ledger.api.components.Looker`; `asked`: scope, why and who."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[dict[str, str], str, str]] = []
+        self.id = str(uuid4())
+
+    def ask(self, scope: Mapping[str, str], why: str, context: EventContext) -> str:
+        self.asked.append((dict(scope), why, context.actor.name))
+        return self.id
