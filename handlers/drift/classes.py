@@ -212,7 +212,7 @@ CLASSES: tuple[DriftClass, ...] = (
     DriftClass(
         name="guest_twice",
         row=ServerRow,
-        parties=(_L,),
+        parties=(_L, _H),
         is_drift=predicates.guest_twice,
         severity=_CRITICAL,
         meaning="The guest runs on two hosts: both write to its volumes.",
@@ -231,7 +231,7 @@ CLASSES: tuple[DriftClass, ...] = (
     DriftClass(
         name="guest_elsewhere",
         row=ServerRow,
-        parties=(_L,),
+        parties=(_L, _H),
         is_drift=predicates.guest_elsewhere,
         severity=_CRITICAL,
         meaning="A host has a guest whose server is on another host.",
@@ -240,7 +240,7 @@ CLASSES: tuple[DriftClass, ...] = (
     DriftClass(
         name="guest_of_deleted",
         row=ServerRow,
-        parties=(_L,),
+        parties=(_L, _H),
         is_drift=predicates.guest_of_deleted,
         severity=_WARNING,
         meaning="A host still has the guest of a server that is deleted.",

@@ -32,6 +32,7 @@ class Sight:
     look_id: str
     position: int
     apart: bool = True  # from the last look that saw it: at least APART_S ago
+    unknown_hosts: frozenset[str] = frozenset()
     boot_id: str | None = None
     epoch: int | None = None
 
@@ -43,6 +44,8 @@ def drifting(row: Row) -> Iterator[DriftClass]:
 
 def sound(row: Row) -> Iterator[DriftClass]:
     """The classes of which this row is known to be no case."""
+    if getattr(row, "unknown_hosts", ()):
+        return iter(())
     return (each for each in _of(row) if rows.known(row, each.parties) and not each.is_drift(row))
 
 
@@ -108,9 +111,18 @@ def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> No
 
 
 def miss(finding: Finding, sight: Sight) -> None:
-    """A look of all parties sees it no more."""
-    if finding.state not in {None, FindingState.OVER} and finding.repairing is None:
+    """A look of all parties sees it no more; of hosts that had a part in it, too."""
+    open_ = finding.state not in {None, FindingState.OVER} and finding.repairing is None
+    if open_ and not hosts_of(finding) & sight.unknown_hosts:
         finding.record(Finding.DriftGone, look_id=sight.look_id, at_position=sight.position)
+
+
+def hosts_of(finding: Finding) -> frozenset[str]:
+    """The hosts that had something to say of it; of a server those that show its guest."""
+    told = finding.differs.get(Party.HOST.value)
+    showing = [pair[0] for pair in told] if isinstance(told, list) else []
+    own = finding.found.host if finding.found and Party.HOST.value in finding.differs else None
+    return frozenset({*showing, own} - {None})
 
 
 def braked(opened: Mapping[str, int], compared: Mapping[str, int]) -> dict[str, int]:

@@ -125,7 +125,7 @@ def volume_of_nobody(row: VolumeRow) -> bool:
 def guest_missing(row: ServerRow) -> bool:
     if row.ledger is None or row.ledger.deleted or not row.ledger.built:
         return False
-    return bool(set(row.ledger.hosts) - set(row.showing))
+    return bool(set(row.ledger.hosts) - set(row.showing) - set(row.unknown_hosts))
 
 
 def guest_elsewhere(row: ServerRow) -> bool:

@@ -145,7 +145,11 @@ class LedgerServer:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerRow:
-    """`shown`: the power state of its guest by host, of all hosts whose survey is known."""
+    """`shown`: the power state of its guest by host, of all hosts whose survey is known.
+
+    One host that shows the guest is enough to see some drift; of others nothing can be said as
+    long as a host is unknown on which it is to be.
+    """
 
     id: str
     about: About
@@ -238,8 +242,6 @@ def _host_unknown(row: Row) -> bool:
     if isinstance(row, AttachmentRow):
         on_a_host = row.ledger is not None and row.ledger.host is not None
         return on_a_host and row.connected is UNKNOWN
-    if isinstance(row, ServerRow):
-        return bool(row.unknown_hosts)
     return getattr(row, "shown", None) is UNKNOWN
 
 

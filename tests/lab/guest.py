@@ -327,6 +327,16 @@ class LabGuest:
         """Remove the disk from the stopped guest's definition, behind the ledger's back."""
         self.domain.detachDeviceAlias(f"ua-{volume_id}", libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
+    def read_only(self, volume_id: str) -> tuple[bool, bool]:
+        """Whether the volume's disk is read-only: live, and in the definition."""
+        found = []
+        for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE):
+            tree = ET.fromstring(self.domain.XMLDesc(flags))
+            disks = tree.iterfind("devices/disk")
+            [disk] = [disk for disk in disks if disk.findtext("serial") == volume_id]
+            found.append(disk.find("readonly") is not None)
+        return found[0], found[1]
+
     def disks(self) -> tuple[int, int]:
         """Numbers of disks, live and persistent."""
         live = self.domain.XMLDesc(0).count("<disk ") if self.domain.isActive() else 0

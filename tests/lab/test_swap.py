@@ -59,6 +59,25 @@ def test_a_guest_writes_on_while_its_volume_is_swapped(swapping: Swapping) -> No
     swapping.assert_swapped()
 
 
+def test_what_a_guest_may_only_read_it_may_only_read_on_the_other_volume(
+    lab: Lab, guest: LabGuest, new_volume: Callable[[str], str], backend: str
+) -> None:
+    """The copy writes to the new volume; the guest's disk on it does not."""
+    old, new = new_volume(backend), new_volume(backend)
+    lab.cloud.fill(old)
+    lab.cloud.openstack("volume", "set", "--read-only", old)
+    lab.cloud.attach(guest.id, old)
+    assert guest.read_only(old) == (True, True)
+    lab.ledger.as_user("attachment", "swap", guest.id, old, new)
+    assert lab.ledger.wait_outcome("swap", old)["outcome"] == "completed"
+    assert guest.read_only(old) == (True, True)
+    with guest.console() as console:
+        node = wait_node(console, old)
+        assert console.run(f"cat /sys/block/{node}/ro") == "1"
+    assert [item.attach_mode for item in lab.cloud.attachments(new)] == ["ro"]
+    lab.cloud.detach(guest.id, new)
+
+
 @pytest.mark.parametrize("who", some("agent", "service"))
 def test_one_of_us_dies_while_a_volume_is_copied_to_the_other(
     who: str, lab: Lab, swapping: Swapping

@@ -16,18 +16,16 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
-from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.storage import connection
 from projections.base import Row
 from tests.doubles.host_checks import plugged
+from tests.simulation import drift
 from tests.simulation.hostile import unshowable
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
 _ON_A_HOST = frozenset({"connecting", "connected", "attached"})
-#: Volume states that say that somebody is about to have the volume, or to let it go.
-_HELD = frozenset({"attaching", "detaching", "reserved", "in-use"})
 
 # --- after every save -------------------------------------------------------------------
 
@@ -137,8 +135,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     """What is not as it should be when nothing is under way, and nothing can fail."""
     yield from _unfinished(cloud)
     yield from _ledger(cloud)
-    yield from _cinder(cloud)
-    yield from _made_for_nobody(cloud)
+    yield from drift.found(cloud)
     yield from _hosts(cloud)
     yield from broken_on_hosts(cloud)
     yield from _projections(cloud)
@@ -201,45 +198,6 @@ def _attachments_of(
 
 def _open(cloud: Cloud) -> list[Attachment]:
     return [a for a in cloud.attachments() if a.state != "deleted"]
-
-
-def _cinder(cloud: Cloud) -> Iterator[str]:
-    ledger = {str(a.id): (a.volume_id, a.server_id) for a in _open(cloud)}
-    rows = {
-        r.id: (r.volume_id, r.instance)
-        for r in cloud.cinder.attachments.values()
-        if r.id in ledger or not _goes_with_its_volume(cloud, r)
-    }
-    if ledger != rows:
-        yield f"attachments: the ledger has {ledger}, Cinder has {rows}"
-    states = {str(a.id): a.state for a in _open(cloud)}
-    for row in cloud.cinder.attachments.values():
-        if states.get(row.id) != row.status and not _goes_with_its_volume(cloud, row):
-            yield f"attachment {row.id} is {states.get(row.id)}, in Cinder {row.status}"
-    for volume in cloud.cinder.volumes.values():
-        has = bool(cloud.cinder.attachments_of(volume.id))
-        if has != (volume.status in _HELD) and volume.going is None:
-            yield f"volume {volume.id} is {volume.status}, attachments: {has}"
-
-
-def _made_for_nobody(cloud: Cloud) -> Iterator[str]:
-    """What we made in Cinder was given to its server, or is gone."""
-    bound = {
-        event.volume_id
-        for event, _ in cloud.store.log
-        if isinstance(event, BlockDeviceMapping.MappingCreated)
-    }
-    for volume in cloud.cinder.volumes.values():
-        if MADE_FOR in volume.metadata and volume.id not in bound and volume.going is None:
-            yield f"volume {volume.id} was made, and no server has had it: {volume.status}"
-
-
-def _goes_with_its_volume(cloud: Cloud, row: Any) -> bool:
-    """What came too late for anybody is ended by whoever lets the volume go, or deletes the
-    server; a row that is in use is never such a one.
-    """
-    nobodys = row.id in cloud.strays or row.instance in cloud.overtaken
-    return nobodys and row.status in {"reserved", "attaching"}
 
 
 def _hosts(cloud: Cloud) -> Iterator[str]:

@@ -112,12 +112,19 @@ class Storm:
         self.cloud.note("--- the storm is over")
         self.works.end_all()
 
+    def blow_over(self) -> None:
+        """The storm, until all is at rest; the servers that are left are still there."""
+        self._checked(self._blow_over)
+
     def _run(self) -> None:
+        self._blow_over()
+        self._delete_everything()
+
+    def _blow_over(self) -> None:
         self._blow()
         self._come_to_rest()
         self._settle_servers()
         self._come_to_rest()
-        self._delete_everything()
 
     def _meanwhile(self) -> None:
         """Somebody else is faster; or as much faster as one who is stopped makes possible."""

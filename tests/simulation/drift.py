@@ -1,0 +1,99 @@
+"""What a look would find: the classes of drift, over all that a simulated cloud shows at rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from handlers.drift import join
+from handlers.drift.classes import DriftClass
+from handlers.drift.judge import differs, drifting
+from handlers.drift.rows import CinderAttachment, CinderVolume
+from handlers.drift.rows import Row as Joined
+from host_agent.shared.cinder.client import MADE_FOR
+
+if TYPE_CHECKING:
+    from projections.base import Row
+    from tests.simulation.cloud import Cloud
+
+
+def cases(cloud: Cloud) -> Iterator[tuple[Joined, DriftClass]]:
+    """Each finding of a look at everything: the row, and the class of which it is a case."""
+    for row in (*_attachments(cloud), *_volumes(cloud)):
+        yield from ((row, each) for each in drifting(row))
+
+
+def found(cloud: Cloud) -> Iterator[str]:
+    """The same in words, without what a storm may leave."""
+    for row, each in cases(cloud):
+        if not _goes_with_its_volume(cloud, row):
+            yield f"{each.name}: {row.about}: {differs(row, each.parties)}"
+
+
+def _goes_with_its_volume(cloud: Cloud, row: Joined) -> bool:
+    """What came too late for anybody is drift, which a storm may leave: whoever lets the volume
+    go, or deletes the server, ends it.
+    """
+    shown = getattr(row, "cinder", None)
+    nobodys = row.id in cloud.strays or row.about.server_id in cloud.overtaken
+    return nobodys and getattr(shown, "status", None) in {"reserved", "attaching"}
+
+
+def _attachments(cloud: Cloud) -> Iterator[Joined]:
+    open_ = [row for row in cloud.rows("attachments") if row["state"] != "deleted"]
+    stored = {row["attachment_id"]: {"host": None, **row} for row in open_}
+    listed = {row.id: _listed(row) for row in cloud.cinder.attachments.values()}
+    servers = {
+        r["server_id"]: "deleted" if r["deleted"] else "live" for r in cloud.rows("instances")
+    }
+    mapped = {id_ for m in cloud.rows("mappings") for id_ in (m["attachment_id"], m["kept"])}
+    for id_ in sorted(stored.keys() | listed.keys()):
+        ours, theirs = stored.get(id_), listed.get(id_)
+        server_id = ours["server_id"] if ours else theirs and theirs.server_id
+        yield join.attachment(
+            ours, theirs, server=servers.get(server_id or ""), mapped=id_ in mapped
+        )
+
+
+def _listed(row: Any) -> join.Listed:
+    """As Cinder's lists show it: the host and the mode only of one that is attached."""
+    attached = row.status == "attached"
+    return join.Listed(
+        id=row.id,
+        volume_id=row.volume_id,
+        server_id=row.instance,
+        shown=CinderAttachment(
+            status=row.status,
+            host=row.host if attached else None,
+            mode=row.mode if attached and row.mode in {"ro", "rw"} else None,
+        ),
+    )
+
+
+def _volumes(cloud: Cloud) -> Iterator[Joined]:
+    had = {row["volume_id"] for row in cloud.rows("attachments")}
+    open_ = _by_volume(row for row in cloud.rows("attachments") if row["state"] != "deleted")
+    mappings = _by_volume(cloud.rows("mappings"))
+    for volume_id in sorted(had | cloud.cinder.volumes.keys()):
+        volume = cloud.cinder.volumes.get(volume_id)
+        yield join.volume(
+            volume_id,
+            None if volume is None else _shown(cloud, volume),
+            mappings=mappings[volume_id],
+            open_=open_[volume_id],
+            had=volume_id in had,
+        )
+
+
+def _shown(cloud: Cloud, volume: Any) -> CinderVolume:
+    return CinderVolume(
+        status=volume.status,
+        attachments=len(cloud.cinder.attachments_of(volume.id)),
+        migration_status=volume.migration_status,
+        made=MADE_FOR in volume.metadata,
+    )
+
+
+def _by_volume(rows: Iterator[Row] | list[Row]) -> Counter[str]:
+    return Counter(row["volume_id"] for row in rows)
