@@ -234,12 +234,11 @@ def _reserved_anew(case: Case, no_mapping: str) -> list[Lane]:
 
 
 def _of_volume(case: Case, no_mapping: str) -> list[Lane]:
-    volume_id = case.finding.about().volume_id
-    assert volume_id is not None, "the class is of volumes"
+    assert case.volume is not None, "the class is of volumes"
     return [
         Lane(
             server_id=case.server_id,
-            volume_id=volume_id,
+            volume_id=str(case.volume.id),
             bdm_id=no_mapping,
             attachment_id=None,
             device_name=None,

@@ -26,11 +26,12 @@ GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
 class Asked:
     """What there is to judge by: all of it asked now, but the host's word, which is a step older.
 
+    `row` None: what the finding is about is there no more.
     `shown`: see host_agent.verbs.drift.drift_look.  `statuses`: of all attachments that Cinder has
     of the volume.  `bare`: Cinder was never given a connector for the attachment.
     """
 
-    row: Row
+    row: Row | None
     lane: Lane
     shown: dict[str, Any] = field(default_factory=dict)
     statuses: tuple[str, ...] = ()
@@ -41,12 +42,13 @@ def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None
     """Why the repair does nothing: a code, and words; None: it may go on."""
     assert finding.found is not None, "only what was found is repaired"
     drift = BY_NAME[finding.found.drift_class]
-    if not rows.known(asked.row, drift.parties):
+    if asked.row is not None and not rows.known(asked.row, drift.parties):
         return UNPROVEN, "Not everybody that the finding compares could be asked; look again later."
-    if not drift.is_drift(asked.row):
+    if asked.row is None or not drift.is_drift(asked.row):
         return GONE, f"It is not so any more ({drift.name}); nothing was done."
-    now = differs(asked.row)
-    for party in set(drift.parties) - {Party.HOST}:
+    parties = [party for party in drift.parties if party is not Party.HOST]
+    now = differs(asked.row, parties)
+    for party in parties:
         if not _alike(finding.differs.get(party.value), now[party.value]):
             then = finding.differs.get(party.value)
             words = f"What the {party.value} says has changed from {then} to {now[party.value]}"

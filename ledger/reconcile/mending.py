@@ -134,11 +134,12 @@ def _volume_in_cinder(
 def _server_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     instance = context.book.get(Instance, lane.server_id)
     power = (lane.shown or {}).get("power_state")
+    hosts = (instance.host, instance.resize_source)
     return rows.ServerRow(
         id=lane.server_id,
         about=_about(finding),
         ledger=rows.LedgerServer(
-            hosts=tuple(host for host in (instance.host, instance.resize_source) if host),
+            hosts=() if instance.deleted else tuple(host for host in hosts if host),
             power_state=instance.power_state,
             built=not instance.never_built,
             deleted=instance.deleted,
@@ -172,7 +173,9 @@ def _disk_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     )
 
 
-def _connection_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
+def _connection_row(finding: Finding, lane: Lane, context: EffectContext) -> Row | None:
+    if not (lane.shown and lane.shown["record"]):
+        return None
     told = finding.differs.get("host") or {}
     record = ConnectionShown(
         attachment_id=str(lane.attachment_id),
@@ -184,9 +187,8 @@ def _connection_row(finding: Finding, lane: Lane, context: EffectContext) -> Row
     return rows.ConnectionRow(
         id=str(lane.attachment_id),
         about=_about(finding),
-        ledger=_held(lane, context),
-        cinder=UNKNOWN,
-        shown=record if lane.shown and lane.shown["record"] else None,
+        ledger=_held(lane, context, mapped=True),
+        shown=record,
     )
 
 
@@ -203,7 +205,7 @@ def _storage_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     )
 
 
-_ROWS: dict[Subject, Callable[[Finding, Lane, EffectContext], Row]] = {
+_ROWS: dict[Subject, Callable[[Finding, Lane, EffectContext], Row | None]] = {
     Subject.ATTACHMENT: _attachment_row,
     Subject.VOLUME: _volume_row,
     Subject.SERVER: _server_row,
@@ -217,19 +219,22 @@ def _about(finding: Finding) -> rows.About:
     return rows.About(**vars(finding.about()))
 
 
-def _held(lane: Lane, context: EffectContext) -> rows.LedgerAttachment | None:
-    """The lane's attachment as the ledger holds it, if it is open."""
+def _held(
+    lane: Lane, context: EffectContext, *, mapped: bool | None = None
+) -> rows.LedgerAttachment | None:
+    """The lane's attachment as the ledger holds it, if it is open; `mapped`: if nobody asks."""
     attachment = context.book.get(Attachment, str(lane.attachment_id))
     if not attachment.version or attachment.state in _GONE:
         return None
     instance = context.book.get(Instance, str(attachment.server_id))
     mappings = [context.book.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
+    named = any(str(attachment.id) in {m.attachment_id, m.kept} for m in mappings)
     return rows.LedgerAttachment(
         state=attachment.state,
         host=attachment.host,
         access_mode=attachment.access_mode,
         legacy=attachment.legacy,
-        mapped=any(str(attachment.id) in {m.attachment_id, m.kept} for m in mappings),
+        mapped=named if mapped is None else mapped,
     )
 
 

@@ -37,7 +37,7 @@ class Cases:
         """The case as it is now.  Raises RepairError if no server of it is known."""
         about = finding.about()
         shown = self._attachment(about.attachment_id)
-        volume_id = (shown.volume_id if shown else None) or about.volume_id
+        volume_id = (shown.volume_id if shown else None) or about.volume_id or _secret_of(finding)
         volume = book.get(Volume, volume_id) if volume_id else None
         server_id = about.server_id or (volume.last_server if volume else None)
         instance = book.get(Instance, server_id) if server_id else None
@@ -71,6 +71,13 @@ class Cases:
 
     def _volume(self, volume_id: str | None) -> VolumeView | None:
         return _remembered(self._volumes, volume_id, self._cinder.volume)
+
+
+def _secret_of(finding: Finding) -> str | None:
+    """The volume whose passphrase it is: what storage has is known by kind and name alone."""
+    assert finding.found is not None, "it is a finding"
+    kind, _, name = finding.found.key.partition("/")
+    return name if kind == "secret" else None
 
 
 def _remembered(known: dict[str, T | None], id_: str | None, ask: Callable[[str], T]) -> T | None:

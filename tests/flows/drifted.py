@@ -240,7 +240,7 @@ def _left(world: World, attachment_id: str) -> World:
         serial=record.serial,
         present=True,
     )
-    row = rows.ConnectionRow(id=attachment_id, about=about, ledger=None, cinder=None, shown=shown)
+    row = rows.ConnectionRow(id=attachment_id, about=about, ledger=None, shown=shown)
     return found(world, "connection_left", row)
 
 
@@ -292,7 +292,7 @@ def secret_left() -> World:
     _guests(world).keep_secret(world.volumes[0], "a passphrase")
     row = rows.StorageRow(
         id=f"secret/{world.volumes[0]}",
-        about=About(volume_id=world.volumes[0], host=HOST),
+        about=About(host=HOST),
         shown=StorageShown(kind="secret", name=world.volumes[0], recorded=False, used=False),
         wanted=False,
     )
@@ -306,7 +306,7 @@ def guest_of_deleted() -> World:
     with world.host.edit() as state:
         state["guests"][world.server_id] = guest_state(server_id=world.server_id)
     ledger = rows.LedgerServer(
-        hosts=(HOST,), power_state=world.instance.power_state, built=True, deleted=True
+        hosts=(), power_state=world.instance.power_state, built=True, deleted=True
     )
     row = rows.ServerRow(
         id=world.server_id,
