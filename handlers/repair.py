@@ -286,3 +286,23 @@ LANES: dict[str, Callable[[Case, str], list[Lane]]] = {
     "drop_secret": _of_volume_here,
     "forget_guest": _of_guest,
 }
+
+#: By flow: what it does not do, for people.
+NEVER: dict[str, str] = {
+    "drop_reservation": "An attachment that was given a connector is not deleted.",
+    "drop_attachment": "It is not deleted if any of these hosts shows it in a guest or a record, "
+    "or is not sure.",
+    "release_connection": "Nothing is taken from a guest, no session is logged out, and the device "
+    "stays if somebody else has the volume on that host.",
+    "forget_attachment": "Nothing is taken from a guest, and nothing is deleted in Cinder.",
+    "replace_attachment": "The guest keeps its disk. Cinder is not told that the volume is in use "
+    "unless it is the very device of the guest; otherwise the operation parks.",
+    "replace_reservation": "No host is asked for anything: the server is on none.",
+    "complete_attachment": "Cinder is not told that it is in use unless the guest has the disk.",
+    "settle_volume": "The state is not reset, for that would drop attachments under their hosts.",
+    "delete_volume": "It is not deleted if anything has an attachment of it.",
+    "plug_disk": "What the running guest has already is not changed.",
+    "define_disk": "The running guest is not changed.",
+    "drop_secret": "It stays if the host has the volume in a guest or a record.",
+    "forget_guest": "What it has connected stays connected: that is a finding of its own.",
+}

@@ -121,6 +121,10 @@ class DriftReads(LogReads):
             after=after,
         )
 
+    async def hosts_of_server(self, server_id: str) -> list[str]:
+        """All hosts that have ever had a volume of it."""
+        return [row["host"] for row in await self._all("hosts_of_server", server_id=server_id)]
+
     async def looks(
         self,
         *,

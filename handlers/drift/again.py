@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from aggregates.attachment import AttachmentState
@@ -41,6 +42,8 @@ class Asked:
 def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None:
     """Why the repair does nothing: a code, and words; None: it may go on."""
     assert finding.found is not None, "only what was found is repaired"
+    if flow not in ASKS_NO_HOST and not _is_readable(asked.shown):
+        return UNPROVEN, "What the host says cannot be read; nothing was done."
     drift = BY_NAME[finding.found.drift_class]
     if asked.row is not None and not rows.known(asked.row, drift.parties):
         return UNPROVEN, "Not everybody that the finding compares could be asked; look again later."
@@ -55,6 +58,11 @@ def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None
             return CHANGED, f"{words}; nothing was done. A new look finds what is so now."
     why = PROOFS[flow](asked)
     return (UNPROVEN, f"{why} Nothing was done.") if why else None
+
+
+def _is_readable(shown: dict[str, Any]) -> bool:
+    """Whether a host has said all of it: nothing that is missing here is taken for a no."""
+    return all(name in shown and isinstance(shown[name], kind) for name, kind in _SAID.items())
 
 
 def _alike(then: Any, now: Any) -> bool:
@@ -157,6 +165,16 @@ def _not_on_the_host(asked: Asked) -> str | None:
     return None
 
 
+#: What a host says (host_agent.verbs.drift.drift_look).
+_SAID: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("power_state", "live", "persistent"), (str, NoneType)),
+    **dict.fromkeys(("running", "record"), bool),
+    **dict.fromkeys(("differs", "guests", "unexplained"), list),
+    "records": dict,
+}
+ASKS_NO_HOST = frozenset(
+    {"drop_reservation", "replace_reservation", "settle_volume", "delete_volume"}
+)
 #: By flow: why the evidence does not allow it, in a sentence; None: it does.
 PROOFS: dict[str, Callable[[Asked], str | None]] = {
     "drop_reservation": _is_bare,

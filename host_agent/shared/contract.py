@@ -275,7 +275,8 @@ class StepResult:
     the volume's; `volume_connect`: device_path, access_mode, disk (see Lane);
     `disk_plug`: device_name, bus; `volume_disconnect`: shared (another server of this host still
     uses the connection); the undo of a pivot: passed (it is too late, it has happened);
-    `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state.
+    `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state; `drift_look`: shown
+    (see verbs.drift); `connection_release`: shared.
     """
 
     step: str

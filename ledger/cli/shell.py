@@ -37,6 +37,7 @@ COMMANDS = {
     "db upgrade": "ledger.cli.db:Upgrade",
     "demo": "ledger.cli.demo:Demo",
     "event archive": "ledger.cli.retention:Archive",
+    "drift repair": "ledger.cli.drift_repair:Repair",
     "event checkpoint": "ledger.cli.audit:Checkpoint",
     "event list": "ledger.cli.event:List",
     "event restore": "ledger.cli.retention:Restore",

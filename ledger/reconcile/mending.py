@@ -99,7 +99,7 @@ def _attachment_row(finding: Finding, lane: Lane, context: EffectContext) -> Row
         server=known if instance.version else None,
         ledger=_held(lane, context),
         cinder=_in_cinder(lane, context),
-        connected=UNKNOWN if lane.shown is None else bool(lane.shown["record"]),
+        connected=UNKNOWN if lane.shown is None else bool(lane.shown.get("record")),
     )
 
 
@@ -174,7 +174,7 @@ def _disk_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
 
 
 def _connection_row(finding: Finding, lane: Lane, context: EffectContext) -> Row | None:
-    if not (lane.shown and lane.shown["record"]):
+    if not (lane.shown and lane.shown.get("record")):
         return None
     told = finding.differs.get("host") or {}
     record = ConnectionShown(

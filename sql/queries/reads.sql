@@ -768,3 +768,11 @@ SELECT kind, greatest(extract(epoch FROM clock_timestamp() - l.ended_at), 0)::fl
        SELECT ended_at FROM looks
         WHERE looks.kind = kind.kind AND outcome = 'completed'
         ORDER BY ended_at DESC LIMIT 1) AS l;
+
+-- name: hosts_of_server
+-- All hosts that have ever had a volume of a server.  attachments_by_server, and the primary key of
+-- spans.
+SELECT DISTINCT s.host
+  FROM attachments AS a JOIN spans AS s USING (attachment_id)
+ WHERE a.server_id = %(server_id)s
+ ORDER BY s.host;

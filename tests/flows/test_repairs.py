@@ -21,7 +21,7 @@ from handlers.drift.rows import Party
 from handlers.flows import FLOWS, repair, repair_host, repair_replace
 from handlers.guards import Contact
 from handlers.plan import LedgerVerb
-from handlers.repair import LANES, RepairDrift
+from handlers.repair import LANES, NEVER, RepairDrift
 from host_agent.shared.contract import Verb
 from host_agent.shared.ports import Disk
 from host_agent.simulated.host_state import guest_state
@@ -78,7 +78,7 @@ def test_no_class_promises_a_repair_that_there_is_not() -> None:
     assert promised == set(Repair)
     assert {flow.name for flow in REPAIRS} >= promised
     assert [c.name for c in CLASSES if (c.repair is None) != bool(c.by_hand)] == []
-    assert {flow.name for flow in REPAIRS} == set(again.PROOFS) == set(LANES)
+    assert {flow.name for flow in REPAIRS} == set(again.PROOFS) == set(LANES) == set(NEVER)
 
 
 @pytest.mark.parametrize("flow", REPAIRS, ids=lambda f: f.name)
