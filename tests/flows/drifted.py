@@ -103,9 +103,9 @@ def reservation_unknown() -> World:
     return _unknown("reservation_unknown", None)(world, made)
 
 
-def attachment_unknown() -> World:
+def attachment_unknown(*, multiattach: bool = False) -> World:
     """By a host where the server never was; the server's own has to be asked, too."""
-    world = World(volumes=2)
+    world = World(volumes=2, multiattach=multiattach)
     world.done(world.attach(world.volumes[0]))
     made = _raw(world, world.volumes[1], OTHER, complete=True)
     return _unknown("attachment_unknown", OTHER)(world, made)
