@@ -24,16 +24,19 @@ from host_agent.leftovers import Leftovers
 from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
-from host_agent.locks import AgentRunningError, Locks
+from host_agent.locks import BOOT_ID, AgentRunningError, Locks
 from host_agent.sent import FileMarks
 from host_agent.shared import logs
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import CONNECTOR_KEYS, SERVICE_VERSION, Registration
 from host_agent.shared.faults import FaultError, Faults
-from host_agent.shared.ports import Brick, PortError
+from host_agent.shared.ports import Brick, PortError, Storage
 from host_agent.shared.settings import ConfigError
+from host_agent.shared.survey import CAPABILITY
 from host_agent.storage.records import FileRecords
+from host_agent.storage.shown import KernelStorage
+from host_agent.survey import Surveyor
 
 EXIT_CONFIG = 2
 EXIT_RUNNING = 3
@@ -100,11 +103,12 @@ class _Host:
 
     brick: Brick
     guests: HypervisorGuests
+    storage: Storage
     drivers: list[str]
     migration: dict[str, str] | None
 
     def capabilities(self) -> dict[str, Any]:
-        able = {"multiattach": True, "tag": True, "drivers": self.drivers}
+        able = {"multiattach": True, "tag": True, CAPABILITY: True, "drivers": self.drivers}
         return {**able, "migration": self.migration} if self.migration else able
 
 
@@ -113,7 +117,7 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
     if arguments.faults and not arguments.simulated:
         raise ConfigError("--faults needs --simulated")
     if arguments.simulated:
-        from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+        from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
         from host_agent.simulated.host_state import SCHEME, HostState
 
         store = HostState(arguments.simulated)
@@ -123,7 +127,8 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         brick = SimulatedBrick(store, faults, host)
         here = {"uri": f"{SCHEME}{arguments.simulated.absolute()}", "address": "127.0.0.1"}
         guests = SimulatedGuests(store, faults, host)
-        return _Host(brick, guests, ["simulated"], settings.migration() or here)
+        storage = SimulatedStorage(store, faults, host)
+        return _Host(brick, guests, storage, ["simulated"], settings.migration() or here)
     try:
         from host_agent.libvirt.driver import Libvirt
         from host_agent.storage.brick import OsBrick
@@ -136,7 +141,7 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
     taken = domain_xml.Host(settings.libvirt.virt_type, settings.libvirt.kernel_dir)
     libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), taken)
-    return _Host(os_brick, libvirt, os_brick.drivers(), settings.migration())
+    return _Host(os_brick, libvirt, KernelStorage(), os_brick.drivers(), settings.migration())
 
 
 def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
@@ -157,7 +162,8 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
             connector=connector(),
         )
 
-    link = Link(replace(settings.link(), agent=locks.place()), describe)
+    surveyor = Surveyor(host.guests, records, host.storage, BOOT_ID.read_text().strip())
+    link = Link(replace(settings.link(), agent=locks.place()), describe, surveyor.survey)
     ports = Ports(
         cinder=CinderClient(settings.cinder),
         old_cinder=OldCinderClient(settings.cinder),

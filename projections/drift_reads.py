@@ -141,6 +141,10 @@ class DriftReads(LogReads):
     async def look(self, look_id: str) -> Row | None:
         return await self._one("look", look_id=look_id)
 
+    async def looks_by_outcome(self) -> dict[str, int]:
+        """How many looks have ended how."""
+        return {row["outcome"]: row["count"] for row in await self._all("looks_by_outcome")}
+
     async def last_looks(self) -> dict[str, float]:
         """By kind: how many seconds ago the last look ended that was completed."""
         return {row["kind"]: row["age_s"] for row in await self._all("last_looks")}

@@ -166,11 +166,16 @@ class LogReads:
         return rows[0] if rows else None
 
     async def _all(
-        self, query: str, /, column: Subject | None = None, **parameters: Any
+        self,
+        query: str,
+        /,
+        column: Subject | None = None,
+        group: str = "reads",
+        **parameters: Any,
     ) -> list[Row]:
         if "limit" in parameters:
             parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
-        text: Any = sql.query("reads", query)
+        text: Any = sql.query(group, query)
         if column is not None:
             text = compose.SQL(text.decode()).format(column=compose.Identifier(column))
         return await self._sent(text, parameters)

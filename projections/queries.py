@@ -20,6 +20,7 @@ from projections.base import Row
 from projections.drift_reads import DriftReads
 from projections.log_reads import PAGE_MAX
 from projections.rights import Kind, rights
+from projections.surveys import SurveyReads
 from projections.tables import prepare
 
 POOL_CONNECTIONS_MAX = 8
@@ -45,7 +46,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries(DriftReads):
+class Queries(SurveyReads, DriftReads):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------
@@ -234,7 +235,8 @@ class Queries(DriftReads):
         """What waits for agents, each a host and its cursor; in the order asked for.
 
         `commands` come with their positions; the host's `epoch` is None if there is no such
-        host; `shut`: it is fenced; `awaited`: it was, and has to show what it holds first.
+        host; `shut`: it is fenced; `awaited`: it was, and has to show what it holds first;
+        `survey`: the token of one that is wanted, `survey_digest`: what the last one is called.
         """
         hosts, afters = [host for host, _ in wanted], [after for _, after in wanted]
         return await self._all("mailboxes", hosts=hosts, afters=afters, limit=limit)
@@ -265,7 +267,7 @@ class Queries(DriftReads):
 
     async def connectors_taken(self, **said: Sequence[str | None]) -> list[Row]:
         """`hosts` and their `initiators` and `nqns`: `other` hosts that said so before."""
-        return await self._all("connectors_taken", None, **said)
+        return await self._all("connectors_taken", None, "reads", **said)
 
     async def touch_hosts(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
         """Note how many seconds ago hosts' agents were in contact, and by how many their clocks

@@ -29,6 +29,7 @@ _SERVICE = {
     "refusals": "SELECT, INSERT, DELETE",
     "drift": "SELECT",
     "long_work": "SELECT",
+    "surveys": "SELECT, INSERT, UPDATE",
 }
 #: Rows of projections are replaced, never updated (projections.writes).
 _OF_A_PROJECTION = "SELECT, INSERT, DELETE"

@@ -123,6 +123,23 @@ CREATE TABLE refusals (
     project_id text
 );
 
+-- What hosts showed of themselves when they were asked last (host_agent.shared.survey).  It may be
+-- lost: then it is asked for again, and what was believed of it is in the log, as findings.
+CREATE TABLE surveys (
+    host text PRIMARY KEY,
+    wanted uuid,                         -- the question that is not answered yet, if there is one
+    wanted_at timestamptz,
+    wanted_position bigint,              -- where the log ended when it was asked
+    token uuid,                          -- the question that was answered last, with this:
+    boot_id text,
+    epoch int,
+    digest text,                         -- what its agent calls this document
+    document jsonb,                      -- host_agent.shared.survey.Survey
+    taken_at timestamptz,                -- when it arrived, and where the log ended when
+    asked_position bigint,               -- it was asked for and
+    arrived_position bigint              -- when it arrived: the host was so in between
+);
+
 -- Work of minutes or hours over the whole log that is under way, or was stopped.
 CREATE TABLE long_work (
     name text PRIMARY KEY,               -- 'rebuild'
@@ -426,6 +443,7 @@ CREATE TABLE looks (
 );
 CREATE INDEX looks_by_age ON looks (began_position);
 CREATE INDEX looks_by_kind ON looks (kind, ended_at) WHERE outcome = 'completed';
+CREATE INDEX looks_by_outcome ON looks (outcome);
 
 -- All that differs: what looks have found, and what the log itself says to be somebody's turn.
 CREATE VIEW drift AS

@@ -14,6 +14,7 @@ from typing import Any
 
 from handlers.drift import predicates
 from handlers.drift.rows import (
+    SUBJECTS,
     AttachmentRow,
     ConnectionRow,
     DiskRow,
@@ -21,6 +22,7 @@ from handlers.drift.rows import (
     Row,
     ServerRow,
     StorageRow,
+    Subject,
     VolumeRow,
 )
 
@@ -386,3 +388,10 @@ CLASSES: tuple[DriftClass, ...] = (
 )
 
 BY_NAME: dict[str, DriftClass] = {each.name: each for each in CLASSES}
+
+
+def subject_of(drift_class: DriftClass) -> Subject:
+    """What a class is about."""
+    if drift_class.row is not None:
+        return SUBJECTS[drift_class.row]
+    return Subject.REMNANT if drift_class.name == "remnant" else Subject.OPERATION

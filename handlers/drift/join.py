@@ -121,8 +121,9 @@ def volume(
 class Hosted:
     """What the ledger has on one host, and the host's survey (None: unknown).
 
-    `servers`: those that are to have a guest here; `mappings`: of these servers, live ones with a
-    volume; `attachments`: open ones of this host, and those that the survey's records name.
+    `servers`: those that are to have a guest here, also one that a resize keeps; `mappings`: of
+    these servers, live ones with a volume; `attachments`: open ones of this host, and those that
+    the survey's records name.
     """
 
     host: str

@@ -45,6 +45,12 @@ class DiskSeen:
         return _mirror_of(self.element)
 
     @property
+    def places(self) -> tuple[Place, ...]:
+        """Where its data is, and where it is being copied to."""
+        found = self.place, self.mirror and self.mirror.place
+        return tuple(place for place in found if place)
+
+    @property
     def readonly(self) -> bool:
         return self.element.find("readonly") is not None
 
@@ -107,6 +113,12 @@ class DomainXml:
 
     def disk_of(self, serial: str) -> DiskSeen | None:
         return next((disk for disk in self.disks if disk.is_of(serial)), None)
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """What its disks read and write, and are being copied to, in short."""
+        places = (place for disk in self.disks for place in disk.places)
+        return frozenset(source for place in places if (source := short(place)))
 
     def targets(self) -> tuple[str, ...]:
         return tuple(disk.target for disk in self.disks)

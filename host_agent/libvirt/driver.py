@@ -67,8 +67,6 @@ _HINTS = {
     Trouble.NO_FREE_PORT: " The guest has no free PCI port for another virtio disk: use an sdX "
     "name (virtio-scsi), or give the machine more pcie-root-port controllers.",
 }
-
-
 #: All that libvirt keeps beside a definition, and would refuse to undefine for.
 _WITH_ALL = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
@@ -158,6 +156,10 @@ class Libvirt:
     def drop_secret(self, volume_id: str) -> None:
         with self._asking() as connection:
             secrets.drop(connection, volume_id)
+
+    def secrets(self) -> list[str]:
+        with self._reading() as connection:
+            return secrets.ours(connection)
 
     def define(self, domain: str) -> None:
         with self._asking() as connection:

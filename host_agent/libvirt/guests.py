@@ -39,7 +39,8 @@ from host_agent.libvirt.look import (
 from host_agent.libvirt.moves import GuestMoves
 from host_agent.libvirt.power import GuestPower
 from host_agent.shared.contract import ErrorKind, Guest, PowerState
-from host_agent.shared.ports import Disk, DiskState, PortError
+from host_agent.shared.ports import Disk, DiskState, GuestsShown, PortError
+from host_agent.shared.survey import DiskShown, GuestShown
 
 __all__ = ["HypervisorGuests", "Patience"]
 
@@ -54,6 +55,21 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
         with asking(frozenset()):
             domains = self._hypervisor.domains()
         return [_guest(copies_of(domain)) for domain in domains]
+
+    def survey(self) -> GuestsShown:
+        with asking(frozenset()):
+            domains = self._hypervisor.domains()
+        found = [copies_of(domain) for domain in domains]
+        read = [copy for each in found for copy in (each.live, each.persistent) if copy]
+        return GuestsShown(
+            guests=tuple(sorted(map(_shown, found), key=lambda guest: guest.server_id)),
+            sources=frozenset().union(*(copy.sources for copy in read)),
+        )
+
+    def secrets(self) -> list[str]:
+        with asking(frozenset()):
+            found = sorted(self._hypervisor.secrets())
+        return found  # noqa: RET504 - as in keep_secret
 
     def disk(self, server_id: str, serial: str) -> DiskState:
         copies = self._look(server_id)
@@ -200,11 +216,8 @@ def _state(copies: Copies, serial: str) -> DiskState:
 
 def _sources(*copies: DiskSeen | None) -> tuple[str, ...]:
     """Where the data of the disk is, in both copies, and where it is being copied to."""
-    found = []
-    for disk in copies:
-        if disk is not None:
-            places = disk.place, disk.mirror and disk.mirror.place
-            found += [disk_xml.short(place) for place in places if place]
+    places = (place for disk in copies if disk is not None for place in disk.places)
+    found = (disk_xml.short(place) for place in places)
     return tuple(dict.fromkeys(source for source in found if source))
 
 
@@ -221,6 +234,31 @@ def _guest(copies: Copies) -> Guest:
         project_id=next((copy.project_id for copy in read if copy.project_id), None),
         user_id=next((copy.user_id for copy in read if copy.user_id), None),
         definition=definition_of(domain) if domain else None,
+    )
+
+
+def _shown(copies: Copies) -> GuestShown:
+    read = [copy for copy in (copies.live, copies.persistent) if copy]
+    serials = sorted({serial for copy in read for serial in copy.volumes()})
+    return GuestShown(
+        server_id=copies.domain.server_id,
+        power_state=copies.domain.power_state,
+        defined=copies.persistent is not None,
+        disks=tuple(_disk_shown(copies, serial) for serial in serials),
+    )
+
+
+def _disk_shown(copies: Copies, serial: str) -> DiskShown:
+    live, persistent = copies.disk(serial)
+    sources = _sources(live, persistent)
+    return DiskShown(
+        serial=serial,
+        live=live.target if live else None,
+        persistent=persistent.target if persistent else None,
+        readonly_live=live.readonly if live else None,
+        readonly_persistent=persistent.readonly if persistent else None,
+        source=sources[0] if sources else None,
+        differs=copies.differences(serial),
     )
 
 

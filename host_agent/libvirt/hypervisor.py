@@ -108,6 +108,9 @@ class Hypervisor(Protocol):
 
     def drop_secret(self, volume_id: str) -> None: ...
 
+    def secrets(self) -> list[str]:
+        """The volumes of all secrets that `keep_secret` made."""
+
     def define(self, domain: str) -> None: ...
 
     def undefine(self, server_id: str) -> None:

@@ -27,6 +27,16 @@ def drop(connection: Any, volume_id: str) -> None:
         secret.undefine()
 
 
+def ours(connection: Any) -> list[str]:
+    """The volumes of the secrets that are as `keep` makes them: Nova's have a uuid of their own."""
+    return [
+        secret.usageID()
+        for secret in connection.listAllSecrets(0)
+        if secret.usageType() == libvirt.VIR_SECRET_USAGE_TYPE_VOLUME
+        and secret.UUIDString() == secret.usageID()
+    ]
+
+
 def _find(connection: Any, volume_id: str) -> Any:
     try:
         return connection.secretLookupByUsage(libvirt.VIR_SECRET_USAGE_TYPE_VOLUME, volume_id)

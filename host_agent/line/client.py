@@ -71,10 +71,18 @@ class LedgerClient:
         self._closed = False
 
     def call(
-        self, method: str, path: str, body: Any = None, timeout_s: float = REQUEST_S
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        timeout_s: float = REQUEST_S,
+        **more: str,
     ) -> tuple[int, dict[str, Any]]:
-        """Status and JSON object of an answer that says something; LinkError to retry."""
-        headers, raw = self._headers, None
+        """Status and JSON object of an answer that says something; LinkError to retry.
+
+        `more`: headers of this call alone.
+        """
+        headers, raw = {**self._headers, **more}, None
         if (reading := self._clock.reading()) is not None:
             headers = {**headers, AHEAD_HEADER: f"{reading[1]:.3f}"}
         if body is not None:

@@ -16,7 +16,8 @@ bounded exponential back-off and jitter:
 - the reports (`POST .../reports`), and the question who else uses a volume on this host
   (`GET .../volumes/{id}/users`), each by the worker thread that has it and needs the answer.
 
-Progress (`POST .../progress`) is told once and may get lost.
+Progress (`POST .../progress`) is told once and may get lost.  A survey that the ledger wants is
+made and sent by a thread of its own (surveys.py).
 
 Two threads of the line's own register and poll; nothing goes through an event loop, for
 each hand-over between threads costs more than the call.  What they share is under
@@ -50,11 +51,13 @@ from host_agent.line.client import (
     LinkError,
     LinkSettings,
 )
+from host_agent.line.surveys import Look, Surveys
 from host_agent.reporting import Verdict
 from host_agent.shared.backoff import Backoff
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import FarClock
 from host_agent.shared.contract import (
+    SURVEY_HEADER,
     Command,
     ErrorKind,
     Occurred,
@@ -96,9 +99,12 @@ class Link:
         self,
         settings: LinkSettings,
         describe: Callable[[], Registration],
+        look: Look,
     ) -> None:
+        """`describe`: the host as it is registered; `look`: its survey, of an epoch."""
         self._settings = settings
         self._describe = describe
+        self._surveys = Surveys(look, self._call, self._backoff)
         self.ledger_clock = FarClock()
         self._ledger = LedgerClient(settings, self.ledger_clock)
         self._polls = LedgerClient(
@@ -188,6 +194,8 @@ class Link:
 
     def run(self, runner: CommandRunner, clear: Callable[[Release], None]) -> None:
         """Hold the line until closed; `runner` and `clear` do what comes over it."""
+        # Not waited for at the end: a survey may take as long as what it looks at.
+        threading.Thread(target=self._surveys.run, name="surveys", daemon=True).start()
         with ThreadPoolExecutor(2, thread_name_prefix="line") as threads:
             lines = [
                 threads.submit(self._keep_registered, runner, clear),
@@ -203,6 +211,7 @@ class Link:
         """End `run`; reports still undelivered raise Stopping in their threads."""
         self._closing.set()
         self._wanted.set()
+        self._surveys.close()
         with self._state:
             self._state.notify_all()
         for client in (self._ledger, self._polls):
@@ -321,11 +330,12 @@ class Link:
                     self._pause(error, backoff)
 
     def _poll(self, runner: CommandRunner, life: int, after: int) -> None:
-        wait_s = self._settings.wait_s
+        wait_s, epoch, got = self._settings.wait_s, self._epoch, self._surveys.token
         status, answer = self._polls.call(
             "GET",
-            f"/commands?after={after}&epoch={self._epoch}&wait_s={wait_s:g}",
+            f"/commands?after={after}&epoch={epoch}&wait_s={wait_s:g}",
             timeout_s=wait_s + REQUEST_S,
+            **({SURVEY_HEADER: got} if got else {}),
         )
         if status == HTTPStatus.CONFLICT:
             raise StaleEpochError(answer.get("detail") or "the ledger does not know this epoch")
@@ -334,6 +344,7 @@ class Link:
             raise LinkError("the ledger's answer to the poll has no commands or after")
         for data in commands:
             self._accept(data, runner)
+        self._surveys.want(answer.get("survey"), epoch)
         with self._state:
             if life == self._life:
                 self._after = seen

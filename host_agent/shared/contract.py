@@ -29,6 +29,8 @@ E = TypeVar("E", bound=StrEnum)
 SERVICE_VERSION = 3
 #: A call's header, in which an agent says which one it is: a place in which only one runs.
 AGENT_HEADER = "X-Ledger-Agent"
+#: The same of a poll: the token of the last question for a survey that its agent has got.
+SURVEY_HEADER = "X-Ledger-Survey"
 #: What storage knows a host by, of the connector that os-brick makes.
 CONNECTOR_KEYS = ("host", "ip", "initiator", "nqn")
 #: Where another host's libvirt may be.  A query could name a command to run (`?command=`), and a

@@ -10,12 +10,13 @@ nothing else; adapters map what their library raises.  A time-out is UNKNOWN.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from host_agent.shared.contract import ErrorKind, PowerState, StepError
 from host_agent.shared.contract import Guest as GuestSeen
+from host_agent.shared.survey import GuestShown
 
 #: Cinder's connection information.  Holds secrets: never logged, stored or reported.
 ConnectionInfo = dict[str, Any]
@@ -216,6 +217,61 @@ class DiskState:
     differs: tuple[str, ...] = field(default=(), compare=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GuestsShown:
+    """All guests as a survey has them; `sources`: what any disk of theirs reads or writes, in
+    short, those too that are no volume's.
+    """
+
+    guests: tuple[GuestShown, ...]
+    sources: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    """Something that host storage shows (survey.StorageShown says which kinds, and their names).
+
+    `places`: the devices and files by which its data is reached; `below`: a mount's directory.
+    `held`: something that is no guest holds it.  `faulty`: it has no working path.
+    """
+
+    kind: str
+    name: str
+    places: frozenset[str] = frozenset()
+    below: str | None = None
+    held: bool = False
+    faulty: bool = False
+
+    def reaches(self, place: str) -> bool:
+        """Whether the data at this place is reached by it."""
+        return place in self.places or (
+            self.below is not None and place.startswith(f"{self.below}/")
+        )
+
+
+class StorageView(Protocol):
+    """Host storage as it was at one moment."""
+
+    @property
+    def things(self) -> Sequence[Thing]: ...
+
+    def place(self, path: str) -> str:
+        """The one name of what is at a path: of a device by whichever of its names."""
+
+    def present(self, device: Mapping[str, Any]) -> bool | None:
+        """Whether a device is there that connecting returned (Brick.connect); None: unknown."""
+
+    def held(self, place: str) -> bool:
+        """Whether something that is no guest holds what is there."""
+
+
+class Storage(Protocol):
+    """What host storage shows of itself: looked at alone, without forks and locks."""
+
+    def look(self) -> StorageView:
+        """Raises OSError, PortError."""
+
+
 class Brick(Protocol):
     """Host storage: os-brick."""
 
@@ -254,6 +310,12 @@ class Guests(Protocol):
     """The hypervisor: libvirt.  `serial` is the id a guest knows a volume's disk by."""
 
     def inventory(self) -> list[GuestSeen]: ...
+
+    def survey(self) -> GuestsShown:
+        """All guests with their volumes' disks, both copies, as they are now."""
+
+    def secrets(self) -> list[str]:
+        """The volumes whose secrets `keep_secret` made, in order; those of others are left out."""
 
     def power(self, server_id: str) -> PowerState | None:
         """None if the guest is not on this host."""

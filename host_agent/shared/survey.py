@@ -8,6 +8,8 @@ is in it.  What could not be looked at is said (`blind`); of that nothing is kno
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,8 +19,13 @@ from host_agent.shared.wire import WireError, may, take
 #: Parts that can be blind.
 GUESTS, CONNECTIONS, STORAGE, SECRETS = "guests", "connections", "storage", "secrets"
 PARTS = (GUESTS, CONNECTIONS, STORAGE, SECRETS)
-#: Of each list; a host has some hundred.  What is more is cut, and the part said to be blind.
+#: Of each list, and of all guests' disks together; a host has some hundred.  What is more is cut,
+#: and the part said to be blind.
 ITEMS_MAX = 20_000
+#: Of a text: a path, a name, a reason.  What is longer is cut.
+TEXT_CHARS_MAX = 512
+#: An agent that has this capability can be asked.
+CAPABILITY = "survey"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +48,11 @@ class DiskShown:
 
 @dataclass(frozen=True, kw_only=True)
 class GuestShown:
-    """A guest with its volumes' disks."""
+    """A guest with its volumes' disks; `defined`: it has a definition, so outlives its stop."""
 
     server_id: str
     power_state: PowerState
+    defined: bool = True
     disks: tuple[DiskShown, ...] = ()
 
 
@@ -102,6 +110,7 @@ class Survey:
                 {
                     "server_id": guest.server_id,
                     "power_state": guest.power_state.value,
+                    "defined": guest.defined,
                     "disks": [_plain(disk) for disk in guest.disks],
                 }
                 for guest in self.guests
@@ -111,6 +120,11 @@ class Survey:
             **{name: list(getattr(self, name)) for name in ("secrets", "blind", "why_blind")},
         }
 
+    def digest(self) -> str:
+        """Equal for equal surveys."""
+        text = json.dumps(self.to_wire(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
     @classmethod
     def from_wire(cls, data: Any) -> Self:
         """Raises WireError if something is not as it is to be, or there is too much of it."""
@@ -118,18 +132,49 @@ class Survey:
         for name, items in lists.items():
             if len(items) > ITEMS_MAX:
                 raise WireError(f"'{name}' has more than {ITEMS_MAX} items")
+        guests = tuple(map(_guest, lists[GUESTS]))
+        if sum(len(guest.disks) for guest in guests) > ITEMS_MAX:
+            raise WireError(f"'guests' have more than {ITEMS_MAX} disks")
         for name in (SECRETS, "blind", "why_blind"):
             if not all(isinstance(item, str) for item in lists[name]):
                 raise WireError(f"'{name}' holds something that is no string")
         return cls(
             boot_id=take(data, "boot_id", str),
             epoch=take(data, "epoch", int),
-            guests=tuple(map(_guest, lists[GUESTS])),
+            guests=guests,
             connections=tuple(map(_connection, lists[CONNECTIONS])),
             storage=tuple(map(_storage, lists[STORAGE])),
             secrets=tuple(lists[SECRETS]),
             blind=tuple(lists["blind"]),
             why_blind=tuple(lists["why_blind"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyAnswer:
+    """What an agent answers when a survey is wanted; `token` says to which question.
+
+    `survey` None: it is the one of this digest, which the ledger has.
+    """
+
+    token: str
+    epoch: int
+    digest: str
+    survey: Survey | None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Its lists stand outermost, so that a large one is read piece by piece."""
+        told = {"token": self.token, "epoch": self.epoch, "digest": self.digest}
+        return {**self.survey.to_wire(), **told} if self.survey else told
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Self:
+        """Raises WireError."""
+        return cls(
+            token=take(data, "token", str),
+            epoch=take(data, "epoch", int),
+            digest=take(data, "digest", str),
+            survey=Survey.from_wire(data) if "boot_id" in data else None,
         )
 
 
@@ -143,7 +188,10 @@ def _guest(data: Any) -> GuestShown:
         raise WireError(f"power state {state!r} is not known")
     disks = tuple(map(_disk, take(data, "disks", list)))
     return GuestShown(
-        server_id=take(data, "server_id", str), power_state=PowerState(state), disks=disks
+        server_id=take(data, "server_id", str),
+        power_state=PowerState(state),
+        defined=may(data, "defined", bool) is not False,
+        disks=disks,
     )
 
 

@@ -6,7 +6,7 @@ ones, by a hypervisor of `hypervisor.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,16 @@ from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.shared.contract import ErrorKind, Guest, PowerState
 from host_agent.shared.faults import Fault, Faults
-from host_agent.shared.ports import ConnectionInfo, Disk, DiskState, Encryption, PortError, Watch
+from host_agent.shared.ports import (
+    ConnectionInfo,
+    Disk,
+    DiskState,
+    Encryption,
+    GuestsShown,
+    PortError,
+    Thing,
+    Watch,
+)
 from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from host_agent.storage import connection
@@ -120,13 +129,63 @@ def port_error(fault: Fault) -> PortError:
     return PortError(kind, fault.code, fault.message)
 
 
+# --- what storage shows -----------------------------------------------------------------
+
+#: What a connection of each driver is to the kernel; of RBD it knows nothing.
+KINDS = {
+    "iscsi": "iscsi_session",
+    "nvmeof": "nvme_subsystem",
+    "nfs": "mount",
+    "glusterfs": "mount",
+    "local": "loop",
+}
+
+
+class SimulatedStorage:
+    """The Storage port.  Fault: `storage.look`.
+
+    Each thing that is connected is shown, called by its path, whoever connected it.
+    """
+
+    def __init__(self, store: HostState, faults: Faults, host: str) -> None:
+        self._store = store
+        self._faults = faults
+        self._host = host
+
+    def look(self) -> SimulatedView:
+        with self._faults.around("storage.look", error=port_error, host=self._host):
+            return SimulatedView(self._store.read()["connected"])
+
+
+class SimulatedView:
+    """What was connected at one moment; a path is its own place, and only guests hold it."""
+
+    def __init__(self, connected: dict[str, Any]) -> None:
+        shown = {e["path"]: e["driver"] for e in connected.values() if e["driver"] != "rbd"}
+        self._paths = frozenset(shown)
+        self.things = [
+            Thing(kind=KINDS.get(driver, "multipath_map"), name=path, places=frozenset({path}))
+            for path, driver in shown.items()
+        ]
+
+    def place(self, path: str) -> str:
+        return path
+
+    def present(self, device: Mapping[str, Any]) -> bool | None:
+        return device.get("path") in self._paths
+
+    def held(self, place: str) -> bool:
+        del place
+        return False
+
+
 # --- guests -----------------------------------------------------------------------------
 
 
 class SimulatedGuests(HypervisorGuests):
-    """The Guests port.  Faults: `guests.inventory`, `.power`, `.disk`, `.plug`, `.unplug`,
-    `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`, `.pause`,
-    `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`.
+    """The Guests port.  Faults: `guests.inventory`, `.survey`, `.secrets`, `.power`, `.disk`,
+    `.plug`, `.unplug`, `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`,
+    `.pause`, `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`.
 
     A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).
     """
@@ -149,6 +208,14 @@ class SimulatedGuests(HypervisorGuests):
     def inventory(self) -> list[Guest]:
         with self._faults.around("guests.inventory", error=port_error, host=self._host):
             return super().inventory()
+
+    def survey(self) -> GuestsShown:
+        with self._faults.around("guests.survey", error=port_error, host=self._host):
+            return super().survey()
+
+    def secrets(self) -> list[str]:
+        with self._faults.around("guests.secrets", error=port_error, host=self._host):
+            return super().secrets()
 
     def power(self, server_id: str) -> PowerState | None:
         with self._around("power", server_id):

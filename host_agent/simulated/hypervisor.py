@@ -121,6 +121,9 @@ class SimulatedHypervisor:
         with self._store.edit() as state:
             state["secrets"].pop(volume_id, None)
 
+    def secrets(self) -> list[str]:
+        return list(self._store.read()["secrets"])
+
     # --- guests ---------------------------------------------------------------------------
 
     def define(self, domain: str) -> None:

@@ -79,41 +79,43 @@ _log = structlog.get_logger(__name__)
 
 def checked_registration(registration: Registration) -> Registration:
     """The registration in canonical form.  Raises WireError."""
-    _require(0 <= registration.service_version <= NUMBER_MAX, "service_version")
-    _require(len(registration.capabilities) <= CAPABILITIES_MAX, "capabilities")
+    require(0 <= registration.service_version <= NUMBER_MAX, "service_version")
+    require(len(registration.capabilities) <= CAPABILITIES_MAX, "capabilities")
     for name, value in registration.capabilities.items():
         if name == "migration":
             _check_migration(value)
             continue
         listed = isinstance(value, list) and len(value) <= CAPABILITIES_MAX
         words = listed and all(isinstance(word, str) and _WORD.match(word) for word in value)
-        _require(bool(_WORD.match(name)) and (isinstance(value, bool) or words), "capabilities")
-    _require(len(registration.guests) <= GUESTS_MAX, "guests")
+        require(bool(_WORD.match(name)) and (isinstance(value, bool) or words), "capabilities")
+    require(len(registration.guests) <= GUESTS_MAX, "guests")
     guests = tuple(_checked_guest(guest) for guest in registration.guests)
-    _require(len({guest.server_id for guest in guests}) == len(guests), "guests")
-    _require(len(registration.connections) <= CONNECTIONS_MAX, "connections")
-    connections = tuple(_id(connection, "connections") for connection in registration.connections)
+    require(len({guest.server_id for guest in guests}) == len(guests), "guests")
+    require(len(registration.connections) <= CONNECTIONS_MAX, "connections")
+    connections = tuple(
+        canonical_id(connection, "connections") for connection in registration.connections
+    )
     connector = _checked_connector(registration.connector)
     return replace(registration, guests=guests, connections=connections, connector=connector)
 
 
 def checked_changes(changes: Changes) -> Changes:
     """The changes in canonical form.  Raises WireError."""
-    _require(0 <= changes.epoch <= NUMBER_MAX, "epoch")
-    _require(len(changes.guests) <= GUESTS_MAX, "guests")
-    _require(len(changes.gone) <= GUESTS_MAX, "gone")
-    _require(all(isinstance(server_id, str) for server_id in changes.gone), "gone")
+    require(0 <= changes.epoch <= NUMBER_MAX, "epoch")
+    require(len(changes.guests) <= GUESTS_MAX, "guests")
+    require(len(changes.gone) <= GUESTS_MAX, "gone")
+    require(all(isinstance(server_id, str) for server_id in changes.gone), "gone")
     guests = tuple(map(_checked_guest, changes.guests))
-    gone = tuple(_id(server_id, "gone") for server_id in changes.gone)
-    _require(len({*(guest.server_id for guest in guests), *gone}) == len(guests + gone), "guests")
+    gone = tuple(canonical_id(server_id, "gone") for server_id in changes.gone)
+    require(len({*(guest.server_id for guest in guests), *gone}) == len(guests + gone), "guests")
     return replace(changes, guests=guests, gone=gone)
 
 
 def _check_migration(value: Any) -> None:
-    _require(isinstance(value, dict) and set(value) == _MIGRATION_KEYS, "migration")
+    require(isinstance(value, dict) and set(value) == _MIGRATION_KEYS, "migration")
     uri, address = value["uri"], value["address"]
-    _require(isinstance(uri, str) and bool(MIGRATION_URI.match(uri)), "migration")
-    _require(isinstance(address, str) and bool(_ADDRESS.match(address)), "migration")
+    require(isinstance(uri, str) and bool(MIGRATION_URI.match(uri)), "migration")
+    require(isinstance(address, str) and bool(_ADDRESS.match(address)), "migration")
 
 
 def _checked_connector(connector: dict[str, Any] | None) -> dict[str, str] | None:
@@ -121,7 +123,7 @@ def _checked_connector(connector: dict[str, Any] | None) -> dict[str, str] | Non
     if connector is None:
         return None
     said = {name: connector[name] for name in CONNECTOR_KEYS if connector.get(name)}
-    _require(
+    require(
         all(isinstance(v, str) and _CONNECTOR_TEXT.match(v) for v in said.values()), "connector"
     )
     return said
@@ -129,17 +131,17 @@ def _checked_connector(connector: dict[str, Any] | None) -> dict[str, str] | Non
 
 def checked_agent(text: str | None) -> str | None:
     """Which agent it says that it is; None: an older one does not say.  Raises WireError."""
-    _require(text is None or bool(_AGENT.match(text)), AGENT_HEADER)
+    require(text is None or bool(_AGENT.match(text)), AGENT_HEADER)
     return text
 
 
 def _checked_guest(guest: Guest) -> Guest:
-    _require(len(guest.name) <= NAME_CHARS_MAX, "name")
-    _require(len(guest.devices) <= DEVICES_MAX, "devices")
-    _require(all(_WORD.match(device) for device in guest.devices), "devices")
-    _require(len(guest.volumes) <= DEVICES_MAX, "volumes")
+    require(len(guest.name) <= NAME_CHARS_MAX, "name")
+    require(len(guest.devices) <= DEVICES_MAX, "devices")
+    require(all(_WORD.match(device) for device in guest.devices), "devices")
+    require(len(guest.volumes) <= DEVICES_MAX, "volumes")
     for name, value in (("project_id", guest.project_id), ("user_id", guest.user_id)):
-        _require(value is None or bool(_WORD.match(value)), name)
+        require(value is None or bool(_WORD.match(value)), name)
     definition = guest.definition
     if definition is not None and not _is_definition(definition):
         # One guest that cannot be moved must not keep its host away.
@@ -147,9 +149,9 @@ def _checked_guest(guest: Guest) -> Guest:
         definition = None
     return replace(
         guest,
-        server_id=_id(guest.server_id, "server_id"),
+        server_id=canonical_id(guest.server_id, "server_id"),
         name=one_line(guest.name),
-        volumes=tuple(_id(volume_id, "volumes") for volume_id in guest.volumes),
+        volumes=tuple(canonical_id(volume_id, "volumes") for volume_id in guest.volumes),
         definition=definition,
     )
 
@@ -174,10 +176,10 @@ def checked_report(report: Report, now: float) -> Report:
     happened by `now`.  Raises WireError.
     """
     for name, number in (("run", report.run), ("epoch", report.epoch)):
-        _require((name == "run") <= number <= NUMBER_MAX, name)
+        require((name == "run") <= number <= NUMBER_MAX, name)
     return replace(
         report,
-        operation_id=_id(report.operation_id, "operation_id"),
+        operation_id=canonical_id(report.operation_id, "operation_id"),
         results=tuple(_checked_result(result, now) for result in report.results),
     )
 
@@ -197,8 +199,8 @@ def _checked_occurred(occurred: Occurred | None, now: float) -> Occurred | None:
 
 
 def _checked_result(result: StepResult, now: float) -> StepResult:
-    _require(0 <= result.took_ms <= NUMBER_MAX, "took_ms")
-    _require(bool(_WORD.match(result.step)), "step")
+    require(0 <= result.took_ms <= NUMBER_MAX, "took_ms")
+    require(bool(_WORD.match(result.step)), "step")
     return replace(
         result,
         outputs=_checked_outputs(result.outputs),
@@ -212,20 +214,22 @@ def _checked_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for name, value in outputs.items():
         if name in _FLAGS:
-            _require(isinstance(value, bool), name)
+            require(isinstance(value, bool), name)
             facts[name] = value
         elif name in _OUTPUTS and value is not None:
-            _require(isinstance(value, str) and bool(_OUTPUTS[name].match(value)), name)
+            require(isinstance(value, str) and bool(_OUTPUTS[name].match(value)), name)
             facts[name] = value
     if outputs.get("attachment_id") is not None:
-        facts["attachment_id"] = _id(outputs["attachment_id"], "attachment_id")
+        facts["attachment_id"] = canonical_id(outputs["attachment_id"], "attachment_id")
     if outputs.get("power_state") is not None:
-        _require(outputs["power_state"] in set(PowerState), "power_state")
+        require(outputs["power_state"] in set(PowerState), "power_state")
         facts["power_state"] = outputs["power_state"]
     if outputs.get("ended"):
         ended = outputs["ended"]
-        _require(isinstance(ended, dict) and len(ended) <= ENDED_MAX, "ended")
-        facts["ended"] = {_id(a, "ended"): _id(str(v), "ended") for a, v in ended.items()}
+        require(isinstance(ended, dict) and len(ended) <= ENDED_MAX, "ended")
+        facts["ended"] = {
+            canonical_id(a, "ended"): canonical_id(str(v), "ended") for a, v in ended.items()
+        }
     if outputs.get("disk") is not None:
         facts["disk"] = _checked_disk(outputs["disk"])
     if outputs.get("shown") is not None:
@@ -264,14 +268,14 @@ def _checked_item(name: str, item: Any) -> str:
 
 def _checked_disk(disk: Any) -> dict[str, Any]:
     """What a host needs to know of a disk that another host has connected."""
-    _require(isinstance(disk, dict), "disk")
+    require(isinstance(disk, dict), "disk")
     facts: dict[str, Any] = {}
     for name, value in disk.items():
         if name in _DISK_KEYS:
-            _require(isinstance(value, str) and bool(_DISK_TEXT.match(value)), "disk")
+            require(isinstance(value, str) and bool(_DISK_TEXT.match(value)), "disk")
             facts[name] = value
         elif name in _DISK_FLAGS:
-            _require(isinstance(value, bool), "disk")
+            require(isinstance(value, bool), "disk")
             facts[name] = value
         elif name == "source":
             facts[name] = _checked_disk(value)
@@ -286,16 +290,16 @@ def _checked_names(named: Any, keys: tuple[str, ...]) -> dict[str, Any] | None:
     """What names a secret of the hypervisor, and is none."""
     if named is None:
         return None
-    _require(isinstance(named, dict), "disk")
+    require(isinstance(named, dict), "disk")
     facts = {key: named.get(key) for key in keys}
-    _require(all(_is_disk_text(text) for text in facts.values() if text), "disk")
+    require(all(_is_disk_text(text) for text in facts.values() if text), "disk")
     return facts
 
 
 def _checked_disk_hosts(hosts: Any) -> list[list[str]]:
-    _require(isinstance(hosts, list) and len(hosts) <= _HOSTS_OF_A_DISK_MAX, "disk")
+    require(isinstance(hosts, list) and len(hosts) <= _HOSTS_OF_A_DISK_MAX, "disk")
     for pair in hosts:
-        _require(isinstance(pair, (list, tuple)) and all(map(_is_disk_text, pair)), "disk")
+        require(isinstance(pair, (list, tuple)) and all(map(_is_disk_text, pair)), "disk")
     return [list(pair) for pair in hosts]
 
 
@@ -305,17 +309,19 @@ def _is_disk_text(text: Any) -> bool:
 
 def _checked_error(error: StepError) -> StepError:
     """Agents mask secrets; this is the second net.  A long text is cut, not refused."""
-    _require(bool(_WORD.match(error.code)), "code")
+    require(bool(_WORD.match(error.code)), "code")
     message = one_line(" ".join(mask(error.message).split()))
     return replace(error, message=message[:MESSAGE_CHARS_MAX])
 
 
-def _id(text: str, name: str) -> str:
+def canonical_id(text: str, name: str) -> str:
+    """A UUID in its one form.  Raises WireError."""
     known = canonical(text)
-    _require(known is not None, name)
+    require(known is not None, name)
     return str(known)
 
 
-def _require(holds: bool, name: str) -> None:
+def require(holds: bool, name: str) -> None:
+    """Raises WireError, naming what is wrong."""
     if not holds:
         raise WireError(f"{name!r} is not as the contract has it")

@@ -7,6 +7,7 @@ commands until it has released them (decision 0027).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -14,7 +15,14 @@ from aiohttp import web
 
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import AHEAD_HEADER
-from host_agent.shared.contract import AGENT_HEADER, QUESTIONS, Registration, Report
+from host_agent.shared.contract import (
+    AGENT_HEADER,
+    QUESTIONS,
+    SURVEY_HEADER,
+    Registration,
+    Report,
+)
+from host_agent.shared.survey import SurveyAnswer
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.agent_checks import (
     checked_agent,
@@ -31,14 +39,18 @@ from ledger.api.schemas import (
     CommandsQuery,
     ProgressBody,
     Registered,
+    SurveyWanted,
     Users,
     UsersQuery,
 )
+from ledger.api.survey_checks import checked_answer
 from ledger.service import RegistrationResult
 from ledger.wakeups import host_key
+from projections.base import Row
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
 REPORT_BYTES_MAX = 64 * 1024
+SURVEY_BYTES_MAX = 32 * 1024 * 1024
 
 
 async def register(call: Call) -> web.StreamResponse:
@@ -95,28 +107,34 @@ async def progress(call: Call) -> web.StreamResponse:
     return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """What waits for a host's agent."""
+
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    survey: SurveyWanted | None = None
+
+
 async def commands(call: Call) -> web.StreamResponse:
-    """GET commands: those after the cursor, or none when the wait is over."""
+    """GET commands: those after the cursor, or none when the wait is over; and which survey of
+    the host is wanted.
+    """
     name = await _own_host(call)
     query = call.query(CommandsQuery)
     batcher, agent = _heard(call, name), _agent(call)
+    got = call.request.headers.get(SURVEY_HEADER)
 
-    async def look() -> list[dict[str, Any]] | None:
+    async def look() -> Waiting | None:
         mailbox = await batcher.look(name, query.after)
         if mailbox["epoch"] is None:
             raise unknown_host(name)
         if mailbox["agent"] not in (None, agent):
             raise batcher.speakers.taken(name)
         if mailbox["epoch"] != query.epoch:
-            raise ApiError(
-                409,
-                "stale_epoch",
-                f"Epoch {query.epoch} of host {name} is over; it is {mailbox['epoch']} now. "
-                "Register again.",
-            )
+            raise _stale(name, query.epoch, mailbox["epoch"])
         if mailbox["awaited"]:  # decision 0027: first it releases its leftovers
             if asked := [each for each in mailbox["commands"] if _only_asks(each)]:
-                return asked
+                return Waiting(asked)
             raise ApiError(
                 409,
                 "registration_awaited",
@@ -124,13 +142,68 @@ async def commands(call: Call) -> web.StreamResponse:
             )
         if mailbox["shut"]:
             return None
-        return mailbox["commands"] or None
+        survey = _wanted(mailbox, got)
+        return Waiting(mailbox["commands"], survey) if mailbox["commands"] or survey else None
 
     with batcher.holding():
-        found = await call.hold(host_key(name), look, query.wait_s) or []
+        waiting = await call.hold(host_key(name), look, query.wait_s) or Waiting()
     if not call.ended:
         batcher.heard(name)
-    return answer(Commands(commands=found, after=found[-1]["position"] if found else query.after))
+    found = waiting.commands
+    after = found[-1]["position"] if found else query.after
+    return answer(Commands(commands=found, after=after, survey=waiting.survey))
+
+
+def _wanted(mailbox: Row, got: str | None) -> SurveyWanted | None:
+    """The question that its agent has not got yet."""
+    if mailbox["survey"] in (None, got):
+        return None
+    return SurveyWanted(token=mailbox["survey"], digest=mailbox["survey_digest"])
+
+
+async def survey(call: Call) -> web.StreamResponse:
+    """PUT survey: what the host shows, as it was wanted; or only that it is what it was."""
+    name = await _own_host(call)
+    async with call.inventory(SURVEY_BYTES_MAX, _survey) as (told, document):
+        batcher = _heard(call, name)
+        noted = await call.components.queries.note_survey(
+            name,
+            token=told.token,
+            epoch=told.epoch,
+            digest=told.digest,
+            boot_id=told.survey.boot_id if told.survey else None,
+            document=document,
+        )
+    if not noted:
+        _refuse_survey(name, told, await batcher.look(name, 0))
+    return answer({"again": not noted})
+
+
+def _survey(body: dict[str, Any]) -> tuple[SurveyAnswer, str | None]:
+    return checked_answer(SurveyAnswer.from_wire(body))
+
+
+def _refuse_survey(name: str, told: SurveyAnswer, mailbox: Row) -> None:
+    """Return if nothing is wrong but that it is not known what its digest stands for.
+
+    Raises ApiError 404, 409.
+    """
+    if mailbox["epoch"] is None:
+        raise unknown_host(name)
+    if mailbox["epoch"] != told.epoch:
+        raise _stale(name, told.epoch, mailbox["epoch"])
+    if mailbox["shut"] or mailbox["awaited"]:
+        raise ApiError(409, "host_fenced", f"Nothing is believed of host {name}: it is fenced.")
+    if mailbox["survey"] != told.token:
+        raise ApiError(409, "survey_not_wanted", f"No such survey of host {name} is wanted now.")
+
+
+def _stale(name: str, given: int, current: int) -> ApiError:
+    return ApiError(
+        409,
+        "stale_epoch",
+        f"Epoch {given} of host {name} is over; it is {current} now. Register again.",
+    )
 
 
 async def reports(call: Call) -> web.StreamResponse:

@@ -9,8 +9,7 @@ from aiohttp import web
 from aggregates.finding import FindingState
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
-from handlers.drift import rows as drift_rows
-from handlers.drift.classes import BY_NAME, CLASSES, DriftClass
+from handlers.drift.classes import BY_NAME, CLASSES, DriftClass, subject_of
 from ledger.api import redaction
 from ledger.api.call import Call, answer, refuse_to_come
 from ledger.api.paging import page_limit
@@ -219,8 +218,3 @@ def _class_shown(each: DriftClass) -> DriftClassShown:
         by_hand=each.by_hand or None,
         again=[party.value for party in each.again],
     )
-
-
-def subject_of(each: DriftClass) -> str:
-    """What a class is about; of facts of the log, the kind of it."""
-    return drift_rows.SUBJECTS[each.row].value if each.row else each.name.partition("_")[0]

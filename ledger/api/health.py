@@ -16,10 +16,11 @@ from eventsourcing.persistence import PersistenceError
 from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Check, Components
-from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS
+from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS, Counted, Drift
 from ledger.api.schemas import Health
 from projections.database_trouble import in_words
 from projections.projector import REMEDY
+from projections.queries import Queries
 
 #: Projections that are behind for longer make a process not ready.
 LAG_S_MAX = 30.0
@@ -63,23 +64,30 @@ def metrics_page(app: web.Application) -> Remembered[bytes]:
 
     async def count() -> bytes:
         components = app[COMPONENTS]
-        head, tracking, counts, hosts = await asyncio.gather(
-            components.queries.head(),
-            components.queries.tracking(),
-            components.queries.counts(),
-            components.queries.hosts_by_state(components.settings.host_down_after_s),
+        queries = components.queries
+        counted = await asyncio.gather(
+            queries.head(),
+            queries.tracking(),
+            queries.counts(),
+            queries.hosts_by_state(components.settings.host_down_after_s),
+            _drift(queries),
         )
         return app[METRICS].show(
-            head=head["position"],
-            tracking=tracking,
-            counts=counts,
-            hosts=hosts,
+            Counted(*counted),
             agents=app[AGENT_BATCHER].connected,
             held=app[HOLDS].count,
             clock=components.clock,
         )
 
     return Remembered(count)
+
+
+async def _drift(queries: Queries) -> Drift:
+    return Drift(
+        *await asyncio.gather(
+            queries.drift_counts(), queries.looks_by_outcome(), queries.last_looks()
+        )
+    )
 
 
 class InThread:

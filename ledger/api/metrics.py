@@ -8,7 +8,8 @@ never what has been.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +19,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from aggregates.finding import FindingState
+from handlers.drift.classes import BY_NAME
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
 from ledger.telemetry import Tally
@@ -27,6 +30,17 @@ __all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Metrics", "registry_of"]
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 Row = Mapping[str, Any]
+
+_OPEN = (FindingState.SUSPECTED, FindingState.CONFIRMED, FindingState.IGNORED)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What differs, by class and state, and when it was looked for (projections.drift_reads)."""
+
+    counts: Sequence[Row]
+    looks: Mapping[str, int]
+    look_ages_s: Mapping[str, float]
 
 
 #: What is true when somebody reads the page: the gauge, its help, its label.
@@ -54,6 +68,20 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "Hosts by state: alive, silent (no contact for host_down_after_s), fenced",
         "state",
     ),
+    "ledger_drift_open": (
+        "What differs and is not over, by class and state: suspected, confirmed, ignored",
+        "class",
+        "state",
+    ),
+    "ledger_drift_oldest_seconds": (
+        "Age of the oldest finding of the class that is open and not ignored; 0 if there is none",
+        "class",
+    ),
+    "ledger_looks": ("Looks that have ended: completed, stopped, void", "outcome"),
+    "ledger_look_age_seconds": (
+        "Time since the last completed look of the kind (all, host, server, volume), if any was",
+        "kind",
+    ),
     "ledger_agents_connected": ("Agents whose poll for commands this process holds open",),
     "ledger_http_requests_held": ("Long polls and streams that this process holds open",),
     "ledger_operation_latest_due_seconds": (
@@ -73,6 +101,17 @@ _GAUGES: dict[str, tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What is true of the whole ledger, as the database was asked (projections.queries)."""
+
+    head: Row
+    tracking: Sequence[Row]
+    counts: Row
+    hosts: Row
+    drift: Drift
+
+
 class Metrics:
     """The API's own numbers, and gauges that are read when somebody asks."""
 
@@ -89,21 +128,11 @@ class Metrics:
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         self._requests.add(route, method if method in _METHODS else "other", status, took_s)
 
-    def show(
-        self,
-        *,
-        head: int,
-        tracking: Iterable[Row],
-        counts: Row,
-        hosts: Row,
-        agents: int,
-        held: int,
-        clock: DatabaseClock,
-    ) -> bytes:
+    def show(self, counted: Counted, *, agents: int, held: int, clock: DatabaseClock) -> bytes:
         """Take what was counted just now and return the page."""
-        gauges = self._gauges
-        gauges["ledger_events"].set(head)
-        for row in tracking:
+        gauges, counts, hosts = self._gauges, counted.counts, counted.hosts
+        gauges["ledger_events"].set(counted.head["position"])
+        for row in counted.tracking:
             gauges["ledger_projection_lag_events"].labels(row["projection"]).set(row["lag_events"])
             gauges["ledger_projection_lag_seconds"].labels(row["projection"]).set(row["lag_s"])
             gauges["ledger_projection_held"].labels(row["projection"]).set(row["held"] is not None)
@@ -117,6 +146,7 @@ class Metrics:
         for state in ("alive", "silent", "fenced"):
             gauges["ledger_hosts"].labels(state).set(hosts[state])
         gauges["ledger_host_clock_skew_max_seconds"].set(hosts["clock_skew_max_s"])
+        self._show_drift(counted.drift)
         gauges["ledger_clock_skew_seconds"].set(clock.skew_s)
         gauges["ledger_clock_error_seconds"].set(clock.error_s)
         gauges["ledger_log_ahead_seconds"].set(clock.log_ahead_s)
@@ -124,6 +154,23 @@ class Metrics:
         gauges["ledger_agents_connected"].set(agents)
         gauges["ledger_http_requests_held"].set(held)
         return generate_latest(self._registry)
+
+    def _show_drift(self, drift: Drift) -> None:
+        open_ = {(row["drift_class"], row["state"]): row for row in drift.counts}
+        for name in BY_NAME:
+            ages_s = [0.0]
+            for state in _OPEN:
+                row = open_.get((name, state))
+                self._gauges["ledger_drift_open"].labels(name, state).set(
+                    row["count"] if row else 0
+                )
+                if row and state is not FindingState.IGNORED:
+                    ages_s.append(row["oldest_s"])
+            self._gauges["ledger_drift_oldest_seconds"].labels(name).set(max(ages_s))
+        for outcome, count in drift.looks.items():
+            self._gauges["ledger_looks"].labels(outcome).set(count)
+        for kind, age_s in drift.look_ages_s.items():
+            self._gauges["ledger_look_age_seconds"].labels(kind).set(age_s)
 
 
 class _Requests(Collector):

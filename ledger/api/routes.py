@@ -275,6 +275,14 @@ _AGENT = (
         answers={200: schemas_agent.Continue},
     ),
     Route(
+        name="host_survey",
+        method="PUT",
+        path="/v1/hosts/{host}/survey",
+        handler=agents.survey,
+        body=schemas_agent.SurveyBody,
+        answers={200: schemas_agent.SurveyAgain},
+    ),
+    Route(
         name="host_progress",
         method="POST",
         path="/v1/hosts/{host}/progress",

@@ -315,11 +315,19 @@ class Users(Shown):
     servers: list[UUID]
 
 
+class SurveyWanted(Shown):
+    """A survey that is wanted; `digest`: what the last one is called that is here."""
+
+    token: UUID
+    digest: str | None
+
+
 class Commands(Shown):
     """Commands in order; `after` is the cursor for the next poll."""
 
     commands: list[dict[str, Any]]
     after: int
+    survey: SurveyWanted | None = None
 
 
 class FlowShown(Shown):

@@ -5,12 +5,13 @@ A test holds that both know the same keys.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from host_agent.shared.contract import RESULTS_MAX, ErrorKind, PowerState
 from ledger.api.schemas import Id
+from ledger.api.survey_checks import DIFFERS_MAX
 
 _NUMBER_MAX = 2**31 - 1
 
@@ -60,6 +61,67 @@ class ChangesBody(FromAgent):
     epoch: Number
     guests: list[GuestBody]
     gone: list[Id]
+
+
+class DiskShownBody(FromAgent):
+    """A volume's disk; None: it is not in that copy of the guest."""
+
+    serial: Id
+    live: Word | None
+    persistent: Word | None
+    readonly_live: bool | None = None
+    readonly_persistent: bool | None = None
+    source: str | None = None
+    differs: Annotated[list[Word], Field(max_length=DIFFERS_MAX)] = []
+
+
+class GuestShownBody(FromAgent):
+    server_id: Id
+    power_state: PowerState
+    defined: bool = True
+    disks: list[DiskShownBody]
+
+
+class ConnectionShownBody(FromAgent):
+    """A record of what the host has connected."""
+
+    attachment_id: Id
+    volume_id: Id
+    server_id: Id
+    serial: Id
+    present: bool | None = None
+    used: bool | None = None
+
+
+class StorageShownBody(FromAgent):
+    """A session, subsystem, map, mount or loop device."""
+
+    kind: Word
+    name: str
+    recorded: bool
+    used: bool
+    faulty: bool = False
+
+
+class SurveyBody(FromAgent):
+    """What a host shows: all but the first three, or none, if it is the survey of that digest."""
+
+    token: Id
+    epoch: Number
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    boot_id: Word | None = None
+    guests: list[GuestShownBody] = []
+    connections: list[ConnectionShownBody] = []
+    storage: list[StorageShownBody] = []
+    secrets: list[Id] = []
+    blind: list[Literal["guests", "connections", "storage", "secrets"]] = []
+    why_blind: list[str] = []
+
+
+class SurveyAgain(BaseModel):
+    """Whether the whole survey is wanted, because that of its digest is not here."""
+
+    again: bool
 
 
 class Again(BaseModel):

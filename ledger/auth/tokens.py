@@ -245,6 +245,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "host_commands": _AGENTS,
     "host_reports": _AGENTS,
     "host_progress": _AGENTS,
+    "host_survey": _AGENTS,
     "host_volume_users": _AGENTS,
 }
 

@@ -193,7 +193,7 @@ def _limit(text: str) -> int:
     return int(text)
 
 
-def add_at(parser: argparse.ArgumentParser, what: str) -> None:
+def add_at(parser: argparse._ActionsContainer, what: str) -> None:
     parser.add_argument(
         "--at",
         type=moment,

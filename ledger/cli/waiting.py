@@ -1,4 +1,4 @@
-"""`--wait`: wait until an operation ends or needs an operator, and show its progress.
+"""`--wait`: wait until an operation or a look ends, or needs an operator, and show its progress.
 
 Progress goes to stderr: on a terminal one line that changes, else a plain line when
 something changed and at least every PLAIN_LINE_S.  A ledger that is away for a while
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 from host_agent.shared.text import one_line
@@ -30,21 +31,38 @@ def wait(client: Client, operation_id: str, timeout_s: float) -> dict[str, Any]:
 
     Raises ClientError; for an outage only when it lasts to the end.
     """
+
+    def look(hold_s: float) -> dict[str, Any]:
+        return _look(client, operation_id, hold_s)
+
+    return until(look, plan.is_over, plan.progress, timeout_s)
+
+
+def until(
+    look: Callable[[float], dict[str, Any]],
+    is_over: Callable[[dict[str, Any]], bool],
+    words: Callable[[dict[str, Any]], str],
+    timeout_s: float,
+) -> dict[str, Any]:
+    """What `look` finds once it is over, or when time is up; meanwhile it is told in `words`.
+
+    `look` may take as many seconds as it is given.  Raises as `wait`.
+    """
     end = time.monotonic() + timeout_s
     with Progress() as progress:
         while True:
             left_s = max(0.0, end - time.monotonic())
             try:
-                operation = _look(client, operation_id, min(left_s, progress.interval_s))
+                found = look(min(left_s, progress.interval_s))
             except ClientError as error:
                 if left_s <= 0 or not _is_outage(error):
                     raise
                 progress.say(f"{error} Trying again.")
                 time.sleep(min(left_s, OUTAGE_PAUSE_S))
                 continue
-            if plan.is_over(operation) or left_s <= 0:
-                return operation
-            progress.say(plan.progress(operation))
+            if is_over(found) or left_s <= 0:
+                return found
+            progress.say(words(found))
 
 
 def _look(client: Client, operation_id: str, hold_s: float) -> dict[str, Any]:

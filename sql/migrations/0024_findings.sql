@@ -60,6 +60,7 @@ CREATE TABLE looks (
 );
 CREATE INDEX looks_by_age ON looks (began_position);
 CREATE INDEX looks_by_kind ON looks (kind, ended_at) WHERE outcome = 'completed';
+CREATE INDEX looks_by_outcome ON looks (outcome);
 
 INSERT INTO tracking (projection, position)
 SELECT name, position FROM log_head CROSS JOIN unnest('{findings,looks}'::text[]) AS name;

@@ -201,10 +201,11 @@ SELECT i.server_id FROM instances AS i
 
 -- name: mailboxes
 -- What waits for each of some hosts' agents after its cursor, in the order it was given, and
--- whether it may have it (epoch NULL: no such host), and which agent speaks for the host.
--- Primary keys, mailbox_by_host.
+-- whether it may have it (epoch NULL: no such host), which agent speaks for the host, and which
+-- survey of the host is wanted, if one is.  Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
 SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent,
+       s.wanted AS survey, s.digest AS survey_digest,
        ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
@@ -212,6 +213,7 @@ SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent
   FROM unnest(%(hosts)s::text[], %(afters)s::bigint[]) WITH ORDINALITY AS w (host, after, nth)
   LEFT JOIN hosts AS h USING (host)
   LEFT JOIN host_contact AS c USING (host)
+  LEFT JOIN surveys AS s USING (host)
  ORDER BY w.nth;
 
 -- name: hosts
@@ -768,6 +770,10 @@ SELECT kind, greatest(extract(epoch FROM clock_timestamp() - l.ended_at), 0)::fl
        SELECT ended_at FROM looks
         WHERE looks.kind = kind.kind AND outcome = 'completed'
         ORDER BY ended_at DESC LIMIT 1) AS l;
+
+-- name: looks_by_outcome
+-- How many looks have ended how.  The index of that alone: it grows by a few looks a day and host.
+SELECT outcome, count(*) AS count FROM looks WHERE outcome IS NOT NULL GROUP BY outcome;
 
 -- name: hosts_of_server
 -- All hosts that have ever had a volume of a server.  attachments_by_server, and the primary key of

@@ -29,10 +29,11 @@ from host_agent.shared.contract import (
 from host_agent.shared.faults import Faults
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Brick, Cinder, Guests, Keys, OldCinder
-from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HostState, guest_state
 from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
+from host_agent.survey import Surveyor
 from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs.context import RunContext, Waits
 from ledger.simulation.cinder_model import CinderModel
@@ -129,6 +130,10 @@ class Bench:
         self.keys: Keys = Recorder(KeyManagers(PASSPHRASE), "keys", self.calls)
         self.brick: Brick = Recorder(brick, "brick", self.calls)
         self.guests: Guests = Recorder(guests, "guests", self.calls)
+
+    def surveyor(self, **over: Any) -> Surveyor:
+        storage = SimulatedStorage(self.store, self.faults, self.host)
+        return Surveyor(self.guests, self.records, storage, "boot-1", **over)
 
     def server(self, power: PowerState = PowerState.RUNNING, **definition: Any) -> str:
         server_id = str(uuid.uuid4())

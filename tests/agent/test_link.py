@@ -21,6 +21,7 @@ from host_agent.line.link import Link
 from host_agent.locks import Locks
 from host_agent.shared.contract import ErrorKind, Guest, PowerState, Registration
 from host_agent.shared.ports import PortError
+from host_agent.shared.survey import Survey
 from host_agent.simulated.host_state import set_power
 from tests.agent.bench import ATTACH, DETACH, WAIT_S, Bench, command, eventually
 from tests.agent.fake_ledger import FakeLedger
@@ -49,7 +50,12 @@ class Agent:
     def __init__(self, bench: Bench, ledger: FakeLedger, lock_path: Path, **over: Any) -> None:
         self.bench = bench
         self.describe: Callable[[], Registration] = self._describe
-        self.link = Link(settings(ledger, **over), lambda: self.describe())  # noqa: PLW0108 - tests replace it
+        self.look: Callable[[int], Survey] = bench.surveyor().survey
+        self.link = Link(
+            settings(ledger, **over),
+            lambda: self.describe(),  # noqa: PLW0108 - tests replace it
+            lambda epoch: self.look(epoch),  # noqa: PLW0108 - the same
+        )
         hooks = Hooks(
             report=self.link.report,
             is_current=self.link.is_current,

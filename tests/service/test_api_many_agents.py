@@ -173,7 +173,7 @@ async def test_a_poll_that_is_held_hears_at_once_that_its_host_was_unfenced(api:
     status, body = await asyncio.wait_for(held, 10)
     assert (status, body["code"]) == (409, "registration_awaited")
     await register(api, "known")
-    assert await poll(api, "known", epoch=1) == (200, {"commands": [], "after": 0})
+    assert await poll(api, "known", epoch=1) == (200, {"commands": [], "after": 0, "survey": None})
 
 
 async def test_contact_is_written_when_the_service_stops(

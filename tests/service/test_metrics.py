@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from aggregates.finding import Finding
 from ledger.api import health
+from ledger.log.application import Ledger
 from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, Api, eventually
+from tests.service.test_api_v1 import parked_detach
+from tests.store.drifting import Seen, begin_look, end_look
 
 HELD_S = 20
 
@@ -59,6 +63,52 @@ async def test_requests_are_counted_and_timed_by_route(api: Api) -> None:
     seconds = "ledger_http_request_seconds"
     assert page[f"{seconds}_count GET servers"] == page[f"{seconds}_bucket +Inf GET servers"] == 3
     assert 0 < page[f"{seconds}_sum GET servers"] < HELD_S
+
+
+async def test_what_differs_is_counted_by_class_and_state_and_the_oldest_has_an_age(
+    api: Api, database_url: str
+) -> None:
+    states = ("suspected", "confirmed", "ignored")
+    names = [f"ledger_drift_open reservation_unknown {state}" for state in states]
+    before = await shown(api)
+    assert [before[name] for name in names] == [0, 0, 0]
+    assert "ledger_look_age_seconds all" not in before
+    with Ledger(database_url) as ledger:
+        first, second, ignored = (Seen(ledger) for _ in range(3))
+        for each in (ignored, first, first, second):
+            each.look()
+        ignored.record(Finding.DriftIgnored, reason="known", until=None)
+        end_look(ledger, begin_look(ledger))
+        end_look(ledger, begin_look(ledger), "void")
+        await api.projected()
+
+        page = await shown(api)
+        open_ = "ledger_drift_open reservation_unknown"
+        assert [page[f"{open_} {state}"] for state in ("suspected", "confirmed", "ignored")] == [
+            1
+        ] * 3
+        assert page["ledger_drift_oldest_seconds reservation_unknown"] > 0
+        assert page["ledger_drift_oldest_seconds volume_gone"] == 0
+        assert (page["ledger_looks completed"], page["ledger_looks void"]) == (1, 1)
+        assert 0 <= page["ledger_look_age_seconds all"] < HELD_S
+
+        first.miss()
+        second.miss()
+        await api.projected()
+    page = await shown(api)
+    assert [page[f"{open_} {state}"] for state in ("suspected", "confirmed", "ignored")] == [
+        0,
+        0,
+        1,
+    ]
+    assert page["ledger_drift_oldest_seconds reservation_unknown"] == 0
+
+
+async def test_what_is_parked_is_counted_as_drift(api: Api) -> None:
+    await parked_detach(api)
+    page = await shown(api)
+    assert page["ledger_drift_open operation_parked confirmed"] == 1
+    assert page["ledger_drift_oldest_seconds operation_parked"] > 0
 
 
 async def test_an_agent_is_connected_while_its_poll_is_held(api: Api) -> None:

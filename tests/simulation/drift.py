@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,12 @@ from handlers.drift.classes import DriftClass
 from handlers.drift.judge import differs, drifting
 from handlers.drift.rows import CinderAttachment, CinderVolume
 from handlers.drift.rows import Row as Joined
+from host_agent.shared import survey
 from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.faults import Faults
+from host_agent.shared.survey import Survey
+from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
+from host_agent.survey import Look, assembled, recorded
 
 if TYPE_CHECKING:
     from projections.base import Row
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 
 def cases(cloud: Cloud) -> Iterator[tuple[Joined, DriftClass]]:
     """Each finding of a look at everything: the row, and the class of which it is a case."""
-    for row in (*_attachments(cloud), *_volumes(cloud)):
+    for row in (*_attachments(cloud), *_volumes(cloud), *_hosts(cloud)):
         yield from ((row, each) for each in drifting(row))
 
 
@@ -93,6 +98,71 @@ def _shown(cloud: Cloud, volume: Any) -> CinderVolume:
         migration_status=volume.migration_status,
         made=MADE_FOR in volume.metadata,
     )
+
+
+# --- hosts --------------------------------------------------------------------------------------
+
+
+def surveyed(cloud: Cloud, name: str) -> Survey:
+    """As the host's agent would show it, with nothing in its way."""
+    state = cloud.states[name]
+    guests = SimulatedGuests(state, Faults(), name)
+    looks = {
+        survey.GUESTS: Look(seen=guests.survey()),
+        survey.CONNECTIONS: recorded(cloud.records[name]),
+        survey.STORAGE: Look(seen=SimulatedStorage(state, Faults(), name).look()),
+        survey.SECRETS: Look(seen=guests.secrets()),
+    }
+    return assembled("boot", 0, looks)
+
+
+def _hosts(cloud: Cloud) -> Iterator[Joined]:
+    surveys = {name: surveyed(cloud, name) for name in cloud.states}
+    powers = {
+        (name, guest.server_id): guest.power_state.value
+        for name, each in surveys.items()
+        for guest in each.guests
+    }
+    instances = [{**_NOWHERE, **row} for row in cloud.rows("instances")]
+    strays: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+    for row in instances:
+        for name in cloud.states.keys() - {row["host"], row["resize_source"]}:
+            if power := powers.get((name, row["server_id"])):
+                strays[row["server_id"]].append((name, power))
+    for name in cloud.states:
+        live = (row for row in instances if not row["deleted"])
+        here = [row for row in live if name in {row["host"], row["resize_source"]}]
+        ids = {row["server_id"] for row in here}
+        records = {each.attachment_id for each in surveys[name].connections}
+        hosted = join.Hosted(
+            host=name,
+            survey=surveys[name],
+            servers=here,
+            mappings=[
+                m for m in cloud.rows("mappings") if m["server_id"] in ids and m["volume_id"]
+            ],
+            attachments=[
+                {"host": None, **row}
+                for row in cloud.rows("attachments")
+                if row.get("host") == name or row["attachment_id"] in records
+            ],
+            strays={id_: tuple(shown) for id_, shown in strays.items()},
+            other_hosts={
+                (row["resize_source"], row["server_id"]): powers.get(
+                    (row["resize_source"], row["server_id"])
+                )
+                for row in here
+                if row["resize_source"]
+            },
+        )
+        yield from join.of_host(hosted)
+    nowhere = join.Hosted(host="", survey=None, strays={k: tuple(v) for k, v in strays.items()})
+    for row in instances:
+        if row["server_id"] in strays and (row["deleted"] or row["host"] is None):
+            yield join.server(nowhere, row)
+
+
+_NOWHERE = {"host": None, "resize_source": None}
 
 
 def _by_volume(rows: Iterator[Row] | list[Row]) -> Counter[str]:

@@ -60,6 +60,7 @@ async def test_the_age_of_the_last_look_is_of_the_last_completed_one_of_its_kind
     ages = await queries.last_looks()
 
     assert list(ages) == ["all"]
+    assert await queries.looks_by_outcome() == {"completed": 1, "void": 1, "stopped": 1}
     assert 3600 <= ages["all"] < 3700
     newest_first = [(row["kind"], row["outcome"]) for row in await queries.looks()]
     assert newest_first[:3] == [("server", None), ("host", "stopped"), ("all", "void")]

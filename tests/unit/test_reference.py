@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from aggregates.base import Event
+from handlers.drift.classes import CLASSES
 from handlers.plan import Place
 from host_agent import config as agent_config
 from host_agent.shared.contract import Verb
 from ledger import config
-from ledger.cli import events_page, flow_pages, reference_page
+from ledger.cli import drift_page, events_page, flow_pages, reference_page
 from ledger.cli.base import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
 from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
@@ -43,6 +44,13 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 def test_the_events_are_what_their_classes_say() -> None:
     assert (ROOT / "docs/events.md").read_text() == events_page.page(), "run: make docs"
+
+
+def test_the_tables_of_what_differs_are_what_the_classes_say() -> None:
+    text = (ROOT / "docs/reconciliation.md").read_text()
+    assert text == drift_page.page(text), "run: make docs"
+    shown = re.findall(r"^\| `(\w+)` \| (?:critical|warning|info) \|", text, re.MULTILINE)
+    assert shown == [each.name for each in CLASSES]
 
 
 def test_every_event_of_the_aggregates_is_in_the_catalogue_with_its_meaning() -> None:

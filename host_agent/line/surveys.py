@@ -1,0 +1,117 @@
+"""Surveys on the line: the ledger wants one, and gets it from a thread of its own.
+
+With its commands the ledger says which survey it wants (a token), and what the last one that it
+has is called (its digest).  One is made at a time, and the newest question counts; what was made is
+sent whole only if it is another one than the ledger has.  Commands and reports never wait for any
+of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+
+from host_agent.clock import Stopping
+from host_agent.line.client import LinkError
+from host_agent.shared.backoff import Backoff
+from host_agent.shared.survey import Survey, SurveyAnswer
+
+_LOG = structlog.get_logger(__name__)
+
+#: Makes the survey of an epoch.
+Look = Callable[[int], Survey]
+#: One request to the ledger: method, path, body; raises LinkError, Stopping.
+Call = Callable[[str, str, Any], tuple[int, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A survey that the ledger wants of this epoch, and the digest of the one that it has."""
+
+    token: str
+    epoch: int
+    digest: str | None
+
+
+class Surveys:
+    """Answers the ledger's questions; `run` until closed, all other methods from any thread."""
+
+    def __init__(self, look: Look, call: Call, backoff: Callable[[], Backoff]) -> None:
+        self._look = look
+        self._call = call
+        self._backoff = backoff
+        self._changed = threading.Condition()
+        self._asked: Question | None = None  # the newest question
+        self._open = False  # whether it is still to be answered
+        self._closed = False
+
+    @property
+    def token(self) -> str | None:
+        """Of the newest question, which the ledger need not ask again."""
+        return self._asked.token if self._asked else None
+
+    def want(self, told: Any, epoch: int | None) -> None:
+        """What the ledger's answer to a poll says is wanted, if anything."""
+        if not isinstance(told, dict) or not isinstance(told.get("token"), str) or epoch is None:
+            return
+        digest = told.get("digest")
+        asked = Question(told["token"], epoch, digest if isinstance(digest, str) else None)
+        with self._changed:
+            if asked.token != self.token:
+                self._asked, self._open = asked, True
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        """Answer until closed."""
+        while (asked := self._next()) is not None:
+            try:
+                self._answer(asked)
+            except Stopping:
+                return
+            except Exception:  # noqa: BLE001 - a fault here must not end the line
+                _LOG.exception("survey_failed", epoch=asked.epoch)
+
+    def _next(self) -> Question | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._open or self._closed)
+            self._open = False
+            return None if self._closed else self._asked
+
+    def _answer(self, asked: Question) -> None:
+        survey = self._look(asked.epoch)
+        digest = survey.digest()
+        whole = SurveyAnswer(token=asked.token, epoch=asked.epoch, digest=digest, survey=survey)
+        answer = replace(whole, survey=None) if digest == asked.digest else whole
+        status, told = self._send(asked, answer)
+        if told.get("again") is True and answer is not whole:  # it has lost it meanwhile
+            status, told = self._send(asked, whole)
+        if status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):  # of another epoch, or not wanted
+            _LOG.error("survey_refused", status=status, code=told.get("code"))
+        elif survey.blind:
+            _LOG.warning("survey_blind", parts=survey.blind, why=survey.why_blind)
+
+    def _send(self, asked: Question, answer: SurveyAnswer) -> tuple[int, dict[str, Any]]:
+        """The ledger's answer, however long it is away, but to the newest question only."""
+        backoff, body = self._backoff(), answer.to_wire()
+        while True:
+            try:
+                return self._call("PUT", "/survey", body)
+            except LinkError as error:
+                _LOG.warning("survey_not_sent", why=str(error))
+                with self._changed:
+                    self._changed.wait_for(lambda: self._over(asked), backoff.next_s())
+                    if self._over(asked):
+                        return HTTPStatus.CONFLICT, {}
+
+    def _over(self, asked: Question) -> bool:
+        return self._closed or self.token != asked.token

@@ -1,0 +1,274 @@
+"""What the kernel shows of host storage: sessions, subsystems, maps, mounts, loop devices.
+
+Read from sysfs and procfs, and names from /dev: nothing is forked, no daemon is asked, no lock is
+taken, and no file of a share is touched, for a share whose server is gone would keep whoever does
+that.  So a file on a share counts as there while its share is mounted.
+
+A session says "logged in" for as long as the kernel tries (democratic-csi #536), and the numbers of
+LUNs and of device mapper devices are used again for others (kubernetes #59946, lxd #18332): so a
+path has to be that of the same disk, by its WWID, where both sides have one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from host_agent.shared.ports import Thing
+
+#: The file systems that os-brick mounts for volumes that are files.
+SHARES = frozenset({"nfs", "nfs4", "fuse.glusterfs", "fuse.quobyte", "fuse.vstorage"})
+#: What the kernel says of a path that works: of SCSI, and of NVMe.
+WORKING = frozenset({"running", "live"})
+LOGGED_IN = "LOGGED_IN"
+DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
+#: Of a multipath map, and of a partition of one, as multipath-tools and kpartx name them.
+_MAP = "mpath-"
+_OF_A_MAP = re.compile(r"(part\d+-)?mpath-")
+_NAMESPACE = re.compile(r"nvme\d+n\d+\Z")
+_CONTROLLER = re.compile(r"nvme\d+\Z")
+_DELETED = " (deleted)"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+#: How udev's scsi_id writes a WWID of the NAA kind, and how the kernel does.
+_NAA_UDEV, _NAA_KERNEL = "3", "naa."
+
+
+class Mount(NamedTuple):
+    """A line of mountinfo."""
+
+    number: str  # of the device, major:minor
+    at: str
+    kind: str
+    source: str
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server elsewhere has the files, and may keep whoever touches one."""
+        network = ":" in self.source or self.source.startswith("//")
+        return network or self.kind.startswith("fuse") or self.kind in SHARES
+
+
+class KernelStorage:
+    """The Storage port over the kernel of this machine; `root` is another one's in tests."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def look(self) -> KernelView:
+        """Raises OSError where sysfs or procfs cannot be read."""
+        return KernelView(self._root)
+
+
+class KernelView:
+    """What there is of each kind, and how it hangs together, read once."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = Path(os.path.realpath(root))
+        self._sys = self._root / "sys"
+        self._blocks = {path.name: path for path in (self._sys / "class/block").iterdir()}
+        mounts = (self._root / "proc/self/mountinfo").read_bytes()
+        self._mounts = list(_mounts(_decoded(mounts)))
+        self._loops = dict(self._backing_files())
+        self._numbers = {mount.number for mount in self._mounts}
+        self._sources = {self.place(mount.source) for mount in self._mounts}
+        self._sources.update(map(self.place, self._swaps()))
+        found = (*self._sessions(), *self._subsystems(), *self._maps(), *self._shares())
+        self.things: tuple[Thing, ...] = (*found, *self._loop_devices())
+
+    # --- places -----------------------------------------------------------------------------
+
+    def place(self, path: str) -> str:
+        """The kernel's name of a device, whichever of its names in /dev this is."""
+        if not path.startswith("/dev/"):
+            return path
+        real = os.path.realpath(self._root / path[1:])
+        return f"/{os.path.relpath(real, self._root)}"
+
+    def present(self, device: Mapping[str, Any]) -> bool | None:
+        """Whether what connecting returned is there, and is the same disk as then."""
+        path = device.get("path")
+        if not isinstance(path, str) or not path.startswith("/"):
+            return None
+        if path.startswith("/dev/"):
+            name = Path(self.place(path)).name
+            return name in self._blocks and self._is_same(name, device)
+        return self._is_file(path)
+
+    def _is_same(self, name: str, device: Mapping[str, Any]) -> bool:
+        """No other disk, as far as both have a WWID that can be compared."""
+        uuid, map_id = self._uuid(name), device.get("multipath_id")
+        if uuid.startswith(_MAP) and map_id:
+            return uuid == f"{_MAP}{map_id}"
+        wwn, shown = str(device.get("scsi_wwn") or ""), self._text(name, "device/wwid")
+        if wwn.startswith(_NAA_UDEV) and shown.startswith(_NAA_KERNEL):
+            return wwn.removeprefix(_NAA_UDEV) == shown.removeprefix(_NAA_KERNEL)
+        return True
+
+    def _is_file(self, path: str) -> bool:
+        """Below a share: so it is while that is mounted; else it is looked for."""
+        over = [each for each in self._mounts if path.startswith(f"{each.at.rstrip('/')}/")]
+        over.sort(key=lambda mount: len(mount.at))
+        return (bool(over) and over[-1].is_remote) or os.path.lexists(self._root / path[1:])
+
+    def held(self, place: str) -> bool:
+        """By a mount, swap, a loop device, or a device above it; a map alone holds nothing."""
+        if place in self._loops.values():
+            return True
+        name = place.removeprefix("/dev/")
+        return place.startswith("/dev/") and name in self._blocks and self._is_held(name)
+
+    def _is_held(self, name: str) -> bool:
+        for part in (name, *self._partitions(name)):
+            mounted = self._text(part, "dev") in self._numbers or f"/dev/{part}" in self._sources
+            if mounted or f"/dev/{part}" in self._loops.values():
+                return True
+            for holder in self._children(part, "holders"):
+                if not self._is_map(holder) or self._is_held(holder):
+                    return True
+        return False
+
+    def _above(self, name: str) -> Iterator[str]:
+        """The devices by which its data is reached: itself, partitions, and maps over them."""
+        for part in (name, *self._partitions(name)):
+            yield part
+            for holder in self._children(part, "holders"):
+                if self._is_map(holder):
+                    yield from self._above(holder)
+
+    # --- things -------------------------------------------------------------------------------
+
+    def _sessions(self) -> Iterator[Thing]:
+        for session in _entries(self._sys / "class/iscsi_session"):
+            disks = list(_disks_of(session))
+            in_use = _read(session / "state") == LOGGED_IN
+            working = in_use and (not disks or any(map(self._works, disks)))
+            yield self._thing(
+                "iscsi_session", _read(session / "targetname"), disks, working=working
+            )
+
+    def _subsystems(self) -> Iterator[Thing]:
+        """Those of a fabric."""
+        for subsystem in _entries(self._sys / "class/nvme-subsystem"):
+            name, inside = _read(subsystem / "subsysnqn"), _entries(subsystem)
+            controllers = [path for path in inside if _CONTROLLER.match(path.name)]
+            fabric = any(_read(path / "transport") not in ("", "pcie") for path in controllers)
+            if not fabric or name == DISCOVERY_NQN:
+                continue
+            spaces = [*inside, *(path for each in controllers for path in _entries(each))]
+            disks = sorted({path.name for path in spaces if _NAMESPACE.match(path.name)})
+            working = any(_read(path / "state") in WORKING for path in controllers)
+            yield self._thing("nvme_subsystem", name, disks, working=working)
+
+    def _maps(self) -> Iterator[Thing]:
+        for name in sorted(self._blocks):
+            uuid = self._uuid(name)
+            if uuid.startswith(_MAP):
+                working = any(map(self._works, self._children(name, "slaves")))
+                yield self._thing("multipath_map", uuid.removeprefix(_MAP), [name], working=working)
+
+    def _shares(self) -> Iterator[Thing]:
+        """A mount with nothing of a guest's, and no loop device on it, is held by nobody."""
+        for mount in self._mounts:
+            if mount.kind in SHARES:
+                files = [path for path in self._loops.values() if path.startswith(f"{mount.at}/")]
+                yield Thing(kind="mount", name=mount.source, below=mount.at, held=bool(files))
+
+    def _loop_devices(self) -> Iterator[Thing]:
+        for name, file in sorted(self._loops.items()):
+            yield Thing(
+                kind="loop",
+                name=file.removesuffix(_DELETED),
+                places=frozenset(f"/dev/{each}" for each in self._above(name)),
+                held=self._is_held(name),
+                faulty=file.endswith(_DELETED),
+            )
+
+    def _thing(self, kind: str, name: str, disks: list[str], *, working: bool) -> Thing:
+        places = {f"/dev/{each}" for disk in disks for each in self._above(disk)}
+        return Thing(
+            kind=kind,
+            name=name,
+            places=frozenset(places),
+            held=any(map(self._is_held, disks)),
+            faulty=not working,
+        )
+
+    # --- attributes ---------------------------------------------------------------------------
+
+    def _backing_files(self) -> Iterator[tuple[str, str]]:
+        for name, path in self._blocks.items():
+            if file := _read(path / "loop/backing_file"):
+                yield name, file
+
+    def _swaps(self) -> list[str]:
+        lines = _read(self._root / "proc/swaps").splitlines()[1:]
+        return [line.split()[0] for line in lines if line.split()]
+
+    def _works(self, name: str) -> bool:
+        """Whether the kernel sends requests by it; one that tells no state is believed to work."""
+        return self._text(name, "device/state") in (*WORKING, "")
+
+    def _is_map(self, name: str) -> bool:
+        """A multipath map, or a partition of one, which nobody asked for."""
+        return _OF_A_MAP.match(self._uuid(name)) is not None
+
+    def _uuid(self, name: str) -> str:
+        return self._text(name, "dm/uuid")
+
+    def _text(self, name: str, attribute: str) -> str:
+        return _read(self._blocks[name] / attribute) if name in self._blocks else ""
+
+    def _children(self, name: str, kind: str) -> list[str]:
+        return (
+            [path.name for path in _entries(self._blocks[name] / kind)] if self._has(name) else []
+        )
+
+    def _partitions(self, name: str) -> list[str]:
+        inside = _entries(self._blocks[name]) if self._has(name) else []
+        return [path.name for path in inside if (path / "partition").is_file()]
+
+    def _has(self, name: str) -> bool:
+        return name in self._blocks
+
+
+def _disks_of(session: Path) -> Iterator[str]:
+    """The disks that a session of iSCSI shows: LUNs of its targets."""
+    for target in _entries(session / "device"):
+        for lun in _entries(target) if target.name.startswith("target") else ():
+            yield from (path.name for path in _entries(lun / "block"))
+
+
+def _mounts(text: str) -> Iterator[Mount]:
+    """See proc_pid_mountinfo(5)."""
+    for line in text.splitlines():
+        own, _, other = line.partition(" - ")
+        fields, more = own.split(" "), other.split(" ")
+        if len(fields) > 4 and len(more) > 1:  # noqa: PLR2004
+            yield Mount(fields[2], _unescaped(fields[4]), more[0], _unescaped(more[1]))
+
+
+def _unescaped(text: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def _read(path: Path) -> str:
+    """An attribute; "" if there is none, or the device has gone meanwhile."""
+    with suppress(OSError):
+        return _decoded(path.read_bytes()).strip()
+    return ""
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
+
+
+def _entries(path: Path) -> list[Path]:
+    """What is in a directory, by name; nothing if there is none, as without a kernel module."""
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []

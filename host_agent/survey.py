@@ -1,0 +1,263 @@
+"""Puts a survey together: what this host shows when it is asked what it has (decision 0058).
+
+Theory of operation.  Each part is looked at in a thread of its own, all at once, and what has not
+answered by the limit is blind: a hypervisor that hangs keeps nobody but the thread that asks it.
+While that thread is still there its part stays blind, so there is never more than one of each;
+what it brings at last is of another moment, and dropped.
+
+Which record explains what storage shows, and what of it a guest uses, takes all three: if guests
+or records are blind, storage is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from host_agent.shared.masking import mask
+from host_agent.shared.ports import Guests, GuestsShown, PortError, Storage, StorageView, Thing
+from host_agent.shared.survey import (
+    CONNECTIONS,
+    GUESTS,
+    ITEMS_MAX,
+    PARTS,
+    SECRETS,
+    STORAGE,
+    TEXT_CHARS_MAX,
+    ConnectionShown,
+    GuestShown,
+    StorageShown,
+    Survey,
+)
+from host_agent.shared.text import one_line
+from host_agent.storage.records import Record
+
+#: How long all parts together may take, in seconds; what is not known by then is blind.
+LOOK_S_MAX = 20.0
+#: By what storage calls what a record has: of a target, a subsystem, a share, a disk.
+_NAMES = ("target_iqn", "target_iqns", "nqn", "target_nqn", "export", "multipath_id", "scsi_wwn")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was seen of one part; `why`: why not all of it was."""
+
+    seen: Any = None
+    why: str | None = None
+
+
+class Surveyor:
+    """Looks at one host.  Not for several threads at once."""
+
+    def __init__(
+        self,
+        guests: Guests,
+        records: Mapping[str, Record],
+        storage: Storage,
+        boot_id: str,
+        limit_s: float = LOOK_S_MAX,
+    ) -> None:
+        self._boot_id = boot_id
+        self._limit_s = limit_s
+        self._ask: dict[str, Callable[[], Look]] = {
+            GUESTS: lambda: Look(seen=guests.survey()),
+            CONNECTIONS: lambda: recorded(records),
+            STORAGE: lambda: Look(seen=storage.look()),
+            SECRETS: lambda: Look(seen=guests.secrets()),
+        }
+        self._under_way: dict[str, Future[Look]] = {}
+
+    def survey(self, epoch: int) -> Survey:
+        """The host as it is now; never raises for what it could not see."""
+        end = time.monotonic() + self._limit_s
+        begun = {part: self._begun(part) for part in PARTS}
+        looks = {part: self._looked(future, end) for part, future in begun.items()}
+        return assembled(self._boot_id, epoch, looks)
+
+    def _begun(self, part: str) -> Future[Look] | None:
+        before = self._under_way.get(part)
+        if before is not None and not before.done():
+            return None
+        future = self._under_way[part] = Future()
+        # No pool: the process waits for a pool's threads when it ends, and this one may hang.
+        name = f"survey-{part}"
+        ask = self._ask[part]
+        threading.Thread(target=_answer, args=(future, ask), name=name, daemon=True).start()
+        return future
+
+    def _looked(self, future: Future[Look] | None, end: float) -> Look:
+        if future is None:
+            return Look(why="the look before has not ended yet")
+        try:
+            return future.result(max(0.0, end - time.monotonic()))
+        except TimeoutError:
+            return Look(why=f"it was not seen in {self._limit_s:g} s")
+
+
+def _answer(future: Future[Look], ask: Callable[[], Look]) -> None:
+    try:
+        future.set_result(ask())
+    except PortError as error:
+        future.set_result(Look(why=error.message))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it keeps only this part blind
+        future.set_result(Look(why=f"{type(error).__name__}: {error}"))
+
+
+def recorded(records: Mapping[str, Record]) -> Look:
+    """All records that can be read; one that is removed meanwhile is none."""
+    found, why = [], None
+    for attachment_id in records:
+        try:
+            found.append(records[attachment_id])
+        except KeyError:
+            continue
+        except PortError as error:
+            why = error.message
+    return Look(seen=found, why=why)
+
+
+# --- putting it together: pure, but for what the view of storage looks up -------------------------
+
+
+def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
+    """The survey that the looks amount to."""
+    guests: GuestsShown | None = looks[GUESTS].seen
+    records: list[Record] = looks[CONNECTIONS].seen or []
+    view: StorageView | None = looks[STORAGE].seen
+    sources = guests.sources if guests else None
+    connections = [_connection(record, view, sources) for record in records]
+    why = {part: look.why for part, look in looks.items() if look.why is not None}
+    storage: list[StorageShown] = []
+    if GUESTS in why or CONNECTIONS in why:
+        why.setdefault(STORAGE, "without guests and records it cannot be said what is used")
+    elif view is not None:
+        places = {view.place(source) for source in sources or ()}
+        storage = merged(_storage(thing, records, view, places) for thing in view.things)
+    survey = Survey(
+        boot_id=boot_id,
+        epoch=epoch,
+        guests=tuple(map(_showable, guests.guests)) if guests else (),
+        connections=tuple(sorted(connections, key=lambda each: each.attachment_id)),
+        storage=tuple(storage),
+        secrets=tuple(looks[SECRETS].seen or ()),
+    )
+    return _bounded(survey, why)
+
+
+def _connection(
+    record: Record, view: StorageView | None, sources: frozenset[str] | None
+) -> ConnectionShown:
+    present = used = None
+    if view is not None:
+        told = [view.present(device) for device in record.devices.values()]
+        known = [each for each in told if each is not None]
+        present = any(known) if known else None
+        used = _is_used(record, view, sources)
+    return ConnectionShown(
+        attachment_id=record.attachment_id,
+        volume_id=record.volume_id,
+        server_id=record.server_id,
+        serial=record.serial,
+        present=present,
+        used=used,
+    )
+
+
+def _is_used(record: Record, view: StorageView, sources: frozenset[str] | None) -> bool | None:
+    """None: it is not recorded where the data is, or guests could not be looked at."""
+    places = {view.place(path) for path in _paths(record)}
+    if any(view.held(place) for place in places):
+        return True
+    places |= {str(info["name"]) for info in record.infos if _is_network(info)}
+    if sources is None or not places:
+        return None
+    return not places.isdisjoint(map(view.place, sources))
+
+
+def _is_network(info: Mapping[str, Any]) -> bool:
+    """Whether QEMU opens it itself, by its name."""
+    return info.get("driver_volume_type") == "rbd" and isinstance(info.get("name"), str)
+
+
+def _paths(record: Record) -> list[str]:
+    paths = (device.get("path") for device in record.devices.values())
+    return [path for path in paths if isinstance(path, str)]
+
+
+def _storage(
+    thing: Thing, records: list[Record], view: StorageView, sources: set[str]
+) -> StorageShown:
+    explained = any(
+        thing.name in _names(record)
+        or any(thing.reaches(view.place(path)) for path in _paths(record))
+        for record in records
+    )
+    return StorageShown(
+        kind=thing.kind,
+        name=showable(thing.name),
+        recorded=explained,
+        used=thing.held or any(map(thing.reaches, sources)),
+        faulty=thing.faulty,
+    )
+
+
+def _names(record: Record) -> set[str]:
+    told = [each.get(name) for each in (*record.infos, *record.devices.values()) for name in _NAMES]
+    lists = [each if isinstance(each, (list, tuple)) else [each] for each in told if each]
+    return {str(name) for each in lists for name in each} | set(_paths(record))
+
+
+def merged(storage: Iterable[StorageShown]) -> list[StorageShown]:
+    """One of each name: a target of two portals has two sessions, and works while one does."""
+    found: dict[tuple[str, str], StorageShown] = {}
+    for each in storage:
+        key = (each.kind, each.name)
+        before = found.get(key, each)
+        found[key] = replace(
+            each,
+            recorded=each.recorded or before.recorded,
+            used=each.used or before.used,
+            faulty=each.faulty and before.faulty,
+        )
+    return [found[key] for key in sorted(found)]
+
+
+def _showable(guest: GuestShown) -> GuestShown:
+    disks = (replace(disk, source=disk.source and showable(disk.source)) for disk in guest.disks)
+    return replace(guest, disks=tuple(disks))
+
+
+def showable(text: str) -> str:
+    """As it may be sent: without secrets, and without what XML or a terminal cannot show."""
+    return one_line(mask(text))[:TEXT_CHARS_MAX]
+
+
+def _bounded(survey: Survey, why: dict[str, str]) -> Survey:
+    """No more of anything than the ledger takes; of what is cut not all is seen."""
+    kept: dict[str, Any] = {}
+    for part in PARTS:
+        items = getattr(survey, part)
+        sizes = [len(item.disks) for item in items] if part == GUESTS else []
+        if max(len(items), sum(sizes)) > ITEMS_MAX:
+            why.setdefault(part, f"there is more of it than {ITEMS_MAX}")
+            items = _first(items, sizes or [1] * len(items))
+        kept[part] = items
+    blind = [part for part in PARTS if part in why]
+    return replace(
+        survey, **kept, blind=tuple(blind), why_blind=tuple(showable(why[part]) for part in blind)
+    )
+
+
+def _first(items: tuple[Any, ...], sizes: list[int]) -> tuple[Any, ...]:
+    """As many as together have no more than ITEMS_MAX."""
+    total, count = 0, 0
+    for size in sizes[:ITEMS_MAX]:
+        total += size
+        if total > ITEMS_MAX:
+            break
+        count += 1
+    return items[:count]

@@ -1,0 +1,232 @@
+"""`drift list|show|ignore|heed|classes`: what ledger, Cinder and hosts say differently."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit, clock, moment
+
+Finding = dict[str, Any]
+
+STATES = ("open", "suspected", "confirmed", "ignored", "over", "all")
+#: For machines, and whoever asks for columns by name.
+COLUMNS = (
+    *("ID", "Class", "Severity", "State", "Subject", "Key", "Server", "Volume", "Host"),
+    *("Found", "Times", "Over", "Repair"),
+)
+#: Two lines of each finding in 80 columns.
+TABLE = ("ID", "What differs")
+CLASS_COLUMNS = ("Class", "Of", "Severity", "Repair", "Compares", "Meaning", "By hand")
+CLASS_TABLE = 4  # columns that fit
+
+#: The commands of the acts that the API offers.
+_ACTS = {
+    "repair": "drift repair {id}",
+    "ignore": "drift ignore {id} --reason TEXT",
+    "heed": "drift heed {id} --reason TEXT",
+    "acknowledge": "remnant acknowledge {id} --reason TEXT",
+    "operation": "operation show {id}",
+}
+
+
+class List(Lister):
+    """List what differs, newest first: what is open now, or what differed at a moment."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--class", dest="drift_class", metavar="NAME", help="see 'drift classes'")
+        add("--severity", choices=("critical", "warning", "info"))
+        add("--server", metavar="ID")
+        add("--volume", metavar="ID")
+        add("--host", metavar="NAME")
+        when = parser.add_mutually_exclusive_group()
+        when.add_argument("--state", choices=STATES, help="open: suspected or confirmed (default)")
+        when.add_argument(
+            "--all", dest="state", action="store_const", const="all", help="in any state"
+        )
+        add_at(when, "what differed at that time, ignored or not")
+        add_limit(parser, "so many at most")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        names = ("severity", "server", "volume", "host", "state", "at")
+        asked = {name: getattr(parsed_args, name) for name in names}
+        asked["class"] = parsed_args.drift_class
+        found = self.client.items("/v1/drift", "findings", parsed_args.limit, **asked)
+        if parsed_args.formatter == "table" and not parsed_args.columns:
+            return TABLE, [_cells(finding) for finding in found]
+        return COLUMNS, [_row(finding) for finding in found]
+
+
+class _OfFinding(ShowOne):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<finding>")
+        return parser
+
+
+class Show(_OfFinding):
+    """Show a finding: what it means, what each party says, what to do, and its history."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        return shown(self.client.get(f"/v1/drift/{parsed_args.id}"))
+
+
+class Ignore(_OfFinding):
+    """Say that a difference is to stay, until a moment or for good."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
+        add(
+            "--until",
+            type=moment,
+            metavar="TIME",
+            help="when it is to be heeded again: ISO 8601, UTC unless it has an offset",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        body = {"reason": parsed_args.reason}
+        if parsed_args.until:
+            body["until"] = parsed_args.until
+        return shown(self.client.post(f"/v1/drift/{parsed_args.id}/ignore", body))
+
+
+class Heed(_OfFinding):
+    """Ignore a difference no longer; the next look that sees it confirms it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        body = {"reason": parsed_args.reason}
+        return shown(self.client.post(f"/v1/drift/{parsed_args.id}/heed", body))
+
+
+class Classes(Lister):
+    """List all that can differ; what it means is shown with -f json, or -c Class -c Meaning."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        rows = [
+            (
+                each["name"],
+                each["subject"],
+                each["severity"],
+                each["repair"] or "(by hand)",
+                ", ".join(each["compares"]),
+                each["meaning"],
+                each["by_hand"],
+            )
+            for each in self.client.get("/v1/drift/classes")["classes"]
+        ]
+        if parsed_args.formatter == "table" and not parsed_args.columns:
+            return CLASS_COLUMNS[:CLASS_TABLE], [row[:CLASS_TABLE] for row in rows]
+        return CLASS_COLUMNS, rows
+
+
+# ------------------------------------------------------------------------------- in words
+
+
+def shown(finding: Finding) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """One finding, from the answer that has its history."""
+    from ledger.cli.plan import Lines
+
+    fields = {
+        "id": finding["finding_id"],
+        "class": finding["drift_class"],
+        "severity": finding["severity"],
+        "state": finding["state"],
+        "meaning": finding["meaning"],
+        "subject": f"{finding['subject']} {finding['key']}",
+        "server": finding["server_id"],
+        "volume": finding["volume_id"],
+        "attachment": finding["attachment_id"],
+        "host": finding["host"],
+        "differs": Lines(finding["differs"], _differs(finding["differs"] or {})),
+        "found": clock(finding["found_at"]),
+        "times": finding["times"],
+        "confirmed": clock(finding["confirmed_at"]),
+        "over": " ".join(filter(None, (clock(finding["over_at"]), finding["over_how"]))),
+        "ignored": _ignored(finding),
+        "repair": finding["repair"],
+        "repairing": finding["repairing"],
+        "repaired by": finding["repaired_by"],
+        "by hand": finding["by_hand"],
+        "history": Lines(finding["history"], _history(finding["history"])),
+        "next": Lines(finding["acts"], next_commands(finding)),
+    }
+    always = ("differs", "history", "next")
+    told = {name: value for name, value in fields.items() if value or name in always}
+    return tuple(told), tuple(told.values())
+
+
+def next_commands(finding: Finding) -> Iterator[str]:
+    """What may be done about it now, ready to be copied."""
+    for act in finding["acts"]:
+        if act in _ACTS:
+            yield "attachment-ledger " + _ACTS[act].format(id=finding["finding_id"])
+
+
+def _cells(finding: Finding) -> tuple[str, str]:
+    """Two lines in each of two columns."""
+    times = f", {finding['times']} times" if finding["times"] > 1 else ""
+    since = f"since {clock(finding['found_at'])}{times}"
+    what = f"{finding['drift_class']}, {finding['state']}"
+    return f"{finding['finding_id']}\n{since}", f"{what}\n{finding['severity']}, {_whose(finding)}"
+
+
+def _whose(finding: Finding) -> str:
+    """The host; else what has been told of it, by the first part of its id."""
+    if finding["host"]:
+        return f"host {finding['host']}"
+    for name in ("server", "volume"):
+        if finding[f"{name}_id"]:
+            return f"{name} {finding[f'{name}_id'][:8]}-..."
+    return f"{finding['subject']} {finding['key']}"
+
+
+def _row(finding: Finding) -> tuple[Any, ...]:
+    names = (
+        *("finding_id", "drift_class", "severity", "state", "subject", "key"),
+        *("server_id", "volume_id", "host", "found_at", "times", "over_at", "repair"),
+    )
+    return tuple(finding[name] for name in names)
+
+
+def _differs(differs: dict[str, Any]) -> Iterator[str]:
+    """What each party says, a line each."""
+    for party, says in differs.items():
+        if isinstance(says, dict):
+            told = ", ".join(f"{name} {_said(value)}" for name, value in says.items())
+        else:
+            told = "has no such thing" if says is None else _said(says)
+        yield f"{party}: {told}"
+
+
+def _said(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _ignored(finding: Finding) -> str:
+    if finding["state"] != "ignored":
+        return ""
+    until = finding["ignored_until"]
+    end = f"until {clock(until)}" if until else "for good"
+    return f"{end}: {finding['ignored_reason']}"
+
+
+def _history(events: list[dict[str, Any]]) -> Iterator[str]:
+    from ledger.cli.words import sentence
+
+    for event in events:
+        what = sentence(event["topic"], event["body"], host=event["host"])
+        yield f"{clock(event['recorded_at'])}  {event['actor'] or '-'}  {what}"

@@ -1,0 +1,141 @@
+"""`drift run|looks`: looking for drift now, and how looks have ended."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from ledger.cli.base import ExitCode, Lister, ShowOne, add_limit, clock, complain, note
+
+Look = dict[str, Any]
+
+COLUMNS = ("ID", "Of", "Why", "State", "Found", "Unknown hosts", "Began", "Ended")
+#: Between two questions how far a look is.
+ASKED_INTERVAL_S = 1.0
+
+
+class Looks(Lister):
+    """List looks, newest first: what they were at, and what came of them."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--state", choices=("under_way", "ended"))
+        add_limit(parser, "so many at most")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        found = self.client.items(
+            "/v1/drift/runs", "looks", parsed_args.limit, state=parsed_args.state
+        )
+        rows = [
+            (
+                look["look_id"],
+                scope_of(look),
+                look["why"],
+                standing(look),
+                sum((look["found"] or {}).values()),
+                len(look["unknown"] or {}),
+                clock(look["began_at"]),
+                clock(look["ended_at"]),
+            )
+            for look in found
+        ]
+        return COLUMNS, rows
+
+
+class Run(ShowOne):
+    """Look for drift now: everywhere, or at one host, server or volume."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        from ledger.cli.waiting import add_timeout
+
+        parser = super().get_parser(prog_name)
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--host", metavar="NAME")
+        what.add_argument("--server", metavar="ID")
+        what.add_argument("--volume", metavar="ID")
+        parser.add_argument("--wait", action="store_true", help="until the look has ended")
+        add_timeout(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        scope = {name: getattr(parsed_args, name) for name in ("host", "server", "volume")}
+        scope = {name: which for name, which in scope.items() if which}
+        asked = self.client.post("/v1/drift/runs", scope)
+        if not parsed_args.wait:
+            note("It begins soon; see: attachment-ledger drift looks")
+            return self.dict2columns(asked)
+        return self._shown(self._waited(asked["look_id"], parsed_args.timeout))
+
+    def _waited(self, look_id: str, timeout_s: float) -> Look:
+        """The look when it has ended; the exit code says how."""
+        from ledger.cli import waiting
+
+        def look(hold_s: float) -> Look:
+            time.sleep(min(hold_s, ASKED_INTERVAL_S))
+            return self._look(look_id)
+
+        seen = waiting.until(look, _is_over, progress, timeout_s)
+        if not _is_over(seen):
+            self.exit_code = ExitCode.TIMED_OUT
+            complain(
+                f"look {look_id} has not ended after {timeout_s:g} s; it goes on.",
+                "See how far it is: attachment-ledger drift looks",
+            )
+        elif seen["outcome"] != "completed":
+            self.exit_code = ExitCode.OPERATION_FAILED
+            complain(f"look {look_id} is {seen['outcome']}: {seen['trouble'] or 'no reason told'}")
+        elif seen["found"]:
+            note("See what it has found: attachment-ledger drift list")
+        return seen
+
+    def _look(self, look_id: str) -> Look:
+        """As it is; one that nobody has begun yet is not there."""
+        from ledger.cli.client import ApiError
+
+        try:
+            answer: Look = self.client.get(f"/v1/drift/runs/{look_id}")
+        except ApiError as error:
+            if error.status != 404:  # noqa: PLR2004
+                raise
+            return {"state": "asked", "look_id": look_id}
+        return answer
+
+    def _shown(self, look: Look) -> tuple[Any, Any]:
+        from ledger.cli.plan import Lines
+
+        if look["state"] == "asked":
+            return self.dict2columns(look)
+        counts = {name: look[name] or {} for name in ("compared", "found", "unknown", "braked")}
+        lines = {
+            name: Lines(look[name], [f"{key}: {value}" for key, value in told.items()])
+            for name, told in counts.items()
+        }
+        return self.dict2columns({**look, "scope": scope_of(look), **lines})
+
+
+def scope_of(look: Look) -> str:
+    """What it is at, in words."""
+    return ", ".join(f"{kind} {which}" for kind, which in look["scope"].items()) or "everything"
+
+
+def standing(look: Look) -> str:
+    """Its state; how far it is, or how it ended."""
+    if look["state"] == "ended":
+        return str(look["outcome"])
+    if not look["total"]:
+        return "under way"
+    eta = f", {look['eta_s']:.0f} s left" if look["eta_s"] is not None else ""
+    return f"{look['done'] / look['total']:.0%}{eta}"
+
+
+def progress(look: Look) -> str:
+    """One line while it is waited for."""
+    if look["state"] == "asked":
+        return "look: asked for, and not begun"
+    return f"look at {scope_of(look)}: {standing(look)}"
+
+
+def _is_over(look: Look) -> bool:
+    return bool(look["state"] == "ended")

@@ -1,0 +1,74 @@
+-- What hosts are asked to show of themselves, and what they showed (projections/surveys.py).
+
+-- name: want
+-- Wants surveys of some hosts, or of all (NULL), that can be asked now, and wakes their agents'
+-- polls; which token each is asked with.  A question that is younger than `again_s` stands as it
+-- is, so that who asks often does not take away what others wait for.
+-- 25 of the longest names are a notification's fill (projections.news).
+-- The insert goes in order of host, so that processes cannot deadlock.
+WITH asked AS MATERIALIZED (
+    INSERT INTO surveys AS s (host, wanted, wanted_at, wanted_position)
+    SELECT h.host, gen_random_uuid(), clock_timestamp(), l.position
+      FROM hosts AS h
+      JOIN host_contact AS c USING (host)
+     CROSS JOIN log_head AS l
+     WHERE (%(hosts)s::text[] IS NULL OR h.host = ANY(%(hosts)s))
+       AND NOT h.fenced AND NOT h.suspect AND h.capabilities @> '{"survey": true}'
+       AND abs(extract(epoch FROM clock_timestamp() - c.seen_at)) < %(silent_after_s)s
+     ORDER BY h.host
+        ON CONFLICT (host) DO UPDATE
+           SET (wanted, wanted_at, wanted_position) = (
+               SELECT coalesce(q.wanted, EXCLUDED.wanted),
+                      coalesce(q.wanted_at, EXCLUDED.wanted_at),
+                      coalesce(q.wanted_position, EXCLUDED.wanted_position)
+                 FROM (SELECT) AS one
+                 LEFT JOIN LATERAL (
+                      SELECT s.wanted, s.wanted_at, s.wanted_position
+                       WHERE s.wanted_at <= clock_timestamp()
+                         AND s.wanted_at > clock_timestamp() - make_interval(secs => %(again_s)s)
+                      ) AS q ON true)
+    RETURNING s.host, s.wanted
+),
+told AS MATERIALIZED (
+    SELECT pg_notify('ledger_projected', json_build_array('[]'::json, 0, 0,
+               json_agg(json_build_array('host', host, NULL, false, false, false)))::text) AS sent
+      FROM (SELECT host, (row_number() OVER (ORDER BY host) - 1) / 25 AS nth FROM asked) AS n
+     GROUP BY nth
+)
+SELECT a.host, a.wanted AS token
+  FROM asked AS a CROSS JOIN (SELECT count(sent::text) FROM told) AS n
+ ORDER BY a.host;
+
+-- name: note
+-- Takes the answer to a question that stands, of the host as it is now; no row if there is none,
+-- or if it says that nothing has changed (document NULL) and that is not known here.  Primary keys.
+UPDATE surveys AS s
+   SET token = s.wanted, taken_at = clock_timestamp(),
+       asked_position = s.wanted_position, arrived_position = l.position,
+       boot_id = coalesce(%(boot_id)s, s.boot_id), epoch = h.epoch, digest = %(digest)s,
+       document = coalesce(%(document)s::jsonb, s.document),
+       wanted = NULL, wanted_at = NULL, wanted_position = NULL
+  FROM hosts AS h CROSS JOIN log_head AS l
+ WHERE s.host = %(host)s AND s.wanted = %(token)s
+   AND h.host = s.host AND h.epoch = %(epoch)s AND NOT h.fenced AND NOT h.suspect
+   AND (%(document)s::jsonb IS NOT NULL OR s.digest = %(digest)s AND s.epoch = h.epoch)
+RETURNING s.host;
+
+-- name: standings
+-- What is known of hosts' surveys, of some or all, without the documents.  Primary keys.
+SELECT h.host, h.epoch AS host_epoch, h.fenced, h.suspect,
+       h.capabilities @> '{"survey": true}' AS able,
+       abs(extract(epoch FROM clock_timestamp() - c.seen_at))::float8 AS silent_s,
+       s.wanted, extract(epoch FROM clock_timestamp() - s.wanted_at)::float8 AS wanted_s,
+       s.token, s.boot_id, s.epoch, s.digest, s.taken_at,
+       extract(epoch FROM clock_timestamp() - s.taken_at)::float8 AS age_s,
+       s.asked_position, s.arrived_position
+  FROM hosts AS h
+  LEFT JOIN host_contact AS c USING (host)
+  LEFT JOIN surveys AS s USING (host)
+ WHERE %(hosts)s::text[] IS NULL OR h.host = ANY(%(hosts)s)
+ ORDER BY h.host;
+
+-- name: document
+-- What a host showed, if it is still what was answered with this token.  Primary key.
+SELECT document FROM surveys WHERE host = %(host)s AND token = %(token)s;

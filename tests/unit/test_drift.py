@@ -1,0 +1,278 @@
+"""The table of the classes of drift: each has a row that is a case of it, and one that is not.
+
+A new class of drift is one more row in `handlers/drift/classes.py`, and one more here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from handlers.drift.classes import BY_NAME, CLASSES, DriftClass
+from handlers.drift.judge import braked, differs, drifting, sound
+from handlers.drift.rows import (
+    SUBJECTS,
+    UNKNOWN,
+    About,
+    AttachmentRow,
+    CinderAttachment,
+    CinderVolume,
+    ConnectionRow,
+    DiskRow,
+    LedgerAttachment,
+    LedgerDisk,
+    LedgerServer,
+    Party,
+    Row,
+    ServerRow,
+    StorageRow,
+    VolumeRow,
+)
+from host_agent.shared.contract import PowerState
+from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
+
+HERE, THERE = "compute-1", "compute-2"
+RUNNING, OFF = PowerState.RUNNING.value, PowerState.SHUTDOWN.value
+
+# --- what is sound: each case says in what it differs from this -------------------------------
+
+OURS = LedgerAttachment(state="attached", host=HERE, access_mode="rw", legacy=False, mapped=True)
+CINDERS = CinderAttachment(status="attached", host=HERE, mode="rw")
+ATTACHMENT = AttachmentRow(
+    id="a",
+    about=About(attachment_id="a", volume_id="v", server_id="s", host=HERE),
+    server="live",
+    ledger=OURS,
+    cinder=CINDERS,
+    connected=True,
+)
+MADE = CinderVolume(status="in-use", attachments=1, made=True)
+VOLUME = VolumeRow(id="v", about=About(volume_id="v"), mappings=1, open=1, had=True, cinder=MADE)
+BUILT = LedgerServer(hosts=(HERE,), power_state=RUNNING, built=True, deleted=False)
+SERVER = ServerRow(
+    id="s", about=About(server_id="s", host=HERE), ledger=BUILT, shown=((HERE, RUNNING),)
+)
+MAPPED = LedgerDisk(volume_id="v", device_name="vdb", access_mode="rw", plugged=True)
+SHOWN = DiskShown(
+    serial="v", live="vdb", persistent="vdb", readonly_live=False, readonly_persistent=False
+)
+DISK = DiskRow(
+    id="s/v",
+    about=About(server_id="s", volume_id="v", host=HERE),
+    ledger=MAPPED,
+    shown=SHOWN,
+    running=True,
+)
+RECORD = ConnectionShown(
+    attachment_id="a", volume_id="v", server_id="s", serial="v", present=True, used=True
+)
+CONNECTION = ConnectionRow(
+    id="a", about=About(attachment_id="a", host=HERE), ledger=OURS, shown=RECORD
+)
+SESSION = StorageShown(kind="iscsi_session", name="iqn", recorded=True, used=True)
+STORAGE = StorageRow(id="iscsi_session iqn", about=About(host=HERE), shown=SESSION, wanted=True)
+SOUND = (ATTACHMENT, VOLUME, SERVER, DISK, CONNECTION, STORAGE)
+
+
+# --- the table --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row that is a case of the class, and one like it that is none."""
+
+    drifts: Row
+    sound: Row
+
+
+def attachment(**changes: Any) -> AttachmentRow:
+    return replace(ATTACHMENT, **changes)
+
+
+def volume(status: str, attachments: int, **changes: Any) -> VolumeRow:
+    shown = replace(MADE, status=status, attachments=attachments)
+    return replace(VOLUME, **{"cinder": shown, **changes})
+
+
+def server(*shown: tuple[str, str], **changes: Any) -> ServerRow:
+    return replace(SERVER, shown=shown, ledger=replace(BUILT, **changes))
+
+
+def disk(**changes: Any) -> DiskRow:
+    return replace(DISK, shown=replace(SHOWN, **changes))
+
+
+def storage(kind: str, *, wanted: bool = False, **changes: Any) -> StorageRow:
+    shown = StorageShown(**{"kind": kind, "name": "n", "recorded": False, "used": False, **changes})
+    return replace(STORAGE, shown=shown, wanted=wanted)
+
+
+RESERVED = CinderAttachment(status="reserved")
+NOT_HERE = replace(OURS, host=THERE)
+
+CASES: dict[str, Case] = {
+    "reservation_unknown": Case(
+        attachment(ledger=None, cinder=RESERVED),
+        attachment(ledger=replace(OURS, state="reserved", host=None), cinder=RESERVED),
+    ),
+    "attachment_unknown": Case(attachment(ledger=None), attachment(ledger=None, server="deleted")),
+    "owner_gone": Case(
+        attachment(ledger=None, server="deleted"),
+        attachment(ledger=None, server=None),  # another service's
+    ),
+    "attachment_lost": Case(
+        attachment(cinder=None), attachment(cinder=None, ledger=replace(OURS, legacy=True))
+    ),
+    "attachment_unmapped": Case(attachment(ledger=replace(OURS, mapped=False)), ATTACHMENT),
+    "attachment_status_differs": Case(
+        attachment(cinder=replace(CINDERS, status="attaching")),
+        attachment(
+            cinder=replace(CINDERS, status="attaching"), ledger=replace(OURS, state="connected")
+        ),
+    ),
+    "attachment_host_differs": Case(
+        attachment(cinder=replace(CINDERS, host=THERE)),
+        attachment(cinder=replace(CINDERS, host=None)),  # Cinder does not tell it
+    ),
+    "attachment_mode_differs": Case(
+        attachment(cinder=replace(CINDERS, mode="ro")),
+        attachment(cinder=replace(CINDERS, mode="ro"), ledger=replace(OURS, access_mode="ro")),
+    ),
+    "connection_missing": Case(
+        attachment(connected=False),
+        attachment(connected=False, ledger=replace(OURS, state="reserved")),
+    ),
+    "legacy_mapping": Case(attachment(ledger=replace(OURS, legacy=True)), ATTACHMENT),
+    "volume_gone": Case(
+        replace(VOLUME, cinder=None), replace(VOLUME, cinder=None, mappings=0, open=0)
+    ),
+    "volume_status_differs": Case(volume("available", 1), volume("in-use", 1)),
+    "volume_of_nobody": Case(
+        volume("available", 0, mappings=0, open=0, had=False),
+        volume("available", 0, mappings=0, open=0, had=True),
+    ),
+    "guest_twice": Case(
+        server((HERE, RUNNING), (THERE, RUNNING)),
+        server((HERE, RUNNING), (THERE, OFF), hosts=(HERE, THERE)),
+    ),
+    "guest_missing": Case(server(), server(built=False)),
+    "guest_elsewhere": Case(
+        server((THERE, RUNNING)), server((THERE, OFF), (HERE, OFF), hosts=(HERE, THERE))
+    ),
+    "guest_of_deleted": Case(server((HERE, OFF), deleted=True), server(deleted=True)),
+    "power_differs": Case(server((HERE, OFF)), SERVER),
+    "disk_missing": Case(
+        disk(live=None),
+        replace(DISK, shown=None, ledger=replace(MAPPED, plugged=False)),
+    ),
+    "disk_unknown": Case(replace(DISK, ledger=None), DISK),
+    "disk_definition_differs": Case(disk(persistent=None), DISK),
+    "disk_device_differs": Case(disk(live="vdc"), DISK),
+    "disk_readonly_differs": Case(
+        disk(readonly_live=True),
+        replace(
+            disk(readonly_live=True, readonly_persistent=True),
+            ledger=replace(MAPPED, access_mode="ro"),
+        ),
+    ),
+    "connection_left": Case(replace(CONNECTION, ledger=NOT_HERE), CONNECTION),
+    "record_left": Case(
+        replace(CONNECTION, ledger=None, shown=replace(RECORD, present=False)),
+        replace(CONNECTION, shown=replace(RECORD, present=False)),
+    ),
+    "storage_left": Case(storage("loop"), storage("loop", used=True)),
+    "mount_unused": Case(storage("mount"), storage("mount", wanted=True)),
+    "secret_left": Case(storage("secret"), storage("secret", wanted=True)),
+    "paths_faulty": Case(
+        storage("multipath_map", used=True, faulty=True), storage("multipath_map", used=True)
+    ),
+}
+
+COMPARED = [each for each in CLASSES if each.row is not None]
+FACTS = [each for each in CLASSES if each.row is None]
+
+
+def named(each: DriftClass) -> str:
+    return each.name
+
+
+def subject(row: Row) -> str:
+    return SUBJECTS[type(row)].value
+
+
+# --- what holds of every class ------------------------------------------------------------------
+
+
+def test_every_class_has_a_name_of_its_own_and_every_compared_one_its_case() -> None:
+    assert len(BY_NAME) == len(CLASSES) > 30
+    assert set(CASES) == {each.name for each in COMPARED}
+    assert {each.name for each in FACTS} == {"remnant", "operation_parked"}
+
+
+@pytest.mark.parametrize("drift_class", COMPARED, ids=named)
+def test_a_case_of_a_class_drifts_and_what_is_like_it_does_not(drift_class: DriftClass) -> None:
+    case = CASES[drift_class.name]
+    assert drift_class in drifting(case.drifts)
+    assert drift_class not in sound(case.drifts)
+    assert drift_class in sound(case.sound)
+    assert drift_class not in drifting(case.sound)
+
+
+@pytest.mark.parametrize("drift_class", COMPARED, ids=named)
+def test_what_a_party_did_not_say_is_never_drift(drift_class: DriftClass) -> None:
+    row = CASES[drift_class.name].drifts
+    for party in drift_class.parties:
+        for unknown in silenced(row, party):
+            assert drift_class not in drifting(unknown)
+            assert drift_class not in sound(unknown)
+
+
+def silenced(row: Any, party: Party) -> list[Any]:
+    """The row if that party could not be asked; a ledger can, and a host that shows storage did."""
+    if party is Party.CINDER:
+        return [replace(row, cinder=UNKNOWN)]
+    if party is Party.HOST and isinstance(row, AttachmentRow):
+        return [replace(row, connected=UNKNOWN)]
+    if party is Party.HOST and isinstance(row, DiskRow):
+        return [replace(row, shown=UNKNOWN)]
+    return []
+
+
+@pytest.mark.parametrize("row", SOUND, ids=subject)
+def test_what_is_sound_is_a_case_of_nothing(row: Row) -> None:
+    assert [each.name for each in drifting(row)] == []
+
+
+@pytest.mark.parametrize("drift_class", CLASSES, ids=named)
+def test_every_class_says_what_it_means_and_what_to_do(drift_class: DriftClass) -> None:
+    assert drift_class.meaning.endswith(".")
+    assert drift_class.meaning[0].isupper()
+    assert drift_class.parties
+    assert drift_class.repair or drift_class.by_hand.endswith(".")
+
+
+@pytest.mark.parametrize("drift_class", CLASSES, ids=named)
+def test_a_repair_asks_again_whoever_was_compared_and_nothing_asks_without_one(
+    drift_class: DriftClass,
+) -> None:
+    if drift_class.repair is None:
+        assert drift_class.again == ()
+    else:
+        assert set(drift_class.parties) <= set(drift_class.again)
+
+
+@pytest.mark.parametrize("drift_class", COMPARED, ids=named)
+def test_a_finding_keeps_what_the_compared_parties_said_and_nobody_else(
+    drift_class: DriftClass,
+) -> None:
+    told = differs(CASES[drift_class.name].drifts, drift_class.parties)
+    assert set(told) == {party.value for party in drift_class.parties}
+
+
+def test_the_brake_is_ten_or_a_hundredth_of_what_was_compared() -> None:
+    many = {"disk_missing": 11, "volume_gone": 11, "remnant": 999}
+    assert braked(many, {}) == {"disk_missing": 11, "volume_gone": 11}
+    assert braked(many, {SUBJECTS[DiskRow].value: 1100}) == {"volume_gone": 11}
+    assert braked(many, {SUBJECTS[DiskRow].value: 1099}) == {"disk_missing": 11, "volume_gone": 11}
