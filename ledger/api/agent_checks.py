@@ -239,30 +239,32 @@ def _checked_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
 
 def _checked_shown(shown: Any) -> dict[str, Any]:
     """What a host says that it has (verbs.drift.drift_look): a repair may delete by it."""
-    _require(isinstance(shown, dict), "shown")
+    require(isinstance(shown, dict), "shown")
     power, told = shown.get("power_state"), shown.get("records")
-    _require(power is None or power in set(PowerState), "shown")
-    _require(isinstance(told, dict) and len(told) <= SHOWN_MAX, "shown")
+    require(power is None or power in set(PowerState), "shown")
+    require(isinstance(told, dict) and len(told) <= SHOWN_MAX, "shown")
     facts: dict[str, Any] = {"power_state": power}
     for name in ("live", "persistent"):
         known = shown.get(name)
-        _require(known is None or bool(_OUTPUTS["device_name"].match(str(known))), "shown")
+        require(known is None or bool(_OUTPUTS["device_name"].match(str(known))), "shown")
         facts[name] = known
     for name in ("running", "record"):
-        _require(isinstance(shown.get(name), bool), "shown")
+        require(isinstance(shown.get(name), bool), "shown")
         facts[name] = shown[name]
     for name in ("guests", "unexplained", "differs"):
         items = shown.get(name)
-        _require(isinstance(items, list) and len(items) <= SHOWN_MAX, "shown")
+        require(isinstance(items, list) and len(items) <= SHOWN_MAX, "shown")
         facts[name] = [_checked_item(name, item) for item in items]
-    records = {_id(str(a), "shown"): _id(str(s), "shown") for a, s in told.items()}
+    records = {
+        canonical_id(str(a), "shown"): canonical_id(str(s), "shown") for a, s in told.items()
+    }
     return {**facts, "records": records}
 
 
 def _checked_item(name: str, item: Any) -> str:
     if name != "differs":
-        return _id(str(item), "shown")
-    _require(isinstance(item, str) and bool(_FACT.match(item)), "shown")
+        return canonical_id(str(item), "shown")
+    require(isinstance(item, str) and bool(_FACT.match(item)), "shown")
     return str(item)
 
 
