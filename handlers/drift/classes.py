@@ -227,8 +227,8 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.guest_missing,
         severity=_WARNING,
         meaning="The host of the server does not have its guest.",
-        by_hand="`server rebuild` defines and starts it again where it was; `server delete` "
-        "releases its volumes. Until then its power state is `nostate`.",
+        by_hand="`server rebuild` defines it again where it was, and `server start` starts it; "
+        "`server delete` releases its volumes. Until then its power state is `nostate`.",
     ),
     DriftClass(
         name="guest_elsewhere",
