@@ -782,3 +782,12 @@ SELECT DISTINCT s.host
   FROM attachments AS a JOIN spans AS s USING (attachment_id)
  WHERE a.server_id = %(server_id)s
  ORDER BY s.host;
+
+-- name: repairs_so_far
+-- What somebody has begun after a position, everywhere and on one host, and how many attachments
+-- that host has.  operations_by_start (an hour's), attachments_open_by_host.
+SELECT count(*) AS begun, count(*) FILTER (WHERE o.host = %(host)s) AS begun_there,
+       (SELECT count(*) FROM attachments AS a
+         WHERE a.host = %(host)s AND a.state <> 'deleted') AS attachments_there
+  FROM operations AS o
+ WHERE o.started_position > %(after)s AND o.actor = %(actor)s;

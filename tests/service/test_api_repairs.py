@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,9 +13,14 @@ import pytest
 
 from aggregates.finding import Finding, finding_uuid
 from handlers.drift import judge
+from handlers.drift.automatic import Policy, SoFar
 from handlers.drift.classes import BY_NAME
 from handlers.drift.rows import About, AttachmentRow, CinderAttachment
+from handlers.guards import Contact
 from ledger.log.application import Ledger
+from ledger.reconcile.automatic import ACTOR, Automatic
+from ledger.requests import Fleet, Requests
+from tests.doubles.direct_cinder import DirectCinder
 from tests.service.api_world import HOST, OUTPUTS, Api
 from tests.world import CONTEXT
 
@@ -196,3 +203,37 @@ async def test_only_operators_repair(who: str, api: Api, ledger: Ledger) -> None
 async def test_a_finding_that_there_is_not_is_not_found(api: Api) -> None:
     answer = await repair(api, str(uuid4()))
     assert answer.status == 404
+
+
+async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
+    api: Api, ledger: Ledger
+) -> None:
+    """So a second process, or one that was started anew, does not begin anew."""
+    server, _ = await api.attached()
+    found = await lost(api, ledger)
+    queries, loop = api.components.queries, asyncio.get_running_loop()
+    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+
+    def so_far(host: str | None) -> SoFar:
+        asked = queries.repairs_so_far(ACTOR.name, an_hour_ago, host)
+        return SoFar(**asyncio.run_coroutine_threadsafe(asked, loop).result())
+
+    cinder, fleet = DirectCinder(api.cinder), Fleet(contact=lambda _: Contact(alive=True, since=""))
+    policy = Policy(classes=frozenset({"reservation_unknown"}), per_hour_max=1)
+
+    def process() -> Automatic:
+        requests = Requests(ledger, cinder, api.components.clock)
+        return Automatic(ledger, requests, lambda: fleet, so_far, policy)
+
+    assert await asyncio.to_thread(so_far, HOST) == SoFar(
+        begun=0, begun_there=0, attachments_there=1
+    )
+    begun = await asyncio.to_thread(process().confirmed, found.finding)
+    assert begun is not None
+    await api.projected()
+    assert (await asyncio.to_thread(so_far, None)).begun == 1
+    another = await lost(api, ledger)
+    assert await asyncio.to_thread(process().confirmed, another.finding) is None
+    operation = await api.get(f"/v1/operations/{begun}?wait_s=20")
+    assert (operation["actor"], operation["outcome"]) == (ACTOR.name, "completed")
+    assert server != operation["server_id"]
