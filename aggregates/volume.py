@@ -152,7 +152,7 @@ class Volume(Aggregate):
             case self.VolumeMade():
                 self.last_server = event.server_id
             case self.VolumeDeleted():
-                self.deleted = True
+                self.deleted, self.last_server = True, event.server_id
 
     def works_for(self, server_id: str) -> list[str]:
         """The operations that work on the volume for this server."""

@@ -120,12 +120,14 @@ def _volume_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
 def _volume_in_cinder(
     finding: Finding, lane: Lane, context: EffectContext
 ) -> rows.CinderVolume | None:
+    """As a list has it: attachments that are not in use are not in it (ledger.reconcile.ids)."""
     view, told = _volume(lane, context), finding.differs.get("cinder") or {}
     if view is None:
         return None
+    attached = len(context.old_cinder.old_attachments(lane.volume_id))
     return rows.CinderVolume(
         status=view.status,
-        attachments=len(_attachments(lane, context)),
+        attachments=attached or len(context.book.get(Volume, lane.volume_id).holders),
         migration_status=view.migration_status,
         made=bool(told.get("made")),  # its mark, which nobody takes off
     )

@@ -183,7 +183,8 @@ def attachment_taken_back() -> World:
 
 def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
     volume = world.store.load(Volume, UUID(world.volumes[0]))
-    shown = {"attachments": len(world.cinder.attachments_of(world.volumes[0])), **more}
+    listed = [r for r in world.cinder.attachments_of(world.volumes[0]) if r.status == "attached"]
+    shown = {"attachments": len(listed) or len(volume.holders), **more}
     return rows.VolumeRow(
         id=world.volumes[0],
         about=About(volume_id=world.volumes[0]),
