@@ -282,7 +282,7 @@ _AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", "conver
 def _order(
     request: ActOnServer, instance: Instance, places: dict[Place, str | None], hosts: Hosts
 ) -> GuestOrder:
-    """What the hosts are told of the guest as a whole."""
+    """The order for the guest as a whole, which hosts are given."""
     definition = instance.definition
     if request.flow not in _AS_IT_IS and not definition:
         raise errors.DefinitionError(server_id=request.server_id)

@@ -5,6 +5,11 @@ there is undone; what it owes and others can do is theirs at once (`plan.FENCED_
 what nobody else can do fails, and undoes the operation if it is before its pivot.  One that was
 parked, for whatever reason, is tried again: it may have waited for this host, or for this fence.
 
+Whoever fences a host tells the operations afterwards, one by one, and may die before the last of
+them is told.  Its runs are then of an epoch that is over, which nobody can report any more; so the
+dispatchers look for such runs, also on a host that was unfenced meanwhile (`stranded` of
+sql/queries/reads.sql).
+
 What no fence decides parks: which of two volumes a guest had when its host died in the midst of a
 swap, and what a conversion of an old attachment had done.
 """
@@ -14,6 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aggregates import errors
+from aggregates.host import Host, host_uuid
 from aggregates.operation import Operation, OperationState
 from handlers import operator
 from handlers.engine import pivot_passed, unwinds
@@ -25,15 +31,17 @@ from host_agent.shared.contract import ErrorKind
 
 def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool:
     """Whether the fence changes anything for the operation, which then has to be decided on."""
+    known = book.get(Host, str(host_uuid(host)))
     if operation.state is OperationState.PARKED:
-        return _try_again(operation, host, book)
+        return known.fenced and _try_again(operation, host, book)
     if operation.state is not OperationState.RUNNING:
         return False
     plan, history = plan_of(operation), operation.history
-    going_there = plan.hosts.get(Place.DESTINATION) == host
+    going_there = known.fenced and plan.hosts.get(Place.DESTINATION) == host
     if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
         operation.record(Operation.UnwindRequested, reason=f"host {host} was fenced")
-    runs = [run for run in history.active.values() if run.host == host]
+    active = history.active.values()
+    runs = [run for run in active if run.host == host and run.epoch < known.epoch]
     for run in runs:
         todo = run.steps[run.steps.index(history.next_step(run)) :]
         error = fenced_error(host)

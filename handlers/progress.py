@@ -342,8 +342,8 @@ def _further(operation: Operation, run: ActiveRun, step: str) -> list[str]:
     """The steps after this one that its host may have begun without a word of it."""
     plan, direction = plan_of(operation), "undo" if run.undo else "do"
     at = run.steps.index(step)
-    told = (n for n, name in enumerate(run.steps[at:]) if direction in plan.durable(name))
-    return list(run.steps[at + 1 : at + 1 + next(told, len(run.steps))])
+    durable = (n for n, name in enumerate(run.steps[at:]) if direction in plan.durable(name))
+    return list(run.steps[at + 1 : at + 1 + next(durable, len(run.steps))])
 
 
 def park(operation: Operation, left: tuple[Left, ...], book: Book) -> None:

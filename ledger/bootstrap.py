@@ -142,7 +142,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         dispatcher = Dispatcher(
             place=_place(listener),
             leases=queries,
-            carry_on=service.carry_on,
+            operations=service,
             projected=projected,
             # One watch for all the time, so that nothing falls between look and wait.
             woken=stack.enter_context(wakeups.watch(DUE)),

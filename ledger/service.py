@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -120,20 +121,15 @@ class Service:
     ) -> list[RegistrationResult | None]:
         """Registrations that say nothing new, all of them read at once.
 
-        None: that one is to be registered by itself.
+        None: that one is to be registered by itself, and what that raises is for it alone.
         """
         unit = Unit(self._store)
         wanted: list[tuple[type[Aggregate], str | UUID]] = []
         for name, registration in asked:
-            wanted.append((Host, host_uuid(name)))
-            wanted += [(Instance, guest.server_id) for guest in registration.guests]
+            guests = [(Instance, guest.server_id) for guest in registration.guests]
+            wanted += [(Host, host_uuid(name)), *guests]
         unit.read(wanted)
-        known: list[RegistrationResult | None] = []
-        for name, registration in asked:
-            shown = _apply_registration(name, registration, unit)
-            guests = [unit.get(Instance, guest.server_id) for guest in registration.guests]
-            known.append(None if any(each.unsaved for each in (shown.host, *guests)) else shown)
-        return known
+        return [_unchanged(name, registration, unit) for name, registration in asked]
 
     def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
         """Take what has changed of a host's guests; whether it is to be shown again.
@@ -179,7 +175,7 @@ class Service:
                 self._store, lambda unit: self._report(unit, name, report, context)
             )
         except _ContradictedError as error:
-            report = _contradicted(report, error.step, error.refusal)
+            report = _contradicted(report, *error.args)
             return run_optimistically(
                 self._store, lambda unit: self._report(unit, name, report, context)
             )
@@ -227,14 +223,14 @@ class Service:
 
         return run_optimistically(self._store, change)
 
-    def hand_over(self, operation_id: str, host: str, context: EventContext) -> int:
+    def hand_over(self, operation_id: str, host: str, context: EventContext | None = None) -> int:
         """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock(), unit):
                 progress.advance(operation, unit, self._clock())
-            return unit.save(within(context, operation))
+            return unit.save(within(context, operation) if context else own_context(operation))
 
         return run_optimistically(self._store, change)
 
@@ -407,11 +403,7 @@ class Service:
 
 
 class _ContradictedError(Exception):
-    """A step that is said to have succeeded cannot have."""
-
-    def __init__(self, step: str, refusal: errors.IllegalTransitionError) -> None:
-        super().__init__(step, refusal)
-        self.step, self.refusal = step, refusal
+    """A step (its name, and the refusal) that is said to have succeeded cannot have."""
 
 
 def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionError) -> Report:
@@ -434,6 +426,14 @@ def _show(name: str, said: Registration, guests: Sequence[Guest], unit: Unit) ->
     host.register(name, said.service_version, said.capabilities, said.connector)
     looked = [inventory.seen(name, guest, unit) for guest in guests]
     return not all(looked)
+
+
+def _unchanged(name: str, registration: Registration, unit: Unit) -> RegistrationResult | None:
+    with suppress(Exception):  # whatever it is, it comes again when this one is registered
+        shown = _apply_registration(name, registration, unit)
+        guests = [unit.get(Instance, guest.server_id) for guest in registration.guests]
+        return None if any(each.unsaved for each in (shown.host, *guests)) else shown
+    return None
 
 
 def _apply_registration(

@@ -121,24 +121,44 @@ class CinderRoom:
 
 
 class LargeBodies:
-    """Places for bodies that take much memory to read and to work on."""
+    """Places for bodies that take much memory to read and to work on.
+
+    A host has one of them at a time: one that sends its bodies byte by byte is not to keep all
+    others from registering.
+    """
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
+        self._hosts = set[str]()
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """Have a place.  Raises ApiError 503 if there is none in LARGE_BODY_PLACE_S."""
+    async def one(self, host: str) -> AsyncIterator[None]:
+        """Have a place.  Raises ApiError 503 if the host has or waits for one already, or there is
+        none in LARGE_BODY_PLACE_S.
+        """
+        if host in self._hosts:
+            raise _too_many_bodies(f"The service reads another large body of host {host}.")
+        self._hosts.add(host)
+        try:
+            await self._enter()
+            try:
+                yield
+            finally:
+                self._places.release()
+        finally:
+            self._hosts.remove(host)
+
+    async def _enter(self) -> None:
         try:
             async with asyncio.timeout(LARGE_BODY_PLACE_S):
                 await self._places.acquire()
         except TimeoutError:
             text = f"The service reads {LARGE_BODIES_AT_ONCE} large bodies, its limit; try again."
-            raise ApiError(503, "too_many_bodies", text, Retry_After=RETRY_AFTER_S) from None
-        try:
-            yield
-        finally:
-            self._places.release()
+            raise _too_many_bodies(text) from None
+
+
+def _too_many_bodies(text: str) -> ApiError:
+    return ApiError(503, "too_many_bodies", text, Retry_After=RETRY_AFTER_S)
 
 
 class Bulkheads:

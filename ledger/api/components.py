@@ -128,5 +128,5 @@ def is_gone(request: web.Request) -> bool:
     return transport is None or transport.is_closing()
 
 
-COMPONENTS: web.AppKey[Components] = web.AppKey("services", Components)
+COMPONENTS: web.AppKey[Components] = web.AppKey("components", Components)
 HOLDS: web.AppKey[Holds] = web.AppKey("holds", Holds)

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from ledger.api.health import InThread, Readiness
 from ledger.bootstrap import _reachable
 from ledger.config import Settings
 from ledger.log.roles import grant
+from projections.database_trouble import in_words
 from projections.rights import Kind
 from tests.doubles.running_cinder import running_cinder
 from tests.service.api_world import Api, eventually, running_api
@@ -238,6 +240,22 @@ async def test_cinder_is_asked_whether_it_is_there() -> None:
         said = await check()
     assert said is not None
     assert "Cinder cannot be reached" in said
+
+
+async def test_what_anybody_reads_of_trouble_does_not_say_where_or_who() -> None:
+    """/readyz needs no token."""
+    refused = psycopg.OperationalError(
+        'connection to server at "10.0.0.5", port 5432 failed: FATAL:  no pg_hba.conf entry for '
+        'host "10.0.0.9", user "ledger", database "ledger", no encryption\n'
+    )
+    told = 'no pg_hba.conf entry for host "...", user "...", database "...", no encryption'
+    assert in_words(refused) == told
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        async with AsyncExitStack() as stack:
+            said = await _reachable(settings_for(f"http://127.0.0.1:{server.server_port}"), stack)()
+        server.shutdown()
+    assert said == "Cinder's endpoint has no version document."
 
 
 async def test_a_cinder_that_takes_calls_and_never_answers_is_not_waited_for(

@@ -160,7 +160,7 @@ class Dialogue:
     def _agreement(self) -> tuple[Microversion, str | None]:
         """The microversion, and the endpoint if it is not the catalog's."""
         root = root_of(self._endpoint())
-        version = agree(self._versions(root), root)
+        version = agree(self._versions(root))
         override = self._settings.endpoint
         if override and self._settings.auth is None and version < PROJECT_OPTIONAL:
             override = f"{root}/v3/{self._project()}"
@@ -189,7 +189,8 @@ class Dialogue:
                 return answer.json()
             if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 break
-        raise error_of_status(answer.status_code, f"No version document at {root}.")
+        # Anybody may be told of it (/readyz), so not where that is.
+        raise error_of_status(answer.status_code, "Cinder's endpoint has no version document.")
 
     def reach(self) -> None:
         """Ask the server for its versions now, whatever is remembered."""
@@ -247,7 +248,7 @@ def load_auth(options: Mapping[str, Any]) -> Any:
     return plugin.load_from_options(**values)
 
 
-def agree(document: Any, root: str) -> Microversion:
+def agree(document: Any) -> Microversion:
     """The microversion to speak, from Cinder's version document.
 
     Raises FINAL `cinder_too_old` if there is no API v3 at all.
@@ -260,7 +261,7 @@ def agree(document: Any, root: str) -> Microversion:
     major, _, minor = (found[0] if found else "").partition(".")
     offered = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
     if offered < MIN_MICROVERSION:
-        text = f"Cinder at {root} offers no API v3, which came with Cinder Mitaka: upgrade it."
+        text = "Cinder offers no API v3, which came with Cinder Mitaka: upgrade it."
         raise PortError(ErrorKind.FINAL, "cinder_too_old", text)
     return min(offered, MAX_MICROVERSION)
 
