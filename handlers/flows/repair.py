@@ -24,7 +24,11 @@ def looked_on(place: Place) -> Stage:
 AGAIN = Stage(Place.LEDGER, (Step("again", LedgerVerb.DRIFT_AGAIN),))
 LOOKED_HERE = (looked_on(Place.HOST), AGAIN)
 
-_DROPPED = Stage(Place.LEDGER, (Step("drop", LedgerVerb.ATTACHMENT_DROP),))
+_DROPPED = Stage(
+    Place.LEDGER,
+    # What is not deleted after all is not left `detaching` (LP 880399).
+    (Step("drop", LedgerVerb.ATTACHMENT_DROP, undo=LedgerVerb.VOLUME_SETTLE),),
+)
 
 #: A bare reservation: Cinder has never been given a connector, so no host can have connected by it.
 DROP_RESERVATION = Flow(name="drop_reservation", exclusive=False, stages=(AGAIN, _DROPPED))

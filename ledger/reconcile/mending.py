@@ -73,10 +73,11 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Cinder puts the status right by itself: each call does nothing in any other status."""
-    status = context.cinder.volume(lane.volume_id).status
-    if status == "detaching":
+    view = _volume(lane, context)
+    statuses = {each.status for each in _attachments(lane, context)} if view else set()
+    if view and view.status == "detaching" and statuses:
         context.old_cinder.roll_detaching(lane.volume_id)
-    if status == "attaching":
+    if view and view.status == "attaching" and statuses <= {"attached"}:
         context.old_cinder.unreserve(lane.volume_id)
     return {}
 
