@@ -347,13 +347,14 @@ def _power_waived(done: Done) -> None:
 
 
 def _removed(done: Done) -> None:
-    """Gone from this host; if the server was there, its disks are in no guest any more."""
-    if (fenced := done.outputs.get("fenced_host")) is not None:
-        done.instance.record(Instance.GuestLeft, host=fenced)
-    if done.host in {None, done.instance.host} or done.instance.deleted:
-        for lane in done.lanes:
-            mapping = done.book.get(BlockDeviceMapping, lane.bdm_id)
-            _unplug(mapping, done.outputs.get("waived"))
+    """Its disks are in no guest any more, unless one is elsewhere, or was kept by a resize."""
+    instance, fenced = done.instance, done.outputs.get("fenced_host")
+    if fenced is not None:
+        instance.record(Instance.GuestLeft, host=fenced)
+    there = fenced or done.host
+    last = there in {None, instance.host} and instance.resize_source in {None, there}
+    for lane in done.lanes if last or instance.deleted else ():
+        _unplug(done.book.get(BlockDeviceMapping, lane.bdm_id), done.outputs.get("waived"))
 
 
 def _moved(done: Done) -> None:

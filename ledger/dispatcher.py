@@ -8,9 +8,10 @@ for one intent the second finds the step done.  A dispatcher that dies leaves a
 lease that runs out; one that meets an unexpected error (a database restart, a bug)
 logs it and lets its lease run out, which is the pause before the next attempt.
 
-What is taken over from a holder that never gave it back is left alone for LATE_S, in
-which a request that the other has sent on its way arrives where the effects look for it
-(ledger.effects).  That pause takes no thread from others.
+What is taken over from a holder that never gave it back is first ended in the log: if the
+other lives after all, its result is refused, and it undoes what it made (ledger.take_back).
+Then it is left alone for LATE_S, in which a request that the other has sent on its way arrives
+where the effects look for it (ledger.effects).  That pause takes no thread from others.
 
 Leases are acquired and released in batches.  `concurrency_max` operations are worked
 on at once, as many again are held ready, and the next are asked for when those are used
@@ -24,7 +25,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -37,6 +38,8 @@ LEASE_S = 10.0
 STRANDED_EVERY_S = 10.0
 #: How long a due operation waits at most if every wake-up is lost.
 POLL_S = 1.0
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -58,6 +61,9 @@ class Operations(Protocol):
 
     def carry_on(self, operation_id: str) -> int:
         """Do the next things; the position of what it wrote, 0 for nothing."""
+
+    def take_over(self, operation_id: str) -> object:
+        """End what a dispatcher that never gave its lease back was doing (handlers.handover)."""
 
     def hand_over(self, operation_id: str, host: str) -> object:
         """Let go of a fenced host (handlers.handover)."""
@@ -147,11 +153,15 @@ class Dispatcher:
 
     async def _take_over(self, operation_id: str) -> None:
         """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
-        if await self._stopped_within(LATE_S):
-            del self._held[operation_id]
-        else:
+        ended = False
+        with _survived("operation_not_taken_over", operation=operation_id):
+            await self._in_thread(self._operations.take_over, operation_id)
+            ended = not await self._stopped_within(LATE_S)
+        if ended:
             self._unfinished += 1
             await self._hold(operation_id)
+        else:
+            del self._held[operation_id]
 
     async def _hold(self, operation_id: str) -> None:
         try:
@@ -172,12 +182,14 @@ class Dispatcher:
         return False
 
     async def _work(self, operation_id: str) -> int:
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, self._next, operation_id)
+            return await self._in_thread(self._next, operation_id)
         finally:
             self._unfinished -= 1
             self._ask_again_if_short()
+
+    async def _in_thread(self, call: Callable[[str], T], operation_id: str) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, operation_id)
 
     def _ask_again_if_short(self) -> None:
         if self._backlog and self._unfinished <= self._concurrency_max:

@@ -27,13 +27,11 @@ from uuid import uuid4
 import structlog
 
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.finding import Finding
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import ActiveRun, Operation
+from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
-from handlers.progress import FENCED
 from host_agent.shared.contract import ErrorKind, StepError
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError, VolumeView
@@ -56,8 +54,7 @@ class EffectContext:
     book: Book
     wait: Callable[[float], None]
     uncertain: bool = False  # an earlier attempt to do this step may still have an effect
-    flow: str = ""
-    finding: Finding | None = None  # that the flow repairs
+    operation: Operation | None = None  # whose step it is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +64,6 @@ class Result:
     outputs: dict[str, Any] = field(default_factory=dict)
     error: StepError | None = None
     took_ms: int = 0
-
-
-def is_uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
-    """Whether any attempt to do this step may have an effect that is not seen yet."""
-    errors = operation.history.record(run.lane, step, undo=False).errors
-    return any(kind == ErrorKind.UNKNOWN or code == FENCED for kind, code in errors)
 
 
 def carry_out(verb: str, lane: Lane, context: EffectContext) -> Result:

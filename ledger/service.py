@@ -1,11 +1,9 @@
 """Applies reports of hosts and acts of operators to operations, and does the ledger's own steps.
 
-As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
-one transaction: load, decide, save (ledger.log.unit.run_optimistically).
+Everything here blocks, runs in worker threads, and is one transaction (ledger.log.unit).
 
-`perform` is the only place where the service itself acts on the world, and it
-records the result of the effect, never the effect's absence: what a crash leaves
-is an intent without result, which the next dispatcher does again.
+`perform` is the only place where the service itself acts on the world.  It records the result of
+the effect, never its absence: a crash leaves an intent without result, for the next dispatcher.
 """
 
 from __future__ import annotations
@@ -34,10 +32,9 @@ from handlers.engine import Wait, Work
 from host_agent.shared.changes import Changes
 from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, StepError
 from host_agent.shared.ports import Cinder, OldCinder
-from ledger.effects import EffectContext, Result, carry_out, is_uncertain
+from ledger.effects import EffectContext, Result, carry_out
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
-from ledger.reconcile import mending
 from ledger.take_back import take_back
 
 W = TypeVar("W")
@@ -314,11 +311,18 @@ class Service:
 
     # ----------------------------------------------------------- dispatcher
 
-    def carry_on(self, operation_id: str) -> int:
-        """Do all that an operation needs of the ledger itself, until it waits.
+    def take_over(self, operation_id: str) -> int:
+        """End the attempts of a dispatcher that never gave its lease back."""
 
-        Returns the position of what was written last, 0 if nothing was.
-        """
+        def change(unit: Unit) -> int:
+            operation = unit.get(Operation, operation_id)
+            handover.dispatcher_lost(operation, self._clock())
+            return unit.save(own_context(operation))
+
+        return run_optimistically(self._store, change)
+
+    def carry_on(self, operation_id: str) -> int:
+        """Do all that an operation needs of the ledger itself; the last position, 0: no news."""
         last = 0
         while True:
             decision, position = self._advance(operation_id)
@@ -357,9 +361,8 @@ class Service:
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
-            uncertain=is_uncertain(operation, run, step),
-            flow=progress.plan_of(operation).flow,
-            finding=mending.finding_of(operation, unit),
+            uncertain=handover.uncertain(operation, run, step),
+            operation=operation,
         )
         verb = progress.verb_of(operation, run)
         result = carry_out(verb, lane, effect)
@@ -375,7 +378,7 @@ class Service:
             recorded = run_optimistically(self._store, record)
         if recorded is None and result.error is None:
             take_back(verb, lane, result.outputs, operation, effect, self._store)
-        return recorded or (None, 0)
+        return recorded or (Wait(None), 0)  # whoever was first goes on with it
 
     def _record(
         self, operation: Operation, run: ActiveRun, step: str, result: Result, unit: Unit

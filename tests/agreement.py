@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tests.doubles.host_checks import misplugged
+
 if TYPE_CHECKING:
     from tests.world import World
 
@@ -52,6 +54,7 @@ def _of_cinder(world: World) -> Iterator[str]:
 def _unnamed(world: World) -> Iterator[str]:
     """Each attachment of the server is one that a mapping names, of the mapping's volume."""
     mine = [m for m in world.mappings() if m.server_id == world.server_id]
+    yield from misplugged(mine, world.hosts.get(world.instance.host or ""))
     named = {id_: m.volume_id for m in mine for id_ in (m.attachment_id, m.kept) if id_}
     had = {str(a.id): a.volume_id for a in world.attachments() if a.server_id == world.server_id}
     if had != named:

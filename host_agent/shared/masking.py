@@ -27,7 +27,7 @@ LENGTH_MIN = 6
 MASK = "***"
 
 #: These say where a secret is, of what kind, or how many there are.
-_HARMLESS = r"[\w-]*(?:[_-]?uuid|[_-](?:file|type|size|count)|encryption_key_id)"
+_HARMLESS = r"[\w-]*(?:[_-]?uuid|[_-](?:file|type|size|count|max|roles)|encryption_key_id)"
 _NAME = (
     rf"(?!{_HARMLESS}(?![\w-]))"
     r"[\w-]*(?:passw(?:or)?d|admin_?pass|passphrase|keyring|credential|authorization"

@@ -14,11 +14,9 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.finding import Finding
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
-from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.drift import again, rows
 from handlers.drift.rows import UNKNOWN, Row, Subject
-from handlers.meaning import Book
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, PortError, VolumeView
@@ -31,16 +29,12 @@ if TYPE_CHECKING:
 _GONE = frozenset({AttachmentState.DELETED})
 
 
-def finding_of(operation: Operation, book: Book) -> Finding | None:
-    """What the operation repairs, if anything."""
-    told = operation.started.finding if operation.started else None
-    return book.get(Finding, told["id"]) if told else None
-
-
 def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """FINAL drift_gone, drift_changed, drift_unproven: then nothing is done."""
-    finding = context.finding
-    assert finding is not None, "the flow is a repair"
+    started = context.operation.started if context.operation else None
+    assert started is not None, "it is a step of an operation"
+    assert started.finding is not None, "which is a repair"
+    finding = context.book.get(Finding, started.finding["id"])
     assert finding.found is not None, "and repairs what was found"
     row = _ROWS[Subject(finding.found.subject)](finding, lane, context)
     view = _attachment(lane.attachment_id, context)
@@ -51,7 +45,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
         statuses=tuple(each.status for each in _attachments(lane, context)),
         bare=view is not None and view.status == "reserved" and not view.connection_info,
     )
-    if (refused := again.refusal(context.flow, finding, asked)) is not None:
+    if (refused := again.refusal(started.flow, finding, asked)) is not None:
         raise PortError(ErrorKind.FINAL, *refused)
     return {}
 

@@ -18,6 +18,7 @@ from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
 from host_agent.storage import connection
 from projections.base import Row
+from tests.doubles.host_checks import misplugged
 from tests.simulation import drift
 from tests.simulation.hostile import unshowable
 
@@ -136,6 +137,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     yield from _ledger(cloud)
     yield from drift.found(cloud)
     yield from _hosts(cloud)
+    yield from _plugged(cloud)
     yield from broken_on_hosts(cloud)
     yield from _projections(cloud)
     yield from _streams(cloud)
@@ -181,6 +183,12 @@ def _ledger(cloud: Cloud) -> Iterator[str]:
     holders = {id_ for v in _known_volumes(cloud) for id_ in cloud.volume(v).holders}
     if holders != set(found):
         yield f"volumes are held by {holders}, attachments are {set(found)}"
+
+
+def _plugged(cloud: Cloud) -> Iterator[str]:
+    for instance in cloud.instances():
+        own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
+        yield from misplugged(own, cloud.states.get(instance.host or ""))
 
 
 def _attachments_of(

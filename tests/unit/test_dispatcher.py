@@ -68,11 +68,18 @@ class Work:
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.ended: list[str] = []
         self.handed_over: list[tuple[str, str]] = []
         self.at_once = self.at_once_max = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
         self._lock = threading.Lock()
+
+    def take_over(self, operation_id: str) -> int:
+        if operation_id == "bad":
+            raise RuntimeError(operation_id)
+        self.ended.append(operation_id)
+        return 1
 
     def carry_on(self, operation_id: str) -> int:
         with self._lock:
@@ -109,13 +116,7 @@ async def running(
     woken = Subscription()
     with ThreadPoolExecutor(THREADS) as threads:
         dispatcher = Dispatcher(
-            "me",
-            leases,
-            work,
-            projected,
-            woken,
-            threads,
-            concurrency_max=THREADS,
+            "me", leases, work, projected, woken, threads, concurrency_max=THREADS
         )
         task = asyncio.create_task(dispatcher.run())
         try:
@@ -210,11 +211,32 @@ async def test_what_another_left_behind_is_given_time_and_takes_no_thread(
     assert asyncio.get_running_loop().time() - began >= 0.2
 
 
+async def test_what_another_left_behind_is_ended_in_the_log_before_its_time_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else one that lives after all could have its result taken, beside a request of ours."""
+    monkeypatch.setattr(dispatcher_module, "LATE_S", SOON_S * 100)
+    leases, work = Leases("new", left_behind=["left"]), Work()
+    async with running(leases, work):
+        await until(lambda: work.ended == ["left"] and work.done == ["new"])
+
+
+async def test_what_cannot_be_ended_in_the_log_is_not_carried_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lease runs out, and the next one takes it over."""
+    monkeypatch.setattr(dispatcher_module, "LATE_S", 0.0)
+    leases, work = Leases("new", left_behind=["bad"]), Work()
+    async with running(leases, work):
+        await until(lambda: work.done == ["new"] and leases.held == {"bad"})
+    assert (work.done, work.ended, leases.held) == (["new"], [], {"bad"})
+
+
 async def test_what_another_left_behind_stays_so_if_we_stop_as_well() -> None:
     """Its lease is not given back: whoever takes it next has to give it the same time."""
     leases, work = Leases(left_behind=["left"]), Work()
     async with running(leases, work):
-        await until(lambda: leases.held)
+        await until(lambda: work.ended)
     assert (work.done, leases.released, leases.held) == ([], [], {"left"})
 
 

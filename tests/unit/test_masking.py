@@ -39,6 +39,8 @@ HARMLESS_KEYS = [
     "key_size",
     "token_count",
     "token_file",
+    "requests_per_token_max",
+    "service_token_roles",
     "keystone",
     "author",
     "auth_enabled",
