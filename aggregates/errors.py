@@ -298,6 +298,19 @@ class StaleReportError(DomainError):
     code = "stale_report"
 
 
+class NoFindingError(DomainError):
+    """Finding {finding_id} could not be found."""
+
+    code = "finding_not_found"
+    status = 404
+
+
+class RepairError(DomainError):
+    """Finding {finding_id} is not repaired: {why}"""
+
+    code = "repair"
+
+
 class OperatorActError(DomainError):
     """Operation {operation_id} cannot {act}: {why}."""
 

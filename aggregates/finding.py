@@ -133,6 +133,7 @@ class Finding(Aggregate):
         self.seen_at = 0  # the position at which it was judged first, as it is now
         self.ignored_until: float | None = None
         self.repairing: str | None = None  # the operation that mends it
+        self.failed = False  # the last that was to, and nothing has changed since
 
     def about(self) -> About:
         found = self.found
@@ -157,8 +158,9 @@ class Finding(Aggregate):
             case self.RepairBegun():
                 self.repairing = event.by_operation
             case self.DriftRepaired() | self.RepairFailed():
-                self.repairing = None
+                self.repairing, self.failed = None, isinstance(event, self.RepairFailed)
 
     def _seen(self, event: DriftFound | DriftChanged) -> None:
+        self.failed = False
         self.differs, self.seen_at = event.differs, event.at_position
         self.seen_in = (event.boot_id, event.epoch)

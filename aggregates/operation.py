@@ -151,7 +151,8 @@ class Operation(Aggregate):
     class OperationStarted(Event):
         """A request was accepted; `fingerprint` tells a repeated request from another.
 
-        `global_request_id`: under which another service (Cinder) passed it on.
+        `global_request_id`: under which another service (Cinder) passed it on.  `finding`: of a
+        repair: {"id", "drift_class", "differs", "reason"}, the evidence by which it was accepted.
         """
 
         flow: str
@@ -161,6 +162,7 @@ class Operation(Aggregate):
         actor: dict[str, Any]
         fingerprint: str | None = None
         global_request_id: str | None = None
+        finding: dict[str, Any] | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class RunStarted(Event):

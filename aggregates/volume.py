@@ -119,6 +119,8 @@ class Volume(Aggregate):
         self.claims: dict[str, Claim] = {}  # by operation
         self.holders: dict[str, str] = {}  # attachment id -> server id
         self.deleted = False
+        self.had = False  # by any server, ever
+        self.last_server: str | None = None  # that had it, or for which it was made
         self._server_id: str | None = None  # whose story the event just applied belongs to
 
     def about(self) -> About:
@@ -144,10 +146,13 @@ class Volume(Aggregate):
                 self.claims.pop(event.claimant, None)
             case self.Held():
                 self.holders[event.attachment_id] = event.server_id
+                self.had, self.last_server = True, event.server_id
             case self.Released():
                 self.holders.pop(event.attachment_id, None)
+            case self.VolumeMade():
+                self.last_server = event.server_id
             case self.VolumeDeleted():
-                self.deleted = True
+                self.deleted, self.last_server = True, event.server_id
 
     def works_for(self, server_id: str) -> list[str]:
         """The operations that work on the volume for this server."""

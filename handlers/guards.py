@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from aggregates import errors
@@ -32,6 +33,8 @@ Views = Callable[[], Sequence[VolumeView | None]]
 NEW_FLOW_VERSION = 1
 #: What an agent must be to do more than attach and detach: contract.SERVICE_VERSION then.
 MOVES_VERSION = 2
+#: What an agent must be to be asked for a repair.
+REPAIRS_VERSION = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,7 @@ class Origin:
     bdm_id: UUID
     context: EventContext
     fingerprint: str | None = None
+    finding: dict[str, Any] | None = None  # see Operation.OperationStarted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +146,7 @@ def start(
         actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
         fingerprint=origin.fingerprint,
         global_request_id=origin.context.global_request_id,
+        finding=origin.finding,
     )
     known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
     for volume_id in sorted(volumes_of(operation) & set(known)):

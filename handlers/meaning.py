@@ -17,7 +17,7 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
-from handlers.plan import AnyVerb, LedgerVerb, Place
+from handlers.plan import LedgerVerb, Place
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
 
@@ -80,12 +80,6 @@ class Done:
         return self.book.get(BlockDeviceMapping, self.lane.bdm_id)
 
 
-def apply_meaning(verb: AnyVerb, done: Done) -> None:
-    """Record what this verb's success means, if anything."""
-    if verb in MEANING:
-        MEANING[verb](done)
-
-
 # --- attachments -----------------------------------------------------------------------
 
 
@@ -144,11 +138,11 @@ def _connected(done: Done) -> None:
 
 
 def _completed(done: Done) -> None:
-    if done.host is None:  # in place of a fenced host, which may have been at a refresh
-        if done.attachment.state is AttachmentState.ATTACHED:
-            return
-        if done.attachment.state is AttachmentState.CONNECTING:
-            done.attachment.record(Attachment.Connected, device_path=None)
+    if done.attachment.state is AttachmentState.ATTACHED:  # Cinder was told once more
+        return
+    # In place of a fenced host, which may have been at a refresh:
+    if done.host is None and done.attachment.state is AttachmentState.CONNECTING:
+        done.attachment.record(Attachment.Connected, device_path=None)
     done.attachment.record(Attachment.Completed)
 
 

@@ -81,6 +81,11 @@ class LedgerVerb(StrEnum):
     INSTANCE_DELETE = "instance_delete"
     INSTANCE_RESIZED = "instance_resized"  # on its new host, to be confirmed or reverted
     INSTANCE_SETTLED = "instance_settled"  # confirmed, or reverted
+    DRIFT_AGAIN = "drift_again"  # these five repair: whether the finding still holds
+    ATTACHMENT_DROP = "attachment_drop"  # from Cinder: one that the ledger does not hold
+    ATTACHMENT_FORGET = "attachment_forget"  # in the ledger: one that Cinder does not have
+    VOLUME_SETTLE = "volume_settle"  # Cinder's status follows its attachments
+    VOLUME_DROP = "volume_drop"  # one that we made, and no server has had
     NOTHING = "nothing"  # a place in the plan for an undo
 
 

@@ -30,7 +30,8 @@ from handlers.engine import (
     decide,
     pivot_passed,
 )
-from handlers.meaning import Book, Done, Outputs, apply_meaning
+from handlers.meaning import MEANING, Book, Done, Outputs
+from handlers.mended import MENDED, told
 from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, Side
 from handlers.retries import is_due, retry_delay_s
 from host_agent.shared.contract import ErrorKind, GuestOrder, Occurred, StepError, Verb
@@ -53,8 +54,13 @@ EFFECTS = frozenset(
         LedgerVerb.VOLUME_DELETE,
         LedgerVerb.MIGRATION_COMPLETE,
         LedgerVerb.MIGRATION_FAIL,
+        LedgerVerb.DRIFT_AGAIN,
+        LedgerVerb.ATTACHMENT_DROP,
+        LedgerVerb.VOLUME_SETTLE,
+        LedgerVerb.VOLUME_DROP,
     }
 )
+_MEANING = {**MEANING, **MENDED}
 
 
 def plan_of(operation: Operation) -> Plan:
@@ -270,7 +276,13 @@ def succeeded(
     )
     passed = run.undo and bool(outputs.get("passed"))  # too late to undo: it is done
     verb = plan_of(operation).verb(step, undo=run.undo and not passed, host=run.host)
-    apply_meaning(verb, _done(operation, run.lane, step, outputs, run.host, book))
+    _mean(verb, _done(operation, run.lane, step, outputs, run.host, book))
+
+
+def _mean(verb: AnyVerb, done: Done) -> None:
+    """Record what this verb's success means, if anything."""
+    if verb in _MEANING:
+        _MEANING[verb](done)
 
 
 def _done(
@@ -383,7 +395,7 @@ def skip(operation: Operation, left: Left, reason: str, book: Book) -> None:
     plan = plan_of(operation)
     host = plan.host_of(left.lane, plan.stage_of(left.step).place)
     done = _done(operation, left.lane, left.step, {"waived": reason}, host, book)
-    apply_meaning(named_verb(plan, left), done)
+    _mean(named_verb(plan, left), done)
 
 
 def finish(
@@ -394,6 +406,7 @@ def finish(
     if error is None and operation.history.moot:
         error = fenced_error(plan_of(operation).hosts[Place.HOST] or "").to_wire()
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
+    told(operation, outcome, book)
     assert operation.started is not None
     instance = book.get(Instance, operation.started.server_id)
     for volume_id in sorted(volumes_of(operation)):

@@ -329,7 +329,8 @@ class Executor:
         try:
             if attaching:
                 return wait_until(context, lane.volume_id, _has_lock_name)
-            return context.cinder.volume(lane.volume_id)
+            # None: the lane is of a server alone.
+            return context.cinder.volume(lane.volume_id) if lane.volume_id else None
         except PortError as error:
             if is_missing(error):
                 return None

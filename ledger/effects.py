@@ -28,6 +28,7 @@ import structlog
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
@@ -35,6 +36,7 @@ from host_agent.shared.contract import ErrorKind, StepError
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError, VolumeView
 from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
+from ledger.reconcile import mending
 
 _log = structlog.get_logger(__name__)
 
@@ -52,6 +54,7 @@ class EffectContext:
     book: Book
     wait: Callable[[float], None]
     uncertain: bool = False  # an earlier attempt to do this step may still have an effect
+    operation: Operation | None = None  # whose step it is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,4 +376,8 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.VOLUME_DELETE: delete_volume,
     LedgerVerb.MIGRATION_COMPLETE: complete_migration,
     LedgerVerb.MIGRATION_FAIL: fail_migration,
+    LedgerVerb.DRIFT_AGAIN: mending.look_again,
+    LedgerVerb.ATTACHMENT_DROP: mending.drop_attachment,
+    LedgerVerb.VOLUME_SETTLE: mending.settle_volume,
+    LedgerVerb.VOLUME_DROP: mending.drop_volume,
 }

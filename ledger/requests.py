@@ -8,7 +8,7 @@ caller either gets an answer that was true when it was written, or a refusal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,16 +19,19 @@ import orjson
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import EventContext
+from aggregates.finding import Finding
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers import accept, actions, build, operator, progress
+from handlers import repair as repairs
 from handlers.guards import Contact, Origin, Server
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
+from ledger.reconcile.repair_cases import Cases
 
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"
@@ -50,11 +53,13 @@ class Accepted:
 class Fleet:
     """What the read side knows of hosts just now.
 
-    `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).
+    `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts
+    that have ever had a volume of the server.
     """
 
     contact: Callable[[str], Contact]
     legacy: Callable[[], bool] = lambda: False
+    had: Callable[[str], Iterable[str]] = lambda _server_id: ()
 
 
 class IdempotencyKeyReusedError(errors.DomainError):
@@ -255,6 +260,46 @@ class Requests:
         return self._accept(
             "delete", actions.ActOnServer(server_id=server_id, flow="delete"), context, key, decide
         )
+
+    def repair(
+        self,
+        request: repairs.RepairDrift,
+        context: EventContext,
+        fleet: Fleet,
+        key: str | None = None,
+    ) -> Accepted:
+        """Mend what a look has found (decision 0061)."""
+        return self._accept("repair", request, context, key, self._mending(request, fleet))
+
+    def propose(
+        self, request: repairs.RepairDrift, context: EventContext, fleet: Fleet
+    ) -> tuple[Operation, Finding]:
+        """The operation that `repair` would begin, and its finding; nothing is changed.
+
+        Raises what `repair` would.
+        """
+        unit = Unit(self._store)
+        origin = Origin(operation_id=uuid4(), bdm_id=uuid4(), context=context)
+        try:
+            operation = self._mending(request, fleet)(unit, origin)
+        except errors.ClaimedError as refusal:
+            raise operator.in_the_way(refusal, unit) from None
+        return operation, unit.get(Finding, request.finding_id)
+
+    def _mending(
+        self, request: repairs.RepairDrift, fleet: Fleet
+    ) -> Callable[[Unit, Origin], Operation]:
+        case = Cases(self._cinder, fleet)  # asks Cinder once for all attempts
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            finding = unit.get(Finding, request.finding_id)
+            repairs.refuse(finding, request.finding_id)
+            hosts = actions.Hosts(
+                get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
+            )
+            return repairs.repair(request, origin, case.of(finding, unit), hosts)
+
+        return decide
 
     def set_delete_on_termination(self, bdm_id: str, value: bool, context: EventContext) -> int:
         """Change the flag of a live mapping; the last position written."""

@@ -1,7 +1,6 @@
 """Applies reports of hosts and acts of operators to operations, and does the ledger's own steps.
 
-As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
-one transaction: load, decide, save (ledger.log.unit.run_optimistically).
+Everything here blocks, runs in worker threads, and is one transaction (ledger.log.unit).
 
 `perform` is the only place where the service itself acts on the world.  It records the result of
 the effect, never its absence: a crash leaves an intent without result, for the next dispatcher.
@@ -363,6 +362,7 @@ class Service:
             book=unit,
             wait=self._wait,
             uncertain=handover.uncertain(operation, run, step),
+            operation=operation,
         )
         verb = progress.verb_of(operation, run)
         result = carry_out(verb, lane, effect)

@@ -98,6 +98,18 @@ class DriftReads(LogReads):
         """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
         return await self._all("drift_counts")
 
+    async def hosts_of_server(self, server_id: str) -> list[str]:
+        """All hosts that have ever had a volume of it."""
+        return [row["host"] for row in await self._all("hosts_of_server", server_id=server_id)]
+
+    async def repairs_so_far(self, actor: str, since: datetime, host: str | None) -> Row:
+        """What an actor has begun since: `begun`, `begun_there` (on a host), and how many
+        attachments the host has (`attachments_there`).
+        """
+        after = await self.position_at(since)
+        [row] = await self._all("repairs_so_far", actor=actor, after=after, host=host)
+        return row
+
     async def looks(
         self,
         *,

@@ -31,7 +31,7 @@ def disagreements(world: World) -> Iterator[str]:
         records = world.records[name]
         here = {str(a.id) for a in attachments if a.host == name and a.may_be_connected}
         if set(records) != here:
-            yield f"{name} has records of {set(records)}, attachments there are {here}"
+            yield f"{name} has records of {sorted(records)}, attachments there are {sorted(here)}"
 
 
 def _of_cinder(world: World) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _of_cinder(world: World) -> Iterator[str]:
     known = set(world.known_volumes()) - old
     cinder = {row.id for v in known for row in world.cinder.attachments_of(v)}
     if ledger != cinder:
-        yield f"attachments: ledger has {ledger}, Cinder has {cinder}"
+        yield f"attachments: ledger has {sorted(ledger)}, Cinder has {sorted(cinder)}"
     held = {a.volume_id for a in attachments}
     for volume_id in world.known_volumes():
         status = world.cinder.volume(volume_id).status

@@ -144,7 +144,7 @@ class World:
             "sent": self.sent[name],
         }
 
-    def register(self, name: str = HOST, service_version: int = 2) -> dict[str, Any]:
+    def register(self, name: str = HOST, service_version: int = 3) -> dict[str, Any]:
         """The host's agent says what it can and what runs there; what it is to release."""
         guests = SimulatedGuests(self.hosts[name], Faults(), name).inventory()
         said = Registration(

@@ -49,7 +49,6 @@ class Repair(StrEnum):
     RELEASE_CONNECTION = "release_connection"  # by the host's own record
     DROP_SECRET = "drop_secret"  # noqa: S105 - of the hypervisor, by the volume's id
     FORGET_GUEST = "forget_guest"  # remove a guest of a server that is deleted
-    MARK_MISSING = "mark_missing"  # the server is in ERROR until its guest is back, or it goes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,8 @@ class DriftClass:
     that a look finds, but a fact of the log, which the view `drift` shows (decision 0060).
     `meaning`: a sentence for people.
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
-    anew, at its own moment, before it does anything.
+    anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
+    guest does not have what `repair` would keep for it.
     """
 
     name: str
@@ -70,6 +70,7 @@ class DriftClass:
     severity: Severity
     meaning: str
     repair: Repair | None = None
+    or_else: Repair | None = None
     by_hand: str = ""
     again: tuple[Party, ...] = ()
 
@@ -120,6 +121,7 @@ CLASSES: tuple[DriftClass, ...] = (
         meaning="Cinder has deleted an attachment that the server still has: the volume may be "
         "given to somebody else while the guest writes to it (CVE-2023-2088).",
         repair=Repair.REPLACE_ATTACHMENT,
+        or_else=Repair.FORGET_ATTACHMENT,
         again=(_L, _C, _H),
     ),
     DriftClass(
@@ -148,8 +150,8 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_host,
         severity=_CRITICAL,
         meaning="Cinder says that another host has the volume than the one where the guest is.",
-        repair=Repair.REPLACE_ATTACHMENT,
-        again=(_L, _C, _H),
+        by_hand="Make sure that the other host does not have it; then `server refresh` gives "
+        "Cinder this host's connector. Deleting the attachment would take the guest's disk away.",
     ),
     DriftClass(
         name="attachment_mode_differs",
@@ -158,8 +160,8 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_mode,
         severity=_WARNING,
         meaning="Cinder and the ledger disagree about whether the server may write.",
-        repair=Repair.REPLACE_ATTACHMENT,
-        again=(_L, _C, _H),
+        by_hand="Detach the volume and attach it again: Cinder keeps the mode of an attachment, "
+        "and another one beside it would take the disk from the guest when it replaces this one.",
     ),
     DriftClass(
         name="connection_missing",
@@ -225,8 +227,8 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.guest_missing,
         severity=_WARNING,
         meaning="The host of the server does not have its guest.",
-        repair=Repair.MARK_MISSING,
-        again=(_L, _H),
+        by_hand="`server rebuild` defines it again where it was, and `server start` starts it; "
+        "`server delete` releases its volumes. Until then its power state is `nostate`.",
     ),
     DriftClass(
         name="guest_elsewhere",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from handlers.flows import repair, repair_host, repair_replace
 from handlers.flows.attach import ATTACH, ATTACH_OFFLOADED
 from handlers.flows.boot import BOOT
 from handlers.flows.delete import DELETE
@@ -41,5 +42,8 @@ FLOWS: dict[str, Flow] = {
         REFRESH,
         CONVERT,
         CONVERT_OFFLOADED,
+        *repair.REPAIRS,
+        *repair_replace.REPAIRS,
+        *repair_host.REPAIRS,
     )
 }

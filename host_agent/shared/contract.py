@@ -26,7 +26,7 @@ from host_agent.shared.wire import WireError, may, take
 E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
-SERVICE_VERSION = 2
+SERVICE_VERSION = 3
 #: A call's header, in which an agent says which one it is: a place in which only one runs.
 AGENT_HEADER = "X-Ledger-Agent"
 #: The same of a poll: the token of the last question for a survey that its agent has got.
@@ -70,6 +70,10 @@ class Verb(StrEnum):
     GUEST_MIGRATE = "guest_migrate"  # libvirt: live, to another host
     GUEST_STAY = "guest_stay"  # libvirt: end a migration, if it is not too late
     GUEST_FIND = "guest_find"  # libvirt: whether a migration has brought it; its source is dead
+    DRIFT_LOOK = "drift_look"  # what this host has of a volume and a server; changes nothing
+    DISK_VERIFY = "disk_verify"  # libvirt: the guest's disk is the one that was connected
+    CONNECTION_RELEASE = "connection_release"  # os-brick, by the host's own record alone
+    SECRET_DROP = "secret_drop"  # noqa: S105 - libvirt: of a volume that is not on this host
 
 
 #: These only look: a host is asked them before it has shown that it holds nothing of others.
@@ -273,7 +277,8 @@ class StepResult:
     the volume's; `volume_connect`: device_path, access_mode, disk (see Lane);
     `disk_plug`: device_name, bus; `volume_disconnect`: shared (another server of this host still
     uses the connection); the undo of a pivot: passed (it is too late, it has happened);
-    `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state.
+    `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state; `drift_look`: shown
+    (see verbs.drift); `connection_release`: shared.
     """
 
     step: str

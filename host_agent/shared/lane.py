@@ -70,6 +70,8 @@ class Lane:
     create: dict[str, Any] | None = None
     #: In a plan: the side that the server is to have.
     new: LaneSide | None = None
+    #: Of a repair: what the lane's host had when it was asked (verbs.drift.drift_look).
+    shown: dict[str, Any] | None = None
 
     @classmethod
     def of_server(cls, server_id: str) -> Self:
@@ -114,12 +116,16 @@ class Lane:
             facts = {"new": replace(self.new or LaneSide(), **facts)}
         if "device_name" in outputs:  # of both sides: the guest has one disk at a time
             facts["device_name"] = outputs["device_name"]
+        if isinstance(outputs.get("shown"), dict):
+            facts["shown"] = outputs["shown"]
         return replace(self, **facts) if facts else self
 
     def to_wire(self) -> dict[str, Any]:
         wire = {**vars(self), "known": list(self.known)}
         wire["other"] = dict(vars(self.other)) if self.other else None
         del wire["new"]
+        if self.shown is None:
+            del wire["shown"]
         if self.new is not None:
             wire["new"] = {name: value for name, value in vars(self.new).items() if value}
         return wire
@@ -158,6 +164,7 @@ _NEWER = {
     "known": list,
     "create": dict,
     "new": dict,
+    "shown": dict,
 }
 #: What each side of a lane has of its own; and what of it steps find out.
 _OF_A_SIDE = tuple(LaneSide.__dataclass_fields__)

@@ -105,8 +105,8 @@ class Cinder(Protocol):
     def volume(self, volume_id: str) -> VolumeView: ...
     def encryption(self, volume_id: str) -> Encryption: ...
     def attachment(self, attachment_id: str) -> AttachmentView: ...
-    def attachments(self, volume_id: str | None, server_id: str) -> list[AttachmentView]:
-        """All of the pair, or (None) of the server, with their connection information."""
+    def attachments(self, volume_id: str | None, server_id: str | None) -> list[AttachmentView]:
+        """All of the pair, or (None) of the server or the volume, with connection information."""
 
     def attachment_create(
         self,

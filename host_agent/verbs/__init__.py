@@ -17,7 +17,7 @@ from typing import Any
 
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
-from host_agent.verbs import cinder, disk, guest
+from host_agent.verbs import cinder, disk, drift, guest
 from host_agent.verbs.context import RunContext
 
 #: For one volume of a server.
@@ -36,6 +36,10 @@ VERBS: dict[Verb, Callable[[RunContext, Lane], dict[str, Any]]] = {
     Verb.DISK_REPLACE: disk.disk_replace,
     Verb.DISK_COPY: disk.disk_copy,
     Verb.DISK_COPY_ABORT: disk.disk_copy_abort,
+    Verb.DRIFT_LOOK: drift.drift_look,
+    Verb.DISK_VERIFY: drift.disk_verify,
+    Verb.CONNECTION_RELEASE: drift.connection_release,
+    Verb.SECRET_DROP: drift.secret_drop,
 }
 
 #: For a whole server.

@@ -68,7 +68,7 @@ async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False
 
     read = contact_at(components, server["host_seen_at"]) if server is not None else None
 
-    # Both are asked by the worker thread that decides.
+    # All are asked by the worker thread that decides.
     def contact(name: str) -> Contact:
         if read is not None and server is not None and name == server["host"]:
             return read
@@ -77,7 +77,11 @@ async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False
     def legacy() -> bool:
         return attaches and (old or not components.cinder.new_flow())
 
-    return Fleet(contact=contact, legacy=legacy)
+    def had(server_id: str) -> list[str]:
+        asked = components.queries.hosts_of_server(server_id)
+        return asyncio.run_coroutine_threadsafe(asked, loop).result()
+
+    return Fleet(contact=contact, legacy=legacy, had=had)
 
 
 def asks_cinder(flow: str) -> bool:

@@ -37,6 +37,8 @@ DEFINITION_CHARS_MAX = 64 * 1024
 DEVICES_MAX = 1_000
 CAPABILITIES_MAX = 64
 ENDED_MAX = 1_000
+#: Of each list in what a host has of one volume and one server.
+SHOWN_MAX = 1_000
 MESSAGE_CHARS_MAX = 1_000
 NUMBER_MAX = 2**31 - 1
 
@@ -57,6 +59,8 @@ _OUTPUTS = {
     "bus": re.compile(r"[a-z0-9]{1,16}\Z", re.ASCII),
 }
 _FLAGS = frozenset({"shared", "passed"})
+#: A fact about a disk in which two copies may differ (disk_xml.DiskSeen.facts).
+_FACT = re.compile(r"[\w .-]{1,64}\Z", re.ASCII)
 #: Where a disk's data is, as a host sees it (ports.Disk.source and how to read it): these
 #: keys, and none that could hold a secret; cephx's and LUKS's are only named.
 _DISK_TEXT = re.compile(r"[\w:.+/@=,\[\]-]{0,512}\Z", re.ASCII)
@@ -227,7 +231,40 @@ def _checked_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
         }
     if outputs.get("disk") is not None:
         facts["disk"] = _checked_disk(outputs["disk"])
+    if outputs.get("shown") is not None:
+        facts["shown"] = _checked_shown(outputs["shown"])
     return facts
+
+
+def _checked_shown(shown: Any) -> dict[str, Any]:
+    """What a host says that it has (verbs.drift.drift_look): a repair may delete by it."""
+    require(isinstance(shown, dict), "shown")
+    power, told = shown.get("power_state"), shown.get("records")
+    require(power is None or power in set(PowerState), "shown")
+    require(isinstance(told, dict) and len(told) <= SHOWN_MAX, "shown")
+    facts: dict[str, Any] = {"power_state": power}
+    for name in ("live", "persistent"):
+        known = shown.get(name)
+        require(known is None or bool(_OUTPUTS["device_name"].match(str(known))), "shown")
+        facts[name] = known
+    for name in ("running", "record"):
+        require(isinstance(shown.get(name), bool), "shown")
+        facts[name] = shown[name]
+    for name in ("guests", "unexplained", "differs"):
+        items = shown.get(name)
+        require(isinstance(items, list) and len(items) <= SHOWN_MAX, "shown")
+        facts[name] = [_checked_item(name, item) for item in items]
+    records = {
+        canonical_id(str(a), "shown"): canonical_id(str(s), "shown") for a, s in told.items()
+    }
+    return {**facts, "records": records}
+
+
+def _checked_item(name: str, item: Any) -> str:
+    if name != "differs":
+        return canonical_id(str(item), "shown")
+    require(isinstance(item, str) and bool(_FACT.match(item)), "shown")
+    return str(item)
 
 
 def _checked_disk(disk: Any, *, nested: bool = False) -> dict[str, Any]:

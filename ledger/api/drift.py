@@ -215,6 +215,7 @@ def _class_shown(each: DriftClass) -> DriftClassShown:
         severity=each.severity,
         meaning=each.meaning,
         repair=each.repair.value if each.repair else None,
+        or_else=each.or_else.value if each.or_else else None,
         by_hand=each.by_hand or None,
         again=[party.value for party in each.again],
     )

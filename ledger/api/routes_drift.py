@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ledger.api import drift, looks, schemas
+from ledger.api import drift, looks, repairs, schemas, schemas_repairs
 from ledger.api import schemas_drift as shown
-from ledger.api.route import Route, get
+from ledger.api.route import IDEMPOTENT, Route, get
 
 # What has a name of its own comes before what is found by its id.
 DRIFT: tuple[Route, ...] = (
@@ -36,5 +36,14 @@ DRIFT: tuple[Route, ...] = (
         handler=drift.heed,
         body=schemas.Why,
         answers={200: shown.FindingDetails},
+    ),
+    Route(
+        name="drift_repair",
+        method="POST",
+        path="/v1/drift/{finding_id}/repair",
+        handler=repairs.repair,
+        body=schemas_repairs.RepairWanted,
+        answers={200: schemas_repairs.RepairProposed, 202: schemas_repairs.RepairAccepted},
+        headers=IDEMPOTENT,
     ),
 )

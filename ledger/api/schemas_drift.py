@@ -118,7 +118,10 @@ class Ignore(Asked):
 
 
 class DriftClassShown(Shown):
-    """`compares`: whose words are held against each other; `again`: whom the repair asks anew."""
+    """`compares`: whose words are held against each other; `again`: whom the repair asks anew.
+
+    `or_else`: its other repair, for what no guest has.
+    """
 
     name: str
     subject: str
@@ -126,6 +129,7 @@ class DriftClassShown(Shown):
     severity: Severity
     meaning: str
     repair: str | None
+    or_else: str | None = None
     by_hand: str | None
     again: list[str]
 

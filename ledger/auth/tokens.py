@@ -286,6 +286,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "drift_finding": _READERS,
     "drift_ignore": _OPERATORS,
     "drift_heed": _OPERATORS,
+    "drift_repair": _OPERATORS,
     "drift_classes": _READERS,
     "drift_runs": _OPERATORS,
     "drift_run": _OPERATORS,

@@ -40,7 +40,8 @@ def _row(each: DriftClass) -> str:
 def _mends(each: DriftClass) -> Iterator[str]:
     if each.repair is not None:
         asked = ", ".join(each.again)
-        yield f"`{each.repair}`, once it has asked again: {asked}."
+        names = " or ".join(f"`{name}`" for name in (each.repair, each.or_else) if name)
+        yield f"{names}, once it has asked again: {asked}."
     if each.by_hand:
         yield each.by_hand
 

@@ -44,6 +44,7 @@ COMMANDS = {
     "drift run": "ledger.cli.drift_looks:Run",
     "drift show": "ledger.cli.drift:Show",
     "event archive": "ledger.cli.retention:Archive",
+    "drift repair": "ledger.cli.drift_repair:Repair",
     "event checkpoint": "ledger.cli.audit:Checkpoint",
     "event list": "ledger.cli.event:List",
     "event restore": "ledger.cli.retention:Restore",

@@ -741,3 +741,20 @@ SELECT kind, greatest(extract(epoch FROM clock_timestamp() - l.ended_at), 0)::fl
 -- name: looks_by_outcome
 -- How many looks have ended how.  The index of that alone: it grows by a few looks a day and host.
 SELECT outcome, count(*) AS count FROM looks WHERE outcome IS NOT NULL GROUP BY outcome;
+
+-- name: hosts_of_server
+-- All hosts that have ever had a volume of a server.  attachments_by_server, and the primary key of
+-- spans.
+SELECT DISTINCT s.host
+  FROM attachments AS a JOIN spans AS s USING (attachment_id)
+ WHERE a.server_id = %(server_id)s
+ ORDER BY s.host;
+
+-- name: repairs_so_far
+-- What somebody has begun after a position, everywhere and on one host, and how many attachments
+-- that host has.  operations_by_start (an hour's), attachments_open_by_host.
+SELECT count(*) AS begun, count(*) FILTER (WHERE o.host = %(host)s) AS begun_there,
+       (SELECT count(*) FROM attachments AS a
+         WHERE a.host = %(host)s AND a.state <> 'deleted') AS attachments_there
+  FROM operations AS o
+ WHERE o.started_position > %(after)s AND o.actor = %(actor)s;

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.contract import Command, PowerState
+from host_agent.shared.contract import SERVICE_VERSION, Command, PowerState
 from host_agent.shared.lane import Lane
 from host_agent.simulated.host_state import HostState
 from tests.agent.bench import ATTACH, DETACH, PASSPHRASE, WAIT_S, command, eventually
@@ -209,7 +209,7 @@ def test_guests_of_the_state_file_are_registered(host: Host) -> None:
     assert guest.power_state is PowerState.RUNNING
     assert host.ledger.registrations[0].capabilities["multiattach"] is True
     # By it the ledger tells agents that know attachments, and moves, from older ones (S1, S2).
-    assert host.ledger.registrations[0].service_version == 2
+    assert host.ledger.registrations[0].service_version == SERVICE_VERSION
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def test_attachments_lists_those_of_this_volume_and_server_with_details(world: W
     assert world.port.attachments(volume, server) == [mine]
     assert mine.connection_info
     assert world.port.attachments(volume, new_uuid()) == []
+    assert world.port.attachments(volume, None) == [mine]
 
 
 def test_delete_of_a_missing_attachment_is_success(world: World) -> None:

@@ -196,12 +196,12 @@ class DirectCinder:
 
         return self._run(read)
 
-    def attachments(self, volume_id: str | None, server_id: str) -> list[AttachmentView]:
+    def attachments(self, volume_id: str | None, server_id: str | None) -> list[AttachmentView]:
         def read() -> list[AttachmentView]:
             with self._around("attachment_list", volume_id=volume_id, server_id=server_id):
                 every = self._model.attachments.values()
                 rows = every if volume_id is None else self._model.attachments_of(volume_id)
-                wanted = [row for row in rows if row.instance == server_id]
+                wanted = [row for row in rows if server_id in {None, row.instance}]
                 return [_view(views.attachment_detail(row)) for row in wanted]
 
         return self._run(read)

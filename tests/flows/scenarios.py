@@ -14,6 +14,7 @@ import pytest
 
 from handlers.build import BootDisk
 from host_agent.shared.contract import PowerState
+from tests.flows.drifted import DRIFTS
 from tests.world import HOST, OTHER, World
 
 
@@ -21,13 +22,15 @@ from tests.world import HOST, OTHER, World
 class Scenario:
     """A flow, and the world it starts in.
 
-    `fails_to`: what a failure leaves; None: what was before.
+    `fails_to`: what a failure leaves; None: what was before.  `repairs`: something is wrong in
+    that world, which is all that a failure may leave, or less.
     """
 
     name: str
     world: Callable[[], World]
     ask: Callable[[World], str]
     fails_to: Callable[[dict[str, Any]], bool] | None = None
+    repairs: bool = False
 
     def begin(self) -> World:
         """A world of its own for each case."""
@@ -156,6 +159,13 @@ def _delete_with_volumes(power_state: PowerState) -> World:
     return world
 
 
+def _takes_nothing_away(summary: dict[str, Any]) -> bool:
+    """A repair that fails may have done its one thing all the same; the server is as it was."""
+    return (
+        summary["vm_state"] in {"active", "deleted", "shelved_offloaded"} and not summary["claims"]
+    )
+
+
 SCENARIOS = [
     Scenario("attach-running", World, World.attach),
     Scenario("attach-stopped", lambda: World(STOPPED), World.attach),
@@ -215,12 +225,18 @@ SCENARIOS = [
     Scenario("mixed-reboot", _mixed, _do("reboot")),
     Scenario("mixed-delete", _mixed, World.delete),
     Scenario("mixed-convert", _mixed, _do("convert")),
+    *(
+        Scenario(name, drift.world, drift.ask, fails_to=_takes_nothing_away, repairs=True)
+        for name, drift in DRIFTS.items()
+    ),
 ]
 #: How the server is afterwards, and all attachments that it has then, by their states and the
 #: hosts that have them.
 _ENDS = {
     "active: 1 attached compute-1": """
         attach-running attach-rbd attach-shared attach-encrypted swap migrate-volume legacy-attach
+        repair-reservation repair-attachment repair-lost repair-lost-encrypted repair-taken-back
+        repair-detaching repair-disk-pulled repair-disk-undefined
     """,
     "active: 2 attached compute-1": """
         boot boot-shared revert start unpause reboot rebuild refresh-running legacy-revert
@@ -230,9 +246,13 @@ _ENDS = {
         live-migrate confirm evacuate unshelve legacy-live-migrate legacy-unshelve
         mixed-live-migrate mixed-evacuate mixed-unshelve
     """,
-    "active: none": "detach-encrypted detach-running live-migrate-bare legacy-detach",
+    "active: none": """
+        detach-encrypted detach-running live-migrate-bare legacy-detach repair-connection
+        repair-record repair-lost-everywhere repair-volume repair-secret
+    """,
     "deleted: none": """
         delete delete-offloaded delete-resized delete-fenced legacy-delete mixed-delete
+        repair-owner-gone repair-guest
     """,
     "paused: 1 attached compute-1": "pause",
     "resized: 2 attached compute-1, 2 attached compute-2": """
@@ -240,6 +260,7 @@ _ENDS = {
     """,
     "shelved_offloaded: 1 reserved": """
         attach-offloaded detach-offloaded legacy-detach-offloaded convert-reserved
+        repair-reservation-lost
     """,
     "shelved_offloaded: 2 reserved": "shelve legacy-shelve mixed-shelve convert-offloaded",
     "stopped: 1 attached compute-1": "attach-stopped root-attach convert-stopped",

@@ -44,12 +44,25 @@ T = TypeVar("T")
 
 HOST, OTHER = "compute-1", "compute-2"
 #: What the played agents report, by verb.
-OUTPUTS = {
+OUTPUTS: dict[str, dict[str, Any]] = {
     "guest_spawn": {"power_state": "running"},
     "guest_start": {"power_state": "running"},
     "guest_stop": {"power_state": "shutdown"},
     "guest_pause": {"power_state": "paused"},
     "guest_resume": {"power_state": "running"},
+    "drift_look": {
+        "shown": {
+            "power_state": "running",
+            "live": None,
+            "persistent": None,
+            "running": True,
+            "differs": [],
+            "guests": [],
+            "unexplained": [],
+            "record": False,
+            "records": {},
+        }
+    },
 }
 DEFINITION = (
     "<domain><name>vm</name><memory unit='MiB'>512</memory><vcpu>1</vcpu><devices/></domain>"
@@ -130,7 +143,7 @@ class Api:
     async def register(self, *guests: dict[str, Any], host: str = HOST, **said: Any) -> Any:
         migration = {"uri": f"qemu+tcp://{host}/system", "address": host}
         body = {
-            "service_version": 2,
+            "service_version": 3,
             "capabilities": {"multiattach": True, "tag": True, "migration": migration},
             "guests": list(guests),
             **said,

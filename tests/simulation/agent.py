@@ -55,7 +55,7 @@ from tests.world import CONTEXT, FIXED_KEY
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
-SERVICE_VERSION = 2
+SERVICE_VERSION = 3
 #: How often a result is reported before others have joined it (REPORT_AFTER_S has passed).
 LATE_RATE = 0.3
 

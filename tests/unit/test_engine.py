@@ -12,6 +12,7 @@ from aggregates.operation import SERVER, Operation, Outcome
 from handlers import progress
 from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
+from handlers.flows.repair_host import REPAIRS
 from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Side, Stage, Step
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane, LaneSide
@@ -368,15 +369,19 @@ def test_a_plan_keeps_the_stages_it_was_stored_with_whatever_its_flow_has_now() 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=lambda f: f.name)
 def test_whatever_takes_something_from_a_host_before_the_pivot_can_give_it_back(flow: Flow) -> None:
-    """An attachment made and connected, a disk plugged, a guest taken away: each has its undo."""
+    """An attachment made and connected, a disk plugged, a guest taken away: each has its undo.
+
+    Not the disk of a repair, which the server has had all the time.
+    """
     plan = flow.expand((lane(),), HOSTS, ORDER)
     makes = {
         Verb.ATTACHMENT_CREATE,
-        Verb.DISK_PLUG,
         Verb.DISK_COPY,
         Verb.GUEST_MIGRATE,
         Verb.GUEST_STOP,
     }
+    if flow not in REPAIRS:
+        makes.add(Verb.DISK_PLUG)
     for step in plan.steps:
         new = plan.stage_of(step.name).side is Side.NEW and step.do is Verb.VOLUME_CONNECT
         if (new or step.do in makes) and not plan.after_pivot(step.name):

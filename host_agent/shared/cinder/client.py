@@ -199,18 +199,17 @@ class CinderClient(Caller):
             lambda cinder: attachment_view(vars(cinder.attachments.show(attachment_id)))
         )
 
-    def attachments(self, volume_id: str | None, server_id: str) -> list[AttachmentView]:
+    def attachments(self, volume_id: str | None, server_id: str | None) -> list[AttachmentView]:
         """All of them, of any project, with connection information."""
-        wanted = {"instance_id": server_id, "all_tenants": "1"}
-        if volume_id is not None:
-            wanted["volume_id"] = volume_id
+        ids = {"instance_id": server_id, "volume_id": volume_id}
+        wanted = {"all_tenants": "1"} | {name: id_ for name, id_ in ids.items() if id_ is not None}
         rows: list[AttachmentView] = []
         for _page in range(PAGES_MAX):
             page = self._page(wanted, rows[-1].id if rows else None)
             rows += page
             if len(page) < PAGE_ROWS:
                 return rows
-        text = f"Server {server_id} has more than {len(rows)} attachments."
+        text = f"{server_id or volume_id} has more than {len(rows)} attachments."
         raise PortError(ErrorKind.FINAL, "too_many_attachments", text)
 
     def _page(self, wanted: dict[str, str], marker: str | None) -> list[AttachmentView]:

@@ -1,0 +1,193 @@
+"""Whether a repair may go on: what its finding says still holds, and nobody would lose anything.
+
+The first is asked of the class that found it, by a row of what everybody says at this moment.  The
+second is the repair's own: by what evidence it takes something away, or why it cannot (decision
+0061).  Pure; who asks is `ledger.reconcile.mending`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any
+
+from aggregates.attachment import AttachmentState
+from aggregates.finding import Finding
+from handlers.drift import rows
+from handlers.drift.classes import BY_NAME
+from handlers.drift.judge import differs
+from handlers.drift.rows import AttachmentRow, CinderAttachment, Party, Row, VolumeRow
+from host_agent.shared.lane import Lane
+
+GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What there is to judge by: all of it asked now, but the host's word, which is a step older.
+
+    `row` None: what the finding is about is there no more.
+    `shown`: see host_agent.verbs.drift.drift_look.  `statuses`: of all attachments that Cinder has
+    of the volume.  `bare`: Cinder was never given a connector for the attachment.
+    """
+
+    row: Row | None
+    lane: Lane
+    shown: dict[str, Any] = field(default_factory=dict)
+    statuses: tuple[str, ...] = ()
+    bare: bool = False
+
+
+def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None:
+    """Why the repair does nothing: a code, and words; None: it may go on."""
+    assert finding.found is not None, "only what was found is repaired"
+    if flow not in ASKS_NO_HOST and not _is_readable(asked.shown):
+        return UNPROVEN, "What the host says cannot be read; nothing was done."
+    drift = BY_NAME[finding.found.drift_class]
+    if asked.row is not None and not rows.known(asked.row, drift.parties):
+        return UNPROVEN, "Not everybody that the finding compares could be asked; look again later."
+    if asked.row is None or not drift.is_drift(asked.row):
+        return GONE, f"It is not so any more ({drift.name}); nothing was done."
+    parties = [party for party in drift.parties if party is not Party.HOST]
+    now = differs(asked.row, parties)
+    for party in parties:
+        if not _alike(finding.differs.get(party.value), now[party.value]):
+            then = finding.differs.get(party.value)
+            words = f"What the {party.value} says has changed from {then} to {now[party.value]}"
+            return CHANGED, f"{words}; nothing was done. A new look finds what is so now."
+    why = PROOFS[flow](asked)
+    return (UNPROVEN, f"{why} Nothing was done.") if why else None
+
+
+def _is_readable(shown: dict[str, Any]) -> bool:
+    """Whether a host has said all of it: nothing that is missing here is taken for a no."""
+    return all(name in shown and isinstance(shown[name], kind) for name, kind in _SAID.items())
+
+
+def _alike(then: Any, now: Any) -> bool:
+    """What one of both does not tell makes no difference."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        told = [name for name in then.keys() & now.keys() if None not in (then[name], now[name])]
+        return all(then[name] == now[name] for name in told)
+    return bool(then == now)
+
+
+# --- by what evidence ---------------------------------------------------------------------------
+
+
+def _is_bare(asked: Asked) -> str | None:
+    if asked.bare:
+        return None
+    return "Cinder was given a host's connector for it, so that host has to be asked."
+
+
+def _is_unused(asked: Asked) -> str | None:
+    """Neither guests nor records of the host have it (CVE-2023-2088)."""
+    lane, shown = asked.lane, asked.shown
+    server = lane.server_id
+    mine = sorted(id_ for id_, of in shown["records"].items() if of == server)
+    if server in shown["guests"]:
+        return f"Guest {server} on host {lane.host} has a disk of volume {lane.volume_id}."
+    if shown["record"] or mine:
+        return f"Host {lane.host} has volume {lane.volume_id} connected for server {server}."
+    if not lane.multiattach and (shown["guests"] or shown["records"]):
+        return f"Host {lane.host} has volume {lane.volume_id} in use, and it is no shared one."
+    if shown["unexplained"]:
+        which = ", ".join(shown["unexplained"])
+        return (
+            f"Guest {server} on host {lane.host} has disks that no record explains ({which}): "
+            "one of them may be of this volume."
+        )
+    return None
+
+
+def _disk_is_gone(asked: Asked) -> str | None:
+    if asked.lane.server_id in asked.shown["guests"]:
+        return "The guest still has the disk: repair it by replace_attachment, or detach it."
+    return None
+
+
+def _disk_is_here(asked: Asked) -> str | None:
+    shown = asked.shown
+    missing = shown["live"] is None if shown["running"] else shown["persistent"] is None
+    if missing:
+        return "The guest does not have the disk: repair it by forget_attachment, or plug_disk."
+    return "The disk differs between guest and definition." if shown["differs"] else None
+
+
+def _is_taken_back(asked: Asked) -> str | None:
+    """A late update of Cinder's makes a complete attachment `attaching` again (decision 0034)."""
+    row = asked.row
+    assert isinstance(row, AttachmentRow), "the class is of attachments"
+    cinder = row.cinder.status if isinstance(row.cinder, CinderAttachment) else None
+    ledger = row.ledger.state if row.ledger else None
+    if (ledger, cinder) != (AttachmentState.ATTACHED, "attaching"):
+        return f"It is {ledger} in the ledger and {cinder} in Cinder: no completion mends that."
+    return _disk_is_here(asked)
+
+
+def _is_on_no_host(asked: Asked) -> str | None:
+    row = asked.row
+    assert isinstance(row, AttachmentRow), "the class is of attachments"
+    return f"Host {row.ledger.host} may have it." if row.ledger and row.ledger.host else None
+
+
+def _guest_lets_it_go(asked: Asked) -> str | None:
+    """The verb itself refuses while a guest has the disk; that is better known before."""
+    if asked.lane.server_id in asked.shown["guests"]:
+        return f"Guest {asked.lane.server_id} has the disk: nothing is taken from a guest unasked."
+    return None
+
+
+def _settles(asked: Asked) -> str | None:
+    """By roll_detaching or unreserve; a reset-state would drop attachments under their hosts."""
+    assert isinstance(asked.row, VolumeRow), "the class is of volumes"
+    status = getattr(asked.row.cinder, "status", None)
+    attached = set(asked.statuses) <= {"attached"}
+    if attached and (status == "attaching" or (status == "detaching" and asked.statuses)):
+        return None
+    has = ", ".join(sorted(asked.statuses)) or "none"
+    return f"The volume is {status}, its attachments {has}: only an administrator can set that."
+
+
+def _nobody_has_it(asked: Asked) -> str | None:
+    return "Cinder has an attachment of it: repair that first." if asked.statuses else None
+
+
+def _guest_is_here(asked: Asked) -> str | None:
+    return None if asked.shown["power_state"] else "The host does not have the guest."
+
+
+def _not_on_the_host(asked: Asked) -> str | None:
+    if asked.shown["guests"] or asked.shown["records"]:
+        return f"Volume {asked.lane.volume_id} is in use on host {asked.lane.host}."
+    return None
+
+
+#: What a host says (host_agent.verbs.drift.drift_look).
+_SAID: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("power_state", "live", "persistent"), (str, NoneType)),
+    **dict.fromkeys(("running", "record"), bool),
+    **dict.fromkeys(("differs", "guests", "unexplained"), list),
+    "records": dict,
+}
+ASKS_NO_HOST = frozenset(
+    {"drop_reservation", "replace_reservation", "settle_volume", "delete_volume"}
+)
+#: By flow: why the evidence does not allow it, in a sentence; None: it does.
+PROOFS: dict[str, Callable[[Asked], str | None]] = {
+    "drop_reservation": _is_bare,
+    "drop_attachment": _is_unused,
+    "release_connection": _guest_lets_it_go,
+    "forget_attachment": _disk_is_gone,
+    "replace_attachment": _disk_is_here,
+    "replace_reservation": _is_on_no_host,
+    "complete_attachment": _is_taken_back,
+    "settle_volume": _settles,
+    "delete_volume": _nobody_has_it,
+    "plug_disk": _guest_is_here,
+    "define_disk": _guest_is_here,
+    "drop_secret": _not_on_the_host,
+    "forget_guest": _guest_is_here,
+}

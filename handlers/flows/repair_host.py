@@ -1,0 +1,53 @@
+"""Repairs of what a host has, or lacks, and of volumes (decision 0061).
+
+What is left on a host goes by that host's own records; what a guest lacks it gets, as its mapping
+has it; where the guest and its definition both have a disk and differ, the running guest is right.
+A volume's status is settled by Cinder's own calls, never by a reset, which would drop attachments
+under their hosts.
+"""
+
+from __future__ import annotations
+
+from handlers.flows.repair import AGAIN, LOOKED_HERE
+from handlers.flows.stages import once
+from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from host_agent.shared.contract import Verb
+
+
+def _mended(name: str, *steps: Step) -> Flow:
+    return Flow(name=name, exclusive=False, stages=(*LOOKED_HERE, Stage(Place.HOST, steps)))
+
+
+RELEASE_CONNECTION = _mended("release_connection", Step("release", Verb.CONNECTION_RELEASE))
+# A plug that fails leaves the disk where it was before, or, half done, where it is to be.
+PLUG_DISK = _mended("plug_disk", Step("plug", Verb.DISK_PLUG))
+DEFINE_DISK = _mended("define_disk", Step("define", Verb.DISK_PLUG))
+DROP_SECRET = _mended("drop_secret", Step("drop", Verb.SECRET_DROP))
+
+#: The server is deleted; its guest is powered off and undefined.
+FORGET_GUEST = Flow(
+    name="forget_guest",
+    stages=(*LOOKED_HERE, once(Place.HOST, Step("remove", Verb.GUEST_REMOVE))),
+)
+
+SETTLE_VOLUME = Flow(
+    name="settle_volume",
+    exclusive=False,
+    stages=(AGAIN, Stage(Place.LEDGER, (Step("settle", LedgerVerb.VOLUME_SETTLE),))),
+)
+
+DELETE_VOLUME = Flow(
+    name="delete_volume",
+    exclusive=False,
+    stages=(AGAIN, Stage(Place.LEDGER, (Step("delete", LedgerVerb.VOLUME_DROP),))),
+)
+
+REPAIRS = (
+    RELEASE_CONNECTION,
+    PLUG_DISK,
+    DEFINE_DISK,
+    DROP_SECRET,
+    FORGET_GUEST,
+    SETTLE_VOLUME,
+    DELETE_VOLUME,
+)

@@ -1,0 +1,54 @@
+"""Repair an attachment that Cinder has lost, and the server still has (decision 0061).
+
+The guest keeps its disk, and gets a new attachment.  From the reservation on there is only forward,
+for deleting an attachment with a connector would take the disk from the guest.  While Cinder knew
+of nobody its storage may have given the device to somebody else: that is made sure of before Cinder
+is told that the volume is in use.
+"""
+
+from __future__ import annotations
+
+from handlers.flows.repair import AGAIN, LOOKED_HERE
+from handlers.flows.stages import SWITCHED
+from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from host_agent.shared.contract import Verb
+
+_RESERVED = Stage(
+    Place.LEDGER,
+    (Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE),),
+    side=Side.NEW,
+)
+_FORGOTTEN = Stage(Place.LEDGER, (Step("forget", LedgerVerb.ATTACHMENT_FORGET),))
+
+REPLACE_ATTACHMENT = Flow(
+    name="replace_attachment",
+    exclusive=False,
+    pivot="reserve",
+    stages=(
+        *LOOKED_HERE,
+        _RESERVED,
+        Stage(
+            Place.HOST,
+            (
+                Step("update", Verb.ATTACHMENT_UPDATE),
+                Step("connect", Verb.VOLUME_CONNECT),
+                Step("verify", Verb.DISK_VERIFY),
+                Step("complete", Verb.ATTACHMENT_COMPLETE),
+            ),
+            side=Side.NEW,
+        ),
+        SWITCHED,
+        # Only the record of the former one goes: the connection is the new one's now.
+        Stage(Place.HOST, (Step("release", Verb.CONNECTION_RELEASE),)),
+        _FORGOTTEN,
+    ),
+)
+
+#: Of a server that is on no host: its volume is reserved for it again.
+REPLACE_RESERVATION = Flow(
+    name="replace_reservation",
+    exclusive=False,
+    stages=(AGAIN, _RESERVED, SWITCHED, _FORGOTTEN),
+)
+
+REPAIRS = (REPLACE_ATTACHMENT, REPLACE_RESERVATION)

@@ -1,0 +1,117 @@
+"""Verbs of repairs: what this host has of a volume and a server, and letting go of what is left.
+
+The ledger judges (handlers.drift.again); a host only says what it sees.  What takes something away
+looks once more, under the volume's locks, and refuses while a guest here has the disk, or a record
+of this host says that somebody has the volume (CVE-2023-2088).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from host_agent.shared.lane import Lane
+from host_agent.shared.ports import DiskState
+from host_agent.storage.records import Record
+from host_agent.verbs.context import RunContext, final, is_plugged, path_of
+from host_agent.verbs.encryption import is_encrypted
+
+_NO_DISK = DiskState(live=None, persistent=None, running=False)
+
+
+def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """What this host has of the lane's server, volume and attachment; changes nothing.
+
+    `guests`: the servers whose guests have a disk of the volume.  `records`: by attachment, the
+    server that this host has the volume connected for.  `unexplained`: disks of the server's guest
+    that no record explains; by its serial alone nobody can say that one is not of this volume.
+    """
+    state = ctx.guests.disk(lane.server_id, lane.disk_serial) if lane.volume_id else _NO_DISK
+    shown = {guest.server_id: set(guest.volumes) for guest in ctx.guests.inventory()}
+    records = list(ctx.records.values())
+    explained = {record.serial for record in records if record.server_id == lane.server_id}
+    of_volume = [record for record in records if record.volume_id == lane.volume_id]
+    power = ctx.guests.power(lane.server_id)
+    return {
+        "shown": {
+            "power_state": power and power.value,
+            **{name: getattr(state, name) for name in ("live", "persistent", "running")},
+            "differs": list(state.differs),
+            "guests": sorted(_having(shown, {lane.volume_id, lane.disk_serial} - {""})),
+            "unexplained": sorted(shown.get(lane.server_id, set()) - explained),
+            "record": lane.attachment_id in ctx.records,
+            "records": {record.attachment_id: record.server_id for record in of_volume},
+        }
+    }
+
+
+def _having(shown: dict[str, set[str]], ids: set[str]) -> list[str]:
+    return [server_id for server_id, volumes in shown.items() if volumes & ids]
+
+
+def disk_verify(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Refuse unless the guest's disk is what this attachment's connection leads to.
+
+    While nobody held the volume its storage may have given the place to another one.
+    """
+    state, path = ctx.guests.disk(lane.server_id, lane.disk_serial), path_of(lane.disk)
+    if not is_plugged(state):
+        raise final("disk_not_plugged", f"Guest {lane.server_id} has no disk {lane.disk_serial}.")
+    if set(state.sources) != {path}:
+        raise final(
+            "other_device",
+            f"The disk of guest {lane.server_id} is {', '.join(state.sources)}, and volume "
+            f"{lane.volume_id} is {path} now: stop the guest before it writes to another's data.",
+        )
+    return {}
+
+
+def connection_release(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Disconnect by this host's own record, and forget it; no record is success.
+
+    Only the devices of this connection: a session that others use stays (os-brick LP 1587256).
+    """
+    own = ctx.records.get(lane.attachment_id or "")
+    if own is None:
+        return {}
+    if not _has_another(ctx, own) and is_plugged(ctx.guests.disk(own.server_id, own.serial)):
+        raise final(
+            "disk_still_plugged",
+            f"Guest {own.server_id} still has the disk of volume {own.volume_id}, so the volume "
+            "is not disconnected.",
+        )
+    shared = _is_shared(ctx, own)
+    if not shared:
+        for info in own.infos:
+            ctx.brick.disconnect(info, own.device_of(info))
+        if is_encrypted(own.infos):
+            ctx.guests.drop_secret(own.volume_id)
+    ctx.records.pop(own.attachment_id, None)
+    return {"shared": shared}
+
+
+def _has_another(ctx: RunContext, own: Record) -> bool:
+    """Whether the server has the volume here by another attachment, too: its disk is that one's."""
+    return any(record.server_id == own.server_id for record in _others(ctx, own))
+
+
+def _is_shared(ctx: RunContext, own: Record) -> bool:
+    """Whether anybody else has the volume on this host, by its records or by the ledger."""
+    by_record = any(True for _ in _others(ctx, own))
+    return by_record or bool(ctx.users.others(own.volume_id, own.attachment_id))
+
+
+def _others(ctx: RunContext, own: Record) -> Iterator[Record]:
+    for record in ctx.records.values():
+        if record.volume_id == own.volume_id and record.attachment_id != own.attachment_id:
+            yield record
+
+
+def secret_drop(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Let the hypervisor forget the volume's passphrase; FINAL `volume_in_use` if it is here."""
+    records = [r for r in ctx.records.values() if r.volume_id == lane.volume_id]
+    shown = {guest.server_id: set(guest.volumes) for guest in ctx.guests.inventory()}
+    if records or _having(shown, {lane.volume_id}):
+        raise final("volume_in_use", f"Volume {lane.volume_id} is in use on this host.")
+    ctx.guests.drop_secret(lane.volume_id)
+    return {}

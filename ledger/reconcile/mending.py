@@ -1,0 +1,268 @@
+"""What the ledger's own steps of repairs do: look again, and what they change in Cinder.
+
+As all effects (ledger.effects), each is an *ensure*.  `look_again` asks the ledger and Cinder anew
+and puts what they say, with what the host has just told, into the row that the finding's class
+judges (handlers.drift.again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aggregates.attachment import Attachment, AttachmentState
+from aggregates.finding import Finding
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.volume import Volume
+from handlers.drift import again, rows
+from handlers.drift.rows import UNKNOWN, Row, Subject
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.lane import Lane
+from host_agent.shared.ports import AttachmentView, PortError, VolumeView
+from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
+from host_agent.shared.volume_states import letting_go
+
+if TYPE_CHECKING:
+    from ledger.effects import EffectContext
+
+_GONE = frozenset({AttachmentState.DELETED})
+
+
+def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """FINAL drift_gone, drift_changed, drift_unproven: then nothing is done."""
+    started = context.operation.started if context.operation else None
+    assert started is not None, "it is a step of an operation"
+    assert started.finding is not None, "which is a repair"
+    finding = context.book.get(Finding, started.finding["id"])
+    assert finding.found is not None, "and repairs what was found"
+    row = _ROWS[Subject(finding.found.subject)](finding, lane, context)
+    view = _attachment(lane.attachment_id, context)
+    asked = again.Asked(
+        row=row,
+        lane=lane,
+        shown=lane.shown or {},
+        statuses=tuple(each.status for each in _attachments(lane, context)),
+        bare=view is not None and view.status == "reserved" and not view.connection_info,
+    )
+    if (refused := again.refusal(started.flow, finding, asked)) is not None:
+        raise PortError(ErrorKind.FINAL, *refused)
+    return {}
+
+
+def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Have Cinder delete what the ledger does not hold; gone is success."""
+    assert lane.attachment_id is not None, "the finding is of one"
+    known = context.book.get(Attachment, lane.attachment_id)
+    if known.version and known.state is not AttachmentState.DELETED:
+        text = f"Attachment {known.id} is held by the ledger now; nothing was done."
+        raise PortError(ErrorKind.FINAL, again.GONE, text)
+    with letting_go(context.cinder, context.old_cinder, lane):
+        shown_gone = context.cinder.attachment_delete(lane.attachment_id)
+    if not shown_gone and (left := _attachment(lane.attachment_id, context)) is not None:
+        text = f"Attachment {left.id} is still there ({left.status!r}) after its deletion."
+        raise PortError(ErrorKind.RETRYABLE, "attachment_left", text)  # LP 1935057
+    return {"ended": {lane.attachment_id: lane.volume_id}}
+
+
+def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """Cinder puts the status right by itself: each call does nothing in any other status."""
+    view = _volume(lane, context)
+    statuses = {each.status for each in _attachments(lane, context)} if view else set()
+    if view and view.status == "detaching" and statuses:
+        context.old_cinder.roll_detaching(lane.volume_id)
+    if view and view.status == "attaching" and statuses <= {"attached"}:
+        context.old_cinder.unreserve(lane.volume_id)
+    return {}
+
+
+def drop_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """No server has had the volume; Cinder refuses to delete one that is in use."""
+    context.cinder.volume_delete(lane.volume_id)
+    return {"deleted": [lane.volume_id]}
+
+
+# --- what everybody says now --------------------------------------------------------------------
+
+
+def _attachment_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
+    instance = context.book.get(Instance, lane.server_id)
+    known = "deleted" if instance.deleted else "live"
+    return rows.AttachmentRow(
+        id=str(lane.attachment_id),
+        about=_about(finding),
+        server=known if instance.version else None,
+        ledger=_held(lane, context),
+        cinder=_in_cinder(lane, context),
+        connected=UNKNOWN if lane.shown is None else bool(lane.shown.get("record")),
+    )
+
+
+def _volume_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
+    volume = context.book.get(Volume, lane.volume_id)
+    servers = {*volume.holders.values(), lane.server_id}
+    instances = [context.book.get(Instance, server_id) for server_id in servers]
+    return rows.VolumeRow(
+        id=lane.volume_id,
+        about=_about(finding),
+        mappings=sum(each.device_of(lane.volume_id) is not None for each in instances),
+        open=len(volume.holders),
+        had=volume.had,
+        cinder=_volume_in_cinder(finding, lane, context),
+    )
+
+
+def _volume_in_cinder(
+    finding: Finding, lane: Lane, context: EffectContext
+) -> rows.CinderVolume | None:
+    """As a list has it: attachments that are not in use are not in it (ledger.reconcile.ids)."""
+    view, told = _volume(lane, context), finding.differs.get("cinder") or {}
+    if view is None:
+        return None
+    attached = len(context.old_cinder.old_attachments(lane.volume_id))
+    return rows.CinderVolume(
+        status=view.status,
+        attachments=attached or len(context.book.get(Volume, lane.volume_id).holders),
+        migration_status=view.migration_status,
+        made=bool(told.get("made")),  # its mark, which nobody takes off
+    )
+
+
+def _server_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
+    instance = context.book.get(Instance, lane.server_id)
+    power = (lane.shown or {}).get("power_state")
+    hosts = (instance.host, instance.resize_source)
+    return rows.ServerRow(
+        id=lane.server_id,
+        about=_about(finding),
+        ledger=rows.LedgerServer(
+            hosts=() if instance.deleted else tuple(host for host in hosts if host),
+            power_state=instance.power_state,
+            built=not instance.never_built,
+            deleted=instance.deleted,
+        ),
+        shown=((lane.host or "", power),) if power else (),
+    )
+
+
+def _disk_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
+    mapping, shown = context.book.get(BlockDeviceMapping, lane.bdm_id), lane.shown or {}
+    here = shown.get("live") or shown.get("persistent")
+    ledger = rows.LedgerDisk(
+        volume_id=mapping.volume_id or "",
+        device_name=mapping.device_name,
+        access_mode=mapping.access_mode,
+        plugged=mapping.state is MappingState.PLUGGED,
+    )
+    disk = DiskShown(
+        serial=lane.disk_serial,
+        live=shown.get("live"),
+        persistent=shown.get("persistent"),
+        differs=tuple(shown.get("differs") or ()),
+    )
+    assert finding.found is not None, "it is a finding"
+    return rows.DiskRow(
+        id=finding.found.key,
+        about=_about(finding),
+        ledger=ledger if mapping.live else None,
+        shown=disk if here else None,
+        running=bool(shown.get("running")),
+    )
+
+
+def _connection_row(finding: Finding, lane: Lane, context: EffectContext) -> Row | None:
+    if not (lane.shown and lane.shown.get("record")):
+        return None
+    told = finding.differs.get("host") or {}
+    record = ConnectionShown(
+        attachment_id=str(lane.attachment_id),
+        volume_id=lane.volume_id,
+        server_id=lane.server_id,
+        serial=lane.disk_serial,
+        present=told.get("present"),  # a disconnect does not go by it
+    )
+    return rows.ConnectionRow(
+        id=str(lane.attachment_id),
+        about=_about(finding),
+        ledger=_held(lane, context, mapped=True),
+        shown=record,
+    )
+
+
+def _storage_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
+    """Only secrets are repaired: one is wanted where the volume is to be."""
+    held = context.book.get(Volume, lane.volume_id).holders
+    attachments = [context.book.get(Attachment, each) for each in held]
+    assert finding.found is not None, "it is a finding"
+    return rows.StorageRow(
+        id=finding.found.key,
+        about=_about(finding),
+        shown=StorageShown(kind="secret", name=lane.volume_id, recorded=False, used=False),
+        wanted=any(each.host == lane.host and each.may_be_connected for each in attachments),
+    )
+
+
+_ROWS: dict[Subject, Callable[[Finding, Lane, EffectContext], Row | None]] = {
+    Subject.ATTACHMENT: _attachment_row,
+    Subject.VOLUME: _volume_row,
+    Subject.SERVER: _server_row,
+    Subject.DISK: _disk_row,
+    Subject.CONNECTION: _connection_row,
+    Subject.STORAGE: _storage_row,
+}
+
+
+def _about(finding: Finding) -> rows.About:
+    return rows.About(**vars(finding.about()))
+
+
+def _held(
+    lane: Lane, context: EffectContext, *, mapped: bool | None = None
+) -> rows.LedgerAttachment | None:
+    """The lane's attachment as the ledger holds it, if it is open; `mapped`: if nobody asks."""
+    attachment = context.book.get(Attachment, str(lane.attachment_id))
+    if not attachment.version or attachment.state in _GONE:
+        return None
+    instance = context.book.get(Instance, str(attachment.server_id))
+    mappings = [context.book.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
+    named = any(str(attachment.id) in {m.attachment_id, m.kept} for m in mappings)
+    return rows.LedgerAttachment(
+        state=attachment.state,
+        host=attachment.host,
+        access_mode=attachment.access_mode,
+        legacy=attachment.legacy,
+        mapped=named if mapped is None else mapped,
+    )
+
+
+def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | None:
+    view = _attachment(lane.attachment_id, context)
+    if view is None:
+        return None
+    shown = {row.id: row for row in context.old_cinder.old_attachments(view.volume_id)}
+    host = shown[view.id].host_name if view.id in shown else None
+    return rows.CinderAttachment(status=view.status, host=host)
+
+
+def _attachment(attachment_id: str | None, context: EffectContext) -> AttachmentView | None:
+    """Absence is Cinder's own 404, never a row that is not in a list."""
+    try:
+        return context.cinder.attachment(attachment_id) if attachment_id else None
+    except PortError as error:
+        if error.code != "not_found":
+            raise
+        return None
+
+
+def _volume(lane: Lane, context: EffectContext) -> VolumeView | None:
+    try:
+        return context.cinder.volume(lane.volume_id)
+    except PortError as error:
+        if error.code != "not_found":
+            raise
+        return None
+
+
+def _attachments(lane: Lane, context: EffectContext) -> list[AttachmentView]:
+    """All that Cinder has of the volume, of any server."""
+    return context.cinder.attachments(lane.volume_id, None) if lane.volume_id else []

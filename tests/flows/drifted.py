@@ -1,0 +1,357 @@
+"""Worlds in which something has drifted, found and confirmed: what repairs start from.
+
+Each plants one drift by hand, as somebody else, a lost request or a crash would have left it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from aggregates.attachment import Attachment
+from aggregates.finding import Finding
+from aggregates.volume import Volume
+from handlers.drift import judge, rows
+from handlers.drift.classes import BY_NAME
+from handlers.drift.rows import UNKNOWN, About, CinderAttachment, Row
+from handlers.repair import RepairDrift
+from host_agent.libvirt import disk_xml
+from host_agent.shared.contract import PowerState
+from host_agent.shared.faults import Faults
+from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.host_state import guest_state
+from ledger.log.unit import Unit
+from tests.world import CONTEXT, HOST, OTHER, World, events
+
+
+def found(world: World, name: str, row: Row, *, looks: int = 2) -> World:
+    """So many looks see it; two confirm it."""
+    for number in range(looks):
+        unit = Unit(world.store)
+        finding = unit.get(Finding, judge.id_of(BY_NAME[name], row))
+        sight = judge.Sight(look_id=f"look-{number}", position=len(world.store.log))
+        judge.see(finding, BY_NAME[name], row, sight)
+        unit.save(CONTEXT)
+    return world
+
+
+def finding(world: World) -> Finding:
+    """The one that was found last."""
+    last = events(world, Finding.DriftFound)[-1]
+    return world.store.load(Finding, last.originator_id)
+
+
+def repair(world: World, **more: Any) -> str:
+    """Have it repaired; the operation."""
+    request = RepairDrift(finding_id=str(finding(world).id), reason="found by a look", **more)
+    fleet = replace(world.fleet, had=lambda server: hosts_of(world, server))
+    key = f"repair {len(world.store.log)}"
+    return world._ask(lambda: world.requests.repair(request, CONTEXT, fleet, key))
+
+
+def hosts_of(world: World, server_id: str) -> set[str]:
+    """The hosts that have had a volume of the server, as the projection of attachments knows."""
+    told = events(world, Attachment.ConnectorUpdated)
+    return {event.host for event in told if event.about.server_id == server_id}
+
+
+def _attached(volumes: int = 1, **more: Any) -> World:
+    world = World(volumes=volumes, **more)
+    for volume_id in world.volumes:
+        world.done(world.attach(volume_id))
+    return world
+
+
+def _about(world: World, volume_id: str | None = None, **more: str | None) -> About:
+    return About(server_id=world.server_id, volume_id=volume_id or world.volumes[0], **more)
+
+
+# --- in Cinder ----------------------------------------------------------------------------
+
+
+def _raw(world: World, volume_id: str, host: str | None = None, *, complete: bool = False) -> str:
+    """An attachment that nobody tells the ledger of."""
+    connector = {"host": host} if host else None
+    row = world.cinder.attachment_create(volume_id, world.server_id, connector, "rw")
+    if complete:
+        world.cinder.attachment_complete(row.id)
+    return row.id
+
+
+def _unknown(name: str, host: str | None, server: str = "live") -> Callable[[World, str], World]:
+    def find(world: World, attachment_id: str) -> World:
+        status = "attached" if host else "reserved"
+        row = rows.AttachmentRow(
+            id=attachment_id,
+            about=_about(world, world.volumes[-1], attachment_id=attachment_id),
+            server=server,
+            ledger=None,
+            cinder=CinderAttachment(status=status, host=host),
+        )
+        return found(world, name, row)
+
+    return find
+
+
+def reservation_unknown() -> World:
+    world = World(volumes=2)
+    world.done(world.attach(world.volumes[0]))
+    made = _raw(world, world.volumes[1])
+    return _unknown("reservation_unknown", None)(world, made)
+
+
+def attachment_unknown(*, multiattach: bool = False) -> World:
+    """By a host where the server never was; the server's own has to be asked, too."""
+    world = World(volumes=2, multiattach=multiattach)
+    world.done(world.attach(world.volumes[0]))
+    made = _raw(world, world.volumes[1], OTHER, complete=True)
+    return _unknown("attachment_unknown", OTHER)(world, made)
+
+
+def owner_gone() -> World:
+    world = World()
+    world.done(world.attach())
+    world.done(world.delete())
+    made = _raw(world, world.volumes[0], HOST, complete=True)
+    return _unknown("owner_gone", HOST, "deleted")(world, made)
+
+
+def _mine(world: World) -> Attachment:
+    return next(a for a in world.attachments() if a.volume_id == world.volumes[0])
+
+
+def _held(attachment: Attachment) -> rows.LedgerAttachment:
+    return rows.LedgerAttachment(
+        state=attachment.state,
+        host=attachment.host,
+        access_mode=attachment.access_mode,
+        legacy=attachment.legacy,
+        mapped=True,
+    )
+
+
+def _attachment_row(
+    world: World, attachment: Attachment, cinder: CinderAttachment | None
+) -> rows.AttachmentRow:
+    return rows.AttachmentRow(
+        id=str(attachment.id),
+        about=_about(world, attachment_id=str(attachment.id), host=attachment.host),
+        server="live",
+        ledger=_held(attachment),
+        cinder=cinder,
+        connected=True if attachment.host else UNKNOWN,
+    )
+
+
+def attachment_lost(world: World | None = None) -> World:
+    """The guest goes on writing."""
+    world = world or _attached()
+    attachment = _mine(world)
+    world.cinder.drop_attachment(str(attachment.id))
+    return found(world, "attachment_lost", _attachment_row(world, attachment, None))
+
+
+def attachment_lost_encrypted() -> World:
+    return attachment_lost(_attached(encrypted=True))
+
+
+def attachment_lost_everywhere() -> World:
+    """Nor has the guest its disk."""
+    world = _attached()
+    _guests(world).unplug(world.server_id, world.volumes[0])
+    return attachment_lost(world)
+
+
+def reservation_lost() -> World:
+    world = _attached()
+    world.done(world.act("shelve"))
+    return attachment_lost(world)
+
+
+def attachment_taken_back() -> World:
+    """A late update of Cinder's (decision 0034)."""
+    world = _attached()
+    attachment = _mine(world)
+    row = world.cinder.attachment(str(attachment.id))
+    row.status = world.cinder.volume(world.volumes[0]).status = "attaching"
+    cinder = CinderAttachment(status="attaching")
+    return found(world, "attachment_status_differs", _attachment_row(world, attachment, cinder))
+
+
+def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
+    volume = world.store.load(Volume, UUID(world.volumes[0]))
+    listed = [r for r in world.cinder.attachments_of(world.volumes[0]) if r.status == "attached"]
+    shown = {"attachments": len(listed) or len(volume.holders), **more}
+    return rows.VolumeRow(
+        id=world.volumes[0],
+        about=About(volume_id=world.volumes[0]),
+        mappings=len(volume.holders),
+        open=len(volume.holders),
+        had=volume.had,
+        cinder=rows.CinderVolume(status=status, **shown),
+    )
+
+
+def volume_detaching() -> World:
+    world = _attached()
+    world.cinder.volume(world.volumes[0]).status = "detaching"
+    return found(world, "volume_status_differs", _volume_row(world, "detaching"))
+
+
+def volume_of_nobody() -> World:
+    """A request was carried out whose sender had died, and its operation is over."""
+    world = World()
+    unit = Unit(world.store)
+    mark = str(world.store.log[0][0].originator_id)
+    unit.get(Volume, world.volumes[0]).made(world.server_id, mark)
+    unit.save(CONTEXT)
+    return found(world, "volume_of_nobody", _volume_row(world, "available", made=True))
+
+
+# --- on hosts -----------------------------------------------------------------------------
+
+
+def _guests(world: World, host: str = HOST) -> SimulatedGuests:
+    """Its hypervisor, as an administrator there has it."""
+    return SimulatedGuests(world.hosts[host], Faults(), host)
+
+
+def connection_left(multiattach: bool = False) -> World:
+    """The host went on having it: its disconnect said yes and did nothing."""
+    world = _attached(encrypted=False, multiattach=multiattach)
+    [attachment] = world.attachments()
+    record, connected = world.records[HOST][str(attachment.id)], world.host.read()["connected"]
+    world.done(world.detach())
+    world.records[HOST][str(attachment.id)] = record
+    with world.host.edit() as state:
+        state["connected"] = connected
+    return _left(world, str(attachment.id))
+
+
+def _left(world: World, attachment_id: str) -> World:
+    record = world.records[HOST][attachment_id]
+    about = _about(world, record.volume_id, attachment_id=attachment_id, host=HOST)
+    shown = ConnectionShown(
+        attachment_id=attachment_id,
+        volume_id=record.volume_id,
+        server_id=record.server_id,
+        serial=record.serial,
+        present=True,
+    )
+    row = rows.ConnectionRow(id=attachment_id, about=about, ledger=None, shown=shown)
+    return found(world, "connection_left", row)
+
+
+def record_left() -> World:
+    """Somebody has removed the device by hand."""
+    world = connection_left()
+    with world.host.edit() as state:
+        state["connected"] = {}
+    return world
+
+
+def _disk_row(world: World, shown: DiskShown | None) -> rows.DiskRow:
+    [mapping] = world.mappings()
+    return rows.DiskRow(
+        id=f"{world.server_id}/{mapping.serial}",
+        about=_about(world, mapping.volume_id, host=HOST),
+        ledger=rows.LedgerDisk(
+            volume_id=str(mapping.volume_id),
+            device_name=mapping.device_name,
+            access_mode=mapping.access_mode,
+            plugged=True,
+        ),
+        shown=shown,
+        running=True,
+    )
+
+
+def disk_pulled() -> World:
+    """By hand (virsh detach-disk)."""
+    world = _attached()
+    _guests(world).unplug(world.server_id, world.volumes[0])
+    return found(world, "disk_missing", _disk_row(world, None))
+
+
+def disk_undefined() -> World:
+    """The definition was edited: the next start would lose the disk."""
+    world = _attached()
+    [mapping] = world.mappings()
+    with world.host.edit() as state:
+        guest = state["guests"][world.server_id]
+        guest["persistent"] = disk_xml.without_disk(guest["persistent"], str(mapping.device_name))
+    shown = DiskShown(serial=world.volumes[0], live=mapping.device_name, persistent=None)
+    return found(world, "disk_definition_differs", _disk_row(world, shown))
+
+
+def secret_left() -> World:
+    world = _attached(encrypted=True)
+    world.done(world.detach())
+    _guests(world).keep_secret(world.volumes[0], "a passphrase")
+    row = rows.StorageRow(
+        id=f"secret/{world.volumes[0]}",
+        about=About(host=HOST),
+        shown=StorageShown(kind="secret", name=world.volumes[0], recorded=False, used=False),
+        wanted=False,
+    )
+    return found(world, "secret_left", row)
+
+
+def guest_of_deleted() -> World:
+    """It was there again when its host came back."""
+    world = World()
+    world.done(world.delete())
+    with world.host.edit() as state:
+        state["guests"][world.server_id] = guest_state(server_id=world.server_id)
+    ledger = rows.LedgerServer(
+        hosts=(), power_state=world.instance.power_state, built=True, deleted=True
+    )
+    row = rows.ServerRow(
+        id=world.server_id,
+        about=About(server_id=world.server_id),
+        ledger=ledger,
+        shown=((HOST, PowerState.RUNNING.value),),
+    )
+    return found(world, "guest_of_deleted", row)
+
+
+def connect(world: World, host: str, volume_id: str) -> None:
+    """Let a host have a volume connected that no record of its own explains."""
+    row = world.cinder.attachments_of(volume_id)[0]
+    SimulatedBrick(world.hosts[host], Faults(), host).connect(row.connection_info)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A drifted world, how its repair is asked for, and the flow that does it."""
+
+    world: Callable[[], World]
+    flow: str
+    ask: Callable[[World], str] = repair
+
+
+def _forget(world: World) -> str:
+    return repair(world, repair="forget_attachment")
+
+
+DRIFTS: dict[str, Drift] = {
+    "repair-reservation": Drift(reservation_unknown, "drop_reservation"),
+    "repair-attachment": Drift(attachment_unknown, "drop_attachment"),
+    "repair-owner-gone": Drift(owner_gone, "drop_attachment"),
+    "repair-connection": Drift(connection_left, "release_connection"),
+    "repair-record": Drift(record_left, "release_connection"),
+    "repair-lost": Drift(attachment_lost, "replace_attachment"),
+    "repair-lost-encrypted": Drift(attachment_lost_encrypted, "replace_attachment"),
+    "repair-lost-everywhere": Drift(attachment_lost_everywhere, "forget_attachment", _forget),
+    "repair-reservation-lost": Drift(reservation_lost, "replace_reservation"),
+    "repair-taken-back": Drift(attachment_taken_back, "complete_attachment"),
+    "repair-detaching": Drift(volume_detaching, "settle_volume"),
+    "repair-volume": Drift(volume_of_nobody, "delete_volume"),
+    "repair-disk-pulled": Drift(disk_pulled, "plug_disk"),
+    "repair-disk-undefined": Drift(disk_undefined, "define_disk"),
+    "repair-secret": Drift(secret_left, "drop_secret"),
+    "repair-guest": Drift(guest_of_deleted, "forget_guest"),
+}

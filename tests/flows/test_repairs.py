@@ -1,0 +1,390 @@
+"""Repairs of drift: what each changes, what it refuses, and what it leaves to people.
+
+Faults at every point of each repair are the generic tests' (test_every_flow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from aggregates.finding import Finding
+from aggregates.operation import Operation, OperationState, Outcome
+from handlers.drift import again
+from handlers.drift.classes import CLASSES, Repair
+from handlers.drift.rows import Party
+from handlers.flows import FLOWS, repair, repair_host, repair_replace
+from handlers.plan import LedgerVerb
+from handlers.repair import LANES, NEVER
+from host_agent.shared.contract import Verb
+from host_agent.shared.ports import Disk
+from host_agent.simulated.host_state import guest_state
+from host_agent.storage.records import Record
+from tests.flows import drifted
+from tests.flows.drifted import DRIFTS, finding
+from tests.world import HOST, OTHER, World, events
+
+REPAIRS = (*repair.REPAIRS, *repair_replace.REPAIRS, *repair_host.REPAIRS)
+LOOKS = {Verb.DRIFT_LOOK, LedgerVerb.DRIFT_AGAIN, LedgerVerb.NOTHING}
+
+#: What of a world's summary each repair changes, and so what it leaves alone.
+CHANGES = {
+    "repair-reservation": {"cinder", "volumes"},
+    "repair-attachment": {"cinder", "volumes"},
+    "repair-owner-gone": {"cinder", "volumes"},
+    "repair-connection": {"connected"},
+    "repair-record": set(),
+    "repair-lost": {"cinder", "volumes"},
+    "repair-lost-encrypted": {"cinder", "volumes"},
+    "repair-lost-everywhere": {"ledger", "mappings", "connected", "devices"},
+    "repair-reservation-lost": {"cinder", "volumes"},
+    "repair-taken-back": {"cinder", "volumes"},
+    "repair-detaching": {"volumes"},
+    "repair-volume": {"volumes"},
+    "repair-disk-pulled": {"plugged"},
+    "repair-disk-undefined": {"plugged"},
+    "repair-secret": {"secrets"},
+    "repair-guest": {"guests"},
+}
+
+BY_DRIFT = pytest.mark.parametrize("name", DRIFTS)
+
+
+def _refused(world: World, ask: Callable[[World], str] = drifted.repair) -> dict[str, Any]:
+    """A repair that does nothing; why."""
+    before = world.summary()
+    operation = world.run(ask(world))
+    assert operation.outcome is Outcome.FAILED
+    assert world.summary() == before
+    heard = finding(world)
+    assert (heard.state, heard.repairing) == ("confirmed", None)
+    error = operation.first_error or {}
+    assert events(world, Finding.RepairFailed)[-1].why == error["message"]
+    return error
+
+
+# --- the tables -------------------------------------------------------------------------------
+
+
+def test_no_class_promises_a_repair_that_there_is_not() -> None:
+    promised = {each for c in CLASSES for each in (c.repair, c.or_else) if each is not None}
+    assert promised == set(Repair)
+    assert {flow.name for flow in REPAIRS} >= promised
+    assert [c.name for c in CLASSES if (c.repair is None) != bool(c.by_hand)] == []
+    assert {flow.name for flow in REPAIRS} == set(again.PROOFS) == set(LANES) == set(NEVER)
+
+
+@pytest.mark.parametrize("flow", REPAIRS, ids=lambda f: f.name)
+def test_every_repair_looks_again_before_it_does_anything(flow: Any) -> None:
+    steps = [step for stage in flow.stages for step in stage.steps]
+    first = next(n for n, step in enumerate(steps) if step.do not in LOOKS)
+    assert LedgerVerb.DRIFT_AGAIN in {step.do for step in steps[:first]}
+    assert not {step.do for step in steps[first:]} & {Verb.DRIFT_LOOK, LedgerVerb.DRIFT_AGAIN}
+    assert not {step.do for step in steps} & {Verb.DISK_UNPLUG, Verb.VOLUME_DISCONNECT}
+
+
+@pytest.mark.parametrize("drift", [c for c in CLASSES if c.repair], ids=lambda c: c.name)
+def test_a_repair_that_asks_a_host_again_has_a_step_that_does(drift: Any) -> None:
+    verbs = {step.do for stage in FLOWS[drift.repair].stages for step in stage.steps}
+    if Party.HOST in drift.again:
+        assert Verb.DRIFT_LOOK in verbs
+
+
+def test_every_drift_that_is_planted_says_what_its_repair_changes() -> None:
+    assert set(CHANGES) == set(DRIFTS)
+    assert {drift.flow for drift in DRIFTS.values()} == {flow.name for flow in REPAIRS}
+
+
+# --- what is done -----------------------------------------------------------------------------
+
+
+@BY_DRIFT
+def test_a_repair_changes_what_was_wrong_and_nothing_else(name: str) -> None:
+    drift = DRIFTS[name]
+    world = drift.world()
+    before, others = world.summary(), set(world.known_volumes())
+    operation = world.run(drift.ask(world))
+    after = world.summary()
+    assert operation.started is not None
+    assert (operation.started.flow, operation.outcome) == (drift.flow, "completed")
+    assert {what for what in after if after[what] != before[what]} == CHANGES[name]
+    assert set(world.known_volumes()) >= others - {world.volumes[0]}
+    assert world.wrong() == []
+
+
+@BY_DRIFT
+def test_history_says_what_was_repaired_why_and_by_which_operation(name: str) -> None:
+    drift = DRIFTS[name]
+    world = drift.world()
+    operation_id = drift.ask(world)
+    begun = events(world, Finding.RepairBegun)[-1]
+    assert (begun.by_operation, begun.reason) == (operation_id, "found by a look")
+    world.done(operation_id)
+    [repaired] = events(world, Finding.DriftRepaired)
+    assert repaired.by_operation == operation_id
+    started = events(world, Operation.OperationStarted)[-1].finding or {}
+    known = finding(world)
+    assert started["id"] == str(known.id)
+    assert started["differs"] == known.differs
+    together = [e for e, _ in world.store.log if e.originator_id in {known.id, UUID(operation_id)}]
+    assert isinstance(together[-1], Finding.DriftRepaired)
+
+
+def test_a_lost_attachment_that_is_replaced_is_the_same_connection() -> None:
+    world = drifted.attachment_lost()
+    [lost] = world.attachments()
+    world.done(drifted.repair(world))
+    [held] = world.attachments()
+    gone = world.store.load(type(lost), lost.id)
+    assert (held.id != lost.id, held.state, gone.state) == (True, "attached", "deleted")
+    converted = [e for e in events(world, type(lost).Disconnected) if e.originator_id == lost.id]
+    assert converted[-1].converted_to == str(held.id)
+    assert "brick.disconnect" not in world.trouble.met
+    assert "guests.unplug" not in world.trouble.met
+
+
+def test_a_device_that_another_server_uses_stays_when_a_record_goes() -> None:
+    world = drifted.connection_left(multiattach=True)
+    [record] = world.records[HOST].values()
+    other = str(UUID(int=7))
+    world.records[HOST][other] = replace(record, attachment_id=other, server_id=other)
+    connected = world.host.read()["connected"]
+    world.done(drifted.repair(world))
+    assert list(world.records[HOST]) == [other]
+    assert world.host.read()["connected"] == connected
+
+
+# --- what is not so any more ------------------------------------------------------------------
+
+
+def _move_row(world: World) -> None:
+    world.cinder.attachments_of(world.volumes[1])[0].host = "compute-3"
+
+
+def _volume_back(world: World) -> None:
+    drifted._raw(world, world.volumes[0])
+
+
+def _complete(world: World) -> None:
+    [row] = world.cinder.attachments_of(world.volumes[0])
+    world.cinder.attachment_complete(row.id)
+
+
+def _settle(world: World) -> None:
+    world.cinder.volume(world.volumes[0]).status = "in-use"
+
+
+def _remove_guest(world: World) -> None:
+    with world.host.edit() as state:
+        del state["guests"][world.server_id]
+
+
+def _drop_record(world: World) -> None:
+    world.records[HOST].clear()
+
+
+def _define_like_live(world: World) -> None:
+    with world.host.edit() as state:
+        guest = state["guests"][world.server_id]
+        guest["persistent"] = guest["live"]
+
+
+@pytest.mark.parametrize(
+    ("name", "heal", "code"),
+    [
+        ("repair-attachment", _move_row, again.CHANGED),
+        ("repair-taken-back", _complete, again.GONE),
+        ("repair-detaching", _settle, again.GONE),
+        ("repair-volume", _volume_back, again.CHANGED),
+        ("repair-guest", _remove_guest, again.GONE),
+        ("repair-connection", _drop_record, again.GONE),
+        ("repair-disk-undefined", _define_like_live, again.GONE),
+    ],
+)
+def test_what_is_not_so_any_more_is_not_repaired(
+    name: str, heal: Callable[[World], None], code: str
+) -> None:
+    world = DRIFTS[name].world()
+    heal(world)
+    error = _refused(world, DRIFTS[name].ask)
+    assert error["code"] == code
+    assert "nothing was done" in error["message"]
+
+
+def _row_back(world: World) -> None:
+    """As if Cinder's database had been restored."""
+    [held] = world.attachments()
+    row = world.cinder.attachment_create(world.volumes[0], world.server_id, {"host": HOST})
+    del world.cinder.attachments[row.id]
+    row.id = str(held.id)
+    world.cinder._by_volume[world.volumes[0]].clear()
+    world.cinder.put_attachment(row)
+
+
+def _attach(world: World) -> None:
+    world.done(world.attach())
+
+
+def _plug(world: World) -> None:
+    """Repaired, and found once more by looks that were late."""
+    world.done(drifted.repair(world))
+    drifted.found(world, "disk_missing", drifted._disk_row(world, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "heal"),
+    [("repair-disk-pulled", _plug), ("repair-secret", _attach), ("repair-lost", _row_back)],
+)
+def test_what_came_right_meanwhile_is_not_repaired(
+    name: str, heal: Callable[[World], None]
+) -> None:
+    world = DRIFTS[name].world()
+    heal(world)
+    assert _refused(world)["code"] == again.GONE
+
+
+# --- what hosts have --------------------------------------------------------------------------
+
+
+def _record_on(host: str) -> Callable[[World], None]:
+    def plant(world: World) -> None:
+        volume_id, id_ = world.volumes[-1], str(UUID(int=9))
+        world.records[host][id_] = Record(
+            attachment_id=id_, volume_id=volume_id, server_id=world.server_id, serial=volume_id
+        )
+
+    return plant
+
+
+def _own_record(world: World) -> None:
+    about = finding(world).about()
+    id_, volume_id = str(about.attachment_id), world.volumes[-1]
+    world.records[OTHER][id_] = Record(
+        attachment_id=id_, volume_id=volume_id, server_id=world.server_id, serial=volume_id
+    )
+
+
+def _disk_of_another_guest(world: World) -> None:
+    """Somebody attached it by hand, under its id, to another guest of the other host."""
+    _disk_of(world, str(UUID(int=8)))
+
+
+def _disk_of_the_server_elsewhere(world: World) -> None:
+    """A move that nobody has seen end."""
+    _disk_of(world, world.server_id)
+
+
+def _disk_of(world: World, other: str) -> None:
+    with world.hosts[OTHER].edit() as state:
+        state["guests"][other] = guest_state(server_id=other)
+    drifted.connect(world, OTHER, world.volumes[-1])
+    path = next(iter(world.hosts[OTHER].read()["connected"].values()))["path"]
+    disk = Disk(
+        serial=world.volumes[-1],
+        source={"type": "block", "path": path},
+        device_name="vdb",
+        bus="virtio",
+    )
+    drifted._guests(world, OTHER).plug(other, disk)
+
+
+def _unexplained_disk(world: World) -> None:
+    """The server's guest has a disk under another volume's id, as after a swap by hand."""
+    world.records[HOST].clear()
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [
+        (_record_on(HOST), f"Host {HOST} has volume"),
+        (_record_on(OTHER), f"Host {OTHER} has volume"),
+        (_own_record, f"Host {OTHER} has volume"),
+        (_disk_of_another_guest, f"Host {OTHER} has volume"),
+        (_unexplained_disk, "no record explains"),
+        (_disk_of_the_server_elsewhere, f"on host {OTHER} has a disk of volume"),
+    ],
+)
+@pytest.mark.parametrize("multiattach", [False, True])
+def test_no_attachment_is_deleted_that_a_host_may_use(
+    plant: Callable[[World], None], words: str, multiattach: bool
+) -> None:
+    """CVE-2023-2088: whoever may have it is asked, and one of them says so."""
+    if multiattach and plant is _disk_of_another_guest:
+        pytest.skip("rightly, it is another server's")
+    world = drifted.attachment_unknown(multiattach=multiattach)
+    plant(world)
+    error = _refused(world)
+    assert error["code"] == again.UNPROVEN
+    assert words in error["message"]
+
+
+def test_what_another_server_rightly_has_of_a_shared_volume_is_in_nobodys_way() -> None:
+    world = drifted.attachment_unknown(multiattach=True)
+    _disk_of_another_guest(world)
+    world.done(drifted.repair(world))
+    assert finding(world).state == "over"
+
+
+def test_all_hosts_that_ever_had_a_volume_of_the_server_are_asked() -> None:
+    world = World(volumes=2)
+    world.done(world.attach(world.volumes[0]))
+    world.done(world.act("live_migrate", destination=OTHER))
+    made = drifted._raw(world, world.volumes[1], HOST)
+    drifted._unknown("attachment_unknown", HOST)(world, made)
+    world.cinder.attachment_complete(made)
+    operation = world.operation(drifted.repair(world))
+    assert [lane.host for lane in operation.lanes] == [HOST, OTHER]
+    world.done(str(operation.id))
+
+
+def test_a_disk_that_is_another_device_by_now_is_not_told_to_cinder_as_in_use() -> None:
+    """While nobody held the volume the array may have given its LUN to somebody else."""
+    world = drifted.attachment_lost()
+    world.cinder.volume(world.volumes[0]).name_id = str(UUID(int=5))
+    operation = world.run(drifted.repair(world))
+    assert operation.state is OperationState.PARKED
+    assert [left["error"]["code"] for left in operation.left if left["error"]] == ["other_device"]
+    [row] = world.cinder.attachments_of(world.volumes[0])
+    assert row.status == "attaching"
+
+
+@pytest.mark.parametrize(
+    ("world", "more", "words"),
+    [
+        (drifted.attachment_lost, {"repair": "forget_attachment"}, "replace_attachment"),
+        (drifted.attachment_lost_everywhere, {}, "forget_attachment"),
+    ],
+)
+def test_whether_a_lost_attachment_is_kept_or_forgotten_is_the_guests_to_say(
+    world: Callable[[], World], more: dict[str, Any], words: str
+) -> None:
+    error = _refused(world(), lambda w: drifted.repair(w, **more))
+    assert error["code"] == again.UNPROVEN
+    assert words in error["message"]
+
+
+def test_nothing_is_disconnected_that_a_guest_still_has() -> None:
+    world = drifted.connection_left()
+    [record] = world.records[HOST].values()
+    path = next(iter(world.host.read()["connected"].values()))["path"]
+    disk = Disk(
+        serial=record.serial,
+        source={"type": "block", "path": path},
+        device_name="vdb",
+        bus="virtio",
+    )
+    drifted._guests(world).plug(world.server_id, disk)
+    assert _refused(world)["code"] == again.UNPROVEN
+
+
+def test_a_volume_some_of_whose_attachments_are_not_complete_is_not_settled() -> None:
+    world = drifted.volume_detaching()
+    row = world.cinder.attachments_of(world.volumes[0])[0]
+    row.status = "attaching"
+    error = _refused(world)
+    assert error["code"] == again.UNPROVEN
+    assert "only an administrator" in error["message"]

@@ -1,0 +1,117 @@
+"""Which repairs are accepted: of what is confirmed, by hosts that can be asked, one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from aggregates import errors
+from aggregates.finding import Finding
+from aggregates.operation import Outcome
+from handlers.guards import Contact
+from handlers.repair import RepairDrift
+from ledger.log.unit import Unit
+from tests.flows import drifted
+from tests.flows.drifted import DRIFTS, finding
+from tests.world import CONTEXT, HOST, World
+
+
+def _ask(world: World, **more: Any) -> str:
+    request = RepairDrift(finding_id=str(finding(world).id), reason="test")
+    fleet = replace(world.fleet, **more)
+    return world.requests.repair(request, CONTEXT, fleet).operation_id
+
+
+def test_what_one_look_has_seen_is_not_repaired() -> None:
+    world = World()
+    drifted.found(world, "volume_status_differs", drifted._volume_row(world, "x"), looks=1)
+    with pytest.raises(errors.RepairError, match="suspected"):
+        _ask(world)
+
+
+def test_what_is_ignored_is_not_repaired() -> None:
+    world = drifted.volume_detaching()
+    unit = Unit(world.store)
+    unit.get(Finding, finding(world).id).record(Finding.DriftIgnored, reason="known")
+    unit.save(CONTEXT)
+    with pytest.raises(errors.RepairError, match="ignored"):
+        _ask(world)
+
+
+def test_one_repair_at_a_time() -> None:
+    world = drifted.volume_detaching()
+    operation_id = drifted.repair(world)
+    with pytest.raises(errors.RepairError, match=operation_id):
+        _ask(world)
+
+
+def test_a_finding_that_there_is_not_is_not_found() -> None:
+    world = World()
+    request = RepairDrift(finding_id=str(UUID(int=1)), reason="test")
+    with pytest.raises(errors.NoFindingError):
+        world.requests.repair(request, CONTEXT, world.fleet)
+
+
+@pytest.mark.parametrize("name", ["repair-lost", "repair-attachment", "repair-connection"])
+def test_a_host_that_cannot_be_asked_is_no_evidence(name: str) -> None:
+    """Neither silence nor a fence: what it has is not known (decision 0061)."""
+    silent = lambda host: Contact(alive=host != HOST, since="yesterday")  # noqa: E731
+    with pytest.raises(errors.HostUnavailableError):
+        _ask(DRIFTS[name].world(), contact=silent)
+    world = DRIFTS[name].world()
+    world.fence(HOST)
+    with pytest.raises(errors.HostUnavailableError):
+        _ask(world)
+
+
+def test_a_host_that_the_ledger_has_never_seen_is_no_evidence() -> None:
+    world = drifted.attachment_unknown()
+    with pytest.raises(errors.RepairError, match="compute-9"):
+        _ask(world, had=lambda _server: ["compute-9"])
+
+
+def test_an_older_agent_is_not_asked_for_what_it_does_not_know() -> None:
+    world = drifted.attachment_lost()
+    world.register(HOST, service_version=2)
+    with pytest.raises(errors.RepairError, match="service version 2"):
+        _ask(world)
+
+
+def test_a_host_that_is_fenced_meanwhile_stops_the_repair() -> None:
+    world = drifted.attachment_lost()
+    operation_id = drifted.repair(world)
+    world.fence(HOST)
+    operation = world.run(operation_id)
+    assert operation.outcome is Outcome.FAILED
+    assert (operation.first_error or {})["code"] == "host_fenced"
+    assert finding(world).repairing is None
+
+
+def test_a_server_that_is_worked_on_is_not_repaired() -> None:
+    world = drifted.attachment_lost()
+    busy = world.act("stop")
+    with pytest.raises(errors.ClaimedError, match=busy):
+        _ask(world)
+
+
+def test_a_class_that_nothing_mends_says_what_to_do_by_hand() -> None:
+    world = World()
+    row = replace(drifted._volume_row(world, "x"), mappings=1, cinder=None)
+    drifted.found(world, "volume_gone", row)
+    with pytest.raises(errors.RepairError, match="import the volume"):
+        _ask(world)
+
+
+def test_a_dry_run_changes_nothing_and_shows_the_plan() -> None:
+    world = drifted.attachment_lost()
+    stored = len(world.store.log)
+    request = RepairDrift(finding_id=str(finding(world).id), reason="test")
+    operation, shown = world.requests.propose(request, CONTEXT, world.fleet)
+    assert operation.started is not None
+    assert operation.started.flow == "replace_attachment"
+    assert shown.differs == finding(world).differs
+    assert len(world.store.log) == stored
+    assert finding(world).repairing is None

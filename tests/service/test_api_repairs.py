@@ -1,0 +1,239 @@
+"""/v1/drift/{id}/repair: what would be done, doing it, and who may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from aggregates.finding import Finding, finding_uuid
+from handlers.drift import judge
+from handlers.drift.automatic import Policy, SoFar
+from handlers.drift.classes import BY_NAME
+from handlers.drift.rows import About, AttachmentRow, CinderAttachment
+from handlers.guards import Contact
+from ledger.log.application import Ledger
+from ledger.reconcile.automatic import ACTOR, Automatic
+from ledger.requests import Fleet, Requests
+from tests.doubles.direct_cinder import DirectCinder
+from tests.service.api_world import HOST, OUTPUTS, Api
+from tests.world import CONTEXT
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[Ledger]:
+    """What a look in another process records with."""
+    with Ledger(database_url) as ledger:
+        yield ledger
+
+
+@dataclass
+class Lost:
+    """An attachment in Cinder that the ledger does not know, found by so many looks."""
+
+    finding: str
+    attachment: str
+    server: str
+
+
+async def lost(api: Api, ledger: Ledger, *, looks: int = 2, host: str | None = None) -> Lost:
+    server, volume = await api.server(), api.volume()
+    made = api.cinder.attachment_create(volume, server, {"host": host} if host else None, "rw")
+    if host:
+        api.cinder.attachment_complete(made.id)
+    drift = BY_NAME["attachment_unknown" if host else "reservation_unknown"]
+    row = AttachmentRow(
+        id=made.id,
+        about=About(server_id=server, volume_id=volume, attachment_id=made.id),
+        server="live",
+        ledger=None,
+        cinder=CinderAttachment(status=made.status, host=host),
+    )
+    for number in range(looks):
+        found = ledger.load(Finding, finding_uuid(drift.name, "attachment", made.id, None))
+        judge.see(found, drift, row, judge.Sight(look_id=str(UUID(int=number)), position=1))
+        ledger.save(found, context=CONTEXT)
+    await api.projected()
+    return Lost(judge.id_of(drift, row), made.id, server)
+
+
+async def repair(api: Api, finding: str, who: str = "operator", **body: Any) -> Any:
+    headers = body.pop("headers", {})
+    path = f"/v1/drift/{finding}/repair"
+    return await api.ask("POST", path, who, json={"reason": "seen", **body}, headers=headers)
+
+
+async def test_a_dry_run_shows_plan_and_evidence_and_changes_nothing(
+    api: Api, ledger: Ledger
+) -> None:
+    found = await lost(api, ledger, host=HOST)
+    head = await api.head()
+    answer = await repair(api, found.finding)
+    assert answer.status == 200, await answer.text()
+    plan = await answer.json()
+    assert plan["flow"] == "drop_attachment"
+    assert [(step["step"], step["place"]) for step in plan["steps"]] == [
+        *(("look", HOST), ("again", "ledger"), ("all_agree", "ledger"), ("drop", "ledger")),
+    ]
+    assert plan["steps"][0]["does"] == "say what the host has of the volume and the guest"
+    assert (plan["hosts"], plan["asks_again"]) == ([HOST], ["ledger", "cinder", "host"])
+    assert plan["differs"]["cinder"]["host"] == HOST
+    assert "not deleted if any of these hosts" in plan["never"]
+    assert await api.head() == head
+    assert found.attachment in api.cinder.attachments
+
+
+async def test_what_is_applied_is_an_operation_and_the_finding_tells_it(
+    api: Api, ledger: Ledger
+) -> None:
+    found = await lost(api, ledger, host=HOST)
+    answer = await repair(api, found.finding, apply=True)
+    assert answer.status == 202, await answer.text()
+    begun = await answer.json()
+    operation = await api.played(answer)
+    assert operation["why"] is None
+    assert (operation["outcome"], operation["server_id"]) == ("completed", found.server)
+    assert operation["operation_id"] == begun["operation_id"]
+    assert found.attachment not in api.cinder.attachments
+    shown = await api.get(f"/v1/drift/{found.finding}")
+    assert (shown["state"], shown["over_how"]) == ("over", "repaired")
+    assert shown["repaired_by"] == begun["operation_id"]
+
+
+SHOWN = OUTPUTS["drift_look"]["shown"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"guests": ["../../etc"]},
+        {"records": {"x": "y"}},
+        {"records": None},
+        {"record": "yes"},
+        {"power_state": "tired"},
+        {"differs": [{"password": "x"}]},
+        {"live": "/dev/vdb"},
+    ],
+    ids=str,
+)
+async def test_what_a_host_says_that_it_has_is_checked(
+    wrong: dict[str, Any], api: Api, ledger: Ledger
+) -> None:
+    """By it an attachment may be deleted; and it is stored."""
+    found = await lost(api, ledger, host=HOST)
+    await repair(api, found.finding, apply=True)
+    [command] = await api.commands()
+    shown = {"shown": {**SHOWN, **wrong}}
+    assert (await api.report(command, "look", outputs=shown)).status == 400
+
+
+async def test_a_host_that_says_nothing_has_not_said_no(api: Api, ledger: Ledger) -> None:
+    found = await lost(api, ledger, host=HOST)
+    answer = await repair(api, found.finding, apply=True)
+    [command] = await api.commands()
+    await api.report(command, "look", outputs={})
+    operation = await api.finished(answer)
+    assert (operation["outcome"], operation["error"]["code"]) == ("failed", "drift_unproven")
+    assert found.attachment in api.cinder.attachments
+
+
+async def test_a_bare_reservation_is_dropped_without_any_host(api: Api, ledger: Ledger) -> None:
+    found = await lost(api, ledger)
+    operation = await api.finished(await repair(api, found.finding, apply=True))
+    assert (operation["flow"], operation["outcome"]) == ("drop_reservation", "completed")
+    assert found.attachment not in api.cinder.attachments
+
+
+async def test_a_repeated_request_is_the_same_repair(api: Api, ledger: Ledger) -> None:
+    found, key = await lost(api, ledger), {"Idempotency-Key": "once"}
+    first = await repair(api, found.finding, apply=True, headers=key)
+    await api.finished(first)
+    again = await repair(api, found.finding, apply=True, headers=key)
+    assert (await again.json()) == (await first.json())
+
+
+@pytest.mark.parametrize(
+    ("body", "looks", "status", "words"),
+    [
+        ({}, 1, 409, "only what a second look has confirmed"),
+        ({"repair": "plug_disk"}, 2, 409, "its repairs are drop_attachment"),
+        ({"repair": "Pray!"}, 2, 400, "repair"),
+        ({"reason": ""}, 2, 400, "reason"),
+    ],
+)
+async def test_what_cannot_be_repaired_is_refused_in_words(
+    body: dict[str, Any], looks: int, status: int, words: str, api: Api, ledger: Ledger
+) -> None:
+    found = await lost(api, ledger, looks=looks)
+    answer = await repair(api, found.finding, **body)
+    assert answer.status == status
+    assert words in await answer.text()
+
+
+async def test_a_host_whose_agent_is_silent_is_no_evidence(api: Api, ledger: Ledger) -> None:
+    found = await lost(api, ledger, host="compute-2")
+    answer = await repair(api, found.finding, apply=True)
+    assert answer.status == 409
+    assert "no agent has ever registered" in await answer.text()
+
+
+async def test_hosts_that_had_a_volume_of_the_server_are_asked_too(
+    api: Api, ledger: Ledger
+) -> None:
+    """By the spans of its attachments, those that are deleted, too."""
+    server, volume = await api.attached()
+    path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+    await api.played(await api.ask("DELETE", path, version="2.89"))
+    assert await api.components.queries.hosts_of_server(server) == [HOST]
+    assert await api.components.queries.hosts_of_server(str(uuid4())) == []
+
+
+@pytest.mark.parametrize("who", ["member", "reader", "stranger"])
+async def test_only_operators_repair(who: str, api: Api, ledger: Ledger) -> None:
+    found = await lost(api, ledger)
+    answer = await repair(api, found.finding, who)
+    assert answer.status == 403
+
+
+async def test_a_finding_that_there_is_not_is_not_found(api: Api) -> None:
+    answer = await repair(api, str(uuid4()))
+    assert answer.status == 404
+
+
+async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
+    api: Api, ledger: Ledger
+) -> None:
+    """So a second process, or one that was started anew, does not begin anew."""
+    server, _ = await api.attached()
+    found = await lost(api, ledger)
+    queries, loop = api.components.queries, asyncio.get_running_loop()
+    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+
+    def so_far(host: str | None) -> SoFar:
+        asked = queries.repairs_so_far(ACTOR.name, an_hour_ago, host)
+        return SoFar(**asyncio.run_coroutine_threadsafe(asked, loop).result())
+
+    cinder, fleet = DirectCinder(api.cinder), Fleet(contact=lambda _: Contact(alive=True, since=""))
+    policy = Policy(classes=frozenset({"reservation_unknown"}), per_hour_max=1)
+
+    def process() -> Automatic:
+        requests = Requests(ledger, cinder, api.components.clock)
+        return Automatic(ledger, requests, lambda: fleet, so_far, policy)
+
+    assert await asyncio.to_thread(so_far, HOST) == SoFar(
+        begun=0, begun_there=0, attachments_there=1
+    )
+    begun = await asyncio.to_thread(process().confirmed, found.finding)
+    assert begun is not None
+    await api.projected()
+    assert (await asyncio.to_thread(so_far, None)).begun == 1
+    another = await lost(api, ledger)
+    assert await asyncio.to_thread(process().confirmed, another.finding) is None
+    operation = await api.get(f"/v1/operations/{begun}?wait_s=20")
+    assert (operation["actor"], operation["outcome"]) == (ACTOR.name, "completed")
+    assert server != operation["server_id"]
