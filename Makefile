@@ -49,7 +49,7 @@ nightly: $(STAMP) ## what takes too long for every change: processes under fault
 	$(call deep,2000,3000)
 	$(BIN)/python -m tests.rules
 
-rules: $(STAMP) ## remove each rule of docs/specs.md from the code: one of its row's tests has to fail (ARGS="3.13" for rows)
+rules: $(STAMP) ## remove each rule of the specs and of the borders from the code: one of its tests has to fail (ARGS="3.13 0054")
 	$(BIN)/python -m tests.rules $(ARGS)
 
 mutants: $(MUTATION) ## nightly too: does a test fail if the core is changed in small ways? (ARGS="core --sample 50")

@@ -38,8 +38,8 @@ class SecondHostError(IllegalTransitionError):
 
 
 class ForeignConnectorError(IllegalTransitionError):
-    """Host {host} gave attachment {id} the connector of host {told}. An agent speaks for the
-    host whose storage connector it has: see which host its configuration names.
+    """Host {host} gave attachment {id} the connector of host {connector_host}. An agent speaks for
+    the host whose storage connector it has: see which host its configuration names.
     """
 
     code = "foreign_connector"

@@ -103,10 +103,10 @@ class Host(Aggregate):
         connector: dict[str, str] | None = None,
     ) -> None:
         """Take what the agent says of itself; saying nothing new records nothing."""
-        said = {"name": name, "service_version": service_version, "capabilities": capabilities}
-        said["connector"] = connector
-        if any(getattr(self, what) != value for what, value in said.items()):
-            self.record(self.HostRegistered, **said)
+        facts = {"name": name, "service_version": service_version, "capabilities": capabilities}
+        facts["connector"] = connector
+        if any(getattr(self, what) != value for what, value in facts.items()):
+            self.record(self.HostRegistered, **facts)
 
     def check_epoch(self, epoch: int) -> None:
         """Raises StaleEpochError for any epoch but the present one."""

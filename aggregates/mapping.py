@@ -185,10 +185,10 @@ class BlockDeviceMapping(Aggregate):
         """Whether the server still has this mapping."""
         return self.state not in {None, MappingState.ENDED}
 
-    def learn_access_mode(self, told: str | None) -> None:
-        """Take what a host was told; what is known, or wider than that, records nothing."""
-        if self.live and told is not None and self.access_mode not in {told, "ro"}:
-            self.record(self.AccessModeLearned, access_mode=told)
+    def learn_access_mode(self, reported: str | None) -> None:
+        """Take the mode that a host reports; one that is known, or wider, records nothing."""
+        if self.live and reported is not None and self.access_mode not in {reported, "ro"}:
+            self.record(self.AccessModeLearned, access_mode=reported)
 
     def set_delete_on_termination(self, value: bool) -> None:
         """Change the flag; saying what is already so records nothing."""

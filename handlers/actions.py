@@ -182,7 +182,7 @@ def delete(
     origin: Origin,
     *,
     server: Server,
-    attachments: Sequence[Attachment],
+    attachments: Sequence[tuple[Attachment, str | None]],
     unlearnt: Sequence[Lane] = (),
     unmade: Sequence[Lane] = (),
     other_host: str | None = None,
@@ -190,21 +190,21 @@ def delete(
 ) -> Operation:
     """Accept a deletion: possible in any state, unless an operation is at work.
 
-    `attachments` are all that the server still has, wherever they are; `unlearnt` is where
-    Cinder may have more of them, that no host has connected; `unmade` the lanes for which a
-    volume may have been made that no mapping has; `other_host` is one where a move that did
-    not come to an end may have brought the guest, `arrival` one where it may even come yet.
+    `attachments` are all that the server still has, each with the host that may have the volume
+    connected by it; `unlearnt` is where Cinder may have more of them, that no host has connected;
+    `unmade` the lanes for which a volume may have been made that no mapping has; `other_host` is
+    one where a move that did not come to an end may have brought the guest, `arrival` one where
+    it may even come yet.
     """
     instance = server.instance
     check_vm_state(instance, "delete", set(VmState) - {S.DELETED})
     by_volume = {mapping.volume_id: mapping for mapping in server.attached}
     # What no mapping leads to has nothing to be unbound, and ends by itself.
     no_mapping, lanes = str(origin.bdm_id), []
-    known = [str(attachment.id) for attachment in attachments]
-    for attachment in attachments:
+    known = [str(attachment.id) for attachment, _ in attachments]
+    for attachment, host in attachments:
         mapping = by_volume.get(attachment.volume_id)
-        held = attachment.host if attachment.may_be_connected else None
-        lanes.append(_lane_of_attachment(attachment, mapping, held, no_mapping, known))
+        lanes.append(_lane_of_attachment(attachment, mapping, host, no_mapping, known))
     for lane in unlearnt:
         mapping = by_volume.get(lane.volume_id)
         lanes.append(_lane_of_unlearnt(lane, mapping, no_mapping))
@@ -282,7 +282,7 @@ _AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", "conver
 def _order(
     request: ActOnServer, instance: Instance, places: dict[Place, str | None], hosts: Hosts
 ) -> GuestOrder:
-    """What the hosts are told of the guest as a whole."""
+    """The order for the guest as a whole, which hosts are given."""
     definition = instance.definition
     if request.flow not in _AS_IT_IS and not definition:
         raise errors.DefinitionError(server_id=request.server_id)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from handlers.plan import LedgerVerb, Place, Plan, Side, Stage
+from handlers.plan import LedgerVerb, Place, Plan, Side, Stage, Step
 from host_agent.shared.contract import Verb
 
 #: These make an attachment that Cinder did not have.
@@ -33,14 +33,15 @@ def on_volume(plan: Plan, volume_id: str) -> dict[str, Any]:
         reserves |= any(step.do in _RESERVING for step in stage.steps)
         if host is not None:
             hosts.add(host)
-            if any(_connects_anew(step.do, step.undo) for step in stage.steps):
+            if any(connects_anew(step) for step in stage.steps):
                 takes.add(host)
     shared = all(lane.multiattach for lane in plan.lanes if volume_id in lane.volume_ids)
     return {"shared": shared, "reserves": reserves, "takes": takes, "hosts": hosts}
 
 
-def _connects_anew(do: object, undo: object) -> bool:
-    return do is Verb.VOLUME_CONNECT and undo is Verb.VOLUME_DISCONNECT
+def connects_anew(step: Step) -> bool:
+    """Whether the step connects what no host had by this attachment."""
+    return step.do is Verb.VOLUME_CONNECT and step.undo is Verb.VOLUME_DISCONNECT
 
 
 def _stages(plan: Plan, volume_id: str) -> Iterator[tuple[str | None, Stage]]:

@@ -1,12 +1,24 @@
-"""What a fence ends of the operations that were under way on its host, and what it hands over.
+"""What of an operation under way goes to others, if whoever was doing it does it no more.
 
-The host does nothing any more.  So of each operation that concerns it: what would take a guest
-there is undone; what it owes and others can do is theirs at once (`plan.FENCED_INSTEAD`, ...);
-what nobody else can do fails, and undoes the operation if it is before its pivot.  One that was
-parked, for whatever reason, is tried again: it may have waited for this host, or for this fence.
+A fence ends what was under way on its host, or hands it over (`host_fenced`).  The host does
+nothing any more.  So of each operation that concerns it: what would take a guest there is undone;
+what it owes and others can do is theirs at once (`plan.FENCED_INSTEAD`, ...); what nobody else can
+do fails, and undoes the operation if it is before its pivot.  What it may have let go of is not had
+back (`plan.PUTS_BACK`).  One that was parked, for whatever reason, is tried again: it may have
+waited for this host, or for this fence.
+
+Whoever fences a host tells the operations afterwards, one by one, and may die before the last of
+them is told.  Its runs are then of an epoch that is over, which nobody can report any more; so the
+dispatchers look for such runs, also on a host that was unfenced meanwhile (`stranded` of
+sql/queries/reads.sql).
 
 What no fence decides parks: which of two volumes a guest had when its host died in the midst of a
 swap, and what a conversion of an old attachment had done.
+
+For the ledger's own steps it is a dispatcher that is lost (`dispatcher_lost`): its lease ran out,
+because it is dead, or paused.  Whoever takes the operation over ends its attempt in the log first.
+So of all who ever had the operation only the last one's result is taken; one that was paused finds
+its own refused, and takes back what it made (ledger.take_back).
 """
 
 from __future__ import annotations
@@ -14,26 +26,36 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aggregates import errors
-from aggregates.operation import Operation, OperationState
+from aggregates.host import Host, host_uuid
+from aggregates.operation import ActiveRun, Operation, OperationState
 from handlers import operator
 from handlers.engine import pivot_passed, unwinds
 from handlers.meaning import Book
 from handlers.plan import Place
-from handlers.progress import arrival, failed, fenced_error, is_replaceable, plan_of
-from host_agent.shared.contract import ErrorKind
+from handlers.progress import FENCED, arrival, failed, fenced_error, is_replaceable, plan_of
+from host_agent.shared.contract import ErrorKind, StepError
+
+#: The attempt of a dispatcher that never gave its lease back.
+LOST = StepError(
+    kind=ErrorKind.UNKNOWN,
+    code="dispatcher_lost",
+    message="The process that did this step did not come back in time; another one goes on.",
+)
 
 
 def host_fenced(operation: Operation, host: str, now: float, book: Book) -> bool:
     """Whether the fence changes anything for the operation, which then has to be decided on."""
+    known = book.get(Host, str(host_uuid(host)))
     if operation.state is OperationState.PARKED:
-        return _try_again(operation, host, book)
+        return known.fenced and _try_again(operation, host, book)
     if operation.state is not OperationState.RUNNING:
         return False
     plan, history = plan_of(operation), operation.history
-    going_there = plan.hosts.get(Place.DESTINATION) == host
+    going_there = known.fenced and plan.hosts.get(Place.DESTINATION) == host
     if going_there and not (pivot_passed(plan, history) or unwinds(plan, history)):
         operation.record(Operation.UnwindRequested, reason=f"host {host} was fenced")
-    runs = [run for run in history.active.values() if run.host == host]
+    active = history.active.values()
+    runs = [run for run in active if run.host == host and run.epoch < known.epoch]
     for run in runs:
         todo = run.steps[run.steps.index(history.next_step(run)) :]
         error = fenced_error(host)
@@ -55,3 +77,18 @@ def _try_again(operation: Operation, host: str, book: Book) -> bool:
     except errors.ClaimedError:  # what began beside it ends first; then somebody retries it
         return False
     return True
+
+
+def dispatcher_lost(operation: Operation, now: float) -> None:
+    """What a dispatcher was doing for the operation is somebody else's."""
+    for run in [run for run in operation.history.active.values() if run.host is None]:
+        failed(operation, run, LOST, now, at_once=True)
+
+
+def uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
+    """Whether any attempt to do this step may have an effect that is not seen yet.
+
+    Those of lost dispatchers have had their time since they were ended (ledger.dispatcher).
+    """
+    errors = operation.history.record(run.lane, step, undo=False).errors - {(LOST.kind, LOST.code)}
+    return any(kind == ErrorKind.UNKNOWN or code == FENCED for kind, code in errors)

@@ -1,7 +1,7 @@
 """What a host shows of its guests, guest by guest: what the ledger makes of it.
 
 Both return False for what was not looked at, because a flow is just changing it: it has to be
-said again.
+reported again.
 """
 
 from __future__ import annotations

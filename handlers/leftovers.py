@@ -1,6 +1,6 @@
 """Leftovers: what a fenced host that comes back must release (decision 0027).
 
-It is told server by server.  Of a server that a flow is just moving it is not decided yet
+It is decided server by server.  Of a server that a flow is just moving it is not decided yet
 whose it is: nothing of it is called a leftover, and the host stays suspect until it is.
 """
 
@@ -18,16 +18,18 @@ from host_agent.shared.contract import Registration
 _GONE = frozenset({AttachmentState.DISCONNECTED, AttachmentState.DELETED})
 
 
-def take(host: Host, said: Registration, book: Book) -> bool:
+def take(host: Host, registration: Registration, book: Book) -> bool:
     """Note what a suspect host shows; whether all of it is decided."""
-    attachments = [book.get(Attachment, attachment_id) for attachment_id in said.connections]
-    shown = {guest.server_id for guest in said.guests}
+    attachments = [
+        book.get(Attachment, attachment_id) for attachment_id in registration.connections
+    ]
+    shown = {guest.server_id for guest in registration.guests}
     servers = shown | {a.server_id for a in attachments if a.server_id is not None}
     open_ = {id_ for id_ in servers if _undecided(host.name, id_, id_ in shown, book)}
     host.report_leftovers(
         [
             s.server_id
-            for s in said.guests
+            for s in registration.guests
             if s.server_id not in open_ and _left(host, s.server_id, book)
         ],
         [
@@ -52,7 +54,7 @@ def _undecided(host: str, server_id: str, shown: bool, book: Book) -> bool:
     """Whether a move is under way that decides what is this host's: then wait for it.
 
     An evacuation may still take what is here; a live migration may have brought the guest
-    that it shows, and nobody has said so yet; a resize may leave it here, to be reverted to.
+    that it shows, and no report says so yet; a resize may leave it here, to be reverted to.
     """
     instance = book.get(Instance, server_id)
     flows = {claim.flow for claim in instance.claims.values()}

@@ -117,20 +117,21 @@ def _created(done: Done) -> None:
 
 
 def _updated(done: Done) -> None:
-    told = done.outputs.get("connector_host")
-    if told not in {None, done.host}:
-        raise errors.ForeignConnectorError(id=done.attachment_id, host=done.host, told=told)
+    connector_host = done.outputs.get("connector_host")
+    if connector_host not in {None, done.host}:
+        names = {"id": done.attachment_id, "host": done.host, "connector_host": connector_host}
+        raise errors.ForeignConnectorError(**names)
     done.attachment.record(
         Attachment.ConnectorUpdated,
         host=done.host,
         driver=done.outputs.get("driver"),
         target_digest=done.outputs.get("target_digest"),
-        access_mode=_told_mode(done),
+        access_mode=_access_mode(done),
     )
 
 
-def _told_mode(done: Done) -> str | None:
-    """How the host has it; None: its agent does not say.  Never wider than the server has it."""
+def _access_mode(done: Done) -> str | None:
+    """How the host has it; None: an older agent, which is silent.  Never wider than asked for."""
     return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
 
 
@@ -139,7 +140,7 @@ def _connected(done: Done) -> None:
     path = done.outputs.get("device_path")
     if done.attachment.state is not AttachmentState.ATTACHED:
         done.attachment.record(Attachment.Connected, device_path=path)
-    done.mapping.learn_access_mode(_told_mode(done))
+    done.mapping.learn_access_mode(_access_mode(done))
 
 
 def _completed(done: Done) -> None:
@@ -197,7 +198,7 @@ def _converted(done: Done) -> None:
         _updated(done)
         done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
         done.attachment.record(Attachment.Completed)
-        done.mapping.learn_access_mode(_told_mode(done))
+        done.mapping.learn_access_mode(_access_mode(done))
         former.record(Attachment.Disconnected, converted_to=done.attachment_id)
     former.record(Attachment.Deleted, converted_to=done.attachment_id)
     done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=str(former.id))
@@ -248,7 +249,6 @@ def _migrated_by_cinder(done: Done) -> None:
     mapping.record(
         BlockDeviceMapping.AttachmentSwitched, volume_id=kept, attachment_id=done.attachment_id
     )
-    done.instance.set_device_volume(done.lane.bdm_id, kept)
 
 
 # --- mappings --------------------------------------------------------------------------
@@ -353,13 +353,14 @@ def _power_waived(done: Done) -> None:
 
 
 def _removed(done: Done) -> None:
-    """Gone from this host; if the server was there, its disks are in no guest any more."""
-    if (fenced := done.outputs.get("fenced_host")) is not None:
-        done.instance.record(Instance.GuestLeft, host=fenced)
-    if done.host in {None, done.instance.host} or done.instance.deleted:
-        for lane in done.lanes:
-            mapping = done.book.get(BlockDeviceMapping, lane.bdm_id)
-            _unplug(mapping, done.outputs.get("waived"))
+    """Its disks are in no guest any more, unless one is elsewhere, or was kept by a resize."""
+    instance, fenced = done.instance, done.outputs.get("fenced_host")
+    if fenced is not None:
+        instance.record(Instance.GuestLeft, host=fenced)
+    there = fenced or done.host
+    last = there in {None, instance.host} and instance.resize_source in {None, there}
+    for lane in done.lanes if last or instance.deleted else ():
+        _unplug(done.book.get(BlockDeviceMapping, lane.bdm_id), done.outputs.get("waived"))
 
 
 def _moved(done: Done) -> None:

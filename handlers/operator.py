@@ -14,6 +14,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome, StepStatus
 from aggregates.remnant import Remnant
 from handlers import engine
+from handlers.claims import connects_anew
 from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
@@ -163,6 +164,20 @@ def unlearnt(operation: Operation) -> list[Lane]:
         if item.undo and plan.step(item.step).undo in _DELETIONS
     ]
     return list({lane.volume_id: lane for lane in lanes if lane.attachment_id is None}.values())
+
+
+def unconnected(operation: Operation) -> set[str]:
+    """Attachments that a parked operation got for a host, and has not begun to connect: there is
+    nothing on the host, not even if it has deleted them in Cinder and not told so.
+    """
+    names = [step.name for step in plan_of(operation).steps if connects_anew(step)]
+    lanes = [
+        lane_of(operation, number, name)
+        for number in range(len(operation.lanes))
+        for name in names
+        if not operation.history.touched(number, name)
+    ]
+    return {lane.attachment_id for lane in lanes if lane.attachment_id is not None}
 
 
 def unmade(operation: Operation, book: Book) -> list[Lane]:

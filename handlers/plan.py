@@ -102,13 +102,15 @@ FENCED_INSTEAD: dict[AnyVerb, LedgerVerb] = {
 #: Undone on it: what is put back is there no more, and comes back where the guest is started next.
 UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
     **FENCED_INSTEAD,
-    Verb.DISK_PLUG: LedgerVerb.NOTHING,
-    Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
     Verb.GUEST_STOP: LedgerVerb.NOTHING,
     Verb.GUEST_PAUSE: LedgerVerb.NOTHING,
     Verb.GUEST_RESUME: LedgerVerb.NOTHING,
     Verb.GUEST_STAY: LedgerVerb.NOTHING,  # if its destination is fenced as well (handlers.progress)
 }
+#: Undoing a pivot by these, a host makes sure that it still has what it was to let go of.  Of a
+#: fenced one nobody knows whether it has, or will have when it comes back; what it is to have let
+#: go of, it is told when it comes back.  So there the pivot is passed, by the fence.
+PUTS_BACK: frozenset[AnyVerb] = frozenset({Verb.DISK_PLUG, Verb.GUEST_SPAWN})
 #: After the pivot: in vain there, and done anew by whoever starts the guest next.
 MOOT: dict[AnyVerb, LedgerVerb] = {
     Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
@@ -304,11 +306,15 @@ class Plan:
     def instead(self, name: str, *, undo: bool) -> LedgerVerb | None:
         """What the ledger does where the step's host is fenced; None: nobody but it can do that."""
         step = self.step(name)
-        if undo:
+        if undo and not self.puts_back(name):
             return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
         return FENCED_INSTEAD.get(step.do) or (
             MOOT.get(step.do) if self.after_pivot(name) else None
         )
+
+    def puts_back(self, name: str) -> bool:
+        """Whether undoing the step needs its host: without it, the step counts as done."""
+        return name == self.pivot and self.step(name).undo in PUTS_BACK
 
     def host_of(self, lane: int, place: Place) -> str | None:
         """The host that a lane's stage runs on; None: the ledger, or no host at all."""

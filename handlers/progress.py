@@ -149,8 +149,9 @@ def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
         return {}
     host = book.get(Host, str(host_uuid(name)))
     waiver = {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
-    moot = not run.undo and plan.step(step).do in MOOT
-    return {**waiver, "moot": True} if moot else waiver
+    if run.undo:
+        return {**waiver, "passed": True} if plan.puts_back(step) else waiver
+    return {**waiver, "moot": True} if plan.step(step).do in MOOT else waiver
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
@@ -186,7 +187,8 @@ def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, 
         return host, _distrust(operation, run, instance, book)
     if not is_replaceable(plan, run.steps, undo=run.undo):
         return host, fenced_error(name)
-    verbs = {plan.step(step).undo if run.undo else plan.step(step).do for step in run.steps}
+    undone = {name for name in run.steps if run.undo and not plan.puts_back(name)}
+    verbs = {plan.step(n).undo if n in undone else plan.step(n).do for n in run.steps}
     asked = operation.history.record(run.lane, run.steps[0], undo=run.undo).asked
     if Verb.GUEST_STAY in verbs:
         return _told_by_destination(plan, asked, book)
@@ -330,8 +332,8 @@ def _further(operation: Operation, run: ActiveRun, step: str) -> list[str]:
     """The steps after this one that its host may have begun without a word of it."""
     plan, direction = plan_of(operation), "undo" if run.undo else "do"
     at = run.steps.index(step)
-    told = (n for n, name in enumerate(run.steps[at:]) if direction in plan.durable(name))
-    return list(run.steps[at + 1 : at + 1 + next(told, len(run.steps))])
+    durable = (n for n, name in enumerate(run.steps[at:]) if direction in plan.durable(name))
+    return list(run.steps[at + 1 : at + 1 + next(durable, len(run.steps))])
 
 
 def park(operation: Operation, left: tuple[Left, ...], book: Book) -> None:

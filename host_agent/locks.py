@@ -124,7 +124,7 @@ class Locks:
         try:
             yield
         finally:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # an empty file that stays is in nobody's way
                 path.unlink()
             os.close(handle)
 
@@ -152,15 +152,16 @@ class Locks:
 def _try_lock(path: Path) -> int | None:
     """The open, locked file of this name, or None if somebody else has it."""
     while True:
-        handle = os.open(path, _FLAGS, 0o640)
+        handle, kept = os.open(path, _FLAGS, 0o640), False
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if kept := _leads_to(path, handle):  # else its holder has removed it: the name is free
+                return handle
         except BlockingIOError:
-            os.close(handle)
             return None
-        if _leads_to(path, handle):
-            return handle
-        os.close(handle)  # its former holder has removed it: the name is free again
+        finally:
+            if not kept:
+                os.close(handle)
 
 
 def _try_or_explain(path: Path) -> int | None:

@@ -6,20 +6,23 @@ While that thread is still there its part stays blind, so there is never more th
 what it brings at last is of another moment, and dropped.
 
 Which record explains what storage shows, and what of it a guest uses, takes all three: if guests
-or records are blind, storage is.
+or records are blind, storage is.  Runs go on meanwhile.  A record is there from before its device
+is connected until after it is not any more, so records are read before storage, and again after
+it: what is connected while that is looked at is explained by one of them.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from host_agent.shared.masking import mask
-from host_agent.shared.ports import Guests, GuestsShown, PortError, Storage, StorageView, Thing
+from host_agent.shared.ports import Guests, GuestsShown, PortError, Storage, StorageView
 from host_agent.shared.survey import (
     CONNECTIONS,
     GUESTS,
@@ -50,6 +53,14 @@ class Look:
     why: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """What storage showed, and the records from before it was looked at."""
+
+    before: Sequence[Record]
+    view: StorageView
+
+
 class Surveyor:
     """Looks at one host.  Not for several threads at once."""
 
@@ -63,19 +74,16 @@ class Surveyor:
     ) -> None:
         self._boot_id = boot_id
         self._limit_s = limit_s
-        self._ask: dict[str, Callable[[], Look]] = {
-            GUESTS: lambda: Look(seen=guests.survey()),
-            CONNECTIONS: lambda: recorded(records),
-            STORAGE: lambda: Look(seen=storage.look()),
-            SECRETS: lambda: Look(seen=guests.secrets()),
-        }
+        self._ask = questions(guests, records, storage)
         self._under_way: dict[str, Future[Look]] = {}
 
     def survey(self, epoch: int) -> Survey:
         """The host as it is now; never raises for what it could not see."""
         end = time.monotonic() + self._limit_s
-        begun = {part: self._begun(part) for part in PARTS}
-        looks = {part: self._looked(future, end) for part, future in begun.items()}
+        looks: dict[str, Look] = {}
+        for side_by_side in ((GUESTS, STORAGE, SECRETS), (CONNECTIONS,)):
+            begun = {part: self._begun(part) for part in side_by_side}
+            looks |= {part: self._looked(future, end) for part, future in begun.items()}
         return assembled(self._boot_id, epoch, looks)
 
     def _begun(self, part: str) -> Future[Look] | None:
@@ -84,9 +92,8 @@ class Surveyor:
             return None
         future = self._under_way[part] = Future()
         # No pool: the process waits for a pool's threads when it ends, and this one may hang.
-        name = f"survey-{part}"
-        ask = self._ask[part]
-        threading.Thread(target=_answer, args=(future, ask), name=name, daemon=True).start()
+        answer = partial(_answer, future, self._ask[part])
+        threading.Thread(target=answer, name=f"survey-{part}", daemon=True).start()
         return future
 
     def _looked(self, future: Future[Look] | None, end: float) -> Look:
@@ -99,12 +106,29 @@ class Surveyor:
 
 
 def _answer(future: Future[Look], ask: Callable[[], Look]) -> None:
+    future.set_result(ask())
+
+
+def questions(
+    guests: Guests, records: Mapping[str, Record], storage: Storage
+) -> dict[str, Callable[[], Look]]:
+    """How each part is looked at, by its name, the records at last; none of them raises."""
+    asked: dict[str, Callable[[], Look]] = {
+        GUESTS: lambda: Look(seen=guests.survey()),
+        CONNECTIONS: lambda: recorded(records),
+        STORAGE: lambda: Look(seen=Stored(before=recorded(records).seen, view=storage.look())),
+        SECRETS: lambda: Look(seen=guests.secrets()),
+    }
+    return {part: partial(_seen, ask) for part, ask in asked.items()}
+
+
+def _seen(ask: Callable[[], Look]) -> Look:
     try:
-        future.set_result(ask())
+        return ask()
     except PortError as error:
-        future.set_result(Look(why=error.message))
+        return Look(why=error.message)
     except Exception as error:  # noqa: BLE001 - whatever it is, it keeps only this part blind
-        future.set_result(Look(why=f"{type(error).__name__}: {error}"))
+        return Look(why=f"{type(error).__name__}: {error}")
 
 
 def recorded(records: Mapping[str, Record]) -> Look:
@@ -127,16 +151,17 @@ def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
     """The survey that the looks amount to."""
     guests: GuestsShown | None = looks[GUESTS].seen
     records: list[Record] = looks[CONNECTIONS].seen or []
-    view: StorageView | None = looks[STORAGE].seen
+    stored: Stored | None = looks[STORAGE].seen
+    view = stored.view if stored else None
     sources = guests.sources if guests else None
-    connections = [_connection(record, view, sources) for record in records]
+    in_guests = None if sources is None or view is None else frozenset(map(view.place, sources))
+    connections = [_connection(record, view, in_guests) for record in records]
     why = {part: look.why for part, look in looks.items() if look.why is not None}
     storage: list[StorageShown] = []
     if GUESTS in why or CONNECTIONS in why:
         why.setdefault(STORAGE, "without guests and records it cannot be said what is used")
-    elif view is not None:
-        places = {view.place(source) for source in sources or ()}
-        storage = merged(_storage(thing, records, view, places) for thing in view.things)
+    elif stored is not None:
+        storage = _storage(stored.view, [*stored.before, *records], in_guests or frozenset())
     survey = Survey(
         boot_id=boot_id,
         epoch=epoch,
@@ -149,14 +174,14 @@ def assembled(boot_id: str, epoch: int, looks: Mapping[str, Look]) -> Survey:
 
 
 def _connection(
-    record: Record, view: StorageView | None, sources: frozenset[str] | None
+    record: Record, view: StorageView | None, in_guests: frozenset[str] | None
 ) -> ConnectionShown:
     present = used = None
     if view is not None:
         told = [view.present(device) for device in record.devices.values()]
         known = [each for each in told if each is not None]
         present = any(known) if known else None
-        used = _is_used(record, view, sources)
+        used = _is_used(record, view, in_guests)
     return ConnectionShown(
         attachment_id=record.attachment_id,
         volume_id=record.volume_id,
@@ -167,15 +192,15 @@ def _connection(
     )
 
 
-def _is_used(record: Record, view: StorageView, sources: frozenset[str] | None) -> bool | None:
+def _is_used(record: Record, view: StorageView, in_guests: frozenset[str] | None) -> bool | None:
     """None: it is not recorded where the data is, or guests could not be looked at."""
     places = {view.place(path) for path in _paths(record)}
     if any(view.held(place) for place in places):
         return True
     places |= {str(info["name"]) for info in record.infos if _is_network(info)}
-    if sources is None or not places:
+    if in_guests is None or not places:
         return None
-    return not places.isdisjoint(map(view.place, sources))
+    return not in_guests.isdisjoint(places)
 
 
 def _is_network(info: Mapping[str, Any]) -> bool:
@@ -188,27 +213,27 @@ def _paths(record: Record) -> list[str]:
     return [path for path in paths if isinstance(path, str)]
 
 
-def _storage(
-    thing: Thing, records: list[Record], view: StorageView, sources: set[str]
-) -> StorageShown:
-    explained = any(
-        thing.name in _names(record)
-        or any(thing.reaches(view.place(path)) for path in _paths(record))
-        for record in records
-    )
-    return StorageShown(
-        kind=thing.kind,
-        name=showable(thing.name),
-        recorded=explained,
-        used=thing.held or any(map(thing.reaches, sources)),
-        faulty=thing.faulty,
-    )
-
-
 def _names(record: Record) -> set[str]:
     told = [each.get(name) for each in (*record.infos, *record.devices.values()) for name in _NAMES]
     lists = [each if isinstance(each, (list, tuple)) else [each] for each in told if each]
-    return {str(name) for each in lists for name in each} | set(_paths(record))
+    return {str(name) for each in lists for name in each}
+
+
+def _storage(
+    view: StorageView, records: Sequence[Record], in_guests: frozenset[str]
+) -> list[StorageShown]:
+    places = frozenset(view.place(path) for record in records for path in _paths(record))
+    names = places.union(*map(_names, records))
+    return merged(
+        StorageShown(
+            kind=thing.kind,
+            name=showable(thing.name),
+            recorded=thing.name in names or thing.reaches(places),
+            used=thing.held or thing.reaches(in_guests),
+            faulty=thing.faulty,
+        )
+        for thing in view.things
+    )
 
 
 def merged(storage: Iterable[StorageShown]) -> list[StorageShown]:

@@ -16,7 +16,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
+from ledger.api import neighbours
 from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import Runner, end_unread
-from ledger.api.health import InThread
 from ledger.api.metrics import registry_of
-from ledger.auth.tokens import authenticator
+from ledger.auth.authenticator import authenticator
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
 from ledger.findings import Findings
@@ -58,8 +58,6 @@ BACKLOG = 1024
 #: nobody is answered, and finds next to nothing: what is garbage dies young.  Python's own
 #: measure, 10, has one every few seconds under load; this has one in some ten minutes.
 COLLECTIONS_UNTIL_FULL = 1_000
-#: How long Cinder may take to say that it is there.
-CINDER_S_MAX = 3.0
 #: How long open requests may go on after the service was told to stop.
 SHUTDOWN_S = 10.0
 
@@ -121,7 +119,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         stack.callback(cinder.close)
         old_cinder = OldCinderClient(settings.cinder)
         stack.callback(old_cinder.close)
-        await asyncio.to_thread(_check_service_token, cinder)
+        await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
@@ -142,7 +140,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         dispatcher = Dispatcher(
             place=_place(listener),
             leases=queries,
-            carry_on=service.carry_on,
+            operations=service,
             projected=projected,
             # One watch for all the time, so that nothing falls between look and wait.
             woken=stack.enter_context(wakeups.watch(DUE)),
@@ -161,9 +159,10 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             runner=runner,
             cinder=cinder,
             settings=settings,
-            authenticator=authenticator(settings),
+            authenticator=authenticator(settings, stack),
             clock=clock,
-            checks={"dispatcher": _alive(working), "cinder": _reachable(settings, stack)},
+            checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
+            warnings=neighbours.warnings(settings, stack),
             registry=registry_of(ledger.log_recorder.writer),
         )
         yield Running(await _serve(make_app(components), listener, stack), components)
@@ -205,23 +204,7 @@ def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:
     return check
 
 
-def _reachable(settings: Settings, stack: AsyncExitStack) -> InThread:
-    """With connections of its own: what the others wait for is not waited for here."""
-    asking = replace(settings.cinder, connect_timeout_s=CINDER_S_MAX, read_timeout_s=CINDER_S_MAX)
-    cinder = CinderClient(asking)
-    stack.callback(cinder.close)
-
-    def check() -> str | None:
-        try:
-            cinder.reach()
-        except PortError as error:
-            return error.message
-        return None
-
-    return InThread(check)
-
-
-def _check_service_token(cinder: CinderClient) -> None:
+def _check_roles(cinder: CinderClient) -> None:
     """Without a service token Cinder refuses our deletes: better not to begin (LP 2019892).
 
     Raises PortError if the token is known to lack the role; if nobody can be asked now,
@@ -233,6 +216,8 @@ def _check_service_token(cinder: CinderClient) -> None:
         if error.kind is ErrorKind.FINAL:
             raise
         _log.warning("service_token_not_checked", why=error.message)
+    if why := neighbours.empty_lists(cinder):
+        _log.warning("cinder_lists_empty", why=why)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -41,6 +41,7 @@ TOKEN_KINDS_MIN = 8
 class AuthMode(StrEnum):
     NOAUTH = "noauth"  # everybody is admin: on loopback only
     TOKENS = "tokens"  # static tokens from the file
+    KEYSTONE = "keystone"  # Keystone's tokens, and static ones
 
 
 class Role(StrEnum):
@@ -50,6 +51,10 @@ class Role(StrEnum):
     SERVICE = "service"
     OPERATOR = "operator"
     AGENT = "agent"
+
+
+#: Roles to which all projects are open.
+EVERYWHERE = frozenset({Role.ADMIN, Role.OPERATOR, Role.SERVICE})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,43 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeystoneSettings:
+    """How Keystone is asked whose a token is, and what its answers mean here.
+
+    `auth`: options of a keystoneauth plugin that logs in at Keystone ("auth_type", "auth_url",
+    "username", ...), of a user who may validate tokens; None: those of [cinder.auth].
+    `www_authenticate_uri`: where the clients' Keystone is, which a 401 tells; None: the auth_url.
+    `roles`: which role here a role of Keystone's is; the others are none.
+    """
+
+    auth: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+    www_authenticate_uri: str | None = None
+    cacert: str | None = None
+    insecure: bool = False
+    order: tuple[AuthMode, ...] = (AuthMode.TOKENS, AuthMode.KEYSTONE)
+    cache_s: Seconds = 60.0  # for so long a token may be taken that was revoked
+    cache_size: Positive = 10_000  # tokens that are known at once
+    service_token_roles: tuple[str, ...] = ("service",)
+    roles: Mapping[str, Any] = dataclasses.field(
+        default_factory=lambda: {
+            "admin": "operator",
+            "member": "member",
+            "reader": "reader",
+            "service": "service",
+        }
+    )
+
+    def __post_init__(self) -> None:
+        if sorted(self.order) != [AuthMode.KEYSTONE, AuthMode.TOKENS]:
+            raise ValueError("'order' names 'tokens' and 'keystone', each once")
+        if not self.service_token_roles:
+            raise ValueError("'service_token_roles' names no role")
+        known = [role.value for role in Role if role is not Role.AGENT]
+        if not (self.roles and all(role in known for role in self.roles.values())):
+            raise ValueError(f"'roles' gives each role of Keystone's one of {', '.join(known)}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """Everything the service can be told."""
 
@@ -116,6 +158,7 @@ class Settings:
     listen: Listen = Listen()
     auth: AuthMode = AuthMode.NOAUTH
     tokens: tuple[Token, ...] = ()
+    keystone: KeystoneSettings = dataclasses.field(default_factory=KeystoneSettings)
     cinder: CinderSettings = dataclasses.field(default_factory=CinderSettings)
     host_down_after_s: Seconds = 60.0
     #: Whether members may swap volumes themselves, and not only Cinder (LP 2112187).
@@ -126,12 +169,19 @@ class Settings:
         if self.auth is AuthMode.NOAUTH and not self.listen.is_loopback:
             raise ValueError(
                 f"auth 'noauth' makes everybody admin and is refused on {self.listen.host}: "
-                'listen on 127.0.0.1, or set auth = "tokens" with [[tokens]]'
+                'listen on 127.0.0.1, or set auth = "tokens" with [[tokens]], or "keystone"'
             )
         if self.auth is AuthMode.TOKENS and not self.tokens:
             raise ValueError("auth 'tokens' needs [[tokens]]")
+        if self.auth is AuthMode.KEYSTONE and self.keystone_auth is None:
+            raise ValueError("auth 'keystone' needs [keystone.auth], or [cinder.auth]")
         if len({token.token_sha256 for token in self.tokens}) < len(self.tokens):
             raise ValueError("two [[tokens]] have the same token")
+
+    @property
+    def keystone_auth(self) -> Mapping[str, Any] | None:
+        """As whom Keystone is asked."""
+        return self.keystone.auth or self.cinder.auth
 
 
 def is_loopback(host: str) -> bool:

@@ -8,9 +8,10 @@ for one intent the second finds the step done.  A dispatcher that dies leaves a
 lease that runs out; one that meets an unexpected error (a database restart, a bug)
 logs it and lets its lease run out, which is the pause before the next attempt.
 
-What is taken over from a holder that never gave it back is left alone for LATE_S, in
-which a request that the other has sent on its way arrives where the effects look for it
-(ledger.effects).  That pause takes no thread from others.
+What is taken over from a holder that never gave it back is first ended in the log: if the
+other lives after all, its result is refused, and it undoes what it made (ledger.take_back).
+Then it is left alone for LATE_S, in which a request that the other has sent on its way arrives
+where the effects look for it (ledger.effects).  That pause takes no thread from others.
 
 Leases are acquired and released in batches.  `concurrency_max` operations are worked
 on at once, as many again are held ready, and the next are asked for when those are used
@@ -24,7 +25,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -33,19 +34,39 @@ from host_agent.shared.ports import LATE_S
 
 #: A lease not renewed for so long is free; renewed at a third of it.
 LEASE_S = 10.0
+#: How often it is looked for operations that a fence has left waiting for its host.
+STRANDED_EVERY_S = 10.0
 #: How long a due operation waits at most if every wake-up is lost.
 POLL_S = 1.0
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
 
 class Leases(Protocol):
-    """Which operations are due, and who works on them (projections.queries)."""
+    """Which operations are due, who works on them, and which wait for a host that was fenced
+    (projections.queries).
+    """
 
     async def due(self, limit: int, holder: str, lease_s: float) -> list[tuple[str, bool]]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, ids: Sequence[str]) -> None: ...
     async def inherit(self, place: str, holder: str) -> None: ...
+    async def stranded(self) -> list[tuple[str, str]]: ...
+
+
+class Operations(Protocol):
+    """What can be done for one of them (ledger.service); it blocks."""
+
+    def carry_on(self, operation_id: str) -> int:
+        """Do the next things; the position of what it wrote, 0 for nothing."""
+
+    def take_over(self, operation_id: str) -> object:
+        """End what a dispatcher that never gave its lease back was doing (handlers.handover)."""
+
+    def hand_over(self, operation_id: str, host: str) -> object:
+        """Let go of a fenced host (handlers.handover)."""
 
 
 class Woken(Protocol):
@@ -61,9 +82,8 @@ class Dispatcher:
 
     `place` is one that only one living process can have; each life in it holds its leases
     under a name of its own, so that nobody takes another for itself.  What earlier lives in
-    the place held when they died is free as soon as there is a new one.  `carry_on` does an
-    operation's next things and returns the position of what it wrote (ledger.service); it runs
-    in `threads`, `concurrency_max` of them at once, each of which may be blocked by Cinder.
+    the place held when they died is free as soon as there is a new one.  What `operations` do
+    runs in `threads`, `concurrency_max` of them at once, each of which may be blocked by Cinder.
     `projected` returns when the projections have come to a position; `woken` is set when an
     operation has come to be due.
     """
@@ -72,7 +92,7 @@ class Dispatcher:
         self,
         place: str,
         leases: Leases,
-        carry_on: Callable[[str], int],
+        operations: Operations,
         projected: Callable[[int], Awaitable[object]],
         woken: Woken,
         threads: Executor,
@@ -80,7 +100,7 @@ class Dispatcher:
     ) -> None:
         self._place, self._holder = place, f"{place}/{uuid4()}"
         self._leases = leases
-        self._carry_on = carry_on
+        self._operations = operations
         self._projected = projected
         self._woken = woken
         self._threads = threads
@@ -98,7 +118,10 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Until cancelled; then what is under way gets to its next recorded point."""
-        renewal = asyncio.create_task(self._renew())
+        beside = [
+            asyncio.create_task(self._renew()),
+            asyncio.create_task(self._hand_over_stranded()),
+        ]
         try:
             with _survived("leases_not_inherited"):
                 await self._leases.inherit(self._place, self._holder)
@@ -109,8 +132,9 @@ class Dispatcher:
                 await self._woken.wait(POLL_S)
         finally:
             self._stopping.set()
-            renewal.cancel()
-            await asyncio.gather(renewal, *self._held.values(), return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, *self._held.values(), return_exceptions=True)
             with _survived("leases_not_released"):
                 await self._give_back()
 
@@ -129,11 +153,15 @@ class Dispatcher:
 
     async def _take_over(self, operation_id: str) -> None:
         """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
-        if await self._stopped_within(LATE_S):
-            del self._held[operation_id]
-        else:
+        ended = False
+        with _survived("operation_not_taken_over", operation=operation_id):
+            await self._in_thread(self._operations.take_over, operation_id)
+            ended = not await self._stopped_within(LATE_S)
+        if ended:
             self._unfinished += 1
             await self._hold(operation_id)
+        else:
+            del self._held[operation_id]
 
     async def _hold(self, operation_id: str) -> None:
         try:
@@ -154,12 +182,14 @@ class Dispatcher:
         return False
 
     async def _work(self, operation_id: str) -> int:
-        loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, self._next, operation_id)
+            return await self._in_thread(self._next, operation_id)
         finally:
             self._unfinished -= 1
             self._ask_again_if_short()
+
+    async def _in_thread(self, call: Callable[[str], T], operation_id: str) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, operation_id)
 
     def _ask_again_if_short(self) -> None:
         if self._backlog and self._unfinished <= self._concurrency_max:
@@ -167,7 +197,7 @@ class Dispatcher:
 
     def _next(self, operation_id: str) -> int:
         """In a thread: what is only held ready when the process stops is left to another."""
-        return 0 if self._stopping.is_set() else self._carry_on(operation_id)
+        return 0 if self._stopping.is_set() else self._operations.carry_on(operation_id)
 
     async def _give_back(self) -> None:
         done, self._done = self._done, []
@@ -179,6 +209,18 @@ class Dispatcher:
             await asyncio.sleep(LEASE_S / 3)
             with _survived("lease_renewal_failed"):
                 await self._leases.renew(self._holder, list(self._held), LEASE_S)
+
+    async def _hand_over_stranded(self) -> None:
+        """Whoever fenced a host may have died before all that waits for it was handed over."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(STRANDED_EVERY_S)
+            with _survived("stranded_not_read"):
+                for operation_id, host in await self._leases.stranded():
+                    with _survived("not_handed_over", operation=operation_id, host=host):
+                        await loop.run_in_executor(
+                            self._threads, self._operations.hand_over, operation_id, host
+                        )
 
 
 @contextlib.contextmanager

@@ -166,14 +166,15 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Put a bare reservation in the place of what the old calls left of an offloaded server.
 
     The volume is the server's throughout: where it is only reserved, and Cinder has no row that
-    says for whom, the old calls first make one.
+    says for whom, the old calls first make one.  What the log knows by its id is not of the old
+    calls: another process may just have converted it.
     """
     if not context.cinder.attachments(lane.volume_id, lane.server_id):
         device, mode = f"/dev/{lane.device_name}", lane.access_mode
         context.old_cinder.attach(lane.volume_id, lane.server_id, device, "", mode)
     made = reserve(replace(lane, legacy=False), context)
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
-        if view.id != made["attachment_id"]:
+        if view.id != made["attachment_id"] and _is_unknown(view, context):
             with letting_go(context.cinder, context.old_cinder, lane):
                 context.cinder.attachment_delete(view.id)
     return made
@@ -347,11 +348,16 @@ def _unknown_ended(volume_id: str | None, server_id: str, context: EffectContext
     """Delete unknown attachments; their volumes, by their ids."""
     ended = {}
     for view in context.cinder.attachments(volume_id, server_id):
-        known = context.book.get(Attachment, view.id)
-        if view.incomplete and (known.version == 0 or known.disowned):
+        if view.incomplete and _is_unknown(view, context):
             context.cinder.attachment_delete(view.id)
             ended[view.id] = view.volume_id
     return ended
+
+
+def _is_unknown(view: AttachmentView, context: EffectContext) -> bool:
+    """Whether the log does not know this attachment, or has given it up."""
+    known = context.book.get(Attachment, view.id)
+    return known.version == 0 or known.disowned
 
 
 EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {

@@ -215,6 +215,7 @@ class Requests:
             volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
             arrival: str | None = None
             unmade: list[Lane] = []
+            unconnected: set[str] = set()
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
                 # Cinder's own migration has to hear its end from the operation itself.
@@ -226,6 +227,7 @@ class Requests:
                     arrival = arrival or progress.arrival(operation)
                     unlearnt += operator.unlearnt(operation)
                     unmade += operator.unmade(operation, unit)
+                    unconnected |= operator.unconnected(operation)
                     progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
             server = replace(server, volumes=volumes)
             held = [
@@ -233,7 +235,11 @@ class Requests:
                 for volume in volumes.values()
                 for attachment_id in volume.held_by(server_id)
             ]
-            left = [a for a in held if a.state is not AttachmentState.DELETED]
+            left = [
+                (a, a.host if a.may_be_connected and str(a.id) not in unconnected else None)
+                for a in held
+                if a.state is not AttachmentState.DELETED
+            ]
             instance = server.instance
             others = sorted(hosts - {instance.host, instance.resize_source, arrival})
             return actions.delete(

@@ -3,15 +3,15 @@
 As requests do (ledger.requests), everything here blocks, runs in worker threads, and is
 one transaction: load, decide, save (ledger.log.unit.run_optimistically).
 
-`perform` is the only place where the service itself acts on the world, and it
-records the result of the effect, never the effect's absence: what a crash leaves
-is an intent without result, which the next dispatcher does again.
+`perform` is the only place where the service itself acts on the world.  It records the result of
+the effect, never its absence: a crash leaves an intent without result, for the next dispatcher.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -119,20 +119,15 @@ class Service:
     ) -> list[RegistrationResult | None]:
         """Registrations that say nothing new, all of them read at once.
 
-        None: that one is to be registered by itself.
+        None: that one is to be registered by itself, and what that raises is for it alone.
         """
         unit = Unit(self._store)
         wanted: list[tuple[type[Aggregate], str | UUID]] = []
         for name, registration in asked:
-            wanted.append((Host, host_uuid(name)))
-            wanted += [(Instance, guest.server_id) for guest in registration.guests]
+            guests = [(Instance, guest.server_id) for guest in registration.guests]
+            wanted += [(Host, host_uuid(name)), *guests]
         unit.read(wanted)
-        known: list[RegistrationResult | None] = []
-        for name, registration in asked:
-            shown = _apply_registration(name, registration, unit)
-            guests = [unit.get(Instance, guest.server_id) for guest in registration.guests]
-            known.append(None if any(each.unsaved for each in (shown.host, *guests)) else shown)
-        return known
+        return [_unchanged(name, registration, unit) for name, registration in asked]
 
     def changed(self, name: str, changes: Changes, context: EventContext) -> bool:
         """Take what has changed of a host's guests; whether it is to be shown again.
@@ -178,7 +173,7 @@ class Service:
                 self._store, lambda unit: self._report(unit, name, report, context)
             )
         except _ContradictedError as error:
-            report = _contradicted(report, error.step, error.refusal)
+            report = _contradicted(report, *error.args)
             return run_optimistically(
                 self._store, lambda unit: self._report(unit, name, report, context)
             )
@@ -226,14 +221,14 @@ class Service:
 
         return run_optimistically(self._store, change)
 
-    def hand_over(self, operation_id: str, host: str, context: EventContext) -> int:
+    def hand_over(self, operation_id: str, host: str, context: EventContext | None = None) -> int:
         """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
 
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock(), unit):
                 progress.advance(operation, unit, self._clock())
-            return unit.save(within(context, operation))
+            return unit.save(within(context, operation) if context else own_context(operation))
 
         return run_optimistically(self._store, change)
 
@@ -317,11 +312,18 @@ class Service:
 
     # ----------------------------------------------------------- dispatcher
 
-    def carry_on(self, operation_id: str) -> int:
-        """Do all that an operation needs of the ledger itself, until it waits.
+    def take_over(self, operation_id: str) -> int:
+        """End the attempts of a dispatcher that never gave its lease back."""
 
-        Returns the position of what was written last, 0 if nothing was.
-        """
+        def change(unit: Unit) -> int:
+            operation = unit.get(Operation, operation_id)
+            handover.dispatcher_lost(operation, self._clock())
+            return unit.save(own_context(operation))
+
+        return run_optimistically(self._store, change)
+
+    def carry_on(self, operation_id: str) -> int:
+        """Do all that an operation needs of the ledger itself; the last position, 0: no news."""
         last = 0
         while True:
             decision, position = self._advance(operation_id)
@@ -360,7 +362,7 @@ class Service:
             old_cinder=self._old_cinder,
             book=unit,
             wait=self._wait,
-            uncertain=_uncertain(operation, run, step),
+            uncertain=handover.uncertain(operation, run, step),
         )
         verb = progress.verb_of(operation, run)
         result = carry_out(verb, lane, effect)
@@ -376,7 +378,7 @@ class Service:
             recorded = run_optimistically(self._store, record)
         if recorded is None and result.error is None:
             take_back(verb, lane, result.outputs, operation, effect, self._store)
-        return recorded or (None, 0)
+        return recorded or (Wait(None), 0)  # whoever was first goes on with it
 
     def _record(
         self, operation: Operation, run: ActiveRun, step: str, result: Result, unit: Unit
@@ -403,18 +405,8 @@ class Service:
             return None, 0  # somebody decided the same, or better; the next call sees it
 
 
-def _uncertain(operation: Operation, run: ActiveRun, step: str) -> bool:
-    """Whether any attempt to do this step may have an effect that is not seen yet."""
-    errors = operation.history.record(run.lane, step, undo=False).errors
-    return any(kind == ErrorKind.UNKNOWN or code == progress.FENCED for kind, code in errors)
-
-
 class _ContradictedError(Exception):
-    """A step that is said to have succeeded cannot have."""
-
-    def __init__(self, step: str, refusal: errors.IllegalTransitionError) -> None:
-        super().__init__(step, refusal)
-        self.step, self.refusal = step, refusal
+    """A step (its name, and the refusal) that is said to have succeeded cannot have."""
 
 
 def _contradicted(report: Report, step: str, refusal: errors.IllegalTransitionError) -> Report:
@@ -437,6 +429,14 @@ def _show(name: str, said: Registration, guests: Sequence[Guest], unit: Unit) ->
     host.register(name, said.service_version, said.capabilities, said.connector)
     looked = [inventory.seen(name, guest, unit) for guest in guests]
     return not all(looked)
+
+
+def _unchanged(name: str, registration: Registration, unit: Unit) -> RegistrationResult | None:
+    with suppress(Exception):  # whatever it is, it comes again when this one is registered
+        shown = _apply_registration(name, registration, unit)
+        guests = [unit.get(Instance, guest.server_id) for guest in registration.guests]
+        return None if any(each.unsaved for each in (shown.host, *guests)) else shown
+    return None
 
 
 def _apply_registration(

@@ -71,6 +71,13 @@ def _reservation(
         effect.old_cinder.unreserve(lane.volume_id)
 
 
+def _conversion(
+    lane: Lane, made: Made, operation: Operation, effect: EffectContext, store: AggregateStore
+) -> None:
+    """It makes a reservation of the new kind, whatever the lane had before."""
+    _reservation(replace(lane, legacy=False), made, operation, effect, store)
+
+
 def _disowned(lane: Lane, attachment_id: str, operation: Operation, store: AggregateStore) -> bool:
     """Give an attachment up that the log does not know; whether it is given up."""
 
@@ -116,5 +123,6 @@ def _volume(
 
 _TAKEN_BACK: dict[str, Callable[[Lane, Made, Operation, EffectContext, AggregateStore], None]] = {
     LedgerVerb.ATTACHMENT_RESERVE: _reservation,
+    LedgerVerb.RESERVATION_CONVERT: _conversion,
     LedgerVerb.VOLUME_CREATE: _volume,
 }

@@ -133,6 +133,7 @@ class Wakeups:
         while True:
             try:
                 async with await self._connect() as connection:
+                    await connection.execute(sql.query("reads", "listen"))
                     self._wake(set(self._watches))  # nobody knows what was missed
                     pause_s = RECONNECT_FIRST_S
                     await self._follow(connection)
@@ -151,7 +152,6 @@ class Wakeups:
             application_name="attachment-ledger wakeups",
         )
         prepare(connection)
-        await connection.execute(sql.query("reads", "listen"))
         return connection
 
     async def _follow(self, connection: psycopg.AsyncConnection[Any]) -> None:

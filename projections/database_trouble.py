@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import psycopg
 
 #: Trouble is told for so long: who meets it tries again more often while anybody waits.
 TROUBLE_AGE_S = 5.0
+_NAME = re.compile(r'"[^"]*"')
 _OF_THE_DATA = (psycopg.DataError, psycopg.IntegrityError)
 
 
 def in_words(error: psycopg.Error) -> str:
-    """In PostgreSQL's own words, without data, and without where it is or who we are there."""
-    if error.diag.message_primary is not None:
-        return error.diag.message_primary
-    _, _, fatal = str(error).rpartition("FATAL:")  # of a connection that was refused
-    return fatal.strip().partition("\n")[0] if "FATAL:" in str(error) else "no connection"
+    """In PostgreSQL's own words, without data, and without where it is or who we are there: these
+    it names in quotes.
+    """
+    words = error.diag.message_primary
+    if words is None:  # of a connection that was refused
+        _, found, fatal = str(error).rpartition("FATAL:")
+        words = fatal.strip().partition("\n")[0] if found else "no connection"
+    return _NAME.sub('"..."', words)
 
 
 class Trouble:

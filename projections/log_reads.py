@@ -11,7 +11,7 @@ be recorded at any more (`settled_at`).  So it stays what it was (decision 0050)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -43,6 +43,8 @@ OF_THE_WHOLE = [
         Operation.OperationFinished,
     )
 ]
+
+_NO_PARTS: Mapping[str, compose.Composable] = {}
 
 Subject = Literal[
     "volume_id", "server_id", "attachment_id", "host", "operation_id", "originator_id"
@@ -79,10 +81,10 @@ class LogReads:
         """
         until = _POSITION_MAX if at is None else await self.settled_at(at)
         before = min(_POSITION_MAX if before is None else before, until + 1)
-        name = _HISTORY.get(about and about[0], "history") + ("_backwards" if newest_first else "")
+        name, parts = _query(about and about[0], newest_first=newest_first)
         rows = await self._all(
             name,
-            column=about[0] if about and name.startswith("history") else None,
+            parts,
             id=about[1] if about else None,
             after=after,
             before=before,
@@ -147,8 +149,7 @@ class LogReads:
 
     async def streams(self, ids: Sequence[str], position: int) -> list[LoggedEvent]:
         """The events of some streams up to a position, in order."""
-        text = sql.query("projections", "streams")
-        rows = await self._sent(text, {"keys": list(ids), "position": position})
+        rows = await self._all("streams", group="projections", keys=list(ids), position=position)
         return [
             LoggedEvent(**{**row, "body": upcast(row["topic"], orjson.loads(row["body"]))})
             for row in rows
@@ -168,19 +169,17 @@ class LogReads:
     async def _all(
         self,
         query: str,
+        parts: Mapping[str, compose.Composable] = _NO_PARTS,
         /,
-        column: Subject | None = None,
         group: str = "reads",
         **parameters: Any,
     ) -> list[Row]:
+        """The rows of a query of `group`; `parts` are put into its text, `parameters` beside it."""
         if "limit" in parameters:
             parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
         text: Any = sql.query(group, query)
-        if column is not None:
-            text = compose.SQL(text.decode()).format(column=compose.Identifier(column))
-        return await self._sent(text, parameters)
-
-    async def _sent(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
+        if parts:
+            text = compose.SQL(text.decode()).format(**parts)
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._fetch(text, parameters)
@@ -202,8 +201,16 @@ class LogReads:
             await self._pool.putconn(connection)
 
 
-#: The queries of what is not found by one column.
-_HISTORY: dict[Subject | None, str] = {None: "feed", "volume_id": "volume_history"}
+def _query(
+    subject: Subject | None, *, newest_first: bool
+) -> tuple[str, Mapping[str, compose.Composable]]:
+    """Which query has the events of a subject (None: all), and what is put into its text."""
+    if subject == "volume_id":
+        return f"volume_history{'_backwards' if newest_first else ''}", _NO_PARTS
+    way = {"way": compose.SQL("DESC" if newest_first else "ASC")}
+    if subject is None:
+        return "feed", way
+    return "history", {**way, "column": compose.Identifier(subject)}
 
 
 def occurred_at(body: Row) -> datetime | None:

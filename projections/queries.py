@@ -267,7 +267,7 @@ class Queries(SurveyReads, DriftReads):
 
     async def connectors_taken(self, **said: Sequence[str | None]) -> list[Row]:
         """`hosts` and their `initiators` and `nqns`: `other` hosts that said so before."""
-        return await self._all("connectors_taken", None, "reads", **said)
+        return await self._all("connectors_taken", {}, "reads", **said)
 
     async def touch_hosts(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
         """Note how many seconds ago hosts' agents were in contact, and by how many their clocks
@@ -365,6 +365,11 @@ class Queries(SurveyReads, DriftReads):
     async def release(self, holder: str, ids: Sequence[str]) -> None:
         """Give leases back."""
         await self._all("release", holder=holder, ids=list(ids))
+
+    async def stranded(self) -> list[tuple[str, str]]:
+        """Operations that wait for a run of an older epoch of its host, each with that host."""
+        rows = await self._all("stranded", limit=PAGE_MAX)
+        return [(row["operation_id"], row["host"]) for row in rows]
 
     async def inherit(self, place: str, holder: str) -> None:
         """Let run out what others than `holder` left behind in its place."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
@@ -40,6 +40,7 @@ from host_agent.verbs.context import Waits
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
+from tests.agreement import disagreements
 from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
@@ -236,7 +237,8 @@ class World:
                 if operation.state is not OperationState.RUNNING:
                     return operation
                 waits = self.service.advance(operation_id)
-                if waits is None or self._run_agents(operation_id):
+                overtaken = self.operation(operation_id).version > operation.version
+                if waits is None or overtaken or self._run_agents(operation_id):
                     continue
                 if waits.until is None and self.dead:
                     return operation
@@ -366,35 +368,7 @@ class World:
             for what in broken_invariants(host)
             if name not in self.dead
         ]
-        return [*broken, *self._disagreements()]
-
-    def _disagreements(self) -> Iterator[str]:
-        ledger = {str(a.id) for a in self.attachments() if not a.legacy}
-        old = {a.volume_id for a in self.attachments() if a.legacy}  # of these Cinder has rows
-        known = set(self.known_volumes()) - old
-        cinder = {row.id for v in known for row in self.cinder.attachments_of(v)}
-        if ledger != cinder and not self.legacy:
-            yield f"attachments: ledger has {ledger}, Cinder has {cinder}"
-        bound = [m.volume_id for m in self.mappings()]
-        if len(set(bound)) != len(bound):
-            yield f"volumes bound twice: {bound}"
-        yield from self._unnamed()
-        given = {d.volume_id for d in self.instance.devices.values()}
-        if given != set(bound):
-            yield f"device names are given to {given}, mappings are of {bound}"
-        for name in set(self.records) - self.dead:
-            records = self.records[name]
-            here = {str(a.id) for a in self.attachments() if a.host == name and a.may_be_connected}
-            if set(records) != here:
-                yield f"{name} has records of {set(records)}, attachments there are {here}"
-
-    def _unnamed(self) -> Iterator[str]:
-        """Each attachment of the server is one that a mapping names, of the mapping's volume."""
-        mine = [m for m in self.mappings() if m.server_id == self.server_id]
-        named = {id_: m.volume_id for m in mine for id_ in (m.attachment_id, m.kept) if id_}
-        had = {str(a.id): a.volume_id for a in self.attachments() if a.server_id == self.server_id}
-        if had != named:
-            yield f"attachments are of {had}, mappings name {named}"
+        return [*broken, *disagreements(self)]
 
 
 class Users:

@@ -248,6 +248,7 @@ def _disk(
         ledger=None if stored is None else _ledger_disk(stored),
         shown=shown,
         running=guest.power_state not in _OFF,
+        defined=guest.defined,
     )
 
 

@@ -172,7 +172,7 @@ def disk_undefined(row: DiskRow) -> bool:
     shown = _disk(row)
     if row.ledger is None or shown is None or (row.running and shown.live is None):
         return False
-    return shown.persistent is None or bool(shown.differs)
+    return row.defined and (shown.persistent is None or bool(shown.differs))
 
 
 def disk_device(row: DiskRow) -> bool:

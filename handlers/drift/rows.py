@@ -178,13 +178,14 @@ class LedgerDisk:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskRow:
-    """`id` is "server/serial"; `running`: whether there is a live guest."""
+    """`id` is "server/serial"; `running`: there is a live guest; `defined`: it can be started."""
 
     id: str
     about: About
     ledger: LedgerDisk | None
     shown: DiskShown | Unknown | None
     running: bool = False
+    defined: bool = True
 
 
 # --- what a host has connected ----------------------------------------------------------------

@@ -330,7 +330,8 @@ class Link:
                     self._pause(error, backoff)
 
     def _poll(self, runner: CommandRunner, life: int, after: int) -> None:
-        wait_s, epoch, got = self._settings.wait_s, self._epoch, self._surveys.token
+        wait_s, epoch = self._settings.wait_s, self._epoch
+        got = self._surveys.got(epoch)
         status, answer = self._polls.call(
             "GET",
             f"/commands?after={after}&epoch={epoch}&wait_s={wait_s:g}",

@@ -50,10 +50,9 @@ class Surveys:
         self._open = False  # whether it is still to be answered
         self._closed = False
 
-    @property
-    def token(self) -> str | None:
-        """Of the newest question, which the ledger need not ask again."""
-        return self._asked.token if self._asked else None
+    def got(self, epoch: int | None) -> str | None:
+        """The question that the ledger need not ask again: the newest, if it is of this epoch."""
+        return self._asked.token if self._asked and self._asked.epoch == epoch else None
 
     def want(self, told: Any, epoch: int | None) -> None:
         """What the ledger's answer to a poll says is wanted, if anything."""
@@ -62,7 +61,7 @@ class Surveys:
         digest = told.get("digest")
         asked = Question(told["token"], epoch, digest if isinstance(digest, str) else None)
         with self._changed:
-            if asked.token != self.token:
+            if asked.token != self.got(epoch):
                 self._asked, self._open = asked, True
                 self._changed.notify_all()
 
@@ -114,4 +113,4 @@ class Surveys:
                         return HTTPStatus.CONFLICT, {}
 
     def _over(self, asked: Question) -> bool:
-        return self._closed or self.token != asked.token
+        return self._closed or self._asked is not asked

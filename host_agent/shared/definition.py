@@ -13,6 +13,10 @@ from dataclasses import dataclass
 NOVA_NS = "http://openstack.org/xmlns/libvirt/nova/1.1"
 #: PCI ports for virtio disks: q35 can plug only into ports that are there from the start.
 PORTS = 24
+#: libvirt's own are a dozen elements deep; who goes through one may go by recursion.
+DEPTH_MAX = 64
+#: Of vCPUs, and of MiB of memory: a number that fits wherever it is shown.
+SIZE_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,21 @@ def resized(definition: str, vcpus: int | None, memory_mb: int | None) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
+def read(definition: str) -> ET.Element:
+    """The definition's element.  Raises ParseError if it is not XML; ValueError if it has a
+    document type, which could make reading it expensive, or is deeper than DEPTH_MAX.
+    """
+    if "<!" in definition:
+        raise ValueError("a definition has no document type")
+    root = ET.fromstring(definition)  # noqa: S314 - without a document type
+    level = [root]
+    for _ in range(DEPTH_MAX):
+        level = [child for element in level for child in element]
+        if not level:
+            return root
+    raise ValueError(f"a definition is at most {DEPTH_MAX} elements deep")
+
+
 def is_readable(definition: str) -> bool:
     """Whether it is XML that says, or leaves open, how large the guest is."""
     try:
@@ -84,14 +103,17 @@ def size_of(definition: str | None) -> tuple[int, int]:
 
 
 def _size(definition: str) -> tuple[int, int]:
-    root = ET.fromstring(definition)  # noqa: S314
+    root = read(definition)
     memory = root.find("memory")
-    factor = {"b": 2**-20, "k": 1 / 1024, "m": 1, "g": 1024}
-    mib = 0.0
+    factor = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+    mib = 0
     if memory is not None:
         unit = (memory.get("unit") or "KiB")[0].lower()
-        mib = int(memory.text or 0) * factor.get(unit, 1 / 1024)
-    return int(root.findtext("vcpu") or 0), int(mib)
+        mib = int(memory.text or 0) * factor.get(unit, 2**10) // 2**20
+    vcpus = int(root.findtext("vcpu") or 0)
+    if not (0 <= vcpus <= SIZE_MAX and 0 <= mib <= SIZE_MAX):
+        raise ValueError("no guest is of such a size")
+    return vcpus, mib
 
 
 def _metadata(domain: ET.Element, name: str, project_id: str | None, user_id: str | None) -> None:

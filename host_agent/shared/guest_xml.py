@@ -22,7 +22,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from host_agent.shared.definition import NOVA_NS
+from host_agent.shared.definition import NOVA_NS, read
 
 #: Of so many dropped parts it is told which.
 TOLD_MAX = 32
@@ -233,12 +233,9 @@ class Kept:
 def kept(definition: str, kernel_dir: str | None = None) -> Kept:
     """The definition by the rules; `kernel_dir`: where kernels must be (None: not looked at).
 
-    What is dropped of a definition that was kept already is nothing.  Raises ParseError if it is
-    not XML, ValueError if it has a document type, which could make reading it expensive.
+    What is dropped of a definition that was kept already is nothing.  Raises as `read`.
     """
-    if "<!" in definition:
-        raise ValueError("a definition has no document type")
-    root = ET.fromstring(definition)  # noqa: S314 - without a document type
+    root = read(definition)
     told = dict.fromkeys(_sift(root, "", Rule({"type": _WORDS})))
     if kernel_dir is not None:
         told |= dict.fromkeys(_foreign_kernels(root, kernel_dir))

@@ -27,20 +27,23 @@ LENGTH_MIN = 6
 MASK = "***"
 
 #: These say where a secret is, of what kind, or how many there are.
-_HARMLESS = r"[\w-]*(?:[_-]?uuid|[_-](?:file|type|size|count)|encryption_key_id)"
+_HARMLESS = r"[\w-]*(?:[_-]?uuid|[_-](?:file|type|size|count|max|roles)|encryption_key_id)"
 _NAME = (
     rf"(?!{_HARMLESS}(?![\w-]))"
     r"[\w-]*(?:passw(?:or)?d|admin_?pass|passphrase|keyring|credential|authorization"
-    r"|token|secret|keys?(?![a-z]))[\w-]*"
+    r"|token|secret|keys?(?![a-z]))[\w-]*+"
 )
 _SECRET_KEY = re.compile(_NAME, re.IGNORECASE)
+#: Texts of agents and tenants come here: no pattern looks at one character again and again.  So a
+#: word is only searched for a key if it stands before a value, and nothing is given back.
 _PAIR = re.compile(
     # In JSON within JSON the quotes have backslashes.
-    rf"""(?P<name>(?<![\w-]){_NAME}\\*["']?\s*[:=]\s*)"""
-    r"""(?:(?:basic|bearer)\s+)?(?:\\*[bu]?\\*(?:"[^"]*"|'[^']*')|[^\s,;}\])"']+)""",
+    r"""(?P<name>(?<![\w-])(?=[\w-]++\\*+["']?\s*+[:=])"""
+    rf"""(?>{_NAME})\\*+["']?\s*+[:=]\s*+)"""
+    r"""(?:(?:basic|bearer)\s++)?(?:\\*+(?:[bu]\\*+)?(?:"[^"]*"|'[^']*')|[^\s,;}\])"']+)""",
     re.IGNORECASE,
 )
-_PASSWORD_IN_URL = re.compile(r"(?P<name>\b[\w+.-]+://[^\s:/@]*:)[^\s/@]+(?=@)")
+_PASSWORD_IN_URL = re.compile(r"(?P<name>(?<![\w+.-])[\w+.-]++://[^\s:/@]*+:)[^\s/@]+(?=@)")
 
 _lock = threading.Lock()
 _known: OrderedDict[str, None] = OrderedDict()

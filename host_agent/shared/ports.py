@@ -242,10 +242,12 @@ class Thing:
     held: bool = False
     faulty: bool = False
 
-    def reaches(self, place: str) -> bool:
-        """Whether the data at this place is reached by it."""
-        return place in self.places or (
-            self.below is not None and place.startswith(f"{self.below}/")
+    def reaches(self, places: frozenset[str]) -> bool:
+        """Whether the data at one of these places is reached by it."""
+        if not places.isdisjoint(self.places):
+            return True
+        return self.below is not None and any(
+            place.startswith(f"{self.below}/") for place in places
         )
 
 

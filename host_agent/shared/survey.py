@@ -60,9 +60,11 @@ class GuestShown:
 class ConnectionShown:
     """A record of what this host has connected.
 
-    `present`: whether the device (or file) that connecting returned is there; None: that
-    cannot be said (no device is recorded, or it is none of the host's, as with RBD).
-    `used`: whether somebody holds it: a guest's disk, a device mapper, a mount, a loop device.
+    `present`: whether the device that connecting returned is there, and is still that of the
+    same disk (of a file on a share: whether the share is mounted); None: that cannot be said
+    (no device is recorded, or it is none of the host's, as with RBD).
+    `used`: whether somebody holds it: a guest's disk, live or defined, a device mapper, a mount, a
+    loop device; None: that cannot be said.
     """
 
     attachment_id: str
@@ -78,9 +80,10 @@ class StorageShown:
     """Something that the host's storage shows.
 
     `kind`: "iscsi_session", "nvme_subsystem", "multipath_map", "mount", "loop".  `name`: the
-    target, the NQN, the map's WWID, the share, the file.  `recorded`: a record of this host
-    explains it.
-    `used`: a guest's disk, or anything else, holds it.  `faulty`: it has no working path.
+    target, the NQN, the map's WWID, the share, the file; each once.  `recorded`: a record of this
+    host explains it.
+    `used`: a guest's disk, or anything else, holds it; of a mount: a guest's disk or a loop device
+    is below it.  `faulty`: it has no working path, as far as the kernel knows.
     """
 
     kind: str
@@ -92,7 +95,11 @@ class StorageShown:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """All of a host, as of one moment of its own (`boot_id` tells its lives apart)."""
+    """All of a host, as of one moment of its own (`boot_id` tells its lives apart).
+
+    Each list is in order of its ids, or of kinds and names, so equal hosts have equal surveys.  Of
+    a part that is blind the list may have some, and what is not in it may be there all the same.
+    """
 
     boot_id: str
     epoch: int

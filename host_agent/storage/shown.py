@@ -223,16 +223,11 @@ class KernelView:
         return _read(self._blocks[name] / attribute) if name in self._blocks else ""
 
     def _children(self, name: str, kind: str) -> list[str]:
-        return (
-            [path.name for path in _entries(self._blocks[name] / kind)] if self._has(name) else []
-        )
+        return _names(self._blocks[name] / kind) if name in self._blocks else []
 
     def _partitions(self, name: str) -> list[str]:
-        inside = _entries(self._blocks[name]) if self._has(name) else []
-        return [path.name for path in inside if (path / "partition").is_file()]
-
-    def _has(self, name: str) -> bool:
-        return name in self._blocks
+        inside = (each for each in self._children(name, "") if each.startswith(name))
+        return [each for each in inside if _read(self._blocks[name] / each / "partition")]
 
 
 def _disks_of(session: Path) -> Iterator[str]:
@@ -268,7 +263,11 @@ def _decoded(raw: bytes) -> str:
 
 def _entries(path: Path) -> list[Path]:
     """What is in a directory, by name; nothing if there is none, as without a kernel module."""
+    return [path / name for name in _names(path)]
+
+
+def _names(path: Path) -> list[str]:
     try:
-        return sorted(path.iterdir())
+        return sorted(os.listdir(path))  # noqa: PTH208 - a Path for each costs as much again
     except OSError:
         return []

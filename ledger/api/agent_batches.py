@@ -171,4 +171,4 @@ def _answer(
     return replace(shown, position=position)
 
 
-AGENT_BATCHER: web.AppKey[AgentBatcher] = web.AppKey("desk", AgentBatcher)
+AGENT_BATCHER: web.AppKey[AgentBatcher] = web.AppKey("agent_batcher", AgentBatcher)

@@ -153,9 +153,8 @@ def _checked_guest(guest: Guest) -> Guest:
 
 
 def _is_definition(text: str) -> bool:
-    """Domain XML as libvirt writes it; a document type could make reading it expensive."""
-    sized = len(text) <= DEFINITION_CHARS_MAX
-    return sized and text.startswith("<domain") and "<!" not in text and is_readable(text)
+    """Domain XML as libvirt writes it."""
+    return len(text) <= DEFINITION_CHARS_MAX and text.startswith("<domain") and is_readable(text)
 
 
 def clock_ahead(text: str | None) -> float | None:
@@ -231,8 +230,8 @@ def _checked_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def _checked_disk(disk: Any) -> dict[str, Any]:
-    """What a host needs to know of a disk that another host has connected."""
+def _checked_disk(disk: Any, *, nested: bool = False) -> dict[str, Any]:
+    """What a host needs to know of a disk that another host has connected, and its source."""
     require(isinstance(disk, dict), "disk")
     facts: dict[str, Any] = {}
     for name, value in disk.items():
@@ -242,8 +241,8 @@ def _checked_disk(disk: Any) -> dict[str, Any]:
         elif name in _DISK_FLAGS:
             require(isinstance(value, bool), "disk")
             facts[name] = value
-        elif name == "source":
-            facts[name] = _checked_disk(value)
+        elif name == "source" and not nested:
+            facts[name] = _checked_disk(value, nested=True)
         elif name == "hosts":
             facts[name] = _checked_disk_hosts(value)
         elif name in _DISK_SECRETS:

@@ -56,7 +56,7 @@ SURVEY_BYTES_MAX = 32 * 1024 * 1024
 async def register(call: Call) -> web.StreamResponse:
     """PUT /v1/hosts/{host}: the agent, and every guest on its host."""
     name = await _own_host(call)
-    async with call.inventory(REGISTRATION_BYTES_MAX, _registration) as registration:
+    async with call.inventory(name, REGISTRATION_BYTES_MAX, _registration) as registration:
         _refuse_foreign_connector(name, registration)
         batcher = _heard(call, name)
         shown = await batcher.register(name, registration, call.context("registration"))
@@ -67,7 +67,7 @@ async def guests(call: Call) -> web.StreamResponse:
     """POST guests: what has changed of them since this epoch's agent showed them last."""
     name = await _own_host(call)
     changed = call.components.service.changed
-    async with call.inventory(REGISTRATION_BYTES_MAX, _changes) as changes:
+    async with call.inventory(name, REGISTRATION_BYTES_MAX, _changes) as changes:
         _heard(call, name)
         again = await call.bulkheads.agents(changed, name, changes, call.context("registration"))
     return answer({"again": again})
@@ -164,7 +164,7 @@ def _wanted(mailbox: Row, got: str | None) -> SurveyWanted | None:
 async def survey(call: Call) -> web.StreamResponse:
     """PUT survey: what the host shows, as it was wanted; or only that it is what it was."""
     name = await _own_host(call)
-    async with call.inventory(SURVEY_BYTES_MAX, _survey) as (told, document):
+    async with call.inventory(name, SURVEY_BYTES_MAX, _survey) as (told, document):
         batcher = _heard(call, name)
         noted = await call.components.queries.note_survey(
             name,

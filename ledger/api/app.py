@@ -26,7 +26,7 @@ from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
-from ledger.api.connections import CONNECTIONS, Connections
+from ledger.api.connections import CONNECTIONS, Connections, address_of
 from ledger.api.feed import FEED, Feed
 from ledger.api.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.api.metrics import METRICS, Metrics
@@ -34,7 +34,7 @@ from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.refusals import REFUSALS, Refusals
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
-from ledger.auth.tokens import NOBODY, POLICY, Identity
+from ledger.auth.tokens import NOBODY, POLICY, Asked, Identity
 
 #: What reading a body raises if the client breaks off.
 _BROKEN_OFF = (ConnectionError, aiohttp.ClientPayloadError, PayloadEncodingError)
@@ -121,8 +121,8 @@ async def _identified(request: web.Request, handler: Handler) -> web.StreamRespo
     """Name the request; count and time it."""
     request[REQUEST_ID] = f"req-{uuid.uuid4()}"
     bind(request_id=request[REQUEST_ID])  # for as long as the request's own task lasts
-    given = request.headers.get("X-OpenStack-Global-Request-Id", "")
-    if _GLOBAL_ID.match(given):
+    given = _global_id(request)
+    if given is not None:
         request[GLOBAL_ID] = given
         bind(global_request_id=given)
     route = _route_of(request)
@@ -141,6 +141,16 @@ async def _identified(request: web.Request, handler: Handler) -> web.StreamRespo
             took_ms=round(took_s * 1000),
         )
     return response
+
+
+def _global_id(request: web.Request) -> str | None:
+    """The id of the request that this one serves, as the service that passes it on says.
+
+    OpenStack's services send it as X-OpenStack-Request-ID (oslo.middleware, request_id).
+    """
+    names = ("X-OpenStack-Global-Request-Id", "X-OpenStack-Request-ID")
+    given = (request.headers.get(name, "") for name in names)
+    return next(filter(_GLOBAL_ID.match, given), None)
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -225,7 +235,9 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
     if route is not None and not POLICY[route.name]:
         request[IDENTITY] = NOBODY
         return await handler(request)
-    identity = await request.app[COMPONENTS].authenticator.authenticate(request.headers)
+    identity = await request.app[COMPONENTS].authenticator.authenticate(_asked(request))
+    if route is not None:
+        identity = identity.on(route.name)
     request[IDENTITY] = identity
     connections = request.app[CONNECTIONS]
     connections.known(request.protocol)
@@ -236,12 +248,24 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
             "forbidden",
             f"Policy doesn't allow {route.name} to be performed: it needs the role {wanted}.",
         )
-    bind(actor=identity.actor.name)
+    bind(**_of_log(identity))
     connections.began(identity)
     try:
         return await handler(request)
     finally:
         connections.ended(identity)
+
+
+def _asked(request: web.Request) -> Asked:
+    address = address_of(request.transport) if request.transport else ""
+    return Asked(headers=request.headers, method=request.method, path=request.path, address=address)
+
+
+def _of_log(identity: Identity) -> dict[str, str]:
+    """Who it is in lines of the log; Keystone's own log has the same `audit_id`."""
+    vouched = identity.vouched
+    told = {"audit_id": vouched.audit_id, "service_user": vouched.service}
+    return {"actor": identity.actor.name, **{name: each for name, each in told.items() if each}}
 
 
 @web.middleware

@@ -9,17 +9,15 @@ operators have theirs, too: a report or a fence never waits for users' requests,
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
-from contextvars import copy_context
+from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 
-from host_agent.shared.lines import within
 from ledger.api.problem import RETRY_AFTER_S, ApiError
+from ledger.rooms import FullError, Room, in_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,97 +46,68 @@ class CinderRoom:
     def __init__(
         self, threads: int = CINDER_THREADS, per_project: int = CINDER_THREADS_PER_PROJECT
     ) -> None:
-        self._free = threads
-        self._per_project = per_project
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="cinder")
-        self._inside = Counter[str]()
-        self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._room = Room("cinder", threads, per_project)
+        self.close = self._room.close
 
     @property
     def waiting(self) -> int:
         """How many wait for a place."""
-        return sum(not place.done() for _, place in self._waiting)
+        return self._room.waiting
 
     async def run(self, project: str, ask: Callable[[], T]) -> T:
         """Do what may ask Cinder.  Raises ApiError 503 if there is no place in CINDER_PLACE_S."""
-        await self._enter(project)
         try:
-            return await _run(self._threads, _within, ask)
-        finally:
-            self._leave(project)
-
-    async def _enter(self, project: str) -> None:
-        if self._has_place(project):
-            self._take(project)
-            return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((project, place))
-        try:
-            async with asyncio.timeout(CINDER_PLACE_S):
-                await place
-        except BaseException as error:
-            self._give_up(project, place)
-            if not isinstance(error, TimeoutError):
-                raise
+            return await self._room.let_in(project, ask, place_s=CINDER_PLACE_S, ask_s=CINDER_ASK_S)
+        except FullError as full:
             raise ApiError(
                 503,
                 "cinder_busy",
-                f"The service waits for Cinder: {self._inside[project]} requests of this project, "
-                f"and {self._inside.total()} in all, are not answered by it yet. Nothing was done.",
+                f"The service waits for Cinder: {full.share} requests of this project, "
+                f"and {full.total} in all, are not answered by it yet. Nothing was done.",
                 hint="Try again in a moment; the check 'cinder' of /readyz says how Cinder is.",
                 Retry_After=RETRY_AFTER_S,
             ) from None
 
-    def _has_place(self, project: str) -> bool:
-        return self._free > 0 and self._inside[project] < self._per_project
-
-    def _take(self, project: str) -> None:
-        self._free -= 1
-        self._inside[project] += 1
-
-    def _give_up(self, project: str, place: asyncio.Future[None]) -> None:
-        if place.done() and not place.cancelled():
-            self._leave(project)  # it was given in the same moment
-            return
-        with suppress(ValueError):
-            self._waiting.remove((project, place))
-
-    def _leave(self, project: str) -> None:
-        """To the first that waits, of a project that may have it."""
-        self._free += 1
-        self._inside[project] -= 1
-        if not self._inside[project]:
-            del self._inside[project]
-        for each in self._waiting:
-            if not each[1].done() and self._has_place(each[0]):
-                self._waiting.remove(each)
-                self._take(each[0])
-                each[1].set_result(None)
-                return
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
 
 class LargeBodies:
-    """Places for bodies that take much memory to read and to work on."""
+    """Places for bodies that take much memory to read and to work on.
+
+    A host has one of them at a time: one that sends its bodies byte by byte is not to keep all
+    others from registering.
+    """
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(LARGE_BODIES_AT_ONCE)
+        self._hosts = set[str]()
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """Have a place.  Raises ApiError 503 if there is none in LARGE_BODY_PLACE_S."""
+    async def one(self, host: str) -> AsyncIterator[None]:
+        """Have a place.  Raises ApiError 503 if the host has or waits for one already, or there is
+        none in LARGE_BODY_PLACE_S.
+        """
+        if host in self._hosts:
+            raise _too_many_bodies(f"The service reads another large body of host {host}.")
+        self._hosts.add(host)
+        try:
+            await self._enter()
+            try:
+                yield
+            finally:
+                self._places.release()
+        finally:
+            self._hosts.remove(host)
+
+    async def _enter(self) -> None:
         try:
             async with asyncio.timeout(LARGE_BODY_PLACE_S):
                 await self._places.acquire()
         except TimeoutError:
             text = f"The service reads {LARGE_BODIES_AT_ONCE} large bodies, its limit; try again."
-            raise ApiError(503, "too_many_bodies", text, Retry_After=RETRY_AFTER_S) from None
-        try:
-            yield
-        finally:
-            self._places.release()
+            raise _too_many_bodies(text) from None
+
+
+def _too_many_bodies(text: str) -> ApiError:
+    return ApiError(503, "too_many_bodies", text, Retry_After=RETRY_AFTER_S)
 
 
 class Bulkheads:
@@ -152,11 +121,11 @@ class Bulkheads:
 
     async def agents(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In a thread of the agents'."""
-        return await _run(self._agents, work, *args, **kwargs)
+        return await in_thread(self._agents, work, *args, **kwargs)
 
     async def operators(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In a thread of the operators'."""
-        return await _run(self._operators, work, *args, **kwargs)
+        return await in_thread(self._operators, work, *args, **kwargs)
 
     async def open(self, _: web.Application) -> AsyncIterator[None]:
         """For as long as the application serves."""
@@ -164,20 +133,6 @@ class Bulkheads:
         self.cinder.close()
         for threads in (self._agents, self._operators):
             threads.shutdown(wait=False, cancel_futures=True)
-
-
-async def _run(
-    threads: ThreadPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-) -> T:
-    """As asyncio.to_thread does: with the request's context, so that its logs have its id."""
-    context = copy_context()
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(threads, lambda: context.run(work, *args, **kwargs))
-
-
-def _within(ask: Callable[[], T]) -> T:
-    with within(CINDER_ASK_S):
-        return ask()
 
 
 BULKHEADS: web.AppKey[Bulkheads] = web.AppKey("bulkheads", Bulkheads)

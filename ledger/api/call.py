@@ -122,12 +122,12 @@ class Call:
 
     @asynccontextmanager
     async def inventory(
-        self, bytes_max: int, made: Callable[[dict[str, Any]], T]
+        self, host: str, bytes_max: int, made: Callable[[dict[str, Any]], T]
     ) -> AsyncIterator[T]:
-        """What an agent's body says, read by `made`; for as long as the block lasts.
+        """The body of a host's agent, read by `made`; for as long as the block lasts.
 
-        A large one is read in a thread, piece by piece, and only so many at once are in memory:
-        until the block is left.  Raises ApiError, and what `made` raises.
+        A large one is read in a thread, piece by piece, and only so many at once are in memory,
+        one of each host: until the block is left.  Raises ApiError, and what `made` raises.
         """
         if (self.request.content_length or bytes_max) <= SMALL_BYTES_MAX:
             yield made(await self.json_object(SMALL_BYTES_MAX))
@@ -135,7 +135,7 @@ class Call:
         self._check_media_type()
         if (self.request.content_length or 0) > bytes_max:
             raise _too_large(bytes_max)
-        async with self.bulkheads.large_bodies.one():
+        async with self.bulkheads.large_bodies.one(host):
             yield await self._in_pieces(bytes_max, made)
 
     async def _in_pieces(self, bytes_max: int, made: Callable[[dict[str, Any]], T]) -> T:

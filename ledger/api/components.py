@@ -46,8 +46,8 @@ class Components:
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
-    and projections, by name (dispatcher, Cinder).  `looker` None: nobody looks here.
-    `registry` is what /metrics shows beside its own numbers.
+    and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from working.
+    `looker` None: nobody looks here.  `registry` is what /metrics shows beside its own numbers.
     """
 
     requests: Requests
@@ -63,6 +63,7 @@ class Components:
     clock: DatabaseClock
     looker: Looker | None = None
     checks: Mapping[str, Check] = field(default_factory=dict)
+    warnings: Mapping[str, Check] = field(default_factory=dict)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
 
@@ -128,5 +129,5 @@ def is_gone(request: web.Request) -> bool:
     return transport is None or transport.is_closing()
 
 
-COMPONENTS: web.AppKey[Components] = web.AppKey("services", Components)
+COMPONENTS: web.AppKey[Components] = web.AppKey("components", Components)
 HOLDS: web.AppKey[Holds] = web.AppKey("holds", Holds)

@@ -14,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from http import HTTPStatus
 from typing import Any
 
+import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from ledger.api.problem import RETRY_AFTER_S, ApiError
@@ -30,6 +33,8 @@ IDLE_CONNECTION_S = 75.0
 UNREAD_S = 60.0
 #: An IPv6 network, all of whose addresses one machine may have.
 _NETWORK_BYTES = 8
+
+_log = structlog.get_logger(__name__)
 
 
 class Connections:
@@ -47,6 +52,7 @@ class Connections:
         made, lost = server.connection_made, server.connection_lost
 
         def connection_made(handler: RequestHandler, transport: asyncio.Transport) -> None:
+            handler.__class__ = _Discreet
             made(handler, transport)
             self._accepted(handler, transport)
 
@@ -58,7 +64,7 @@ class Connections:
         server.connection_lost = connection_lost  # type: ignore[method-assign]
 
     def _accepted(self, handler: Any, transport: asyncio.Transport) -> None:
-        address = _address(transport)
+        address = address_of(transport)
         count = self._by_address.get(address, 0) + 1
         if count > self._limits.anonymous_connections_per_address_max:
             self.refused += 1
@@ -75,24 +81,49 @@ class Connections:
             _less(self._by_address, address)
 
     def began(self, identity: Identity) -> None:
-        """A token's request; `ended` is to be told.  Raises ApiError 429 if it has too many."""
-        if identity.token is None:
+        """A token's request, or with Keystone a user's, who may have any number of tokens.
+
+        `ended` is to be told.  Raises ApiError 429 if it has too many.
+        """
+        if identity.counted_as is None:
             return
-        limit, count = self._limits.requests_per_token_max, self._by_token.get(identity.token, 0)
+        limit = self._limits.requests_per_token_max
+        count = self._by_token.get(identity.counted_as, 0)
         if count >= limit:
             raise ApiError(
                 429,
                 "too_many_requests",
-                f"This token has {limit} requests under way in this process, its limit; "
-                "wait until some of them are answered.",
+                f"This token, or its user, has {limit} requests under way in this process, "
+                "the limit; wait until some of them are answered.",
                 Retry_After=RETRY_AFTER_S,
             )
-        self._by_token[identity.token] = count + 1
+        self._by_token[identity.counted_as] = count + 1
 
     def ended(self, identity: Identity) -> None:
         """What `began` is over."""
-        if identity.token is not None:
-            _less(self._by_token, identity.token)
+        if identity.counted_as is not None:
+            _less(self._by_token, identity.counted_as)
+
+
+class _Discreet(RequestHandler):
+    """What cannot be read as HTTP may hold a token: aiohttp would repeat, and log, what it read."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        _log.info("no_http", address=request.remote, error=type(exc).__name__)
+        text = "This is no HTTP request that can be read here, or a line of it is too long."
+        response = web.Response(status=status, text=text)
+        response.force_close()
+        return response
 
 
 def _less(counts: dict[str, int], name: str) -> None:
@@ -101,7 +132,8 @@ def _less(counts: dict[str, int], name: str) -> None:
         del counts[name]
 
 
-def _address(transport: asyncio.Transport) -> str:
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """What connections are counted by: the other end's address, of IPv6 its network."""
     peer = transport.get_extra_info("peername")
     host = str(peer[0]) if peer else ""
     if ":" not in host:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import psycopg
+import structlog
 from aiohttp import web
 
 from ledger.api import redaction
@@ -38,6 +40,8 @@ from projections.log_reads import Subject
 HEARTBEAT_S = 15.0
 #: A reader that does not take what it is sent for so long is let go; it can resume.
 SEND_S_MAX = 30.0
+
+_log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
 
@@ -154,9 +158,10 @@ async def event_stream(call: Call) -> web.StreamResponse:
         try:
             await _send(response, b": from position %d\n\n" % after)
             await _follow(call, response, changed, after)
-        except (ConnectionError, TimeoutError, DetachedError):
-            # The reader is gone, or too slow; or must be told what is detached when it resumes.
-            return response
+        except (ConnectionError, TimeoutError, DetachedError, psycopg.Error) as error:
+            # The reader is gone, or too slow; or has to resume, to hear what is detached, or when
+            # the database is there again.  The answer has begun: no other can take its place.
+            _log.info("stream_ended", why=type(error).__name__)
     return response
 
 

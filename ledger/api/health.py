@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
@@ -43,12 +44,12 @@ async def health(call: Call) -> web.StreamResponse:
 async def ready(call: Call) -> web.StreamResponse:
     """GET /readyz: what the process needs to do its work is there; 503 names what is not."""
     found = await call.request.app[READINESS].found()
-    failing = any(found.values())
+    failing = any(found.checks.values())
     status = HTTPStatus.SERVICE_UNAVAILABLE if failing else HTTPStatus.OK
     health = Health(
         status="failing" if failing else "ok",
-        checks=dict(found),
-        warnings=call.components.clock.trouble(),
+        checks=found.checks,
+        warnings=[*call.components.clock.trouble(), *found.warnings],
     )
     return answer(health, status)
 
@@ -127,22 +128,35 @@ class Remembered(Generic[T]):
             self._until = asyncio.get_running_loop().time() + ANSWER_AGE_S
 
 
-class Readiness(Remembered[Mapping[str, str | None]]):
-    """What is wrong, by check; None where nothing is."""
+@dataclass(frozen=True)
+class Found:
+    """What is wrong, by check, None where nothing is; and what else is to be mended."""
+
+    checks: dict[str, str | None]
+    warnings: list[str]
+
+
+class Readiness(Remembered[Found]):
+    """Whether the process can do its work."""
 
     def __init__(self, components: Components) -> None:
         super().__init__(self._ask)
         self._components = components
         self._append = InThread(self._appends)
 
-    async def _ask(self) -> Mapping[str, str | None]:
+    async def _ask(self) -> Found:
         checks: Mapping[str, Check] = {
             "database": self._database,
             "projections": self._projections,
             **self._components.checks,
         }
-        found = await asyncio.gather(*map(_asked, checks.values()))
-        return dict(zip(checks, found, strict=True))
+        warnings = self._components.warnings
+        found = await asyncio.gather(*map(_asked, (*checks.values(), *warnings.values())))
+        told = zip(warnings, found[len(checks) :], strict=True)
+        return Found(
+            dict(zip(checks, found[: len(checks)], strict=True)),
+            [f"{name}: {text}" for name, text in told if text],
+        )
 
     async def _database(self) -> str | None:
         """Whether events can be stored, which ends in an append like any other."""

@@ -16,8 +16,9 @@ import orjson
 #: The largest text that is read in one go: what is not in the lists' objects, and any small body.
 WHOLE_BYTES_MAX = 8 * 1024 * 1024
 
-#: Texts, in which brackets mean nothing, and brackets.
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+#: Texts, in which brackets mean nothing, and brackets.  One that does not end goes to the end of
+#: all, and nothing is given back: else each quote of it would begin another look to the end.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
 _OPENING, _CLOSING = b"{[", b"}]"
 _LIST = ord("[")
 _OBJECT = ord("{")

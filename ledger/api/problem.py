@@ -23,7 +23,14 @@ from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from host_agent.shared.wire import WireError
 from ledger.api import redaction
-from ledger.auth.tokens import AuthError, Identity, WebsiteError
+from ledger.auth.tokens import (
+    AccessRulesError,
+    AuthError,
+    Identity,
+    KeystoneAwayError,
+    WebsiteError,
+    WrongTokensError,
+)
 from ledger.log.writer import UnknownOutcomeError
 
 RETRY_AFTER_S = "2"
@@ -141,10 +148,20 @@ def _explain_cinder(error: PortError) -> Failure:
 
 
 def _explain_auth(error: AuthError) -> Failure:
-    if isinstance(error, WebsiteError):
-        return Failure(status=403, code="website", detail=str(error))
-    challenge = {"WWW-Authenticate": 'Token realm="attachment-ledger"'}  # RFC 9110 15.5.2
-    return Failure(status=401, code="unauthorized", detail=str(error), headers=challenge)
+    text = str(error)
+    match error:
+        case WebsiteError():
+            return Failure(status=403, code="website", detail=text)
+        case AccessRulesError():
+            return Failure(status=403, code="access_rules", detail=text)
+        case KeystoneAwayError():  # never a 401: clients would drop good tokens
+            wait = {"Retry-After": RETRY_AFTER_S}
+            return Failure(status=503, code="keystone_unavailable", detail=text, headers=wait)
+        case WrongTokensError():
+            wait = {"Retry-After": str(error.retry_after_s)}
+            return Failure(status=429, code="wrong_tokens", detail=text, headers=wait)
+    challenge = {"WWW-Authenticate": error.challenge}  # RFC 9110 15.5.2
+    return Failure(status=401, code="unauthorized", detail=text, headers=challenge)
 
 
 def _explain_http(error: web.HTTPException) -> Failure:

@@ -88,8 +88,9 @@ def fault(message: str, identity: Identity) -> str:
 
 
 def refusal(refused: DomainError, identity: Identity | None) -> str:
-    """Why a request was refused."""
-    if (identity and identity.everywhere) or "host" not in refused.fields:
+    """Why a request was refused.  An agent may know its own host."""
+    host = refused.fields.get("host")
+    if host is None or (identity and (identity.everywhere or identity.host == host)):
         return str(refused)
     return str(type(refused)(**{**refused.fields, "host": HIDDEN}))
 

@@ -1,13 +1,13 @@
 """Requests that were refused and changed nothing: not in the log, but found for a while.
 
-Who asks why a request failed has its id, from the answer's header or a service's log.  What it was
-told is kept for KEPT_S, the newest ASKER_MAX of each project, and TOTAL_MAX in all.
+Who asks why a request failed has its id, from the answer's header or a service's log.  The answer
+that it got is kept for KEPT_S, the newest ASKER_MAX of each project, and TOTAL_MAX in all.
 
 A refusal must cost no more for it, whoever sends thousands: it is noted in memory, and written with
 others every WRITE_INTERVAL_S by one statement; of what does not fit in between the rest is
 dropped.  A crash, or a database that does not answer, may lose some: they carry no facts.
 
-Kept are who asked, for which route, and what the caller was told.  No path, query or body: they may
+Kept are who asked, for which route, and the error of the answer.  No path, query or body: they may
 hold what is nobody else's business.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -56,6 +56,7 @@ class Refusals:
         self._of_asker: Counter[str] = Counter()
         self._dropped = 0
         self._writes = 0
+        self._writing = asyncio.Lock()
 
     def note(
         self,
@@ -88,7 +89,17 @@ class Refusals:
         self._noted.append((time.monotonic(), row))
 
     async def written(self) -> None:
-        """Write what is noted.  What cannot be written is lost, and the error raised."""
+        """Return when all that is noted is written.  What cannot be written is lost, and the error
+        raised.
+        """
+        async with self._writing:
+            await self._write()
+
+    async def flush(self) -> None:
+        """The same; what cannot be written is for the log alone."""
+        await self._try(self.written)
+
+    async def _write(self) -> None:
         noted, self._noted = self._noted, []
         dropped, self._dropped = self._dropped, 0
         self._of_asker.clear()
@@ -105,19 +116,22 @@ class Refusals:
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
-        await self._try()
+        await self.flush()
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(WRITE_INTERVAL_S)
-            await self._try()
-
-    async def _try(self) -> None:
-        try:
-            await self.written()
+            await self.flush()
             if self._writes % WRITES_PER_TRIM == 0:
-                await self._queries.trim_refusals(KEPT_S, ASKER_MAX, TOTAL_MAX)
+                await self._try(self._trim)
             self._writes += 1
+
+    async def _trim(self) -> None:
+        await self._queries.trim_refusals(KEPT_S, ASKER_MAX, TOTAL_MAX)
+
+    async def _try(self, act: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await act()
         except Exception as error:  # noqa: BLE001 - nothing depends on it
             _log.warning("refusals_not_written", why=str(error))
 
@@ -126,14 +140,13 @@ REFUSALS: web.AppKey[Refusals] = web.AppKey("refusals", Refusals)
 
 
 async def request(call: Call) -> web.StreamResponse:
-    """GET /v1/requests/{refused_id}: what a refused request was told.
+    """GET /v1/requests/{refused_id}: how a refused request was answered.
 
     For whoever sent it, and for those who see all projects: to anybody else it does not exist.
     """
     call.query(NoQuery)
     request_id = call.request.match_info["refused_id"]
-    with suppress(Exception):  # what cannot be written is not found
-        await call.request.app[REFUSALS].written()
+    await call.request.app[REFUSALS].flush()
     row = await call.components.queries.refusal(request_id)
     if row is None or not _may_see(call, row):
         raise not_found(

@@ -38,8 +38,6 @@ from ledger.api.route import IDEMPOTENT, Route, get
 from ledger.api.routes_drift import DRIFT
 from ledger.api.routes_nova import NOVA
 
-_HISTORY: dict[str, Any] = {"query": schemas.HistoryQuery, "answers": {200: schemas_events.Events}}
-
 
 async def _openapi(call: Call) -> web.StreamResponse:
     """GET /openapi.json: what this table and its models say."""
@@ -190,42 +188,18 @@ _OWN = (
     get("flow", "/v1/flows/{name}", flows.flow, schemas.FlowShown),
 )
 
+
+def _history(name: str, path: str, handler: Any) -> Route:
+    answer, query = schemas_events.Events, schemas.HistoryQuery
+    return get(name, f"{path}/history", handler, answer, query=query)
+
+
 _LOG = (
-    Route(
-        name="volume_history",
-        method="GET",
-        path="/v1/volumes/{volume_id}/history",
-        handler=events.volume_history,
-        **_HISTORY,
-    ),
-    Route(
-        name="server_history",
-        method="GET",
-        path="/v1/servers/{server_id}/history",
-        handler=events.server_history,
-        **_HISTORY,
-    ),
-    Route(
-        name="attachment_history",
-        method="GET",
-        path="/v1/attachments/{attachment_id}/history",
-        handler=events.attachment_history,
-        **_HISTORY,
-    ),
-    Route(
-        name="operation_history",
-        method="GET",
-        path="/v1/operations/{operation_id}/history",
-        handler=events.operation_history,
-        **_HISTORY,
-    ),
-    Route(
-        name="host_history",
-        method="GET",
-        path="/v1/hosts/{host}/history",
-        handler=events.host_history,
-        **_HISTORY,
-    ),
+    _history("volume_history", "/v1/volumes/{volume_id}", events.volume_history),
+    _history("server_history", "/v1/servers/{server_id}", events.server_history),
+    _history("attachment_history", "/v1/attachments/{attachment_id}", events.attachment_history),
+    _history("operation_history", "/v1/operations/{operation_id}", events.operation_history),
+    _history("host_history", "/v1/hosts/{host}", events.host_history),
     get("events", "/v1/events", events.events, schemas_events.Events, query=schemas.EventsQuery),
     get(
         "event_checkpoint",

@@ -1,9 +1,9 @@
 """Authentication and roles: who is asking, and what they may do.
 
-An `Authenticator` turns the headers of a request into an `Identity`; Keystone will be
-a third one.  `POLICY` says which roles each route is open to, by the route's name in
-`ledger.api.routes`; a test holds that every route has its line.  What a role may see
-of other projects is `Identity.project_scope`; what is outside of it does not exist for
+An `Authenticator` turns what a request says of its sender into an `Identity`; the third one,
+Keystone's, is `ledger.auth.keystone`.  `POLICY` says which roles each route is open to, by the
+route's name in `ledger.api.routes`; a test holds that every route has its line.  What a role may
+see of other projects is `Identity.project_scope`; what is outside of it does not exist for
 the caller (404, as in Nova; LP 2138566).
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from aggregates.base import Actor
-from ledger.config import AuthMode, Role, Settings, Token, hash_token, is_loopback
+from ledger.config import EVERYWHERE, Role, Settings, Token, hash_token, is_loopback
 
 #: Header values become part of the log: ids of Keystone and names of people, no more.
 _NAME = re.compile(r"[\w.@:-]{1,64}\Z", re.ASCII)
@@ -24,28 +24,81 @@ TOKEN_CHARS_MAX = 4096  # no token of ours or of Keystone's is longer
 
 
 class AuthError(Exception):
-    """The caller did not prove who it is; the message says what to do."""
+    """The caller did not prove who it is; the message says what to do.
+
+    `challenge` is what proves it here (RFC 9110, 15.5.2).
+    """
+
+    challenge = 'Token realm="attachment-ledger"'
 
 
 class WebsiteError(AuthError):
     """A web page sent this request, and not the user of this machine."""
 
 
+class AccessRulesError(AuthError):
+    """The caller is proven, but its application credential is for other requests."""
+
+
+class KeystoneAwayError(AuthError):
+    """Keystone cannot be asked who the caller is; the message says why."""
+
+
+class WrongTokensError(AuthError):
+    """So many wrong tokens came from there that no more are looked at, for `retry_after_s`."""
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What of a request says who sends it, and for what.
+
+    `address`: the other end's, as connections are counted (ledger.api.connections).
+    """
+
+    headers: Mapping[str, str]
+    method: str = "GET"
+    path: str = "/"
+    address: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vouched:
+    """What Keystone says of a token beside its user, project and roles.
+
+    `system` and `domain_id` are its scope if that is no project.  `audit_id` names the token in
+    Keystone's own notifications, and opens nothing.  `service`: the user of the service that
+    passes the request on, if its X-Service-Token proved it.
+    """
+
+    system: bool = False
+    domain_id: str | None = None
+    audit_id: str | None = None
+    methods: tuple[str, ...] = ()
+    trust_id: str | None = None
+    application_credential_id: str | None = None
+    service: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """A proven caller.  `host`: the one an agent is bound to, None for any.  `token`: which one it
-    has shown, by its hash; None where there are none.
+    """A proven caller.  `host`: the one an agent is bound to, None for any.  `counted_as`: by what
+    its requests under way are counted, a token's hash or Keystone's user; None: not at all.
     """
 
     actor: Actor
     roles: frozenset[Role]
     host: str | None = None
-    token: str | None = field(default=None, repr=False)
+    counted_as: str | None = field(default=None, repr=False)
+    vouched: Vouched = Vouched()
 
     @property
     def everywhere(self) -> bool:
         """Whether all projects are open to this caller."""
-        return bool(self.roles & {Role.ADMIN, Role.OPERATOR, Role.SERVICE})
+        return bool(self.roles & EVERYWHERE)
 
     @property
     def project_scope(self) -> str | None:
@@ -59,6 +112,16 @@ class Identity:
     def may(self, route: str) -> bool:
         return bool(self.roles & POLICY[route])
 
+    def on(self, route: str) -> Identity:
+        """The caller as this route takes it: what a service asks is answered to the service.
+
+        CVE-2023-2088: Cinder asks with the token of whoever wants an attachment deleted, and takes
+        "not found" for a yes, so whose token that is must not change the answer.
+        """
+        if self.vouched.service is None or route not in ASKED_BY_SERVICES:
+            return self
+        return replace(self, roles=self.roles | {Role.SERVICE})
+
     def may_speak_for(self, host: str) -> bool:
         """Whether the caller is the agent of this host."""
         return Role.AGENT in self.roles and self.host in {None, host}
@@ -71,7 +134,7 @@ NOBODY = Identity(actor=Actor(name="nobody"), roles=frozenset())
 class Authenticator(Protocol):
     """Turns the headers of a request into who sent it."""
 
-    async def authenticate(self, headers: Mapping[str, str]) -> Identity:
+    async def authenticate(self, asked: Asked) -> Identity:
         """Raises AuthError."""
 
 
@@ -83,7 +146,8 @@ class NoAuth:
     Any web page can make the browser of somebody on this machine send requests here.
     """
 
-    async def authenticate(self, headers: Mapping[str, str]) -> Identity:
+    async def authenticate(self, asked: Asked) -> Identity:
+        headers = asked.headers
         _refuse_websites(headers)
         user_id = _name(headers, "X-User-Id")
         actor = Actor(
@@ -105,15 +169,25 @@ class StaticTokens:
     def __init__(self, settings: Settings) -> None:
         self._identities = {token.token_sha256: _identity(token) for token in settings.tokens}
 
-    async def authenticate(self, headers: Mapping[str, str]) -> Identity:
-        presented = headers.get("X-Auth-Token", "")
-        if not presented:
-            raise AuthError("This request needs a token: send it as X-Auth-Token.")
-        fits = len(presented) <= TOKEN_CHARS_MAX
-        identity = self._identities.get(hash_token(presented)) if fits else None
+    async def authenticate(self, asked: Asked) -> Identity:
+        identity = self.identity(presented(asked))
         if identity is None:
             raise AuthError("The token is not known here; check it, and the service's [[tokens]].")
         return identity
+
+    def identity(self, token: str) -> Identity | None:
+        """Who bears this token; None if it is none of the settings."""
+        return self._identities.get(hash_token(token))
+
+
+def presented(asked: Asked, header: str = "X-Auth-Token") -> str:
+    """The token that was sent.  Raises AuthError if there is none, or it can be none."""
+    token = asked.headers.get(header, "")
+    if not token:
+        raise AuthError(f"This request needs a token: send it as {header}.")
+    if len(token) > TOKEN_CHARS_MAX:
+        raise AuthError(f"No token is longer than {TOKEN_CHARS_MAX} characters; {header} is.")
+    return token
 
 
 def _identity(token: Token) -> Identity:
@@ -124,7 +198,7 @@ def _identity(token: Token) -> Identity:
         roles=tuple(role.value for role in token.roles),
     )
     return Identity(
-        actor=actor, roles=frozenset(token.roles), host=token.host, token=token.token_sha256
+        actor=actor, roles=frozenset(token.roles), host=token.host, counted_as=token.token_sha256
     )
 
 
@@ -150,11 +224,6 @@ def _name_of(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()
-
-
-def authenticator(settings: Settings) -> Authenticator:
-    """The one the settings ask for."""
-    return NoAuth() if settings.auth is AuthMode.NOAUTH else StaticTokens(settings)
 
 
 def _name(headers: Mapping[str, str], header: str) -> str | None:
@@ -247,6 +316,9 @@ POLICY: dict[str, frozenset[Role]] = {
     "host_survey": _AGENTS,
     "host_volume_users": _AGENTS,
 }
+
+#: What a service that proves itself by X-Service-Token is answered, whoever it asks for.
+ASKED_BY_SERVICES = frozenset({"volume_attachment"})
 
 #: Which roles a server action is open to, by its name in `ledger.api.actions`.
 ACTION_POLICY: dict[str, frozenset[Role]] = {

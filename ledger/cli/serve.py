@@ -33,6 +33,7 @@ class Serve(Command):
 
         from host_agent.shared import logs
         from host_agent.shared.ports import PortError
+        from host_agent.shared.settings import ConfigError
         from ledger import bootstrap
         from ledger.log.schema import SchemaError
         from ledger.trial.embedded import EmbeddedPostgresError
@@ -46,6 +47,8 @@ class Serve(Command):
             )
         try:
             bootstrap.serve(chosen)
+        except ConfigError as error:
+            raise usage(f"the settings cannot be used: {error}", "See docs/keystone.md.") from None
         except SchemaError as error:
             raise settings.schema_error(error) from None
         except PortError as error:

@@ -112,13 +112,13 @@ class CinderModel:
     ) -> Volume:
         """Seed a volume; the `after` knobs make it `creating` or nameless at first.
 
-        `driver` is the backend's name; a volume is what its backend makes it, unless told.
+        `driver` is the backend's name; a volume is what its backend makes it, unless given.
         """
         if len(self.volumes) >= MAX_VOLUMES:
             raise CinderFault(413, f"VolumeLimitExceeded: Maximum of {MAX_VOLUMES} volumes.")
         now = self.clock()
         backend = self.backend(driver or self.driver)
-        told: dict[str, Any] = {
+        given: dict[str, Any] = {
             "backend": backend.name,
             "driver": backend.driver,
             "shared_targets": backend.shared_targets,
@@ -126,7 +126,7 @@ class CinderModel:
             "volume_type": type_of(backend.name, multiattach=bool(fields.get("multiattach"))),
             "created_at": now,
         }
-        volume = Volume(id=volume_id or self.new_id(), **told | fields)
+        volume = Volume(id=volume_id or self.new_id(), **given | fields)
         if available_after_s or available_after_reads:
             volume.status = "creating"
             volume.creating = Late(at=now + available_after_s, reads=available_after_reads or -1)

@@ -260,23 +260,14 @@ WITH RECURSIVE search (low, high) AS (
 SELECT low AS position FROM search WHERE low = high;
 
 -- name: history
--- Events about one thing, between two positions, oldest first.  events_by_{column}.
+-- Events about one thing, between two positions, in the order of these or backwards ({way}).
+-- events_by_{column}.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
   FROM events
  WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
- ORDER BY position
- LIMIT %(limit)s;
-
--- name: history_backwards
--- The same, newest first.
-SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-       attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-       actor, user_id, project_id, roles, body
-  FROM events
- WHERE {column} = %(id)s AND position > %(after)s AND position < %(before)s
- ORDER BY position DESC
+ ORDER BY position {way}
  LIMIT %(limit)s;
 
 -- name: volume_history
@@ -385,23 +376,13 @@ WITH locked AS MATERIALIZED (SELECT position FROM log_head FOR SHARE)
 SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
 
 -- name: feed
--- All events between two positions, oldest first.  Primary key.
+-- All events between two positions, in the order of these or backwards ({way}).  Primary key.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
   FROM events
  WHERE position > %(after)s AND position < %(before)s
- ORDER BY position
- LIMIT %(limit)s;
-
--- name: feed_backwards
--- The same, newest first.
-SELECT position, recorded_at, topic, originator_id, originator_version AS version,
-       attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
-       actor, user_id, project_id, roles, body
-  FROM events
- WHERE position > %(after)s AND position < %(before)s
- ORDER BY position DESC
+ ORDER BY position {way}
  LIMIT %(limit)s;
 
 -- name: detached
@@ -532,6 +513,15 @@ DELETE FROM leases WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uui
 -- Lets all leases run out now that earlier holders of a place have left behind.
 UPDATE leases SET until = '-infinity'
  WHERE starts_with(holder, %(place)s || '/') AND holder <> %(holder)s;
+
+-- name: stranded
+-- Operations that wait for a run of an epoch of its host that is over: whoever fenced the host did
+-- not get to them.  mailbox_by_host, for the hosts that were ever fenced.
+SELECT DISTINCT m.operation_id, m.host
+  FROM hosts AS h JOIN mailbox AS m USING (host)
+ WHERE h.epoch > 0 AND (m.command->>'epoch')::int < h.epoch
+ ORDER BY m.operation_id
+ LIMIT %(limit)s;
 
 -- name: changed
 -- Whose host was given commands, or changed, and which operations moved (and are bound, over,

@@ -14,7 +14,8 @@ from aiohttp import web
 
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER
-from host_agent.shared.contract import Command, Registration, Report
+from host_agent.shared.contract import SURVEY_HEADER, Command, Registration, Report
+from host_agent.shared.survey import SurveyAnswer
 from tests.agent.bench import WAIT_S
 
 
@@ -50,6 +51,11 @@ class FakeLedger:
         self.expects_nothing = False  # every report is stale
         self.takes_one = False  # as ledgers did that knew reports of one result only
         self.ahead_s: float | None = 0.0  # its clock, of this machine's; None: it tells no time
+        self.wanted: dict[str, Any] | None = None  # a survey: its token, and the digest known
+        self.surveys: list[SurveyAnswer] = []
+        self.lost_surveys = False  # it does not have the document of any digest
+        self.fail_surveys: list[int] = []  # HTTP statuses to answer instead
+        self.got: list[str | None] = []  # which question the agent said it had, poll by poll
         self.said_ahead: list[str | None] = []  # what the agent said of its host's clock
         self.position = 0  # where the log ends when somebody registers
         self.port = 0
@@ -109,6 +115,7 @@ class FakeLedger:
         app.router.add_get("/v1/hosts/{host}/commands", self._poll)
         app.router.add_post("/v1/hosts/{host}/reports", self._report)
         app.router.add_post("/v1/hosts/{host}/progress", self._progress)
+        app.router.add_put("/v1/hosts/{host}/survey", self._survey)
         app.router.add_get("/v1/hosts/{host}/volumes/{volume}/users", self._users)
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
@@ -169,9 +176,25 @@ class FakeLedger:
         self.progress.append(await request.json())
         return web.json_response({})
 
+    async def _survey(self, request: web.Request) -> web.Response:
+        said = SurveyAnswer.from_wire(await request.json())
+        if self.fail_surveys:
+            return web.json_response({"code": "broken"}, status=self.fail_surveys.pop(0))
+        self.surveys.append(said)
+        if said.epoch != self.epoch:
+            return web.json_response({"code": "stale_epoch"}, status=409)
+        if self.wanted is None or said.token != self.wanted["token"]:
+            return web.json_response({"code": "survey_not_wanted"}, status=409)
+        if said.survey is None and (self.lost_surveys or said.digest != self.wanted["digest"]):
+            return web.json_response({"again": True})
+        self.wanted = None
+        return web.json_response({"again": False})
+
     async def _poll(self, request: web.Request) -> web.Response:
         after = int(request.query["after"])
         self.polls.append(after)
+        got = request.headers.get(SURVEY_HEADER)
+        self.got.append(got)
         if int(request.query["epoch"]) != self.epoch:
             return web.json_response({"code": "stale_epoch"}, status=409)
         end = time.monotonic() + float(request.query["wait_s"])
@@ -180,6 +203,9 @@ class FakeLedger:
                 found.sort(key=lambda c: c.position)
                 wire = [self._rest(c).to_wire() for c in found]
                 return web.json_response({"commands": wire, "after": found[-1].position})
+            if self.wanted and self.wanted["token"] != got:
+                told = {"commands": [], "after": after, "survey": self.wanted}
+                return web.json_response(told)
             await asyncio.sleep(0.01)
         return web.json_response({"commands": [], "after": after})
 

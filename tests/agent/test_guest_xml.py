@@ -9,7 +9,7 @@ import pytest
 
 from host_agent.libvirt.domain_xml import DefinitionError, Host, Made, definition_of, domain_of
 from host_agent.shared.contract import MIGRATION_URI, GuestOrder
-from host_agent.shared.definition import Machine, render
+from host_agent.shared.definition import NOVA_NS, Machine, render
 from host_agent.shared.guest_xml import TOLD_MAX, kept
 from host_agent.shared.ports import PortError
 from host_agent.verbs import guest
@@ -302,6 +302,12 @@ def test_document_type_is_refused_before_it_is_read() -> None:
     bomb = "<!DOCTYPE domain [<!ENTITY a 'aaaa'>]><domain><name>&a;</name></domain>"
     with pytest.raises(DefinitionError):
         made(bomb)
+
+
+def test_definition_that_nests_without_end_is_refused_in_words() -> None:
+    deep = f'<n:instance xmlns:n="{NOVA_NS}">{"<a>" * 2000}{"</a>" * 2000}</n:instance>'
+    with pytest.raises(DefinitionError, match="elements deep"):
+        made(f"<domain><metadata>{deep}</metadata></domain>")
 
 
 def test_names_that_are_told_are_few_short_and_plain() -> None:

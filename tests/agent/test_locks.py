@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -154,6 +155,37 @@ def test_a_lock_is_held_until_its_file_is_gone(
     with locks.hold(["target-x"], clock()):
         pass
     assert free == [None]
+
+
+def test_a_lock_whose_file_cannot_be_removed_is_free_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would be done with that volume on this host until the agent is started again."""
+
+    def refused(_self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    for _ in range(2):
+        with Locks(tmp_path).hold(["target-x"], clock(), deadline_s=0.0):
+            pass
+
+
+def test_a_lock_that_cannot_be_taken_leaves_no_open_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again and again."""
+    opened: list[int] = []
+
+    def refused(handle: int, _flags: int) -> None:
+        opened.append(handle)
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(PortError, match="No locks"), Locks(tmp_path).hold(["x"], clock()):
+        pass
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
 
 
 def test_the_path_of_the_locks_is_made_and_is_not_for_everybody(tmp_path: Path) -> None:

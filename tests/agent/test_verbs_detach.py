@@ -141,6 +141,16 @@ def test_plug_that_never_shows_is_unknown(bench: Bench) -> None:
     assert raised.value.kind is ErrorKind.UNKNOWN
 
 
+def test_an_unplug_that_nobody_sees_is_unknown(bench: Bench) -> None:
+    """Whatever was answered, nothing is disconnected under a guest that shows the disk."""
+    lane = bench.attached()
+    shown = bench.guests.disk(lane.server_id, lane.disk_serial)
+    bench.guests.unplug = lambda *_: shown  # type: ignore[method-assign]
+    with pytest.raises(PortError) as raised:
+        bench.run(lane, Verb.DISK_UNPLUG)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.UNKNOWN, "unplug_not_seen")
+
+
 def test_unplug_follows_a_guest_that_was_stopped_or_started_in_between(bench: Bench) -> None:
     lane = bench.attached()
     set_power(bench.store, lane.server_id, PowerState.SHUTDOWN)

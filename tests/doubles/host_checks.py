@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from host_agent.libvirt import disk_xml
 from host_agent.simulated.host_state import HostState
 
@@ -26,6 +29,18 @@ def plugged(store: HostState) -> dict[str, dict[str, tuple[str | None, str | Non
             volume: (live.get(volume), persistent.get(volume)) for volume in live | persistent
         }
     return found
+
+
+def misplugged(mappings: Iterable[BlockDeviceMapping], host: HostState | None) -> Iterator[str]:
+    """A mapping says that its guest has the disk if and only if the guest has it: the mappings of
+    one server, and the host where its guest is (None: nowhere).
+    """
+    guests = plugged(host) if host else {}
+    for mapping in mappings:
+        disks = guests.get(mapping.server_id or "", {})
+        has = mapping.volume_id is not None and mapping.serial in disks
+        if has != (mapping.state is MappingState.PLUGGED):
+            yield f"mapping {mapping.id} is {mapping.state}, its guest has the disk: {has}"
 
 
 def _volumes(domain: str | None) -> dict[str, str]:

@@ -6,18 +6,22 @@ then, no guest runs twice, and none on volumes that were given up.
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from aggregates import errors
-from aggregates.operation import OperationState
+from aggregates.operation import Operation, OperationState
 from tests.doubles.host_checks import plugged
 from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
 from tests.flows.test_every_flow import _undisturbed as undisturbed
 from tests.memory import Crash, Trouble
-from tests.world import HOST, OTHER, World
+from tests.regressions.worlds import host_returns
+from tests.world import CONTEXT, HOST, OTHER, World
 
 
 @dataclass
@@ -100,23 +104,62 @@ _UNDECIDED = frozenset({"swap", "migrate-volume", "convert", "convert-stopped", 
 
 
 @BY_NAME
-def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario) -> None:
-    """At every point of the flow: nothing waits for the host, parks for it, or keeps a claim."""
-    calm = undisturbed(scenario)
-    for first in range(len(calm.points)):
+def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario, tmp_path: Path) -> None:
+    """At every point of the flow: nothing waits for the host, parks for it, or keeps a claim;
+    and when the host is back, it has what the ledger says.
+    """
+    for first, point in enumerate(undisturbed(scenario).points):
         world = scenario.begin()
-        world.trouble = Trouble({first: "crash"})
-        operation_id = scenario.ask(world)
-        _stop_at_trouble(world, operation_id)
-        world.trouble, what = Trouble(), f"{scenario.name} at {first} {calm.points[first]}"
-        world.fence(HOST)
-        operation = world.run(operation_id)
+        operation = fenced_at(first, world, scenario)
+        what = f"{scenario.name} at {first} {point}"
         if scenario.name in _UNDECIDED and operation.state is OperationState.PARKED:
             assert operation.history.records, "parked with nothing left"
             continue
         assert operation.state is OperationState.FINISHED, what
         assert not world.instance.claims, what
         assert not world.instance.faults or world.instance.never_built, what
+        assert wrong_when_back(world, operation, tmp_path) == [], what
+
+
+LETTING_GO = [scenario for scenario in SCENARIOS if re.search("detach|shelve", scenario.name)]
+
+
+@pytest.mark.parametrize("scenario", LETTING_GO, ids=lambda scenario: scenario.name)
+def test_what_a_fenced_host_may_have_let_go_is_not_had_back(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    """Somebody changed their mind when it had, and had not said so: nobody could know, and the
+    ledger went on as if the guest still had its disk, or were still there.
+    """
+    for first, point in enumerate(undisturbed(scenario).points):
+        world = scenario.begin()
+        operation = fenced_at(first, world, scenario, unwind=True)
+        what = f"{scenario.name} at {first} {point}"
+        assert operation.state is OperationState.FINISHED, what
+        assert wrong_when_back(world, operation, tmp_path) == [], what
+
+
+def fenced_at(number: int, world: World, scenario: Scenario, *, unwind: bool = False) -> Operation:
+    """The host dies at this point; perhaps somebody changes their mind; then it is fenced."""
+    world.trouble = Trouble({number: "crash"})
+    operation_id = scenario.ask(world)
+    _stop_at_trouble(world, operation_id)
+    world.trouble = Trouble()
+    if unwind:
+        with suppress(errors.OperatorActError):
+            world.service.act(operation_id, "unwind", "changed my mind", CONTEXT)
+    world.fence(HOST)
+    return world.run(operation_id)
+
+
+def wrong_when_back(world: World, operation: Operation, tmp_path: Path) -> list[str]:
+    """What is wrong when the host is let in again; what is made anew by a start is, first."""
+    if world.instance.deleted:
+        return []
+    host_returns(world, HOST, tmp_path)
+    if operation.history.moot and world.instance.power_state == "shutdown":
+        world.done(world.act("start"))
+    return world.wrong()
 
 
 def _stop_at_trouble(world: World, operation_id: str) -> None:

@@ -13,6 +13,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from host_agent.shared.contract import Report, StepResult
 from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.effects import EFFECTS
 from tests.flows.scenarios import BY_NAME, ENDS, SCENARIOS, Scenario, prepared
-from tests.memory import CALL_MODES, SAVE_MODES, Trouble
+from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
 from tests.world import CONTEXT, HOST, World
 
 #: So many pairs of each scenario, chosen by a seed; `make test-deep` and nightly runs take more.
@@ -68,6 +69,11 @@ def _modes(point: str) -> tuple[str, ...]:
     return SAVE_MODES if point == "save" else CALL_MODES
 
 
+def _some(n: int, modes: tuple[str, ...]) -> tuple[str, ...]:
+    """Every third one, so that three points in a row meet all of them."""
+    return modes if PAIRS > PAIRS_DEFAULT else modes[n % 3 :: 3]
+
+
 def _disturbed(scenario: Scenario, trouble: dict[int, str]) -> tuple[World, Operation]:
     world = scenario.begin()
     world.trouble = Trouble(dict(trouble))
@@ -107,12 +113,14 @@ def test_no_case_meets_what_another_one_left() -> None:
     assert len(prepared(scenario).store.log) == stored
 
 
+@pytest.mark.deep
 @BY_NAME
 def test_every_kind_of_trouble_at_every_point(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:
+    """Each point meets some kinds by default, in turn; all of them in the deep tier."""
     calm = _undisturbed(scenario)
-    cases = [{n: mode} for n, point in enumerate(calm.points) for mode in _modes(point)]
+    cases = [{n: mode} for n, point in enumerate(calm.points) for mode in _some(n, _modes(point))]
     ended = {_check(scenario, calm, trouble) for trouble in cases}
     record_property("cases", len(cases))
     assert "completed" in ended
@@ -213,6 +221,38 @@ def test_a_server_is_deleted_with_all_that_a_parked_operation_left(scenario: Sce
         assert not any(left[where] for where in ("cinder", "ledger", "mappings", "claims")), what
         assert set(left["volumes"]) <= {"available"}, what
         assert world.wrong() == [], what
+
+
+@pytest.mark.parametrize("name", ["boot", "live-migrate", "resize", "evacuate", "unshelve"])
+def test_a_server_is_deleted_with_what_an_agent_undid_without_a_word(name: str) -> None:
+    """It got an attachment, and the volume was not ready; it dies as it has deleted that again,
+    and its next life cannot go on.  The log knows that no step has begun to connect anything by
+    it, so there is nothing to be looked for on the host.
+    """
+    scenario = next(each for each in SCENARIOS if each.name == name)
+    points = _undisturbed(scenario).points
+    not_ready = [number for number, point in enumerate(points) if point == "cinder.volume"]
+    tries = ((first, at) for first in reversed(not_ready) for at in range(15))
+    killed = (_killed_at_deleting(scenario, first, at) for first, at in tries)
+    world = next(world for world in killed if world is not None)
+    world.done(world.delete())
+    assert world.wrong() == []
+
+
+def _killed_at_deleting(scenario: Scenario, first: int, at: int) -> World | None:
+    """All fails from `first` on, and again, when it is retried, after an agent has died `at` the
+    deletion of an attachment; None: that was something else.
+    """
+    world, operation = _disturbed(scenario, dict.fromkeys(range(first, first + 300), "final"))
+    if operation.state is not OperationState.PARKED:
+        return None
+    again = world.trouble = Trouble(dict.fromkeys(range(at + 1, at + 300), "final"))
+    again.plan[at] = "crash_after"
+    with suppress(Crash):
+        world.service.act(str(operation.id), "retry", "try again", CONTEXT)
+    operation, world.trouble = world.run(str(operation.id)), Trouble()
+    killed = operation.state is OperationState.PARKED
+    return world if killed and again.met[at] == "cinder.attachment_delete" else None
 
 
 @BY_NAME

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
 from tests.flows.scenarios import BY_NAME, Scenario
 from tests.flows.test_every_flow import _undisturbed
-from tests.memory import Trouble
+from tests.memory import Crash, Trouble
 from tests.world import CONTEXT, SERVER, World, events
 
 
@@ -36,7 +38,9 @@ class Paused(Trouble):
 
 def overtaken(world: World, operation_id: str) -> None:
     """Another dispatcher does all that the operation wants of the ledger now."""
-    world.clock.wait(LEASE_S + LATE_S)
+    world.clock.wait(LEASE_S)
+    world.service.take_over(operation_id)
+    world.clock.wait(LATE_S)
     world.service.carry_on(operation_id)
 
 
@@ -128,3 +132,62 @@ def test_a_reservation_by_the_old_calls_is_taken_back_if_nobody_has_the_volume()
     world.trouble = Paused(met(legacy=True).index("cinder.reserve"), undone)
     world.service.advance(operation_id)
     assert world.cinder.volume(world.volumes[0]).status == "available"
+
+
+def test_what_a_dispatcher_sent_that_died_beside_a_paused_one_is_found() -> None:
+    """Storm 195: the paused one made another reservation, and was believed, as if it had been
+    the only one to try; nobody looked for what the dead one's request was still to make.
+    """
+    world = World()
+    operation_id = world.attach()
+    cinder: Any = world.service._cinder
+    create, late = cinder.attachment_create, []
+
+    def died(*args: Any) -> Any:
+        late.append(args)
+        raise Crash
+
+    def meanwhile() -> None:
+        world.clock.wait(LEASE_S)
+        world.service.take_over(operation_id)
+        world.clock.wait(LATE_S)
+        cinder.attachment_create = died
+        with pytest.raises(Crash):
+            world.service.carry_on(operation_id)
+        cinder.attachment_create = create
+
+    world.trouble = Paused(met().index("cinder.attachment_create"), meanwhile)
+    world.service.carry_on(operation_id)
+    world.service.take_over(operation_id)
+    world.cinder.attachment_create(*late.pop())  # within LATE_S of that
+    world.done(operation_id)
+    assert [row.status for row in world.cinder.attachments_of(world.volumes[0])] == ["attached"]
+    assert world.wrong() == []
+
+
+def test_whoever_was_overtaken_leaves_the_operation_to_the_other() -> None:
+    """It has no lease any more: going on, both would do each step from now on."""
+    world = World()
+    operation_id = world.attach()
+    asked: list[str] = []
+
+    def taken_over() -> None:
+        world.clock.wait(LEASE_S)
+        world.service.take_over(operation_id)
+        world.trouble = Trouble(met=asked)
+
+    world.trouble = Paused(met().index("cinder.attachment_create"), taken_over)
+    world.service.carry_on(operation_id)
+    assert "cinder.attachment_create" not in asked
+    assert world.operation(operation_id).history.record(0, "reserve", undo=False).attempts == 1
+
+
+def test_what_is_taken_over_has_had_its_time_before_and_waits_in_no_step() -> None:
+    """Threads that wait in steps are in everybody's way after a restart (decision 0020)."""
+    world = World()
+    operation_id = world.attach()
+    world.service.take_over(operation_id)
+    began = world.clock.seconds
+    world.service.carry_on(operation_id)
+    assert len(events(world, Attachment.AttachmentCreated)) == 1
+    assert world.clock.seconds == began

@@ -15,6 +15,7 @@ export LAB_IDENTITY_PORT="${LAB_IDENTITY_PORT:-15000}"
 export LAB_LEDGER_PORT="${LAB_LEDGER_PORT:-18774}"
 export LAB_GATE_PORT="${LAB_GATE_PORT:-18777}"
 export LAB_MON_PORT="${LAB_MON_PORT:-16789}"
+export LAB_KEYSTONE_PORT="${LAB_KEYSTONE_PORT:-15001}"
 
 # Two hosts with hypervisors: this machine, and one in namespaces of its own (hosts.sh).
 export LAB_NET="${LAB_NET:-10.77.0}"
@@ -45,6 +46,8 @@ export LAB_GATE_URL="http://$LAB_ADDRESS:$LAB_GATE_PORT" # Cinder, as its client
 # What the contract tests (tests/contracts) hold the simulations against.
 export LEDGER_LAB_CINDER="$CINDER_ENDPOINT" LEDGER_LAB_LIBVIRT="$LAB_LIBVIRT_URI"
 export LEDGER_LAB_GUEST="$LAB_DIR/guest" LEDGER_LAB_NFS_EXPORT="127.0.0.1:$LAB_DIR/export/nfs"
+
+export LEDGER_LAB_KEYSTONE_PASSWORD=lab-admin # with LEDGER_LAB_KEYSTONE: keystone.sh
 
 # What our own command line reads.
 export LEDGER_URL="$LAB_LEDGER_URL" LEDGER_TOKEN="$LAB_OPERATOR_TOKEN"

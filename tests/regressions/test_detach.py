@@ -6,6 +6,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
+from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import OperationState, Outcome
 from handlers.accept import DetachVolume
@@ -32,6 +33,9 @@ def test_lp880399_a_delete_that_cinder_refuses_for_long_is_resumable() -> None:
     broken = Broken(world, "cinder.attachment_delete")
     operation = world.run(world.detach())
     assert operation.state is OperationState.PARKED
+    assert world.instance.vm_state == "error", "S1: an instance fault, and ERROR"
+    [fault] = events(world, Instance.Faulted)
+    assert fault.claimant == str(operation.id)
     assert world.cinder.volume(world.volumes[0]).status == "in-use", "never `detaching`"
     left = world.store.log[-1]
     broken.heal()
@@ -53,6 +57,17 @@ def test_lp1786318_a_guest_that_keeps_the_disk_changes_nothing() -> None:
     assert plugged(world.host)[SERVER] == {world.volumes[0]: ("vdb", "vdb")}
 
 
+def test_a_disk_that_is_half_out_is_put_back_where_it_was() -> None:
+    """The guest let it go, and libvirt says that it did not: the request stops all the same."""
+    at = first_point("guests.unplug", World.detach)
+    world = attached()
+    before = world.summary()
+    world.trouble = Trouble({at: "final_after"})
+    assert world.run(world.detach()).outcome is Outcome.FAILED
+    assert world.summary() == before
+    assert plugged(world.host)[SERVER] == {world.volumes[0]: ("vdb", "vdb")}
+
+
 def test_lp1909120_a_host_that_is_down_is_not_asked_to_detach() -> None:
     world = attached()
     stored = len(world.store.log)
@@ -69,6 +84,15 @@ def test_lp1662483_a_second_request_for_the_pair_names_the_first() -> None:
     with pytest.raises(errors.ClaimedError, match=first):
         world.requests.detach(request(world), CONTEXT, world.fleet)
     assert world.run(first).outcome is Outcome.COMPLETED
+
+
+def test_a_detach_before_the_attach_has_bound_names_it() -> None:
+    """No mapping yet: "not attached" would be told for good of what is about to be."""
+    world = World()
+    attach = world.attach()
+    with pytest.raises(errors.ClaimedError, match=attach):
+        world.requests.detach(request(world), CONTEXT, world.fleet)
+    assert world.run(attach).outcome is Outcome.COMPLETED
 
 
 def test_lp1937084_an_attachment_that_is_gone_already_is_detached() -> None:

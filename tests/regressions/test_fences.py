@@ -250,3 +250,16 @@ def test_events_of_before_this_rule_mean_an_arrival_before_every_fence() -> None
     host.register(HOST, 1, {})
     host.fence("dead", "off")
     assert instance.epoch < host.epoch
+
+
+def test_a_fence_that_is_over_ends_what_was_begun_before_it_and_nothing_since() -> None:
+    """Whoever fenced the host did not get to the operation; the host was let in again since."""
+    world = World()
+    operation_id = world.attach()
+    world.service.carry_on(operation_id)
+    world.service.fence(HOST, "lost power", "BMC says off", CONTEXT)
+    world.service.unfence(HOST, "repaired", CONTEXT)
+    assert world.service.hand_over(operation_id, HOST) > 0
+    history = world.operation(operation_id).history
+    assert {(run.host, run.epoch) for run in history.active.values()} == {(HOST, 1)}
+    assert world.service.hand_over(operation_id, HOST) == 0, "its new run is its host's"

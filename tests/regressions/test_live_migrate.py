@@ -374,3 +374,18 @@ def test_a_revert_leaves_a_destination_that_is_dead(tmp_path: Path) -> None:
     assert guests_on(world, HOST) == {SERVER: "running"}
     host_returns(world, OTHER, tmp_path)
     assert stays(world, before)
+
+
+@pytest.mark.parametrize("fenced", [False, True], ids=["", "fenced"])
+@pytest.mark.parametrize(("then", "left"), [("confirm_resize", HOST), ("revert_resize", OTHER)])
+def test_what_settles_a_resize_leaves_the_disks_of_the_guest_that_stays(
+    then: str, left: str, fenced: bool
+) -> None:
+    """Removing the other one takes them out of that alone."""
+    world = attached()
+    world.done(world.act("resize", destination=OTHER))
+    if fenced:
+        world.fence(left)
+    world.done(world.act(then))
+    assert [mapping.state for mapping in world.mappings()] == ["plugged"]
+    assert world.wrong() == []

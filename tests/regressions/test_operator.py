@@ -169,6 +169,32 @@ def test_lp1741364_a_start_connects_with_what_is_true_now_and_only_that(flow: st
     assert world.wrong() == []
 
 
+@pytest.mark.parametrize("flow", ["reboot", "rebuild"])
+def test_a_restart_costs_no_guest_whose_volume_cannot_be_had_again(flow: str) -> None:
+    """Connected anew before it is stopped: what fails then is undone under a guest that runs."""
+    world = attached()
+    broken_on(world, HOST, "brick.connect", ErrorKind.FINAL)
+    operation = world.run(world.act(flow))
+    assert operation.outcome is Outcome.FAILED
+    assert guests_on(world, HOST) == {SERVER: "running"}
+    assert world.instance.vm_state == "active"
+
+
+@pytest.mark.parametrize("flow", ["start", "rebuild"])
+def test_a_host_that_dies_before_its_guest_runs_connects_again(flow: str) -> None:
+    """What an earlier run of the operation has connected is gone with the host."""
+    world = attached(STOPPED)
+    connect = Watched(world, HOST, "brick.connect")
+    operation_id = world.act(flow, running=True)
+    run_until(world, operation_id, lambda: bool(connect.seen))
+    with world.host.edit() as state:
+        state["connected"] = {}
+    world.done(operation_id)
+    assert set(sources(world, HOST).values()) == connected_paths(world.host)
+    assert guests_on(world, HOST) == {SERVER: "running"}
+    assert world.wrong() == []
+
+
 @pytest.mark.parametrize("flow", ["start", "rebuild"])
 def test_lp1724573_a_guest_does_not_start_without_its_volumes(flow: str) -> None:
     world = attached()

@@ -1,16 +1,21 @@
-"""Remove each rule of docs/specs.md from the code, and see whether its row's tests fail.
+"""Remove each rule from the code, and see whether one of its tests fails.
 
     python -m tests.rules [ROW ...] [--jobs N]
 
-`rules.toml` says, row by row, what to change in which file.  The tests are those that the row of
-docs/specs.md names, without the lab's; they run in a copy of the tree.  First they all have to
-pass as the code is.  Ends with 1 if a rule can be removed and all tests of its row still pass.
+ROW is a row of docs/specs.md, or the number of a decision.  `rules.toml` says of each row what to
+change in which file, and `borders.toml` of each decision.  The tests are those that the row
+names, without the lab's; they run in a copy of the tree.  First they all have to pass as the code
+is.  Ends with 1 if a rule can be removed and all of its tests still pass.
+
+What is said of each rule names the test that failed, and why: a rule is held by the test that
+misses it, not by one that meets a name that is gone.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,30 +25,36 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.rules.table import ROOT, Rule, rules, shown_by
+from tests.rules.table import ROOT, Rule, rules
 
 #: pytest's exit codes.
 _PASSED, _FAILED = 0, 1
 #: A rule that is gone may keep a test waiting for ever.
 DEADLINE_S = 600
+#: Half of a short run goes into loading schemathesis; the tests that use it load it themselves.
+_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
+#: What a rule names is run, whether it is `nightly` or not.
+_PYTEST = (sys.executable, "-m", "pytest", *_PLUGINS, "-m", "not lab")
+#: All kinds of trouble, as in the deep tier, and no sample of them (tests.flows.test_every_flow).
+_DEEP = {"FLOW_PAIRS": "6"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.rules", description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", help="rows of docs/specs.md; all by default")
+    parser.add_argument("rows", nargs="*", help="rows, or decisions; all by default")
     parser.add_argument("--jobs", type=int, default=2, help="copies of the tree to work in")
     wanted = parser.parse_args(argv)
     chosen = [rule for rule in rules() if not wanted.rows or rule.row in wanted.rows]
     with tempfile.TemporaryDirectory(prefix="rules-") as home:
-        trees: SimpleQueue[Path] = SimpleQueue()
-        for number in range(wanted.jobs):
-            trees.put(_copy(Path(home) / str(number)))
-        tree = trees.get()
-        every = dict.fromkeys(test for rule in chosen for test in shown_by(rule.row))
-        if _tests(tree, list(every)) != _PASSED:
-            print("As the code is, not all of these tests pass: nothing can be seen this way.")
+        tree = _copy(Path(home) / "0")
+        code, said = _tests(tree, _every(chosen), "-n", str(wanted.jobs), cached=True)
+        if code != _PASSED:
+            print(said, "As the code is, not all of these tests pass: so nothing can be seen.")
             return 1
+        trees: SimpleQueue[Path] = SimpleQueue()
         trees.put(tree)
+        for number in range(1, wanted.jobs):  # what was compiled for the first comes along
+            trees.put(shutil.copytree(tree, Path(home) / str(number)))
 
         def removed(rule: Rule) -> bool:
             tree = trees.get()
@@ -59,6 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for rule in survivors:
         print(f"NOT NOTICED: {rule.row} {rule.file}: {rule.old!r}")
     return 1 if survivors else 0
+
+
+def _every(chosen: Sequence[Rule]) -> list[str]:
+    return list(dict.fromkeys(test for rule in chosen for test in rule.tests))
 
 
 def _copy(tree: Path) -> Path:
@@ -77,34 +92,43 @@ def _is_noticed(rule: Rule, tree: Path) -> bool:
     whole = path.read_text()
     path.write_text(whole.replace(rule.old, rule.new))
     try:
-        code = _tests(tree, shown_by(rule.row))
+        code, said = _tests(tree, rule.tests, "-x", "-n", "0")
     finally:
         path.write_text(whole)
-    print(
-        f"{rule.row:5} {'noticed' if code == _FAILED else f'NOT NOTICED (exit {code})'}", flush=True
-    )
+    if code == _FAILED:
+        print(f"{rule.row:5} noticed: {_first_failure(said)}", flush=True)
+    else:
+        print(f"{rule.row:5} NOT NOTICED (exit {code}): {rule.file}: {rule.old!r}", flush=True)
+    if code not in {_PASSED, _FAILED}:
+        print(said[-2000:], flush=True)
     return code == _FAILED
 
 
-def _tests(tree: Path, tests: Sequence[str]) -> int:
-    """pytest's exit code; the tests import the copy, in processes of their own as well."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+def _first_failure(said: str) -> str:
+    found = re.search(r"^(?:FAILED|ERROR) tests/(.*)$", said, re.MULTILINE)
+    return found[1] if found else said.splitlines()[-1]
+
+
+def _tests(
+    tree: Path, tests: Sequence[str], *options: str, cached: bool = False
+) -> tuple[int, str]:
+    """pytest's exit code and output; the tests import the copy, in processes of their own too."""
+    environment = {**os.environ, **_DEEP, "PYTHONPATH": str(tree), "COLUMNS": "200"}
+    if not cached:  # a file of the same second and size would be taken for the one before it
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
     try:
         done = subprocess.run(
-            [*command, *tests],
+            [*_PYTEST, "-q", "--tb=short", *options, *tests],
             cwd=tree,
             env=environment,
             capture_output=True,
             check=False,
             text=True,
-            timeout=DEADLINE_S,
+            timeout=None if cached else DEADLINE_S,
         )
     except subprocess.TimeoutExpired:
-        return _FAILED
-    if done.returncode not in {_PASSED, _FAILED}:
-        print(done.stdout[-2000:], done.stderr[-2000:])
-    return done.returncode
+        return _FAILED, f"not done after {DEADLINE_S} s"
+    return done.returncode, done.stdout + done.stderr
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""The rules of docs/specs.md: what to change in the code to remove one, and who should notice."""
+"""The rules: what to change in the code to remove one, and which tests should notice.
+
+Those of docs/specs.md, by its rows, are in rules.toml; their rows name the tests.  Those that
+hold at the borders, by the decisions that state them, are in borders.toml, with their tests.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 _SCENARIOS = "tests/flows/test_every_flow.py"
@@ -15,19 +19,38 @@ _GENERIC = ("test_every_step_done_twice_is_done_once", "test_every_kind_of_troub
 
 
 class Rule(NamedTuple):
-    """In `file`, `old` (it is there once) is what holds the claim of a row; `new` is without it."""
+    """In `file`, `old` (it is there once) is what holds the claim; `new` is without it.
+
+    `row`: of docs/specs.md, or the number of a decision.  `tests`: who has to notice.
+    """
 
     row: str
     file: str
     old: str
     new: str
+    tests: tuple[str, ...]
 
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """All rules, in the order of the rows."""
-    told = tomllib.loads((Path(__file__).parent / "rules.toml").read_text())
-    return tuple(Rule(row, **rule) for row, found in told.items() for rule in found)
+    """All rules, in the order of the files."""
+    return tuple(
+        Rule(row, each["file"], each["old"], each["new"], tuple(shown_by(row)))
+        for row, found in _told("rules.toml").items()
+        for each in found
+    ) + tuple(
+        Rule(decision, each["file"], each["old"], each["new"], _below_tests(each["tests"]))
+        for decision, found in _told("borders.toml").items()
+        for each in found
+    )
+
+
+def _told(name: str) -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads((Path(__file__).parent / name).read_text())
+
+
+def _below_tests(named: list[str]) -> tuple[str, ...]:
+    return tuple(f"tests/{test}" for test in named)
 
 
 @cache

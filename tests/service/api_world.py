@@ -23,7 +23,7 @@ from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import Runner
 from ledger.api.metrics import registry_of
-from ledger.auth.tokens import authenticator
+from ledger.auth.authenticator import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
 from ledger.findings import Findings
@@ -328,14 +328,14 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
             runner=runner,
             cinder=asked,
             settings=settings,
-            authenticator=authenticator(settings),
+            authenticator=authenticator(settings, stack),
             clock=clock,
             registry=registry_of(log.log_recorder.writer),
         )
         dispatcher = Dispatcher(
             place="test",
             leases=components.queries,
-            carry_on=components.service.carry_on,
+            operations=components.service,
             projected=lambda position: asyncio.wrap_future(runner.projected(position)),
             woken=stack.enter_context(wakeups.watch(DUE)),
             threads=stack.enter_context(ThreadPoolExecutor(4)),

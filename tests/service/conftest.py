@@ -8,6 +8,7 @@ import pytest
 
 from ledger.cli import shell
 from projections import runner
+from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
 from tests.service.api_world import Api, running_api
 from tests.service.cli_stub import Run, Stub, running_stub
 
@@ -20,6 +21,13 @@ async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """The API on a fresh database, with the dispatcher at work and no host yet."""
     monkeypatch.setattr(runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
     async with running_api(database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def keystone() -> Iterator[SimulatedKeystone]:
+    """A Keystone without users, which a test fills."""
+    with running_keystone() as running:
         yield running
 
 

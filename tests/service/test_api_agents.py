@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from aggregates.base import Actor, EventContext
 from host_agent.shared.changes import Changes
 from host_agent.shared.contract import Command, Guest, Registration, Report, StepError, StepResult
+from ledger import dispatcher
 from ledger.api import schemas_agent
-from tests.service.api_world import HOST, OTHER, Api, guest
+from tests.service.api_world import HOST, OTHER, Api, eventually, guest, running_api
 
 SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
 
@@ -78,7 +81,9 @@ async def test_changes_are_of_a_host_that_is_registered_in_this_epoch(api: Api) 
     assert (await api.ask("POST", f"{path}/fence", "admin", json=fence)).status == 200
     for epoch in (0, 1):
         answer = await api.ask("POST", f"{path}/guests", "agent-1", json={**said, "epoch": epoch})
-        assert (answer.status, (await answer.json())["code"]) == (409, "stale_epoch")
+        problem = await answer.json()
+        assert (answer.status, problem["code"]) == (409, "stale_epoch")
+    assert f"of host {HOST} is over" in problem["detail"], "its own name is no secret for it"
 
 
 async def test_a_guest_that_is_not_shown_any_more_is_lost(api: Api) -> None:
@@ -289,6 +294,31 @@ async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) 
     assert (shown["suspect"], shown["leftovers"]) == (False, None)
 
 
+@pytest.mark.parametrize("unfenced", [False, True])
+async def test_what_was_under_way_ends_though_whoever_fenced_the_host_died_over_it(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, unfenced: bool
+) -> None:
+    """The fence is stored, and no operation was handed over: no host would ever report its end."""
+    monkeypatch.setattr(dispatcher, "STRANDED_EVERY_S", 0.05)
+    context = EventContext(actor=Actor(name="operator"), request_id="req-f", cause="operator")
+    async with running_api(database_url) as api:
+        server = await api.server()
+        stuck = await api.attach(server, api.volume())
+        service = api.components.service
+        await asyncio.to_thread(service.fence, HOST, "dead", "power is off", context)
+        if unfenced:
+            await asyncio.to_thread(service.unfence, HOST, "repaired", context)
+            await api.register(guest(server_id=server))
+        await api.projected()
+
+        async def let_go() -> bool:
+            return all(command["epoch"] == 1 for command in await api.commands(epoch=1, wait_s=0))
+
+        await eventually(let_go, "no command of the epoch that is over is left")
+        async with asyncio.timeout(30):
+            assert (await api.played(stuck))["outcome"] == "failed"
+
+
 async def test_a_suspect_host_gets_no_commands(api: Api) -> None:
     server, volume = await api.server(), api.volume()
     why = {"reason": "dead", "evidence": "power is off", "force": True}
@@ -351,6 +381,21 @@ async def test_a_definition_that_is_none_is_dropped_and_its_host_registered(api:
         await api.register(host=OTHER)
         refused = await api.act(odd["server_id"], "migrate")
         assert (refused.status, (await refused.json())["conflictingRequest"]["code"]) == (409, 409)
+
+
+async def test_a_disk_has_one_source_however_deep_a_report_nests(api: Api) -> None:
+    await api.register()
+    deep = '{"source":' * 950 + "{}" + "}" * 950
+    about = f'"operation_id": "{uuid4()}", "run": 1, "epoch": 0, "step": "connect"'
+    report = f'{{{about}, "took_ms": 1, "outputs": {{"disk": {deep}}}, "error": null}}'
+    answer = await api.ask(
+        "POST",
+        f"/v1/hosts/{HOST}/reports",
+        "agent-1",
+        data=report,
+        headers={"Content-Type": "application/json"},
+    )
+    assert (answer.status, (await answer.json())["code"]) == (409, "stale_report")
 
 
 async def test_of_a_disk_only_what_the_contract_names_is_kept(api: Api) -> None:

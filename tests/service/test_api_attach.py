@@ -224,8 +224,13 @@ async def test_multiattach_needs_2_60(api: Api) -> None:
 
 async def test_vm_state_forbids_in_novas_words(api: Api) -> None:
     server = await api.server(power_state="nostate")
-    text = await message(await api.attach(server, api.volume()), "conflictingRequest", 409)
-    assert text == f"Cannot 'attach_volume' instance {server} while it is in vm_state building"
+    asked = {
+        "attach_volume": await api.attach(server, api.volume()),
+        "detach_volume": await api.ask("DELETE", path(server, api.volume())),
+    }
+    for action, answer in asked.items():
+        text = await message(answer, "conflictingRequest", 409)
+        assert text == f"Cannot '{action}' instance {server} while it is in vm_state building"
 
 
 async def test_the_first_error_is_the_answer_when_the_reservation_fails(api: Api) -> None:

@@ -11,7 +11,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from ledger.api.routes import ROUTES
-from ledger.auth.tokens import POLICY, AuthError, NoAuth
+from ledger.auth.tokens import POLICY, Asked, AuthError, NoAuth
 from ledger.config import AuthMode, Listen, Role, Settings
 from tests.service.api_world import HOST, PROJECT, Api, guest, running_api
 
@@ -163,10 +163,12 @@ async def test_noauth_takes_the_actor_from_headers(database_url: str) -> None:
 
 
 async def test_noauth_refuses_names_that_are_none() -> None:
-    identity = await NoAuth().authenticate({"Host": "localhost:8790"})
+    identity = await NoAuth().authenticate(Asked(headers={"Host": "localhost:8790"}))
     assert identity.may_speak_for("any-host")
     with pytest.raises(AuthError):
-        await NoAuth().authenticate({"Host": "localhost:8790", "X-User-Id": "a b\nc"})
+        await NoAuth().authenticate(
+            Asked(headers={"Host": "localhost:8790", "X-User-Id": "a b\nc"})
+        )
 
 
 WEBSITES: list[dict[str, str]] = [

@@ -118,6 +118,7 @@ async def test_many_who_need_no_token_are_one_to_the_database(
     monkeypatch.setattr(health, "ANSWER_AGE_S", FOR_EVER_S)
     asked = Counted(monkeypatch, query)
     answers = await asyncio.gather(*(api.ask("GET", path, None) for _ in range(60)))
+    answers.append(await api.ask("GET", path, None))
     assert {answer.status for answer in answers} == {200}
     assert asked.times == 1
 

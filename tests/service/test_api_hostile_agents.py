@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from host_agent.shared.contract import AGENT_HEADER
+from host_agent.shared.definition import NOVA_NS
 from ledger.api.problem import ApiError
 from ledger.api.speakers import Speakers
 from ledger.cli.words import SENTENCES
@@ -43,6 +44,7 @@ async def silence(database_url: str) -> None:
         await connection.execute("UPDATE host_contact SET seen_at = seen_at - interval '1 hour'")
 
 
+DEEP = f"<instance xmlns='{NOVA_NS}'>{'<a>' * 2000}{'</a>' * 2000}</instance>"
 POLL = "/commands?after=0&epoch=0&wait_s=0"
 CHANGES = {"epoch": 0, "guests": [], "gone": []}
 PROGRESS = {"operation_id": HOST, "run": 1, "done_bytes": 1, "total_bytes": 1}
@@ -222,6 +224,26 @@ async def test_of_a_definition_is_kept_what_another_host_may_do_and_told_what_is
     await api.changes({**shown, "definition": row["definition"]})
     await api.register(guest(server_id=shown["server_id"], definition=None))
     assert await api.head() <= head + 1, "told once, and once more when it is so no more"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        f"<metadata>{DEEP}</metadata>",
+        "<vcpu>99999999999999999999</vcpu>",
+        "<vcpu>-1</vcpu>",
+        f"<memory unit='KiB'>{'9' * 4000}</memory>",
+        "<memory unit='b'>1e400</memory>",
+        "<!DOCTYPE domain>",
+    ],
+    ids=["deep", "vcpus", "negative", "memory", "no-number", "doctype"],
+)
+async def test_an_odd_definition_keeps_nobody_from_the_list_of_servers(api: Api, odd: str) -> None:
+    """And its host's other guests from nobody: it is dropped."""
+    definition = f"<domain>{odd}<devices/></domain>"
+    await api.register(guest(definition=definition), guest())
+    shown = await api.get("/v2.1/servers/detail", version="2.93")
+    assert len(shown["servers"]) == 2
 
 
 # ------------------------------------------------------------------- invented servers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -18,10 +19,11 @@ from ledger import service as service_module
 from ledger.api import bulkheads, call
 from ledger.api.agent_checks import GUESTS_MAX
 from ledger.api.bulkheads import BULKHEADS, LARGE_BODIES_AT_ONCE
+from ledger.config import Settings
 from ledger.log.application import Ledger
 from ledger.service import Service
 from tests.doubles.direct_cinder import DirectCinder
-from tests.service.api_world import DEFINITION, HOST, Api, eventually, guest
+from tests.service.api_world import DEFINITION, HOST, Api, eventually, guest, running_api
 
 CONTEXT = EventContext(actor=Actor(name="agent"), request_id="req-1", cause="registration")
 FOR_EVER_S = 1_000.0
@@ -115,10 +117,20 @@ async def test_a_large_body_is_read_in_a_thread_and_a_small_one_is_not(
     assert threads == ["MainThread", "agents"]
 
 
+@pytest.fixture
+async def open_api(database_url: str) -> AsyncIterator[Api]:
+    """Everybody is everything, so that there may be any number of agents."""
+    async with running_api(database_url, Settings()) as running:
+        yield running
+
+
 async def test_only_so_many_large_bodies_are_in_memory_at_once(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+    open_api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the first byte that is read until all of it is done; others are told to wait."""
+    """From the first byte that is read until all of it is done; others are told to wait.  One host
+    has one at a time.
+    """
+    api = open_api
     monkeypatch.setattr(call, "SMALL_BYTES_MAX", 600)
     monkeypatch.setattr(bulkheads, "LARGE_BODY_PLACE_S", FOR_EVER_S)
     go_on, inside = threading.Event(), 0
@@ -133,10 +145,9 @@ async def test_only_so_many_large_bodies_are_in_memory_at_once(
 
     monkeypatch.setattr(Service, "unchanged", waits)
     body = {"service_version": 2, "capabilities": {}, "guests": [guest(), guest()]}
-    path = f"/v1/hosts/{HOST}"
     large = [
-        asyncio.create_task(api.ask("PUT", path, "agent-1", json=body))
-        for _ in range(LARGE_BODIES_AT_ONCE + 3)
+        asyncio.create_task(api.ask("PUT", f"/v1/hosts/h{number}", None, json=body))
+        for number in range(LARGE_BODIES_AT_ONCE + 3)
     ]
     places = api.http.app[BULKHEADS].large_bodies
 
@@ -144,11 +155,17 @@ async def test_only_so_many_large_bodies_are_in_memory_at_once(
         waiting = len(places._places._waiters or ())
         return inside > 0 and waiting == len(large) - LARGE_BODIES_AT_ONCE
 
-    await eventually(full, "the places are taken, and all others wait for one")
-    monkeypatch.setattr(bulkheads, "LARGE_BODY_PLACE_S", 0.05)
-    refused = await api.ask("PUT", path, "agent-1", json=body)
-    assert (refused.status, (await refused.json())["code"]) == (503, "too_many_bodies")
-    assert not any(task.done() for task in large)
-    assert inside <= LARGE_BODIES_AT_ONCE
-    go_on.set()
+    try:
+        await eventually(full, "the places are taken, and all others wait for one")
+        monkeypatch.setattr(bulkheads, "LARGE_BODY_PLACE_S", 0.05)
+        for host, why in (("other", "its limit"), ("h0", "another large body of host h0")):
+            refused = await api.ask("PUT", f"/v1/hosts/{host}", None, json=body)
+            problem = await refused.json()
+            assert (refused.status, problem["code"]) == (503, "too_many_bodies")
+            assert why in problem["detail"]
+        assert not any(task.done() for task in large)
+        assert inside <= LARGE_BODIES_AT_ONCE
+    finally:
+        go_on.set()
     assert {answer.status for answer in await asyncio.gather(*large)} == {200}
+    assert (await api.ask("PUT", "/v1/hosts/h0", None, json=body)).status == 200

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from handlers import inventory
 from ledger.api import contacts
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.config import Settings
@@ -101,13 +102,22 @@ async def test_what_is_wrong_with_one_is_answered_to_that_one(
         return take(self, name, said, context)
 
     monkeypatch.setattr(Service, "register", failing)
+    look = inventory.seen
+
+    def failing_look(host: str, said: Any, book: Any) -> bool:
+        if host == "odd":
+            raise RuntimeError("a mistake of ours")
+        return look(host, said, book)
+
+    monkeypatch.setattr(inventory, "seen", failing_look)
     answers = await asyncio.gather(
         register(api, "kept", kept),
         register(api, "new", guest()),
         register(api, "broken", guest()),
+        register(api, "odd", guest()),
         register(api, "lost"),
     )
-    assert [status for status, _ in answers] == [200, 200, 500, 200]
+    assert [status for status, _ in answers] == [200, 200, 500, 500, 200]
     shown = await api.get(f"/v2.1/servers/{lost['server_id']}")
     assert shown["server"]["OS-EXT-STS:power_state"] == 0
     shown = await api.get(f"/v2.1/servers/{kept['server_id']}")

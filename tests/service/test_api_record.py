@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+import structlog
 
 from ledger.api import refusals
 from ledger.api.problem import Failure
@@ -98,6 +100,45 @@ async def test_a_refused_request_is_found_by_its_id_by_who_sent_it(api: Api) -> 
     assert (await api.ask("GET", "/v1/requests/req-nothing")).status == 404
 
 
+async def test_a_refusal_is_found_while_it_is_being_written(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks at that moment waits for it, and is not told that there is none."""
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    note_refusals = Queries.note_refusals
+
+    async def slow(self: Queries, rows: Any) -> None:
+        begun.set()
+        await goes_on.wait()
+        await note_refusals(self, rows)
+
+    monkeypatch.setattr(Queries, "note_refusals", slow)
+    request_id = await refused(api)
+    asked = asyncio.create_task(api.ask("GET", f"/v1/requests/{request_id}", "member"))
+    await begun.wait()
+    again = asyncio.create_task(api.ask("GET", f"/v1/requests/{request_id}", "member"))
+    done, _ = await asyncio.wait([again], timeout=0.5)
+    goes_on.set()
+    assert not done
+    assert [(await asked).status, (await again).status] == [200, 200]
+
+
+async def test_a_refusal_that_cannot_be_written_is_told_to_the_log(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: Queries, _rows: Any) -> None:
+        raise psycopg.OperationalError("the database is gone")
+
+    monkeypatch.setattr(Queries, "note_refusals", broken)
+    with structlog.testing.capture_logs() as logs:
+        request_id = await refused(api)
+        answer = await api.ask("GET", f"/v1/requests/{request_id}", "member")
+    assert answer.status == 404
+    assert ("refusals_not_written", "the database is gone") in [
+        (line["event"], line.get("why")) for line in logs
+    ]
+
+
 async def test_reads_and_callers_without_a_token_leave_nothing(api: Api) -> None:
     """Nobody fills a table without having proven who it is."""
     path = f"/v2.1/servers/{uuid4()}/action"
@@ -145,4 +186,19 @@ async def test_refusals_are_bounded_by_asker_number_and_time(
         db.execute("UPDATE refusals SET refused_at = refused_at - interval '2 hours'")
         await queries.trim_refusals(3_600.0, 2, 100)
         assert db.execute(count).fetchall() == []
+        db.close()
+
+
+async def test_a_refused_request_is_known_for_a_day(database_url: str) -> None:
+    async with read_pool(database_url) as pool:
+        db = psycopg.connect(database_url, autocommit=True)
+        queries = Queries(pool)
+        notes = Refusals(queries)
+        note(notes, "old", "project")
+        await notes.written()
+        for hours, known in ((23, True), (25, False)):
+            age = timedelta(hours=hours)
+            db.execute("UPDATE refusals SET refused_at = clock_timestamp() - %s", [age])
+            await notes._trim()
+            assert (await queries.refusal("old") is not None) is known
         db.close()

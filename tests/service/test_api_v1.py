@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from handlers.flows import FLOWS
-from tests.service.api_world import HOST, PROJECT, Api
+from projections.queries import Queries
+from tests.service.api_world import HOST, PROJECT, Api, guest
 
 
 async def parked_detach(api: Api) -> tuple[str, str, Any]:
@@ -350,6 +351,21 @@ async def test_the_stream_tells_what_happens_and_can_be_resumed(api: Api) -> Non
     again, _ = await asyncio.wait_for(anext(messages(resumed)), 5)
     assert again == number + 1
     resumed.close()
+
+
+async def test_a_stream_ends_cleanly_when_the_database_is_away(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer has begun: an error as a second answer would be garbage in the middle of it."""
+    stream = await api.ask("GET", "/v1/events/stream")
+    assert (await stream.content.readline()).startswith(b": from position")
+
+    async def away(*_: Any, **_more: Any) -> Any:
+        raise psycopg.OperationalError("the database restarts")
+
+    monkeypatch.setattr(Queries, "events", away)
+    await api.register(guest())
+    assert (await asyncio.wait_for(stream.content.read(), 10)).strip() == b""
 
 
 async def test_streams_are_bounded(api: Api) -> None:

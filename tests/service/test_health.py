@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,11 +17,11 @@ import pytest
 from psycopg import sql
 
 from host_agent.shared.cinder.settings import CinderSettings
-from ledger.api import health
-from ledger.api.health import InThread, Readiness
-from ledger.bootstrap import _reachable
+from ledger.api import health, neighbours
+from ledger.api.health import Found, InThread, Readiness
 from ledger.config import Settings
 from ledger.log.roles import grant
+from projections.database_trouble import in_words
 from projections.rights import Kind
 from tests.doubles.running_cinder import running_cinder
 from tests.service.api_world import Api, eventually, running_api
@@ -233,21 +234,38 @@ def settings_for(endpoint: str) -> Settings:
 async def test_cinder_is_asked_whether_it_is_there() -> None:
     async with AsyncExitStack() as stack:
         with running_cinder() as cinder:
-            check = _reachable(settings_for(cinder.endpoint), stack)
+            check = neighbours.checks(settings_for(cinder.endpoint), stack)["cinder"]
             assert await check() is None
         said = await check()
     assert said is not None
     assert "Cinder cannot be reached" in said
 
 
+async def test_what_anybody_reads_of_trouble_does_not_say_where_or_who() -> None:
+    """/readyz needs no token."""
+    refused = psycopg.OperationalError(
+        'connection to server at "10.0.0.5", port 5432 failed: FATAL:  no pg_hba.conf entry for '
+        'host "10.0.0.9", user "ledger", database "ledger", no encryption\n'
+    )
+    told = 'no pg_hba.conf entry for host "...", user "...", database "...", no encryption'
+    assert in_words(refused) == told
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        async with AsyncExitStack() as stack:
+            given = settings_for(f"http://127.0.0.1:{server.server_port}")
+            said = await neighbours.checks(given, stack)["cinder"]()
+        server.shutdown()
+    assert said == "Cinder's endpoint has no version document."
+
+
 async def test_a_cinder_that_takes_calls_and_never_answers_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ledger.bootstrap.CINDER_S_MAX", 0.1)
+    monkeypatch.setattr("ledger.api.neighbours.CINDER_S_MAX", 0.1)
     async with AsyncExitStack() as stack:
         with closing(socket.create_server(("127.0.0.1", 0))) as silent:
             port = silent.getsockname()[1]
-            check = _reachable(settings_for(f"http://127.0.0.1:{port}/v3"), stack)
+            check = neighbours.checks(settings_for(f"http://127.0.0.1:{port}/v3"), stack)["cinder"]
             said = await check()
     assert said is not None
     assert "did not answer in time" in said
@@ -283,7 +301,8 @@ async def test_any_number_of_callers_is_one_check(
     api.components.checks["count"] = count  # type: ignore[index]
     readiness = Readiness(api.components)
     await asyncio.gather(*(readiness.found() for _ in range(50)))
-    assert await readiness.found() == {"database": None, "projections": None, "count": None}
+    checks: dict[str, str | None] = dict.fromkeys(("database", "projections", "count"))
+    assert await readiness.found() == Found(checks, [])
     assert len(made) == 1
 
     readiness._until = 0.0  # as an hour later

@@ -240,6 +240,10 @@ class Agent:
         self.wants_registration, self._shown = True, None
 
     @property
+    def owes_results(self) -> bool:
+        return any(taken.reporting.due_at is not None for taken in self.taken.values())
+
+    @property
     def registering(self) -> bool:
         return self.lives and (self.wants_registration or self._said is not None)
 
@@ -370,6 +374,9 @@ class Agent:
             if step.verb is Verb.GUEST_MIGRATE and command.guest and command.guest.destination:
                 self.cloud.on_the_way(command.guest.destination["host"])
             result = carry_out(command, step, taken.context)
+            if step.verb is Verb.DISK_PLUG and self.name in self.cloud.doomed:
+                self.cloud.doomed.remove(self.name)
+                raise Crash
             if (reading := self.ledger_clock.reading()) is not None:
                 at, offset_s, error_s = reading
                 occurred = Occurred(at=at, offset_s=offset_s, error_s=error_s)

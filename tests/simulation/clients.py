@@ -210,7 +210,9 @@ class Clients:
             # On the same host, if there is one: who lets go there asks who else has the volume.
             hosts = {servers[id_].host for id_ in holders[volume_id] & servers.keys()}
             near = [id_ for id_ in others if servers[id_].host in hosts]
-            self.attach(self.random.choice(near or others), volume_id=volume_id)
+            wants = self.random.choice(near or others)
+            self.attach(wants, volume_id=volume_id)
+            self.cloud.doomed.add(servers[wants].host or "")
         for server_id in sorted(holders[volume_id] & servers.keys()):
             if self.random.random() < DELETED_TOGETHER:
                 self.delete(server_id)

@@ -23,7 +23,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
 from handlers.retries import is_due
-from host_agent.shared.contract import Command
+from host_agent.shared.contract import Command, PowerState
 from host_agent.simulated.host_state import HOSTS, HostState
 from host_agent.storage import connection
 from host_agent.storage.records import Record
@@ -120,6 +120,8 @@ class Cloud:
         #: Guests that go on, on hosts that were cut off from everything as they were fenced.
         #: What comes there afterwards shows that its host was not, or no longer, cut off.
         self.isolated: dict[str, set[str]] = {}
+        #: Hosts whose agent dies as soon as a guest has one disk more, and before it says so.
+        self.doomed: set[str] = set()
         #: Called while a guest is on its way to a host, which takes long.
         self.on_the_way: Callable[[str], object] = lambda _host: None
         HOSTS.update(self.states)
@@ -210,6 +212,17 @@ class Cloud:
         """What runs on a host, whoever knows of it."""
         guests = self.states[name].read()["guests"]
         return {server_id for server_id, guest in guests.items() if guest["live"] is not None}
+
+    def power_off(self, name: str) -> None:
+        """Guests are off, and connections gone, until somebody makes them anew."""
+        with self.states[name].edit() as state:
+            for guest in state["guests"].values():
+                guest.update(live=None, power_state=PowerState.SHUTDOWN.value)
+                guest.pop("job", None)
+                guest.pop("stranded", None)
+            # Also what a refresh had just disconnected, to connect it anew.
+            self.lost[name] |= set(state["connected"]) | self.given_to(name)
+            state.update(connected={}, secrets={})
 
     def rejoin(self) -> None:
         """Hosts that were cut off and have cleared what they held are hosts as any other."""

@@ -11,16 +11,18 @@ from handlers.drift.classes import DriftClass
 from handlers.drift.judge import differs, drifting
 from handlers.drift.rows import CinderAttachment, CinderVolume
 from handlers.drift.rows import Row as Joined
-from host_agent.shared import survey
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.faults import Faults
 from host_agent.shared.survey import Survey
 from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
-from host_agent.survey import Look, assembled, recorded
+from host_agent.survey import assembled, questions
 
 if TYPE_CHECKING:
     from projections.base import Row
     from tests.simulation.cloud import Cloud
+
+#: As which Cinder shows what a late request leaves, or makes of what there is.
+_UNFINISHED = frozenset({"reserved", "attaching"})
 
 
 def cases(cloud: Cloud) -> Iterator[tuple[Joined, DriftClass]]:
@@ -38,11 +40,17 @@ def found(cloud: Cloud) -> Iterator[str]:
 
 def _goes_with_its_volume(cloud: Cloud, row: Joined) -> bool:
     """What came too late for anybody is drift, which a storm may leave: whoever lets the volume
-    go, or deletes the server, ends it.
+    go, or deletes the server, ends it.  Until then the volume's status may be that of it, too.
     """
+    left = {
+        id_
+        for each in cloud.cinder.attachments.values()
+        for id_ in (each.id, each.volume_id)
+        if each.id in cloud.strays or each.instance in cloud.overtaken
+        if each.status in _UNFINISHED
+    }
     shown = getattr(row, "cinder", None)
-    nobodys = row.id in cloud.strays or row.about.server_id in cloud.overtaken
-    return nobodys and getattr(shown, "status", None) in {"reserved", "attaching"}
+    return row.id in left and getattr(shown, "status", None) in _UNFINISHED
 
 
 def _attachments(cloud: Cloud) -> Iterator[Joined]:
@@ -107,13 +115,9 @@ def surveyed(cloud: Cloud, name: str) -> Survey:
     """As the host's agent would show it, with nothing in its way."""
     state = cloud.states[name]
     guests = SimulatedGuests(state, Faults(), name)
-    looks = {
-        survey.GUESTS: Look(seen=guests.survey()),
-        survey.CONNECTIONS: recorded(cloud.records[name]),
-        survey.STORAGE: Look(seen=SimulatedStorage(state, Faults(), name).look()),
-        survey.SECRETS: Look(seen=guests.secrets()),
-    }
-    return assembled("boot", 0, looks)
+    storage = SimulatedStorage(state, Faults(), name)
+    asked = questions(guests, cloud.records[name], storage)
+    return assembled("boot", 0, {part: ask() for part, ask in asked.items()})
 
 
 def _hosts(cloud: Cloud) -> Iterator[Joined]:

@@ -18,7 +18,7 @@ from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
 from host_agent.storage import connection
 from projections.base import Row
-from tests.doubles.host_checks import plugged
+from tests.doubles.host_checks import misplugged
 from tests.simulation import drift
 from tests.simulation.hostile import unshowable
 
@@ -137,6 +137,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     yield from _ledger(cloud)
     yield from drift.found(cloud)
     yield from _hosts(cloud)
+    yield from _plugged(cloud)
     yield from broken_on_hosts(cloud)
     yield from _projections(cloud)
     yield from _streams(cloud)
@@ -184,6 +185,12 @@ def _ledger(cloud: Cloud) -> Iterator[str]:
         yield f"volumes are held by {holders}, attachments are {set(found)}"
 
 
+def _plugged(cloud: Cloud) -> Iterator[str]:
+    for instance in cloud.instances():
+        own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
+        yield from misplugged(own, cloud.states.get(instance.host or ""))
+
+
 def _attachments_of(
     mapping: BlockDeviceMapping, instance: Instance
 ) -> dict[str, tuple[str | None, str]]:
@@ -201,20 +208,10 @@ def _open(cloud: Cloud) -> list[Attachment]:
 
 
 def _hosts(cloud: Cloud) -> Iterator[str]:
-    guests: dict[str, set[str]] = {name: set() for name in cloud.states}
-    for instance in cloud.instances():
-        if str(instance.id) not in instance.faults:
-            for host in {instance.host, instance.resize_source} - {None}:
-                guests[host or ""].add(str(instance.id))
+    """What a survey does not tell: whether what is connected is what Cinder has given."""
     for name, state in cloud.states.items():
         seen = state.read()
-        if set(seen["guests"]) != guests[name]:
-            yield f"{name} has guests {sorted(seen['guests'])}, should have {sorted(guests[name])}"
-            continue
         yield from _connections(cloud, name, seen)
-        for instance in cloud.instances():
-            if instance.host == name and str(instance.id) in guests[name]:
-                yield from _guest(cloud, instance, seen["guests"][str(instance.id)])
         for instance in cloud.instances():
             if instance.resize_source == name and seen["guests"][str(instance.id)]["live"]:
                 yield f"{instance.id} is resized, and runs on its source {name}"
@@ -222,14 +219,8 @@ def _hosts(cloud: Cloud) -> Iterator[str]:
 
 def _connections(cloud: Cloud, name: str, seen: dict[str, Any]) -> Iterator[str]:
     here = {str(a.id) for a in _open(cloud) if a.host == name and a.may_be_connected}
-    infos = {id_: cloud.cinder.attachments[id_].connection_info for id_ in here & _rows(cloud)}
-    digests = {id_: connection.target_digest(info) for id_, info in infos.items()}
-    recorded, wanted = set(cloud.records[name]), set(digests.values())
-    # A refresh takes the record away, too, before it connects anew.
-    lost = {id_ for id_, digest in digests.items() if digest in cloud.lost[name]}
-    if recorded - here or here - recorded - lost:
-        yield f"{name} has records of {recorded}, attachments there are {here}"
-    connected = set(seen["connected"])
+    infos = [cloud.cinder.attachments[id_].connection_info for id_ in here & _rows(cloud)]
+    wanted, connected = set(map(connection.target_digest, infos)), set(seen["connected"])
     if extra := connected - wanted:
         yield f"{name} has connected what nobody has: {[seen['connected'][d] for d in extra]}"
     if missing := wanted - connected - cloud.lost[name]:
@@ -238,27 +229,6 @@ def _connections(cloud: Cloud, name: str, seen: dict[str, Any]) -> Iterator[str]
 
 def _rows(cloud: Cloud) -> set[str]:
     return set(cloud.cinder.attachments)
-
-
-def _guest(cloud: Cloud, instance: Instance, guest: dict[str, Any]) -> Iterator[str]:
-    name = instance.host or ""
-    disks = plugged(cloud.states[name])[str(instance.id)]
-    live = guest["live"] is not None
-    wanted = {
-        m.serial: (m.device_name if live else None, m.device_name)
-        for m in cloud.mappings()
-        if m.server_id == str(instance.id) and m.volume_id is not None
-    }
-    if disks != wanted:
-        yield f"{instance.id} on {name} has disks {disks}, should have {wanted}"
-    own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
-    readonly = {m.serial for m in own if m.access_mode == "ro"}
-    for copy in filter(None, (guest["live"], guest["persistent"])):
-        for disk in disk_xml.parse(copy).disks:
-            if disk.is_volume and disk.readonly != (disk.serial in readonly):
-                yield f"{instance.id} on {name} has {disk.target} read-only: {disk.readonly}"
-    if guest["power_state"] != instance.power_state:
-        yield f"{instance.id} is {guest['power_state']}, the ledger says {instance.power_state}"
 
 
 def _projections(cloud: Cloud) -> Iterator[str]:

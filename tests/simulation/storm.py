@@ -19,7 +19,6 @@ from aggregates.instance import Instance, VmState
 from aggregates.operation import Outcome
 from handlers import operator
 from handlers.retries import PUT_OFF_MAX_S
-from host_agent.shared.contract import PowerState
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
 from ledger.log.application import ConflictError
@@ -60,7 +59,7 @@ class Storm:
         self.clients = Clients(self.cloud)
         #: What dispatchers have the leases of, and whose.
         self._advancing: dict[str, Process] = {}
-        self._left_behind: set[str] = set()  # by a dispatcher that died
+        self._left_behind: set[str] = set()  # by a dispatcher that died, or is paused
         #: What was paused: how much had gone wrong until it went on.
         self._resumed: dict[str, int] = {}
         self._moving = False
@@ -109,6 +108,7 @@ class Storm:
         for _ in range(self.ticks):
             self._tick()
         chance.calm, self.cloud.on_the_way = True, lambda _host: None
+        self.cloud.doomed.clear()
         self.cloud.note("--- the storm is over")
         self.works.end_all()
 
@@ -159,7 +159,8 @@ class Storm:
         processes.paused = held[operation_id]
         cloud.happened["paused process"] += 1
         cloud.note(f"{processes.paused.name} is paused at [{operation_id[:8]}]")
-        cloud.clock.wait(LEASE_S + LATE_S)
+        cloud.clock.wait(LEASE_S)
+        self._left_behind.add(operation_id)
         try:
             self._advance(operation_id)
             for _ in range(self.random.choice(PAUSE_TICKS)):
@@ -174,6 +175,7 @@ class Storm:
         self._advancing[operation_id] = process
         try:
             if operation_id in self._left_behind:
+                process.service.take_over(operation_id)
                 self.cloud.clock.wait(LATE_S)
             process.service.advance(operation_id)
             self._left_behind.discard(operation_id)
@@ -236,9 +238,12 @@ class Storm:
     # ------------------------------------------------------------------ hosts
 
     def _crash_an_agent(self) -> None:
+        """Half of the time one of which nobody knows yet what it has done."""
         agents = [agent for agent in self.cloud.agents.values() if agent.lives]
-        if agents:
-            agent = self.random.choice(agents)
+        untold = [agent for agent in agents if agent.owes_results]
+        among = self.random.choice([agents, untold]) or agents
+        if among:
+            agent = self.random.choice(among)
             self.cloud.note(f"{agent.name}: the agent is killed and starts again")
             agent.start()
 
@@ -252,18 +257,7 @@ class Storm:
         off = self.random.random() < 0.5
         self.cloud.note(f"{agent.name}: {'loses power' if off else 'the agent is gone'}")
         if off:
-            self._power_off(agent.name)
-
-    def _power_off(self, name: str) -> None:
-        """Guests are off, and connections gone, until somebody makes them anew."""
-        with self.cloud.states[name].edit() as state:
-            for guest in state["guests"].values():
-                guest.update(live=None, power_state=PowerState.SHUTDOWN.value)
-                guest.pop("job", None)
-                guest.pop("stranded", None)
-            # Also what a refresh had just disconnected, to connect it anew.
-            self.cloud.lost[name] |= set(state["connected"]) | self.cloud.given_to(name)
-            state.update(connected={}, secrets={})
+            self.cloud.power_off(agent.name)
 
     def _fence_a_host(self) -> None:
         """It is switched off, or cut off from storage and network: then it goes on alone."""
@@ -287,7 +281,7 @@ class Storm:
 
     def _shut_out(self, name: str) -> None:
         if self.random.random() < 0.5:
-            self._power_off(name)
+            self.cloud.power_off(name)
             self._fence(name)
             return
         guests = self.cloud.live_guests(name)

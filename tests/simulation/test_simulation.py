@@ -6,7 +6,6 @@ SIMULATE_SEEDS: how many seeds (`make simulate`, `test-deep`, `nightly`); SIMULA
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 
@@ -24,23 +23,8 @@ SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
 NOT_HERE = {"convert", "convert_offloaded"}
 
 
-#: Faults that are known and not mended (CHANGELOG, known gaps); strict, so that mending one shows.
-KNOWN = {
-    195: "a reservation that Cinder makes late stays, unknown to the ledger",
-}
-
-
-def _storms() -> list[Any]:
-    return [
-        pytest.param(seed, marks=pytest.mark.xfail(reason=KNOWN[seed], strict=True))
-        if seed in KNOWN
-        else seed
-        for seed in range(FIRST, FIRST + SEEDS)
-    ]
-
-
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", _storms())
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_nothing_is_lost_or_leaked_whatever_happens(seed: int) -> None:
     Storm(seed).run()
 

@@ -8,7 +8,7 @@ import pytest
 
 from host_agent.shared.settings import ConfigError
 from ledger import config
-from ledger.auth.tokens import AuthError, Identity, StaticTokens
+from ledger.auth.tokens import Asked, AuthError, Identity, StaticTokens
 from ledger.config import Role
 from tests.tokens import write_private
 
@@ -147,7 +147,7 @@ async def test_bearer_of_a_token_is_found_and_of_another_is_not(file: Path) -> N
 
 
 async def bearer(settings: config.Settings, presented: str) -> Identity:
-    return await StaticTokens(settings).authenticate({"X-Auth-Token": presented})
+    return await StaticTokens(settings).authenticate(Asked(headers={"X-Auth-Token": presented}))
 
 
 def token(**changes: Any) -> str:

@@ -32,6 +32,7 @@ class Leases:
         self.renewed: list[tuple[str, list[str], float]] = []
         self.broken = False  # the database is away
         self.heirs: list[tuple[str, str]] = []
+        self.left_by_fences: list[str] = []
 
     async def due(self, limit: int, _holder: str, _lease_s: float) -> list[tuple[str, bool]]:
         self.asked.append(limit)
@@ -56,16 +57,29 @@ class Leases:
         self.held.clear()
         self.heirs.append((place, holder))
 
+    async def stranded(self) -> list[tuple[str, str]]:
+        if self.broken:
+            raise ConnectionError
+        return [(operation_id, "host") for operation_id in self.left_by_fences]
+
 
 class Work:
     """What is done for operations, in threads; it can be stopped on the way."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.ended: list[str] = []
+        self.handed_over: list[tuple[str, str]] = []
         self.at_once = self.at_once_max = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
         self._lock = threading.Lock()
+
+    def take_over(self, operation_id: str) -> int:
+        if operation_id == "bad":
+            raise RuntimeError(operation_id)
+        self.ended.append(operation_id)
+        return 1
 
     def carry_on(self, operation_id: str) -> int:
         with self._lock:
@@ -78,6 +92,11 @@ class Work:
             raise RuntimeError(operation_id)
         self.done.append(operation_id)
         return 0 if operation_id.startswith("late") else len(self.done)
+
+    def hand_over(self, operation_id: str, host: str) -> None:
+        if operation_id == "bad":
+            raise RuntimeError(operation_id)
+        self.handed_over.append((operation_id, host))
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +116,7 @@ async def running(
     woken = Subscription()
     with ThreadPoolExecutor(THREADS) as threads:
         dispatcher = Dispatcher(
-            "me", leases, work.carry_on, projected, woken, threads, concurrency_max=THREADS
+            "me", leases, work, projected, woken, threads, concurrency_max=THREADS
         )
         task = asyncio.create_task(dispatcher.run())
         try:
@@ -192,11 +211,32 @@ async def test_what_another_left_behind_is_given_time_and_takes_no_thread(
     assert asyncio.get_running_loop().time() - began >= 0.2
 
 
+async def test_what_another_left_behind_is_ended_in_the_log_before_its_time_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else one that lives after all could have its result taken, beside a request of ours."""
+    monkeypatch.setattr(dispatcher_module, "LATE_S", SOON_S * 100)
+    leases, work = Leases("new", left_behind=["left"]), Work()
+    async with running(leases, work):
+        await until(lambda: work.ended == ["left"] and work.done == ["new"])
+
+
+async def test_what_cannot_be_ended_in_the_log_is_not_carried_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lease runs out, and the next one takes it over."""
+    monkeypatch.setattr(dispatcher_module, "LATE_S", 0.0)
+    leases, work = Leases("new", left_behind=["bad"]), Work()
+    async with running(leases, work):
+        await until(lambda: work.done == ["new"] and leases.held == {"bad"})
+    assert (work.done, work.ended, leases.held) == (["new"], [], {"bad"})
+
+
 async def test_what_another_left_behind_stays_so_if_we_stop_as_well() -> None:
     """Its lease is not given back: whoever takes it next has to give it the same time."""
     leases, work = Leases(left_behind=["left"]), Work()
     async with running(leases, work):
-        await until(lambda: leases.held)
+        await until(lambda: work.ended)
     assert (work.done, leases.released, leases.held) == ([], [], {"left"})
 
 
@@ -262,7 +302,7 @@ async def test_what_is_held_counts_as_worked_on_until_it_is_given_back() -> None
     work.goes_on.clear()
     woken = Subscription()
     with ThreadPoolExecutor(THREADS) as threads:
-        dispatcher = Dispatcher("me", leases, work.carry_on, at_once, woken, threads, THREADS)
+        dispatcher = Dispatcher("me", leases, work, at_once, woken, threads, THREADS)
         task = asyncio.create_task(dispatcher.run())
         await until(lambda: dispatcher.working == 2 * THREADS)
         task.cancel()
@@ -282,3 +322,16 @@ async def test_a_row_that_is_late_is_not_asked_about_again_and_again() -> None:
         woken.event.set()
         await until(lambda: "new" in work.done and leases.held == set(leases.late))
     assert sorted(work.done) == sorted([*leases.late, "new"])
+
+
+async def test_what_a_fence_has_left_waiting_is_handed_over_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever fenced the host may have died in between; one that fails stops no other."""
+    monkeypatch.setattr(dispatcher_module, "STRANDED_EVERY_S", 0.001)
+    leases, work = Leases(), Work()
+    leases.broken = True
+    async with running(leases, work):
+        leases.left_by_fences = ["bad", "good"]
+        leases.broken = False
+        await until(lambda: work.handed_over.count(("good", "host")) > 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -38,6 +39,8 @@ HARMLESS_KEYS = [
     "key_size",
     "token_count",
     "token_file",
+    "requests_per_token_max",
+    "service_token_roles",
     "keystone",
     "author",
     "auth_enabled",
@@ -126,3 +129,21 @@ def test_what_is_known_is_bounded() -> None:
     masking.learn([{"password": f"planted-{number:06d}"} for number in range(2000)])
     assert len(masking._known) <= masking.KNOWN_MAX
     assert masking.mask("planted-001999") == "***"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key_" * 8_000,
+        "key_" * 8_000 + "= ",
+        "secret_type-" * 3_000 + "=",
+        "a." * 16_000,
+        "key=" + "\\" * 32_000,
+    ],
+    ids=["keys", "keys-of-nothing", "harmless", "words", "backslashes"],
+)
+def test_a_long_text_is_masked_in_a_time_that_grows_with_its_length(text: str) -> None:
+    """Agents send up to 64 KB of it, and whoever waits waits behind that: 2 s and more each."""
+    began_s = time.process_time()
+    masking.mask(text)
+    assert time.process_time() - began_s < 0.25

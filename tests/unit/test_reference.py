@@ -83,12 +83,13 @@ def test_a_field_of_an_event_is_shown_with_its_type_and_what_its_lack_means() ->
 EXAMPLES = {
     "agent": {"agent.host", "ledger.url", "ledger.token_file", "keys.fixed_key_file"}
     | {"keys.barbican"},
-    "service": {"database_url", "auth", "listen.host"},
+    "service": {"database_url", "auth", "listen.host"}
+    | {"keystone.www_authenticate_uri", "keystone.cacert"},
 }
 #: Given in another way in the example, as the comment beside it says.
 ELSEWHERE = {
     "agent": {"ledger.token", "keys.fixed_key", "keys.auth"},
-    "service": {"tokens"},
+    "service": {"tokens", "keystone.auth"},
 }
 
 
@@ -105,7 +106,8 @@ def _leaves(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _defaults(settings: Any) -> dict[str, Any]:
-    return dict(_leaves(dataclasses.asdict(settings)))
+    leaves = _leaves(dataclasses.asdict(settings))
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in leaves}
 
 
 @pytest.mark.parametrize("program", ["agent", "service"])

@@ -15,7 +15,7 @@ from handlers.accept import AttachVolume, SwapVolume
 from handlers.build import BootDisk
 from host_agent.shared.contract import ErrorKind, PowerState
 from tests.regressions.worlds import attached
-from tests.world import CONTEXT, SERVER, Broken, World, events
+from tests.world import CONTEXT, OTHER, SERVER, Broken, World, events
 
 RUNNING, STOPPED = PowerState.RUNNING, PowerState.SHUTDOWN
 
@@ -84,11 +84,18 @@ def test_a_swap_to_a_smaller_volume_is_refused() -> None:
     assert "New volume must be the same size or larger." in swap(world)
 
 
+@pytest.mark.parametrize("by_cinder", [False, True], ids=["a user", "cinder"])
 @pytest.mark.parametrize("which", [0, 1], ids=["old", "new"])
-def test_lp1775418_a_swap_with_a_multi_attach_volume_on_either_side_is_refused(which: int) -> None:
+def test_lp1775418_a_swap_with_a_multi_attach_volume_on_either_side_is_refused(
+    which: int, by_cinder: bool
+) -> None:
+    """Though one server alone has it, and whoever asks (S3)."""
     world = with_a_spare()
-    world.cinder.volume(world.volumes[which]).multiattach = True
-    assert "Swapping multi-attach volumes is not supported." in swap(world)
+    old, new = (world.cinder.volume(volume_id) for volume_id in world.volumes)
+    (old, new)[which].multiattach = True
+    if by_cinder:
+        old.migration_status, new.migration_status = "migrating", f"target:{old.id}"
+    assert "Swapping multi-attach volumes is not supported." in swap(world, by_cinder=by_cinder)
 
 
 def test_a_user_may_not_end_a_migration_of_cinder() -> None:
@@ -179,6 +186,25 @@ def test_a_server_that_has_its_root_volume_has_no_place_for_another() -> None:
         f"Instance {world.server_id} has no vacant place for a root device volume:"
         f" volume {world.volumes[0]} is its root device volume."
     )
+
+
+def test_a_volume_that_the_server_has_as_a_disk_is_not_its_root_as_well() -> None:
+    world = boots_from_volume()
+    world.done(world.attach(world.volumes[1])).done(world.act("stop"))
+    world.done(world.detach(root_allowed=True))
+    assert attach_root(world, world.volumes[1]) == (
+        f"Invalid volume: volume {world.volumes[1]} already attached"
+    )
+
+
+@pytest.mark.parametrize("flow", ["start", "reboot", "rebuild", "unshelve"])
+def test_nothing_starts_a_guest_without_its_root_volume(flow: str) -> None:
+    world = boots_from_volume()
+    world.done(world.act("shelve" if flow == "unshelve" else "stop"))
+    world.done(world.detach(root_allowed=True))
+    where = {"destination": OTHER} if flow == "unshelve" else {}
+    refused = refusal(lambda: world.act(flow, **where))
+    assert refused == f"Can't {flow} instance without a root device volume"
 
 
 def test_the_place_of_a_root_volume_that_is_on_its_way_out_may_come_free() -> None:

@@ -43,6 +43,7 @@ MIN_MICROVERSION = (3, 0)  # the old flow's calls
 MAX_MICROVERSION = (3, 71)  # the newest whose meaning this adapter knows
 PROJECT_OPTIONAL = (3, 67)  # below it, URLs must name the project
 VERSION_AGE_MAX_S = 300.0
+ADMIN_ROLE = "admin"  # as Cinder's policy has it: context_is_admin
 
 _LOG = structlog.get_logger(__name__)
 _HTTP_LOG = logging.getLogger(__name__ + ".http")
@@ -65,6 +66,7 @@ class Dialogue:
         self._asked = 0
         self._trouble: Exception | None = None
         self._own = threading.local()
+        self._user_auth: Any = None
         self._service_auth: Any = None
         self._session = session.Session(
             auth=self._auth(),
@@ -82,7 +84,7 @@ class Dialogue:
         settings = self._settings
         if settings.auth is None:
             return noauth.CinderNoAuthPlugin(settings.user_id, self._project(), endpoint="")
-        user_auth = load_auth(settings.auth)
+        user_auth = self._user_auth = load_auth(settings.auth)
         if not settings.service_token:
             return user_auth
         self._service_auth = load_auth(settings.service_auth or settings.auth)
@@ -160,7 +162,7 @@ class Dialogue:
     def _agreement(self) -> tuple[Microversion, str | None]:
         """The microversion, and the endpoint if it is not the catalog's."""
         root = root_of(self._endpoint())
-        version = agree(self._versions(root), root)
+        version = agree(self._versions(root))
         override = self._settings.endpoint
         if override and self._settings.auth is None and version < PROJECT_OPTIONAL:
             override = f"{root}/v3/{self._project()}"
@@ -189,7 +191,8 @@ class Dialogue:
                 return answer.json()
             if answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 break
-        raise error_of_status(answer.status_code, f"No version document at {root}.")
+        # Anybody may be told of it (/readyz), so not where that is.
+        raise error_of_status(answer.status_code, "Cinder's endpoint has no version document.")
 
     def reach(self) -> None:
         """Ask the server for its versions now, whatever is remembered."""
@@ -224,6 +227,19 @@ class Dialogue:
             )
             raise PortError(ErrorKind.FINAL, "no_service_token", text)
 
+    def sees_all_projects(self) -> bool:
+        """Whether our user's roles let Cinder show it the volumes of all projects.
+
+        Without the role admin Cinder answers its lists with 200 and nothing.  Where nobody
+        can say, without Keystone or by an auth type that does not tell roles, it is taken for so.
+        """
+        if self._user_auth is None:
+            return True
+        try:
+            return ADMIN_ROLE in self._user_auth.get_access(self._session).role_names
+        except AttributeError:
+            return True
+
 
 def _checked(request: Callable[..., Any]) -> Callable[..., Any]:
     """A client's way to ask, which believes nobody but Cinder (shared.cinder.answers)."""
@@ -247,7 +263,7 @@ def load_auth(options: Mapping[str, Any]) -> Any:
     return plugin.load_from_options(**values)
 
 
-def agree(document: Any, root: str) -> Microversion:
+def agree(document: Any) -> Microversion:
     """The microversion to speak, from Cinder's version document.
 
     Raises FINAL `cinder_too_old` if there is no API v3 at all.
@@ -260,7 +276,7 @@ def agree(document: Any, root: str) -> Microversion:
     major, _, minor = (found[0] if found else "").partition(".")
     offered = (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
     if offered < MIN_MICROVERSION:
-        text = f"Cinder at {root} offers no API v3, which came with Cinder Mitaka: upgrade it."
+        text = "Cinder offers no API v3, which came with Cinder Mitaka: upgrade it."
         raise PortError(ErrorKind.FINAL, "cinder_too_old", text)
     return min(offered, MAX_MICROVERSION)
 
@@ -287,6 +303,13 @@ class Caller:
         """Start-up self-check: see `Dialogue.check_service_token`."""
         try:
             self._dialogue.check_service_token()
+        except keystone_exceptions.ClientException as error:
+            raise port_error(error) from None
+
+    def sees_all_projects(self) -> bool:
+        """See `Dialogue.sees_all_projects`.  Raises PortError."""
+        try:
+            return self._dialogue.sees_all_projects()
         except keystone_exceptions.ClientException as error:
             raise port_error(error) from None
 

@@ -1,0 +1,35 @@
+"""Which authenticator the settings ask for."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from ledger.auth.keystone import KeystoneTokens
+from ledger.auth.keystone_client import KeystoneClient
+from ledger.auth.tokens import Authenticator, NoAuth, StaticTokens
+from ledger.config import AuthMode, Settings
+
+
+def authenticator(settings: Settings, stack: AsyncExitStack) -> Authenticator:
+    """The one the settings ask for, until the stack is left.
+
+    Raises ConfigError if Keystone cannot be asked with these settings at all.
+    """
+    match settings.auth:
+        case AuthMode.NOAUTH:
+            return NoAuth()
+        case AuthMode.TOKENS:
+            return StaticTokens(settings)
+    client = keystone_client(settings)
+    stack.callback(client.close)
+    tokens = KeystoneTokens(settings, client)
+    stack.callback(tokens.close)
+    return tokens
+
+
+def keystone_client(settings: Settings) -> KeystoneClient:
+    """Keystone, asked as the settings say.  Raises ConfigError."""
+    keystone = settings.keystone
+    return KeystoneClient(
+        settings.keystone_auth or {}, cacert=keystone.cacert, insecure=keystone.insecure
+    )

@@ -1,0 +1,61 @@
+"""Whether ledger, Cinder and hosts of a small world say the same, when it is at rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.doubles.host_checks import misplugged
+
+if TYPE_CHECKING:
+    from tests.world import World
+
+#: States in which Cinder lets nobody else have a volume.
+_TAKEN = frozenset({"reserved", "attaching", "in-use", "detaching"})
+#: States that a volume is not in while a server has it.
+_FREE = frozenset({"available", "detaching"})
+
+
+def disagreements(world: World) -> Iterator[str]:
+    """What is said differently, in words (decision 0026)."""
+    attachments = world.attachments()
+    yield from _of_cinder(world)
+    bound = [m.volume_id for m in world.mappings()]
+    if len(set(bound)) != len(bound):
+        yield f"volumes bound twice: {bound}"
+    yield from _unnamed(world)
+    given = {d.volume_id for d in world.instance.devices.values()}
+    if given != set(bound):
+        yield f"device names are given to {given}, mappings are of {bound}"
+    for name in set(world.records) - world.dead:
+        records = world.records[name]
+        here = {str(a.id) for a in attachments if a.host == name and a.may_be_connected}
+        if set(records) != here:
+            yield f"{name} has records of {set(records)}, attachments there are {here}"
+
+
+def _of_cinder(world: World) -> Iterator[str]:
+    """Cinder has the attachments of the ledger; and of what the old calls attached, the volume."""
+    attachments = world.attachments()
+    ledger = {str(a.id) for a in attachments if not a.legacy}
+    old = {a.volume_id for a in attachments if a.legacy}  # of these Cinder has rows of its own
+    known = set(world.known_volumes()) - old
+    cinder = {row.id for v in known for row in world.cinder.attachments_of(v)}
+    if ledger != cinder:
+        yield f"attachments: ledger has {ledger}, Cinder has {cinder}"
+    held = {a.volume_id for a in attachments}
+    for volume_id in world.known_volumes():
+        status = world.cinder.volume(volume_id).status
+        if status in (_FREE if volume_id in held else _TAKEN):
+            whose = "a server's" if volume_id in held else "nobody's"
+            yield f"volume {volume_id} is {whose}, and {status} in Cinder"
+
+
+def _unnamed(world: World) -> Iterator[str]:
+    """Each attachment of the server is one that a mapping names, of the mapping's volume."""
+    mine = [m for m in world.mappings() if m.server_id == world.server_id]
+    yield from misplugged(mine, world.hosts.get(world.instance.host or ""))
+    named = {id_: m.volume_id for m in mine for id_ in (m.attachment_id, m.kept) if id_}
+    had = {str(a.id): a.volume_id for a in world.attachments() if a.server_id == world.server_id}
+    if had != named:
+        yield f"attachments are of {had}, mappings name {named}"
