@@ -37,11 +37,11 @@ from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
-from ledger.findings import Findings
 from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
 from ledger.reconcile.asking import Looks
+from ledger.reconcile.findings import Findings
 from ledger.reconcile.job import Looking
 from ledger.reconcile.look import Sides
 from ledger.requests import Requests

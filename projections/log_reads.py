@@ -149,8 +149,7 @@ class LogReads:
 
     async def streams(self, ids: Sequence[str], position: int) -> list[LoggedEvent]:
         """The events of some streams up to a position, in order."""
-        text = sql.query("projections", "streams")
-        rows = await self._sent(text, {"keys": list(ids), "position": position})
+        rows = await self._all("streams", group="projections", keys=list(ids), position=position)
         return [
             LoggedEvent(**{**row, "body": upcast(row["topic"], orjson.loads(row["body"]))})
             for row in rows
@@ -181,9 +180,6 @@ class LogReads:
         text: Any = sql.query(group, query)
         if parts:
             text = compose.SQL(text.decode()).format(**parts)
-        return await self._sent(text, parameters)
-
-    async def _sent(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._fetch(text, parameters)

@@ -16,9 +16,9 @@ from host_agent.shared.ports import Cinder
 from ledger.api.problem import RETRY_AFTER_S, ApiError
 from ledger.auth.tokens import Authenticator
 from ledger.config import Settings
-from ledger.findings import Findings
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
+from ledger.reconcile.findings import Findings
 from ledger.requests import Requests
 from ledger.service import Service
 from ledger.wakeups import Subscription, Wakeups

@@ -26,9 +26,9 @@ from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
-from ledger.findings import Findings
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
+from ledger.reconcile.findings import Findings
 from ledger.requests import Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
