@@ -1,4 +1,4 @@
-"""Puts a survey together: what this host shows when it is asked what it has (decision 0058).
+"""Puts a survey together: what this host shows when it is asked what it has (decision 0056).
 
 Theory of operation.  Each part is looked at in a thread of its own, all at once, and what has not
 answered by the limit is blind: a hypervisor that hangs keeps nobody but the thread that asks it.

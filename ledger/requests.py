@@ -268,7 +268,7 @@ class Requests:
         fleet: Fleet,
         key: str | None = None,
     ) -> Accepted:
-        """Mend what a look has found (decision 0061)."""
+        """Mend what a look has found (decision 0059)."""
         return self._accept("repair", request, context, key, self._mending(request, fleet))
 
     def propose(

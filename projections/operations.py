@@ -3,7 +3,7 @@
 What is folded is the aggregate itself, and the row is a view of it and of what the engine
 decides: nothing about an operation is worked out here that the service works out elsewhere.
 
-When it was parked is kept after it is over, too: what waits for a person is drift (decision 0060).
+When it was parked is kept after it is over, too: what waits for a person is drift (decision 0058).
 
 A command stands in its host's mailbox at the position of the event that gave it, or called
 it off: a run that is to be undone while its host is at it is handed out once more.

@@ -2,7 +2,7 @@
 
 The first is asked of the class that found it, by a row of what everybody says at this moment.  The
 second is the repair's own: by what evidence it takes something away, or why it cannot (decision
-0061).  Pure; who asks is `ledger.reconcile.mending`.
+0059).  Pure; who asks is `ledger.reconcile.mending`.
 """
 
 from __future__ import annotations

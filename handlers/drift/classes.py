@@ -56,7 +56,7 @@ class DriftClass:
     """One way to differ.
 
     `is_drift` is asked of a row only if all `parties` are known.  `row` None: it is no difference
-    that a look finds, but a fact of the log, which the view `drift` shows (decision 0060).
+    that a look finds, but a fact of the log, which the view `drift` shows (decision 0058).
     `meaning`: a sentence for people.
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
     anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the

@@ -117,6 +117,7 @@ def see_case(finding: Finding, case: Case, sight: Sight) -> None:
         life = dict.fromkeys(life)
     suspected = finding.state is FindingState.SUSPECTED
     like_it = suspected and sight.moved_at > finding.seen_at  # and yet another difference
+    other_life = suspected and (*life.values(),) != finding.seen_in  # which confirms nothing
     if finding.state in {None, FindingState.OVER}:
         finding.record(
             Finding.DriftFound,
@@ -129,7 +130,7 @@ def see_case(finding: Finding, case: Case, sight: Sight) -> None:
             **at,
             **life,
         )
-    elif like_it or now != finding.differs or (*life.values(),) != finding.seen_in:
+    elif like_it or other_life or now != finding.differs:
         finding.record(Finding.DriftChanged, differs=now, **at, **life)
     elif suspected and sight.apart:
         finding.record(Finding.DriftConfirmed, **at)

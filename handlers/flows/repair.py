@@ -1,4 +1,4 @@
-"""Repairs of drift (decision 0061), of attachments: one flow for each `Repair`.
+"""Repairs of drift (decision 0059), of attachments: one flow for each `Repair`.
 
 Every repair looks again first: the hosts that could have what it is about say what they have
 (`look`), and the ledger judges by that, by Cinder and by itself whether the finding still holds

@@ -1,4 +1,4 @@
-"""Repairs of what a host has, or lacks, and of volumes (decision 0061).
+"""Repairs of what a host has, or lacks, and of volumes (decision 0059).
 
 What is left on a host goes by that host's own records; what a guest lacks it gets, as its mapping
 has it; where the guest and its definition both have a disk and differ, the running guest is right.

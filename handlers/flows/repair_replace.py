@@ -1,4 +1,4 @@
-"""Repair an attachment that Cinder has lost, and the server still has (decision 0061).
+"""Repair an attachment that Cinder has lost, and the server still has (decision 0059).
 
 The guest keeps its disk, and gets a new attachment.  From the reservation on there is only forward,
 for deleting an attachment with a connector would take the disk from the guest.  While Cinder knew

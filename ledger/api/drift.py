@@ -152,7 +152,7 @@ def _refuse_unknown(drift_class: str | None) -> None:
 
 
 def _refuse_fact(row: Row) -> None:
-    """What the log itself says is ended by what it says, and cannot be ignored (decision 0060)."""
+    """What the log itself says is ended by what it says, and cannot be ignored (decision 0058)."""
     kind = _FACTS.get(row["drift_class"])
     if kind is not None:
         raise ApiError(

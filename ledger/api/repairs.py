@@ -1,4 +1,4 @@
-"""POST /v1/drift/{id}/repair: what would be done, and on `apply` doing it (decision 0061)."""
+"""POST /v1/drift/{id}/repair: what would be done, and on `apply` doing it (decision 0059)."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_finding_that_there_is_not_is_not_found() -> None:
 
 @pytest.mark.parametrize("name", ["repair-lost", "repair-attachment", "repair-connection"])
 def test_a_host_that_cannot_be_asked_is_no_evidence(name: str) -> None:
-    """Neither silence nor a fence: what it has is not known (decision 0061)."""
+    """Neither silence nor a fence: what it has is not known (decision 0059)."""
     silent = lambda host: Contact(alive=host != HOST, since="yesterday")  # noqa: E731
     with pytest.raises(errors.HostUnavailableError):
         _ask(DRIFTS[name].world(), contact=silent)

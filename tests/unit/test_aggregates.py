@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate, Event
+from aggregates.finding import Finding
 from aggregates.host import Host
 from aggregates.instance import Instance
+from aggregates.look import Look
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant
@@ -28,8 +30,10 @@ from host_agent.shared.lane import Lane
 KINDS: list[type[Aggregate]] = [
     Attachment,
     BlockDeviceMapping,
+    Finding,
     Host,
     Instance,
+    Look,
     Operation,
     Remnant,
     Volume,
@@ -95,6 +99,7 @@ STORABLE = {
     "About",
     "int",
     "float",
+    "float | None",
     "bool",
     "str",
     "str | None",
@@ -102,6 +107,8 @@ STORABLE = {
     "list[str]",
     "list[str] | None",
     "dict[str, Any]",
+    "dict[str, str]",
+    "dict[str, int]",
     "dict[str, Any] | None",
     "list[dict[str, Any]]",
 }

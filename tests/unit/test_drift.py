@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from aggregates.finding import Finding, FindingState
 from handlers.drift.classes import BY_NAME, CLASSES, DriftClass
-from handlers.drift.judge import braked, differs, drifting, sound
+from handlers.drift.judge import Sight, braked, differs, drifting, see, sound
 from handlers.drift.rows import (
     SUBJECTS,
     UNKNOWN,
@@ -269,6 +271,20 @@ def test_a_finding_keeps_what_the_compared_parties_said_and_nobody_else(
 ) -> None:
     told = differs(CASES[drift_class.name].drifts, drift_class.parties)
     assert set(told) == {party.value for party in drift_class.parties}
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_what_is_ignored_for_good_stays_so_when_its_host_reboots(ignored: bool) -> None:
+    """Another life of a host confirms nothing, and changes nothing either."""
+    drift_class, finding = BY_NAME["disk_missing"], Finding(uuid4())
+    row = CASES[drift_class.name].drifts
+    see(finding, drift_class, row, Sight(look_id="1", position=1, boot_id="a"))
+    if ignored:
+        finding.record(Finding.DriftIgnored, reason="it is to be so")
+    see(finding, drift_class, row, Sight(look_id="2", position=2, boot_id="b"))
+    assert finding.state is (FindingState.IGNORED if ignored else FindingState.SUSPECTED)
+    see(finding, drift_class, row, Sight(look_id="3", position=3, boot_id="b"))
+    assert finding.state is (FindingState.IGNORED if ignored else FindingState.CONFIRMED)
 
 
 def test_the_brake_is_ten_or_a_hundredth_of_what_was_compared() -> None:
