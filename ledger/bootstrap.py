@@ -18,18 +18,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import structlog
 from aiohttp import web
 
+from handlers.drift.automatic import Policy, SoFar
 from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.api import neighbours
+from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import Runner, end_unread
@@ -41,6 +44,7 @@ from ledger.log import schema
 from ledger.log.application import Ledger
 from ledger.log.clock import DatabaseClock
 from ledger.reconcile.asking import Looks
+from ledger.reconcile.automatic import ACTOR, HOUR_S, Automatic
 from ledger.reconcile.findings import Findings
 from ledger.reconcile.job import Looking
 from ledger.reconcile.look import Sides
@@ -154,6 +158,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         )
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
+        looks = Looks(dsn)
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
@@ -166,22 +171,24 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             settings=settings,
             authenticator=authenticator(settings, stack),
             clock=clock,
-            looker=_looking(settings, dsn, ledger, queries, stack),
+            looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
             warnings=neighbours.warnings(settings, stack),
             registry=registry_of(ledger.log_recorder.writer),
         )
+        _begin_looking(dsn, ledger, looks, components, stack)
         yield Running(await _serve(make_app(components), listener, stack), components)
 
 
-def _looking(
-    settings: Settings, dsn: str, ledger: Ledger, queries: Queries, stack: AsyncExitStack
-) -> Looks:
-    """Whom to ask for looks, which from now on are begun.
+def _begin_looking(
+    dsn: str, ledger: Ledger, looks: Looks, components: Components, stack: AsyncExitStack
+) -> None:
+    """From now on looks are begun, as somebody asks for them or they are due.
 
     They have connections to Cinder of their own, and are in nobody's way.
     """
-    lists, looks = CinderLists(settings.cinder), Looks(dsn)
+    settings = components.settings
+    lists = CinderLists(settings.cinder)
     stack.callback(lists.close)
     sides = Sides(
         dsn=dsn,
@@ -190,11 +197,27 @@ def _looking(
         share=settings.reconcile.cinder_share,
         silent_after_s=settings.host_down_after_s,
         stop=threading.Event(),
+        confirmed=_automatic(ledger, components).confirmed,
     )
-    looking = Looking(sides, looks, queries, settings.reconcile.interval_s)
+    looking = Looking(sides, looks, components.queries, settings.reconcile.interval_s)
     stack.push_async_callback(looking.stop)
     stack.push_async_callback(_cancelled, asyncio.create_task(looking.run(), name="looking"))
-    return looks
+
+
+def _automatic(ledger: Ledger, components: Components) -> Automatic:
+    """Repairs what looks confirm, as far as the settings let it."""
+    loop, queries = asyncio.get_running_loop(), components.queries
+    wanted = components.settings.reconcile
+    policy = Policy(classes=frozenset(wanted.automatic), per_hour_max=wanted.automatic_per_hour_max)
+
+    def so_far(host: str | None) -> SoFar:
+        since = datetime.fromtimestamp(components.clock() - HOUR_S, UTC)
+        asked = queries.repairs_so_far(ACTOR.name, since, host)
+        return SoFar(**asyncio.run_coroutine_threadsafe(asked, loop).result())
+
+    return Automatic(
+        ledger, components.requests, lambda: fleet_of(components, loop), so_far, policy
+    )
 
 
 def _listening_socket(settings: Settings) -> socket.socket:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+from handlers.drift.classes import CLASSES
 from host_agent.shared import settings
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.masking import masked
@@ -158,6 +159,16 @@ class Reconcile:
 
     interval_s: SecondsOrNever = 6 * 3600.0  # between looks at everything; 0: only when asked
     cinder_share: Share = 0.1  # of one of Cinder's API workers, while a look walks its lists
+    automatic: tuple[str, ...] = ()  # classes of drift that are repaired unasked
+    automatic_per_hour_max: Positive = 10  # repairs that are begun unasked
+
+    def __post_init__(self) -> None:
+        can = {each.name for each in CLASSES if each.repair is not None}
+        if unknown := sorted(set(self.automatic) - can):
+            raise ValueError(
+                f"'automatic' names {', '.join(unknown)}; classes that have a repair are "
+                f"{', '.join(sorted(can))}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,7 @@ class Stack:
         self.components: dict[int, Process] = {}
         self.agents: dict[str, Process] = {}
         self.servers: dict[str, str] = {}  # server id -> host
+        self.settings = ""  # of the service, besides what all of them have
         self.http = requests.Session()
         self.http.headers["X-Auth-Token"] = ADMIN
 
@@ -151,6 +152,7 @@ class Stack:
             f'database_url = "{self.database_url}"\nauth = "tokens"\nhost_down_after_s = 30.0\n'
             f"[listen]\nport = {self.ports[number]}\n"
             f'[cinder]\nendpoint = "{self.cinder.endpoint}"\n'
+            f"{self.settings}"
             f'[[tokens]]\nname = "admin"\ntoken = "{ADMIN}"\nuser_id = "admin"\n'
             f'project_id = "{PROJECT}"\nroles = ["admin"]\n{tokens}'
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +23,7 @@ from handlers.guards import NEW_FLOW_VERSION, Contact
 from host_agent.shared.ports import VolumeView
 from ledger.api import redaction
 from ledger.api.call import Call, late
+from ledger.api.components import Components
 from ledger.api.hosts import contact_at, contact_of
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
@@ -55,6 +57,19 @@ async def earlier(call: Call) -> Row | None:
     return await call.components.queries.operation(str(operation_id))
 
 
+def fleet_of(components: Components, loop: asyncio.AbstractEventLoop) -> Fleet:
+    """What is known of hosts just now: all are asked by the worker thread that decides."""
+
+    def contact(name: str) -> Contact:
+        return asyncio.run_coroutine_threadsafe(contact_of(components, name), loop).result()
+
+    def had(server_id: str) -> list[str]:
+        asked = components.queries.hosts_of_server(server_id)
+        return asyncio.run_coroutine_threadsafe(asked, loop).result()
+
+    return Fleet(contact=contact, had=had)
+
+
 async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False) -> Fleet:
     """What is known of hosts just now; `attaches`: the request makes new attachments.
 
@@ -63,25 +78,21 @@ async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False
     S1: "only use the new API when all nova-compute nodes have been upgraded", those that are
     silent just now, too; a host that is gone for good is fenced, and counts no more.
     """
-    loop, components = asyncio.get_running_loop(), call.components
+    components = call.components
+    known = fleet_of(components, asyncio.get_running_loop())
     old = attaches and await components.queries.older_agents(NEW_FLOW_VERSION)
 
     read = contact_at(components, server["host_seen_at"]) if server is not None else None
 
-    # All are asked by the worker thread that decides.
     def contact(name: str) -> Contact:
         if read is not None and server is not None and name == server["host"]:
             return read
-        return asyncio.run_coroutine_threadsafe(contact_of(components, name), loop).result()
+        return known.contact(name)
 
     def legacy() -> bool:
         return attaches and (old or not components.cinder.new_flow())
 
-    def had(server_id: str) -> list[str]:
-        asked = components.queries.hosts_of_server(server_id)
-        return asyncio.run_coroutine_threadsafe(asked, loop).result()
-
-    return Fleet(contact=contact, legacy=legacy, had=had)
+    return replace(known, contact=contact, legacy=legacy)
 
 
 def asks_cinder(flow: str) -> bool:

@@ -7,6 +7,7 @@ projections are a moment late, by what this process has just begun itself.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from uuid import UUID, uuid4
@@ -33,7 +34,7 @@ _log = structlog.get_logger(__name__)
 class Automatic:
     """`so_far`: what the log has of the last hour, of one host (None: of none in particular).
 
-    Blocks; to be called from one thread at a time.
+    Blocks; a look at everything and one at a part may call at once.
     """
 
     def __init__(
@@ -46,12 +47,17 @@ class Automatic:
     ) -> None:
         self._store, self._requests, self._fleet = store, requests, fleet
         self._so_far, self._policy = so_far, policy
+        self._one_at_a_time = threading.Lock()
         self._begun: list[tuple[float, str | None]] = []  # when, by the monotonic clock, and where
 
     def confirmed(self, finding_id: str) -> str | None:
         """The operation that is to mend the finding; None: it is left to people."""
         if not self._policy.classes:
             return None
+        with self._one_at_a_time:
+            return self._decide(finding_id)
+
+    def _decide(self, finding_id: str) -> str | None:
         finding = self._store.load(Finding, UUID(finding_id))
         host = self._host_of(finding)
         why = why_not(finding, self._policy, self._known(host))

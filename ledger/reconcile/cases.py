@@ -74,8 +74,14 @@ class Cases:
     """Of one look."""
 
     def __init__(
-        self, reads: LedgerReads, store: AggregateStore, look_id: str, context: EventContext
+        self,
+        reads: LedgerReads,
+        store: AggregateStore,
+        look_id: str,
+        context: EventContext,
+        confirmed: Callable[[str], object],
     ) -> None:
+        self._confirmed = confirmed
         self._reads = reads
         self._store = store
         self._look_id = look_id
@@ -138,17 +144,22 @@ class Cases:
             if not move.explains(seen.position)
         ]
 
-        def change(unit: Unit) -> Counter[str]:
-            opened: Counter[str] = Counter()
+        def change(unit: Unit) -> tuple[Counter[str], list[str]]:
+            opened, confirmed = Counter[str](), list[str]()
             for seen, sight in sights:
                 finding = unit.get(Finding, seen.finding_id)
-                opens = finding.state in {None, FindingState.OVER}
+                before = finding.state
                 judge.see_case(finding, seen.case, sight)
-                opened[seen.case.drift_class.name] += opens
+                opened[seen.case.drift_class.name] += before in {None, FindingState.OVER}
+                if finding.state is FindingState.CONFIRMED is not before:
+                    confirmed.append(seen.finding_id)
             unit.save(self._context)
-            return opened
+            return opened, confirmed
 
-        return run_optimistically(self._store, change), len(batch) - len(sights)
+        opened, confirmed = run_optimistically(self._store, change)
+        for finding_id in confirmed:
+            self._confirmed(finding_id)
+        return opened, len(batch) - len(sights)
 
     def miss(self, findings: Sequence[str], sight: Sight) -> None:
         """Nobody has these differences any more."""

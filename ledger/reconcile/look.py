@@ -67,7 +67,10 @@ class BehindError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Whom a look asks.  `share`: of one API worker of Cinder's; `stop`: the service ends."""
+    """Whom a look asks.  `share`: of one API worker of Cinder's; `stop`: the service ends.
+
+    `confirmed` is called with each finding that a look has confirmed, once that is stored.
+    """
 
     dsn: str
     store: AggregateStore
@@ -75,6 +78,7 @@ class Sides:
     share: float
     silent_after_s: float
     stop: threading.Event
+    confirmed: Callable[[str], object] = lambda _: None
 
 
 def look(sides: Sides, *, whole: bool) -> Work:
@@ -139,7 +143,7 @@ class _Look:
         self._sides, self._state = sides, state
         self._reads = LedgerReads(connection, state.scope)
         self._context = context_of(state.context)
-        self._cases = Cases(self._reads, sides.store, state.look_id, self._context)
+        self._cases = Cases(self._reads, sides.store, state.look_id, self._context, sides.confirmed)
         patience_s = 0.0 if state.scope else PATIENCE_S
         self._cinder = CinderSide(sides.lists, sides.share, sides.stop, patience_s=patience_s)
         ids = IdPass(reads=self._reads, cinder=self._cinder, cases=self._cases, state=state)

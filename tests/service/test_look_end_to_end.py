@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.stack import Stack, eventually, running_stack
@@ -59,6 +60,26 @@ def test_a_look_finds_what_somebody_did_to_cinder_and_nothing_before(stack: Stac
     second = ended(stack, asked(stack))
     assert second["found"] == {"attachment_lost": 1}
     assert drift(stack) == [("attachment_lost", "suspected")]
+
+
+def test_what_the_settings_name_is_repaired_when_it_is_confirmed(stack: Stack) -> None:
+    stack.components[0].stop()
+    stack.settings = '[reconcile]\nautomatic = ["reservation_unknown"]\n'
+    stack.start_service()
+    [server], volume = stack.servers, stack.add_volume(driver="iscsi")
+    stack.completed(stack.attach(server, stack.add_volume(driver="iscsi")))
+    with stack.cinder.model.lock:
+        row = stack.cinder.model.attachment_create(volume, server)
+    assert ended(stack, asked(stack))["found"] == {"reservation_unknown": 1}
+    assert drift(stack) == [("reservation_unknown", "suspected")]
+    with psycopg.connect(stack.database_url, autocommit=True) as database:
+        database.execute("UPDATE findings SET seen_at = seen_at - interval '2 minutes'")
+    ended(stack, asked(stack))
+    eventually(lambda: row.id not in stack.cinder.model.attachments, "the repair")
+    [found] = eventually(
+        lambda: stack.get("/v1/drift?state=over").json()["findings"], "the finding's end"
+    )
+    assert (found["drift_class"], found["over_how"]) == ("reservation_unknown", "repaired")
 
 
 def test_looks_beside_running_operations_find_nothing(stack: Stack) -> None:

@@ -65,6 +65,7 @@ class Cloud:
         )
         self.lists = CinderLists(settings)
         self.stop = threading.Event()
+        self.confirmed: list[str] = []
         self.guests: dict[str, list[GuestShown]] = {}
         self.connections: dict[str, list[ConnectionShown]] = {}
 
@@ -194,6 +195,7 @@ class Cloud:
             share=share,
             silent_after_s=SILENT_S,
             stop=self.stop,
+            confirmed=self.confirmed.append,
         )
 
     def ask(self, **scope: str) -> str:

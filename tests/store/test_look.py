@@ -63,8 +63,11 @@ def test_one_look_suspects_and_a_second_one_confirms(cloud: Cloud) -> None:
     found = cloud.findings()["attachment_lost"]
     assert (found["state"], found["volume_id"]) == ("suspected", row.volume_id)
     cloud.later()
+    assert cloud.confirmed == []
     assert cloud.look().found == {}
     assert cloud.states() == {"attachment_lost": "confirmed"}
+    cloud.look()
+    assert cloud.confirmed == [str(found["finding_id"])], "once, and who repairs hears of it"
 
 
 def test_a_second_look_that_comes_too_soon_does_not_confirm(cloud: Cloud) -> None:
