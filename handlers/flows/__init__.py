@@ -16,6 +16,9 @@ from handlers.flows.shelve import SHELVE, UNSHELVE
 from handlers.flows.swap import MIGRATE_VOLUME, SWAP
 from handlers.plan import Flow
 
+#: What mends drift (handlers.drift.classes.Repair).
+REPAIRS: tuple[Flow, ...] = (*repair.REPAIRS, *repair_replace.REPAIRS, *repair_host.REPAIRS)
+
 FLOWS: dict[str, Flow] = {
     flow.name: flow
     for flow in (
@@ -42,8 +45,6 @@ FLOWS: dict[str, Flow] = {
         REFRESH,
         CONVERT,
         CONVERT_OFFLOADED,
-        *repair.REPAIRS,
-        *repair_replace.REPAIRS,
-        *repair_host.REPAIRS,
+        *REPAIRS,
     )
 }

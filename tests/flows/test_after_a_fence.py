@@ -99,8 +99,16 @@ def _lacks_attachments(world: World, server_id: str, host: str) -> bool:
     return bool(plugged(world.hosts[host])[server_id]) and not has
 
 
-#: No fence tells what a copy, or a conversion, had done when its host died.
-_UNDECIDED = frozenset({"swap", "migrate-volume", "convert", "convert-stopped", "mixed-convert"})
+#: No fence tells what a copy, or a conversion, had done when its host died; and a replacement has
+#: its attachment in Cinder, for a guest that may run on.
+_UNDECIDED = frozenset(
+    {
+        *("swap", "migrate-volume", "convert", "convert-stopped", "mixed-convert"),
+        *("repair-lost", "repair-lost-encrypted"),
+    }
+)
+#: The host had let go what the ledger was to forget: the next look finds that, too.
+_FOUND_AGAIN = frozenset({"repair-lost-everywhere"})
 
 
 @BY_NAME
@@ -110,6 +118,7 @@ def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario, tmp_pat
     """
     for first, point in enumerate(undisturbed(scenario).points):
         world = scenario.begin()
+        was_wrong = world.wrong()  # which is for a repair to end
         operation = fenced_at(first, world, scenario)
         what = f"{scenario.name} at {first} {point}"
         if scenario.name in _UNDECIDED and operation.state is OperationState.PARKED:
@@ -118,7 +127,8 @@ def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario, tmp_pat
         assert operation.state is OperationState.FINISHED, what
         assert not world.instance.claims, what
         assert not world.instance.faults or world.instance.never_built, what
-        assert wrong_when_back(world, operation, tmp_path) == [], what
+        wrong = set(wrong_when_back(world, operation, tmp_path))
+        assert wrong <= set(was_wrong) or (was_wrong and scenario.name in _FOUND_AGAIN), what
 
 
 LETTING_GO = [scenario for scenario in SCENARIOS if re.search("detach|shelve", scenario.name)]
@@ -133,10 +143,11 @@ def test_what_a_fenced_host_may_have_let_go_is_not_had_back(
     """
     for first, point in enumerate(undisturbed(scenario).points):
         world = scenario.begin()
+        was_wrong = world.wrong()
         operation = fenced_at(first, world, scenario, unwind=True)
         what = f"{scenario.name} at {first} {point}"
         assert operation.state is OperationState.FINISHED, what
-        assert wrong_when_back(world, operation, tmp_path) == [], what
+        assert set(wrong_when_back(world, operation, tmp_path)) <= set(was_wrong), what
 
 
 def fenced_at(number: int, world: World, scenario: Scenario, *, unwind: bool = False) -> Operation:

@@ -17,7 +17,7 @@ from aggregates.operation import Operation, OperationState, Outcome
 from handlers.drift import again
 from handlers.drift.classes import CLASSES, Repair
 from handlers.drift.rows import Party
-from handlers.flows import FLOWS, repair, repair_host, repair_replace
+from handlers.flows import FLOWS, REPAIRS
 from handlers.plan import LedgerVerb
 from handlers.repair import LANES, NEVER
 from host_agent.shared.contract import Verb
@@ -28,7 +28,6 @@ from tests.flows import drifted
 from tests.flows.drifted import DRIFTS, finding
 from tests.world import HOST, OTHER, World, events
 
-REPAIRS = (*repair.REPAIRS, *repair_replace.REPAIRS, *repair_host.REPAIRS)
 LOOKS = {Verb.DRIFT_LOOK, LedgerVerb.DRIFT_AGAIN, LedgerVerb.NOTHING}
 
 #: What of a world's summary each repair changes, and so what it leaves alone.

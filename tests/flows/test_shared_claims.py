@@ -11,7 +11,7 @@ from aggregates import errors
 from aggregates.operation import OperationState
 from aggregates.volume import Claim, Volume
 from handlers.claims import on_volume
-from handlers.flows import FLOWS
+from handlers.flows import FLOWS, REPAIRS
 from handlers.plan import Place
 from host_agent.shared.contract import ErrorKind, GuestOrder
 from host_agent.shared.lane import Lane, LaneSide
@@ -228,6 +228,10 @@ CLAIMED = {
     "convert": (set[Place](), False),
     "convert_offloaded": (set[Place](), False),
     "delete": (set[Place](), False),
+    # A repair takes no volume to a host; two of them reserve it anew.
+    **{flow.name: (set[Place](), False) for flow in REPAIRS},
+    "replace_attachment": (set[Place](), True),
+    "replace_reservation": (set[Place](), True),
 }
 
 

@@ -115,6 +115,43 @@ class Ledger:
     def history(self, volume_id: str) -> list[Any]:
         return list(self._get(f"/v1/volumes/{volume_id}/history")["events"])
 
+    def look(self) -> Any:
+        """At everything; how it ended."""
+        asked = self._post("/v1/drift/runs", {})
+        path = f"/v1/drift/runs/{asked['look_id']}"
+
+        def ended() -> Any:
+            answer = requests.get(self._url + path, headers=self._operator, timeout=CLI_S)
+            return answer.ok and answer.json()["state"] == "ended" and answer.json()
+
+        look = wait_until(ended, "the look to end", SETTLE_S)
+        assert look["outcome"] == "completed", look
+        return look
+
+    def drift(self, state: str) -> list[tuple[str, str, Any]]:
+        """What differs: its class, its key, and the finding."""
+        found = self._get("/v1/drift", state=state, limit="1000")["findings"]
+        return [(each["drift_class"], each["key"], each) for each in found]
+
+    def repair(self, finding_id: str) -> str:
+        """How the operation that mends it ended."""
+        wanted = {"reason": "planted by a test", "apply": True}
+        begun = self._post(f"/v1/drift/{finding_id}/repair", wanted)
+        path = f"/v1/operations/{begun['operation_id']}"
+
+        def over() -> Any:
+            operation = self._get(path)
+            return operation["state"] != "running" and operation
+
+        operation = wait_until(over, "the repair to end", SETTLE_S)
+        return str(operation["outcome"] or operation["state"])
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        url = self._url + path
+        answer = requests.post(url, json=body, headers=self._operator, timeout=CLI_S)
+        assert answer.ok, answer.text
+        return answer.json()
+
     def _get(self, path: str, **query: str) -> Any:
         answer = requests.get(self._url + path, params=query, headers=self._operator, timeout=CLI_S)
         answer.raise_for_status()

@@ -11,7 +11,7 @@ from aggregates import errors
 from aggregates.operation import OperationState, Outcome
 from handlers.accept import DetachVolume
 from handlers.actions import ActOnServer
-from handlers.flows import FLOWS
+from handlers.flows import FLOWS, REPAIRS
 from handlers.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.volume_states import AT_WORK, FAILED
@@ -131,10 +131,13 @@ def test_a_volume_that_migrates_is_not_detached_though_it_says_in_use() -> None:
 
 @pytest.mark.parametrize("flow", sorted(name for name, flow in FLOWS.items() if not flow.volumes))
 def test_what_asks_cinder_for_nothing_says_so(flow: str) -> None:
-    """None but a deletion makes an attachment, connects it anew or ends a volume's last one."""
+    """None but a deletion makes an attachment, connects it anew or ends a volume's last one; and
+    a repair asks by itself, in its first step (decision 0059).
+    """
     assert flow in {
         *("start", "stop", "pause", "unpause", "reboot", "rebuild"),
         *("confirm_resize", "revert_resize", "delete"),
+        *(repair.name for repair in REPAIRS),
     }
 
 

@@ -17,6 +17,7 @@ import pytest
 from psycopg import sql
 
 from host_agent.shared.cinder.settings import CinderSettings
+from host_agent.shared.contract import SERVICE_VERSION
 from ledger.api import health, neighbours
 from ledger.api.health import Found, InThread, Readiness
 from ledger.config import Settings
@@ -209,7 +210,7 @@ async def test_a_projection_that_is_held_back_is_named_with_what_to_type(api: Ap
     await api.projected()
     async with api.components.queries._pool.connection() as connection:
         await connection.execute("UPDATE tracking SET position = 0 WHERE projection = 'hosts'")
-    await api.register(service_version=3)
+    await api.register(service_version=SERVICE_VERSION + 1)
 
     async def held() -> bool:
         return (await shown(api))["ledger_projection_held hosts"] == 1

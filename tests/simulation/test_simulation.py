@@ -12,15 +12,15 @@ import pytest
 from aggregates.attachment import Attachment
 from aggregates.host import Host
 from aggregates.operation import Operation
-from handlers.flows import FLOWS
+from handlers.flows import FLOWS, REPAIRS
 from tests.simulation.cloud import FAULTS
 from tests.simulation.storm import Storm
 
 FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 #: By default as many as a change can wait for: a second each.
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
-#: A mapping of Cinder's old calls is needed for it; the cloud here is new.
-NOT_HERE = {"convert", "convert_offloaded"}
+#: They need a mapping of Cinder's old calls, and the cloud here is new; or something to repair.
+NOT_HERE = {"convert", "convert_offloaded", *(flow.name for flow in REPAIRS)}
 
 
 @pytest.mark.deep

@@ -18,6 +18,7 @@ from aggregates.base import EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
 from handlers.build import BootDisk
+from host_agent.shared.ports import PortError
 from ledger.log.recorder import LedgerRecorder
 from ledger.simulation.cinder_rows import CinderFault
 from projections.base import upcast
@@ -137,7 +138,7 @@ ASKED: dict[str, Callable[[World], str]] = {
 
 def carry_out(world: World, name: str, trouble_at: int | None, mode: Any) -> None:
     world.trouble = Trouble({trouble_at: mode} if trouble_at is not None else {})
-    with contextlib.suppress(DomainError, CinderFault):  # refused, or the volume is gone
+    with contextlib.suppress(DomainError, CinderFault, PortError):  # refused, or a volume is gone
         operation = world.run(ASKED[name](world))
         world.trouble = Trouble()
         if operation.state is OperationState.PARKED:

@@ -1,0 +1,199 @@
+"""What is changed behind the ledger's back, on real Cinder, hosts and guests: found, and mended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import libvirt
+import pytest
+
+from handlers.drift.judge import APART_S
+from host_agent.shared.cinder.client import MADE_FOR
+from tests.lab.control import Lab
+from tests.lab.guest import LabGuest, wait_until
+from tests.lab.settings import LAB_DIR
+from tests.lab.world import CLI_S, SETTLE_S
+
+pytestmark = pytest.mark.lab
+
+BACKEND = "nfs"
+RECORDS = LAB_DIR / "locks-1" / "connections"
+#: What has a repair that is tried here.
+MENDED = {
+    "attachment_lost",
+    "connection_left",
+    "disk_definition_differs",
+    "disk_missing",
+    "owner_gone",
+    "reservation_unknown",
+    "volume_status_differs",
+}
+_LIVE, _DEFINITION = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
+
+
+class Behind:
+    """Does what nobody should; `planted`: the classes of drift that it is, and of what."""
+
+    def __init__(self, lab: Lab, guest: LabGuest, new_volume: Callable[[str], str]) -> None:
+        self.lab, self.guest = lab, guest
+        self._new_volume = new_volume
+        self.planted: dict[str, str] = {}
+
+    def _attached(self) -> str:
+        volume = self._new_volume(BACKEND)
+        self.lab.cloud.attach(self.guest.id, volume)
+        return volume
+
+    def _attachment(self, volume: str) -> str:
+        [found] = self.lab.cloud.attachments(volume)
+        return str(found.id)
+
+    def reserve_for(self, drift_class: str, server_id: str) -> None:
+        """A raw call to Cinder, or one that came when its sender was gone."""
+        volume = self._new_volume(BACKEND)
+        self.lab.cloud.as_service.attachments.create(volume, None, server_id)
+        self.planted[drift_class] = self._attachment(volume)
+
+    def delete_attachment(self) -> None:
+        """With a service token, which Cinder lets do everything (CVE-2023-2088)."""
+        attachment = self._attachment(self._attached())
+        self.lab.cloud.as_service.attachments.delete(attachment)
+        self.planted["attachment_lost"] = attachment
+
+    def reset_state(self) -> None:
+        volume = self._attached()
+        self.lab.cloud.as_service.volumes.reset_state(volume, "detaching")
+        self.planted["volume_status_differs"] = volume
+
+    def pull_disk(self) -> None:
+        volume = self._attached()
+        self._take_out(volume, _LIVE | _DEFINITION)
+        self.planted["disk_missing"] = f"{self.guest.id}/{volume}"
+
+    def edit_definition(self) -> None:
+        volume = self._attached()
+        self._take_out(volume, _DEFINITION)
+        self.planted["disk_definition_differs"] = f"{self.guest.id}/{volume}"
+
+    def let_it_read_only(self) -> None:
+        """In its definition: as it is started next."""
+        volume = self._attached()
+        disk = self._disk(volume, libvirt.VIR_DOMAIN_XML_INACTIVE)
+        ET.SubElement(disk, "readonly")
+        self.guest.domain.updateDeviceFlags(ET.tostring(disk, encoding="unicode"), _DEFINITION)
+        self.planted["disk_readonly_differs"] = f"{self.guest.id}/{volume}"
+
+    def remove_record(self) -> None:
+        attachment = self._attachment(self._attached())
+        (RECORDS / f"{attachment}.json").unlink()
+        self.planted["connection_missing"] = attachment
+
+    def leave_record(self) -> None:
+        """Of an attachment that was given up."""
+        record = json.loads(next(RECORDS.glob("*.json")).read_text())
+        gone = str(uuid4())
+        record |= {"attachment_id": gone, "devices": {}}
+        (RECORDS / f"{gone}.json").write_text(json.dumps(record))
+        self.planted["connection_left"] = gone
+
+    def name_another_host(self) -> None:
+        attachment = self._attachment(self._attached())
+        database = sqlite3.connect(LAB_DIR / "cinder/cinder.sqlite", timeout=CLI_S)
+        with contextlib.closing(database), database:
+            change = "UPDATE volume_attachment SET attached_host = 'elsewhere' WHERE id = ?"
+            database.execute(change, [attachment])
+        self.planted["attachment_host_differs"] = attachment
+
+    def make_for_nobody(self) -> None:
+        volume = self.lab.cloud.cinder.volumes.create(
+            1, volume_type=BACKEND, metadata={MADE_FOR: str(uuid4())}
+        )
+        self.lab.cloud.wait_status(volume.id, "available")
+        self.planted["volume_of_nobody"] = str(volume.id)
+
+    def keep_loop_device(self) -> str:
+        """Of a file of ours, which no record explains."""
+        file = LAB_DIR / "run" / "nobodys.img"
+        file.write_bytes(bytes(1024 * 1024))
+        done = subprocess.run(
+            ["losetup", "--find", "--show", str(file)], check=True, capture_output=True, text=True
+        )
+        self.planted["storage_left"] = f"loop/{file}"
+        return done.stdout.strip()
+
+    def _disk(self, volume: str, flags: int = 0) -> ET.Element:
+        tree = ET.fromstring(self.guest.domain.XMLDesc(flags))
+        disks = tree.iterfind("devices/disk")
+        return next(disk for disk in disks if disk.findtext("serial") == volume)
+
+    def _take_out(self, volume: str, flags: int) -> None:
+        xml = ET.tostring(self._disk(volume), encoding="unicode")
+        self.guest.domain.detachDeviceFlags(xml, flags)
+        if flags & _LIVE:
+            wait_until(lambda: self.guest.disk(volume) is None, f"{volume} to be out", SETTLE_S)
+
+
+@pytest.fixture
+def loop_devices() -> Iterator[list[str]]:
+    made: list[str] = []
+    yield made
+    for device in made:
+        subprocess.run(["losetup", "--detach", device], check=False)
+
+
+def test_what_is_changed_behind_our_back_is_found_and_mended(
+    lab: Lab,
+    new_guest: Callable[..., LabGuest],
+    new_volume: Callable[[str], str],
+    loop_devices: list[str],
+) -> None:
+    guest, gone = new_guest("guest"), new_guest("gone")
+    delete(lab, gone.id)
+    behind = Behind(lab, guest, new_volume)
+    behind.reserve_for("reservation_unknown", guest.id)
+    behind.reserve_for("owner_gone", gone.id)
+    behind.delete_attachment()
+    behind.reset_state()
+    behind.pull_disk()
+    behind.edit_definition()
+    behind.let_it_read_only()
+    behind.remove_record()
+    behind.leave_record()
+    behind.name_another_host()
+    behind.make_for_nobody()
+    loop_devices.append(behind.keep_loop_device())
+
+    lab.ledger.look()
+    first = time.monotonic()
+    suspected = lab.ledger.drift("suspected")
+    assert behind.planted.items() <= {(name, key) for name, key, _ in suspected}
+    wait_until(lambda: time.monotonic() - first > APART_S, "the time between looks", 2 * APART_S)
+    lab.ledger.look()
+    confirmed = lab.ledger.drift("confirmed")
+    assert behind.planted.items() <= {(name, key) for name, key, _ in confirmed}
+    mine = {name for name, _, found in confirmed if found["server_id"] == guest.id}
+    assert mine <= behind.planted.keys()
+
+    mended = [
+        found
+        for name, key, found in confirmed
+        if behind.planted.get(name) == key and found["repair"]
+    ]
+    outcomes = {found["drift_class"]: lab.ledger.repair(found["finding_id"]) for found in mended}
+    assert outcomes == dict.fromkeys(MENDED, "completed")
+    lab.ledger.look()
+    left = {name for name, key, _ in lab.ledger.drift("open") if behind.planted.get(name) == key}
+    assert left == behind.planted.keys() - MENDED
+    delete(lab, guest.id)
+
+
+def delete(lab: Lab, server_id: str) -> None:
+    lab.cloud.openstack("server", "delete", server_id)
+    wait_until(lambda: lab.ledger.server_status(server_id) is None, "its deletion", SETTLE_S)
