@@ -24,6 +24,7 @@ from tests.lab.world import CLI_S, SETTLE_S
 pytestmark = pytest.mark.lab
 
 BACKEND = "nfs"
+ATTACHED = 7
 RECORDS = LAB_DIR / "locks-1" / "connections"
 #: What has a repair that is tried here.
 MENDED = {
@@ -45,11 +46,13 @@ class Behind:
         self.lab, self.guest = lab, guest
         self._new_volume = new_volume
         self.planted: dict[str, str] = {}
+        self._volumes = [new_volume(BACKEND) for _ in range(ATTACHED)]
+        for volume in self._volumes:
+            lab.cloud.attach(guest.id, volume)
 
     def _attached(self) -> str:
-        volume = self._new_volume(BACKEND)
-        self.lab.cloud.attach(self.guest.id, volume)
-        return volume
+        """Another of the volumes that the server was given while all was well."""
+        return self._volumes.pop()
 
     def _attachment(self, volume: str) -> str:
         [found] = self.lab.cloud.attachments(volume)
