@@ -24,7 +24,8 @@ from tests.lab.world import CLI_S, SETTLE_S
 pytestmark = pytest.mark.lab
 
 BACKEND = "nfs"
-ATTACHED = 7
+#: Of each guest: it has no more ports.
+ATTACHED = 4
 RECORDS = LAB_DIR / "locks-1" / "connections"
 #: What has a repair that is tried here.
 MENDED = {
@@ -42,17 +43,18 @@ _LIVE, _DEFINITION = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_C
 class Behind:
     """Does what nobody should; `planted`: the classes of drift that it is, and of what."""
 
-    def __init__(self, lab: Lab, guest: LabGuest, new_volume: Callable[[str], str]) -> None:
-        self.lab, self.guest = lab, guest
+    def __init__(self, lab: Lab, guests: list[LabGuest], new_volume: Callable[[str], str]) -> None:
+        self.lab, self.guests = lab, guests
         self._new_volume = new_volume
         self.planted: dict[str, str] = {}
-        self._volumes = [new_volume(BACKEND) for _ in range(ATTACHED)]
-        for volume in self._volumes:
+        self._volumes = {new_volume(BACKEND): guest for guest in guests for _ in range(ATTACHED)}
+        for volume, guest in self._volumes.items():
             lab.cloud.attach(guest.id, volume)
+        self._unchanged = list(self._volumes)
 
     def _attached(self) -> str:
         """Another of the volumes that the server was given while all was well."""
-        return self._volumes.pop()
+        return self._unchanged.pop()
 
     def _attachment(self, volume: str) -> str:
         [found] = self.lab.cloud.attachments(volume)
@@ -78,20 +80,22 @@ class Behind:
     def pull_disk(self) -> None:
         volume = self._attached()
         self._take_out(volume, _LIVE | _DEFINITION)
-        self.planted["disk_missing"] = f"{self.guest.id}/{volume}"
+        self.planted["disk_missing"] = f"{self._volumes[volume].id}/{volume}"
 
     def edit_definition(self) -> None:
         volume = self._attached()
         self._take_out(volume, _DEFINITION)
-        self.planted["disk_definition_differs"] = f"{self.guest.id}/{volume}"
+        self.planted["disk_definition_differs"] = f"{self._volumes[volume].id}/{volume}"
 
     def let_it_read_only(self) -> None:
         """In its definition: as it is started next."""
         volume = self._attached()
         disk = self._disk(volume, libvirt.VIR_DOMAIN_XML_INACTIVE)
         ET.SubElement(disk, "readonly")
-        self.guest.domain.updateDeviceFlags(ET.tostring(disk, encoding="unicode"), _DEFINITION)
-        self.planted["disk_readonly_differs"] = f"{self.guest.id}/{volume}"
+        self._volumes[volume].domain.updateDeviceFlags(
+            ET.tostring(disk, encoding="unicode"), _DEFINITION
+        )
+        self.planted["disk_readonly_differs"] = f"{self._volumes[volume].id}/{volume}"
 
     def remove_record(self) -> None:
         attachment = self._attachment(self._attached())
@@ -132,15 +136,16 @@ class Behind:
         return done.stdout.strip()
 
     def _disk(self, volume: str, flags: int = 0) -> ET.Element:
-        tree = ET.fromstring(self.guest.domain.XMLDesc(flags))
+        tree = ET.fromstring(self._volumes[volume].domain.XMLDesc(flags))
         disks = tree.iterfind("devices/disk")
         return next(disk for disk in disks if disk.findtext("serial") == volume)
 
     def _take_out(self, volume: str, flags: int) -> None:
         xml = ET.tostring(self._disk(volume), encoding="unicode")
-        self.guest.domain.detachDeviceFlags(xml, flags)
+        guest = self._volumes[volume]
+        guest.domain.detachDeviceFlags(xml, flags)
         if flags & _LIVE:
-            wait_until(lambda: self.guest.disk(volume) is None, f"{volume} to be out", SETTLE_S)
+            wait_until(lambda: guest.disk(volume) is None, f"{volume} to be out", SETTLE_S)
 
 
 @pytest.fixture
@@ -157,9 +162,9 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     new_volume: Callable[[str], str],
     loop_devices: list[str],
 ) -> None:
-    guest, gone = new_guest("guest"), new_guest("gone")
+    guest, other, gone = (new_guest(name) for name in ("guest", "other", "gone"))
     delete(lab, gone.id)
-    behind = Behind(lab, guest, new_volume)
+    behind = Behind(lab, [guest, other], new_volume)
     behind.reserve_for("reservation_unknown", guest.id)
     behind.reserve_for("owner_gone", gone.id)
     behind.delete_attachment()
@@ -181,7 +186,7 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     lab.ledger.look()
     confirmed = lab.ledger.drift("confirmed")
     assert behind.planted.items() <= {(name, key) for name, key, _ in confirmed}
-    mine = {name for name, _, found in confirmed if found["server_id"] == guest.id}
+    mine = {name for name, _, found in confirmed if found["server_id"] in {guest.id, other.id}}
     assert mine <= behind.planted.keys()
 
     mended = [
@@ -194,7 +199,8 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     lab.ledger.look()
     left = {name for name, key, _ in lab.ledger.drift("open") if behind.planted.get(name) == key}
     assert left == behind.planted.keys() - MENDED
-    delete(lab, guest.id)
+    for each in (guest, other):
+        delete(lab, each.id)
 
 
 def delete(lab: Lab, server_id: str) -> None:
