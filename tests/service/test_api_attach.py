@@ -348,9 +348,11 @@ async def test_cinder_may_swap_and_so_may_users_where_the_settings_say_so(
 async def test_a_swap_is_refused_if_the_new_volume_cannot_be_reserved(api: Api) -> None:
     """S1: "fail API call if we can't create that attachment"; Cinder may refuse it only then."""
     server, volume = await api.attached()
+    new = api.volume()
     api.cinder.volume(volume).migration_status = "migrating"
+    api.cinder.volume(new).migration_status = f"target:{volume}"
     api.faults.replace([{"call": "attachment_create", "do": "fail", "status": 400}])
-    body = {"volumeAttachment": {"volumeId": api.volume()}}
+    body = {"volumeAttachment": {"volumeId": new}}
     answer = await api.ask("PUT", path(server, volume), "cinder", "2.1", json=body)
     await message(answer, "badRequest", 400)
     assert (await api.ask("GET", path(server, volume), version="2.88")).status == 200
