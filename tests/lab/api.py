@@ -144,7 +144,10 @@ class Ledger:
             return operation["state"] != "running" and operation
 
         operation = wait_until(over, "the repair to end", SETTLE_S)
-        return str(operation["outcome"] or operation["state"])
+        error = operation["error"] or {}
+        return " ".join(
+            filter(None, (operation["outcome"] or operation["state"], error.get("message")))
+        )
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         url = self._url + path

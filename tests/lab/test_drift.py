@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 import subprocess
 import time
@@ -103,12 +102,15 @@ class Behind:
         self.planted["connection_missing"] = attachment
 
     def leave_record(self) -> None:
-        """Of an attachment that was given up."""
-        record = json.loads(next(RECORDS.glob("*.json")).read_text())
-        gone = str(uuid4())
-        record |= {"attachment_id": gone, "devices": {}}
-        (RECORDS / f"{gone}.json").write_text(json.dumps(record))
-        self.planted["connection_left"] = gone
+        """As if the agent had died before it removed it."""
+        volume = self._attached()
+        attachment = self._attachment(volume)
+        file = RECORDS / f"{attachment}.json"
+        record = file.read_bytes()
+        self.lab.cloud.detach(self._volumes[volume].id, volume)
+        assert not file.exists()
+        file.write_bytes(record)
+        self.planted["connection_left"] = attachment
 
     def name_another_host(self) -> None:
         attachment = self._attachment(self._attached())
