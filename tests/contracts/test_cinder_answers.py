@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.cinder.client import CinderClient
+from host_agent.shared.cinder.client import CinderClient, attachment_view
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract import ErrorKind
@@ -146,3 +146,17 @@ def test_the_old_calls_believe_nobody_else_either() -> None:
         ]
         assert {refusal(call).code for call in calls} == {"not_cinders"}
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("info", "connected"),
+    [
+        ({}, False),
+        (None, False),
+        ({"format": "raw"}, False),  # of the volume, which a bare reservation has, too
+        ({"format": "raw", "driver_volume_type": "nfs"}, True),
+    ],
+)
+def test_a_format_alone_is_no_connection(info: dict[str, str] | None, connected: bool) -> None:
+    data = {"id": ID, "volume_id": ID, "instance": None, "status": "reserved"}
+    assert bool(attachment_view({**data, "connection_info": info}).connection_info) is connected

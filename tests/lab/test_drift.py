@@ -167,8 +167,8 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     guest, other, gone = (new_guest(name) for name in ("guest", "other", "gone"))
     delete(lab, gone.id)
     behind = Behind(lab, [guest, other], new_volume)
-    # Not for the guest whose disk will have no record: there nobody could say that it is unused.
-    behind.reserve_for("reservation_unknown", other.id)
+    # A bare one: no host has to prove anything, and this guest will have a disk without a record.
+    behind.reserve_for("reservation_unknown", guest.id)
     behind.reserve_for("owner_gone", gone.id)
     behind.delete_attachment()
     behind.reset_state()
