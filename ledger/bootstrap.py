@@ -141,8 +141,8 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         stack.callback(listener.close)
 
         async def projected(position: int) -> None:
-            future = asyncio.wrap_future(runner.projected(position))
-            await asyncio.wait_for(future, PROJECTED_S)
+            async with asyncio.timeout(PROJECTED_S):
+                await asyncio.wrap_future(runner.projected(position))
 
         dispatched_max = settings.limits.dispatcher_concurrency_max
         threads = ThreadPoolExecutor(dispatched_max, thread_name_prefix="dispatcher")

@@ -11,12 +11,13 @@ be recorded at any more (`settled_at`).  So it stays what it was (decision 0050)
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import orjson
-from psycopg import OperationalError
+from psycopg import AsyncConnection, OperationalError
 from psycopg import sql as compose
 from psycopg.errors import ReadOnlySqlTransaction
 from psycopg.rows import dict_row
@@ -192,13 +193,29 @@ class LogReads:
     async def _fetch(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
         # Without context managers: in autocommit there is nothing to end but the loan; and
         # without `description`, which makes objects of the columns: two fifths of a read.
-        connection = await self._pool.getconn()
+        connection = await self._lent()
         try:
             cursor = connection.cursor(row_factory=dict_row)
             await cursor.execute(text, parameters or None)
             return [] if cursor.rownumber is None else await cursor.fetchall()
         finally:
             await self._pool.putconn(connection)
+
+    async def _lent(self) -> AsyncConnection[Any]:
+        """A connection of the pool's, to be put back.
+
+        The pool waits with asyncio.wait_for, which before Python 3.12 loses a cancellation that
+        comes at the same moment as the connection (gh-86296).  The task would go on, and whoever
+        waits for its end would wait for ever.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "in a task"
+        cancelled = task.cancelling()
+        connection = await self._pool.getconn()
+        if task.cancelling() > cancelled:
+            await self._pool.putconn(connection)
+            raise asyncio.CancelledError
+        return connection
 
 
 def _query(

@@ -50,4 +50,5 @@ def _moved(replacements: Sequence[Replacement]) -> Iterator[Moved]:
             case "operations":
                 for row in rows:
                     ended, due = row["state"] != "running", row["due_at"] is not None
-                    yield "operation", row["operation_id"], None, row["bound"], ended, due
+                    bound = row["bound"] or ended
+                    yield "operation", row["operation_id"], None, bound, ended, due

@@ -74,7 +74,7 @@ class ProjectionRunner:
         """A future that is done when all (not held) projections have come to `position`.
 
         It raises NotProjectingError if the runner stops.  In an event loop: await
-        `asyncio.wait_for(asyncio.wrap_future(...), timeout)`.
+        `asyncio.wrap_future(...)`, in an `asyncio.timeout`.
         """
         waiter: Future[int] = Future()
         with self._lock:

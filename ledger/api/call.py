@@ -268,9 +268,9 @@ async def refuse_to_come(call: Call, at: datetime) -> None:
 async def projected(components: Components, position: int) -> None:
     """Return when the projections have come to a position; 0: at once.  ApiError 503."""
     if position > 0:
-        shown = asyncio.wrap_future(components.runner.projected(position))
         try:
-            await asyncio.wait_for(shown, PROJECTED_S_MAX)
+            async with asyncio.timeout(PROJECTED_S_MAX):
+                await asyncio.wrap_future(components.runner.projected(position))
         except (TimeoutError, NotProjectingError):
             raise late() from None
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from typing import Any
 
 import psycopg
+import pytest
 
 from projections.queries import POOL_CONNECTIONS_MAX, Queries, read_pool
 
@@ -21,3 +24,27 @@ async def test_a_query_meets_lost_connections_and_is_answered(database_url: str)
         assert ended, "there were connections to lose"
         heads = await asyncio.gather(*(queries.head() for _ in range(4 * POOL_CONNECTIONS_MAX)))
         assert all(head["position"] == 0 for head in heads)
+
+
+async def test_a_cancellation_that_the_pool_loses_ends_the_task_all_the_same(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with read_pool(database_url) as pool:
+        getconn, asked, waiting = pool.getconn, asyncio.Event(), asyncio.Event()
+
+        async def losing_getconn() -> psycopg.AsyncConnection[Any]:
+            with contextlib.suppress(asyncio.CancelledError):  # as wait_for does (gh-86296)
+                asked.set()
+                await waiting.wait()
+            return await getconn()
+
+        queries = Queries(pool)
+        with monkeypatch.context() as patched:
+            patched.setattr(pool, "getconn", losing_getconn)
+            reading = asyncio.create_task(queries.head())
+            await asked.wait()
+            reading.cancel()
+            await asyncio.wait([reading])
+        assert reading.cancelled()
+        stats = pool.get_stats()
+        assert stats["pool_available"] == stats["pool_size"], "the connection was given back"

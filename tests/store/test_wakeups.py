@@ -21,6 +21,7 @@ from projections import news as news_module
 from projections.catalog import ALL
 from projections.news import Moved, News
 from projections.runner import catch_up
+from projections.writes import Replacement, TablePlace
 from tests.store.histories import stored_events
 from tests.world import HOST, World
 
@@ -208,6 +209,13 @@ async def test_news_that_do_not_follow_what_is_known_leave_a_gap_to_ask_for(
     news = News(["attachments", "hosts", "operations"], 7, 9, moved)
     assert wakeups._told(news) == {ANY_EVENT, DUE, ended_key("o"), host_key("h")}
     assert wakeups._seen == {"head": 9, "operations": 5, "hosts": 9}
+
+
+async def test_who_waits_for_mappings_is_woken_by_an_operation_that_parks(wakeups: Wakeups) -> None:
+    parked = {"operation_id": "o", "state": "parked", "bound": False, "due_at": None}
+    place = TablePlace("operations", "operations", "operation_id", "uuid", ())
+    text = news_module.text_of(["operations"], 0, 1, [Replacement(place, ["o"], [parked])])
+    assert wakeups._told(News.read(text)) == {ANY_EVENT, bound_key("o"), ended_key("o")}
 
 
 async def test_what_a_rebuild_writes_is_news_to_nobody(
