@@ -44,9 +44,9 @@ test-deep: $(STAMP) ## many cases of what `make test` samples: 60 pairs of troub
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
 
-nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, 2000 pairs of troubles for each flow, 3000 storms, the rules of the specs
+nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, 500 pairs of troubles for each flow, 3000 storms, the rules of the specs
 	$(BIN)/pytest -m nightly -q $(ARGS)
-	$(call deep,2000,3000)
+	$(call deep,500,3000)
 	$(BIN)/python -m tests.rules
 
 rules: $(STAMP) ## remove each rule of the specs and of the borders from the code: one of its tests has to fail (ARGS="3.13 0054")

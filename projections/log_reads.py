@@ -211,7 +211,7 @@ class LogReads:
         task = asyncio.current_task()
         assert task is not None, "in a task"
         cancelled = task.cancelling()
-        connection = await self._pool.getconn()
+        connection: AsyncConnection[Any] = await self._pool.getconn()
         if task.cancelling() > cancelled:
             await self._pool.putconn(connection)
             raise asyncio.CancelledError
