@@ -272,6 +272,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "assisted_snapshot": frozenset({Role.ADMIN, Role.SERVICE}),
     "external_events": frozenset({Role.ADMIN, Role.SERVICE}),
     # our own
+    "find": _READERS,
     "server_build": _WRITERS,
     "server_refresh": _OPERATORS,
     "server_convert": _OPERATORS,
