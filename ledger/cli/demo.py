@@ -43,7 +43,7 @@ With the unmodified OpenStack client:
 Servers that move: their volumes go with them.
 
   {me} server create mail-1 --volume {boot} --wait
-  {me} server add volume {other} {spare} --wait
+  {me} server add volume {other} {spare_id} --wait
   {me} server migrate {other} --live-migration --wait
   {me} server shelve {other} --wait && {me} server unshelve {other} --wait
   {me} top
@@ -132,7 +132,8 @@ class Demo(Command):
                 volume=story.volume.id,
                 clouds=cloud.clouds_yaml,
                 other=other.name,
-                spare=spare.id,
+                spare=spare.name,
+                spare_id=spare.id,
                 boot=boot.id,
                 cinder=cloud.cinder_url,
                 pause=RESTART_AFTER_S,

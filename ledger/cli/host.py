@@ -92,8 +92,15 @@ class Fence(_OfHost):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.client import ApiError
+
         body = {name: getattr(parsed_args, name) for name in ("reason", "evidence", "force")}
-        self.client.post(f"/v1/hosts/{parsed_args.host}/fence", body)
+        try:
+            self.client.post(f"/v1/hosts/{parsed_args.host}/fence", body)
+        except ApiError as error:
+            if error.code == "host_answers":
+                error.hint = "If it is cut off from the storage all the same: --force"
+            raise
         return self.shown(parsed_args.host)
 
 

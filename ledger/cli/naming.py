@@ -80,7 +80,7 @@ def _meant(client: Client, name: Named) -> Named:
 
 def _other(name: Named, found: list[Thing]) -> str:
     if found:
-        return f"{str(name)!r} is {_told(found[0])}. What is wanted here names a {name.kind}."
+        return f"{str(name)!r} is {_told(found[0])}. {_a(name.kind)} is wanted here."
     if name.kind == "volume":
         return "The ledger knows the volumes that a server has had; of others give the whole id."
     name_too = "a name, " if name.kind == "server" else ""
@@ -110,6 +110,10 @@ def hint(client: Client, arguments: argparse.Namespace) -> str | None:
             if found and not {thing["kind"] for thing in found} & _kinds(value):
                 return _other(value, found)
     return None
+
+
+def _a(kind: str) -> str:
+    return f"{'An' if kind[0] in 'aeiou' else 'A'} {kind}"
 
 
 def _near(name: str, hosts: list[str]) -> str | None:

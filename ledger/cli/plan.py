@@ -86,10 +86,10 @@ def progress(operation: Operation) -> str:
 
 def ended(operation: Operation) -> Iterator[str]:
     """A line for each step that is done, in the order of the plan."""
-    several = len({step["lane"] for step in operation["steps"]}) > 1
+    several = len({step["lane"] for step in operation["steps"]} - {SERVER}) > 1
     for step in operation["steps"]:
         if is_done(step):
-            lane = f" of {_subject(step)}" if several else ""
+            lane = f" of lane {step['lane']}" if several and step["lane"] != SERVER else ""
             took = f", {step['took_ms']} ms" if step["took_ms"] is not None else ""
             yield f"  {name_of(step)}{lane} on {step['place']}: {step['status']}{took}"
 
@@ -144,8 +144,11 @@ def left(operation: Operation) -> Iterator[str]:
         yield f"{left_text(item)}: {why}"
 
 
-def doing(operation: Operation, now: datetime) -> str:
-    """What a running operation waits for, since when, and in which attempt; else ""."""
+def doing(operation: Operation, now: datetime, *, brief: bool = False) -> str:
+    """What a running operation waits for, since when, and in which attempt; else "".
+
+    `brief`: for a cell of a list, without the call and the place.
+    """
     step = current(operation)
     if operation["state"] != "running" or step is None:
         return ""
@@ -156,6 +159,9 @@ def doing(operation: Operation, now: datetime) -> str:
     at = "" if step["place"] == "ledger" else f" on {step['place']}"
     since = operation.get("updated_at") or operation["started_at"]
     waited = age(datetime.fromisoformat(since), now)
+    if brief:
+        again = [f"attempt {step['attempts'] + 1}"] if step["attempts"] else []
+        return ", ".join([f"{name_of(step)}: waiting for {party}", waited, *again])
     words = [f"{name_of(step)}{at}: waiting for {party}", call, waited]
     far = copied(operation) if "progress" in operation else ()
     return ", ".join([*words, f"attempt {step['attempts'] + 1}", *far])
@@ -176,7 +182,7 @@ class Why(FormattableColumn[str | None]):
 
     def __init__(self, operation: Operation, now: datetime) -> None:
         super().__init__(operation["why"])
-        self._doing = doing(operation, now)
+        self._doing = doing(operation, now, brief=True)
 
     def human_readable(self) -> str:
         return self._doing or self._value or ""

@@ -17,7 +17,7 @@ from host_agent.shared.text import one_line
 from ledger.cli import plan
 from ledger.cli.base import on_terminal
 from ledger.cli.client import ApiError, Client, ClientError, UnreachableError
-from ledger.cli.table import span
+from ledger.cli.table import now, span
 
 TIMEOUT_S = 600.0
 TERMINAL_LINE_S = 1.0
@@ -90,9 +90,11 @@ class Telling:
     def words(self, operation: dict[str, Any]) -> str:
         left_s = self.left_s(operation, time.monotonic())
         eta = "" if left_s is None else f", {span(left_s)} left"
+        if on_terminal():  # where the line is written anew each second
+            return f"{operation['flow']}: {plan.doing(operation, now())}{eta}"
         return plan.progress(operation) + eta
 
-    def left_s(self, operation: dict[str, Any], now: float) -> float | None:
+    def left_s(self, operation: dict[str, Any], at: float) -> float | None:
         """How long its copies will take at the pace so far; None: it cannot be told."""
         done = sum(known["done_bytes"] for known in operation["progress"])
         total = sum(known["total_bytes"] for known in operation["progress"])
@@ -100,9 +102,9 @@ class Telling:
             self._copied = None
             return None
         if self._copied is None or done < self._copied[1]:
-            self._copied = (now, done)
+            self._copied = (at, done)
         began, first = self._copied
-        return (total - done) * (now - began) / (done - first) if done > first else None
+        return (total - done) * (at - began) / (done - first) if done > first else None
 
 
 class Progress:
