@@ -99,6 +99,7 @@ class Reporting(WithoutPlugins):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         told_first(parser)
+        _with_examples(parser, self.cmd_name or "")
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -144,6 +145,19 @@ def told_first(parser: argparse.ArgumentParser) -> None:
         raise SystemExit(ExitCode.USAGE)
 
     parser.error = error  # type: ignore[method-assign]
+
+
+def _with_examples(parser: argparse.ArgumentParser, command: str) -> None:
+    """Let help end with command lines that can be typed, each on a line of its own."""
+    from ledger.cli.examples import lines
+
+    plain_help = parser.format_help
+
+    def format_help() -> str:
+        examples = "".join(f"  {line}\n" for line in lines(command))
+        return plain_help() + (f"\nexamples:\n{examples}" if examples else "")
+
+    parser.format_help = format_help  # type: ignore[method-assign]
 
 
 class Command(Reporting):
