@@ -40,12 +40,13 @@ With the unmodified OpenStack client:
   openstack server volume list {other}
   openstack server remove volume {other} {spare}
 
-Servers that move: their volumes go with them.
+Servers that move, and their volumes with them:
 
   {me} server create mail-1 --volume {boot} --wait
-  {me} server add volume {other} {spare_id} --wait
-  {me} server migrate {other} --live-migration --wait
-  {me} server shelve {other} --wait && {me} server unshelve {other} --wait
+  {me} server add volume {other} {spare_id} --wait && \\
+    {me} server migrate {other} --live-migration --wait
+  {me} server shelve {other} --wait && {me} server unshelve {other} --wait && \\
+    {me} server remove volume {other} {spare_id} --wait
   {me} top
 
 An incident for the night shift: Cinder refuses to delete the attachment, so the detach
