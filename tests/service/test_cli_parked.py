@@ -76,10 +76,11 @@ def test_nothing_is_said_of_what_is_over_or_parked() -> None:
 def test_the_time_left_follows_from_the_pace_so_far() -> None:
     telling = Telling()
     known = {"run": 1, "total_bytes": 400, "updated_at": "2026-11-20T10:00:00Z"}
-    at = [running(progress=[{**known, "done_bytes": done}]) for done in (100, 200, 50)]
+    at = [running(progress=[{**known, "done_bytes": done}]) for done in (100, 200, 50, 150)]
     assert telling.left_s(at[0], 10.0) is None
     assert telling.left_s(at[1], 30.0) == 40.0
     assert telling.left_s(at[2], 31.0) is None  # it began again
+    assert telling.left_s(at[3], 51.0) == 50.0
     assert telling.left_s(running(), 40.0) is None
 
 
@@ -133,6 +134,8 @@ def test_a_parked_operation_asks_where_things_stand_and_what_acts_would_leave(
     assert [list(asked.body) for asked in posts] == [["skip"], ["give_up"]]
     assert {asked.query["dry_run"] for asked in posts} == {"true"}
     assert max(map(len, screen("operation", "show", OPERATION).splitlines())) <= 80
+    machine = json.loads(screen("operation", "show", OPERATION, "-f", "json"))
+    assert [each["attachment_id"] for each in machine["stands"]] == [ATTACHMENT]
 
 
 def test_whoever_may_not_act_sees_the_operation_all_the_same(
