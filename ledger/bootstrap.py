@@ -34,10 +34,13 @@ from host_agent.shared.ports import PortError
 from ledger.api import neighbours
 from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
-from ledger.api.components import Components
-from ledger.api.connections import Runner, end_unread
+from ledger.api.components import Check, Components
+from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
+from ledger.auth.renewal import Again, RenewedTokens, renewing
+from ledger.auth.tls import ServiceTls, service_tls
+from ledger.auth.tokens import StaticTokens
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
 from ledger.log import schema
@@ -81,8 +84,8 @@ class Running:
     components: Components
 
 
-def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT.
+def serve(settings: Settings, again: Again | None = None) -> None:
+    """Run until SIGTERM or SIGINT.  `again`: how the settings are read when their file changes.
 
     Raises SchemaError if the database is not at this version's schema, PortError if
     Cinder would refuse our deletes for want of a service token.
@@ -90,15 +93,15 @@ def serve(settings: Settings) -> None:
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))  # one for each agent
     gc.set_threshold(*gc.get_threshold()[:2], COLLECTIONS_UNTIL_FULL)
-    asyncio.run(_serve_until_stopped(settings))
+    asyncio.run(_serve_until_stopped(settings, again))
 
 
-async def _serve_until_stopped(settings: Settings) -> None:
+async def _serve_until_stopped(settings: Settings, again: Again | None) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     with _database(settings) as dsn:
-        async with running(settings, dsn) as service:
+        async with running(settings, dsn, again) as service:
             _log.info("serving", url=service.url, auth=settings.auth.value)
             await stopped.wait()
             _log.info("stopping")
@@ -117,7 +120,9 @@ def _database(settings: Settings) -> Any:
 
 
 @asynccontextmanager
-async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
+async def running(
+    settings: Settings, dsn: str, again: Again | None = None
+) -> AsyncIterator[Running]:
     """The whole service, serving, for as long as the block lasts."""
     schema.check(dsn)
     async with AsyncExitStack() as stack:
@@ -134,6 +139,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         runner.start()
         stack.callback(runner.stop)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
+        tls = service_tls(settings.listen, clock)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
 
@@ -159,6 +165,8 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
         looks = Looks(dsn)
+        static = StaticTokens(settings)
+        renewed = RenewedTokens(settings, static, again) if again else None
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
@@ -169,15 +177,26 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             runner=runner,
             cinder=cinder,
             settings=settings,
-            authenticator=authenticator(settings, stack),
+            authenticator=authenticator(settings, stack, static, tls),
             clock=clock,
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
-            warnings=neighbours.warnings(settings, stack),
+            warnings={**neighbours.warnings(settings, stack), **_of_renewal(tls, renewed)},
             registry=registry_of(ledger.log_recorder.writer),
         )
+        if tls is not None:
+            components.registry.register(tls)
         _begin_looking(dsn, ledger, looks, components, stack)
-        yield Running(await _serve(make_app(components), listener, stack), components)
+        app = make_app(components)
+        renewal = asyncio.create_task(renewing(tls, renewed, app[CONNECTIONS].end), name="renewal")
+        stack.push_async_callback(_cancelled, renewal)
+        yield Running(await _serve(app, listener, tls, stack), components)
+
+
+def _of_renewal(tls: ServiceTls | None, renewed: RenewedTokens | None) -> dict[str, Check]:
+    """What of TLS and of the tokens is to be mended."""
+    parts = {"tls": tls, "settings": renewed}
+    return {name: part.warning for name, part in parts.items() if part is not None}
 
 
 def _begin_looking(
@@ -240,13 +259,19 @@ def _place(listener: socket.socket) -> str:
     return f"{socket.gethostname()}/{boot}/{network}/{host}:{port}"
 
 
-async def _serve(app: web.Application, listener: socket.socket, stack: AsyncExitStack) -> str:
+async def _serve(
+    app: web.Application, listener: socket.socket, tls: ServiceTls | None, stack: AsyncExitStack
+) -> str:
     runner = Runner(app, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    if tls is not None:
+        listener = Greeting(listener, app[CONNECTIONS])
+    context = None if tls is None else tls.context
+    await web.SockSite(runner, listener, ssl_context=context, backlog=BACKLOG).start()
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:

@@ -20,7 +20,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_later_source_wins(tmp_path: Path) -> None:
-    file = write(tmp_path, '[agent]\nhost = "file"\nworkers = 1\n[ledger]\nurl = "http://file"')
+    file = write(tmp_path, '[agent]\nhost = "file"\nworkers = 1\n[ledger]\nurl = "https://file"')
     environ = {
         "ATTACHMENT_LEDGER_AGENT_AGENT__HOST": "environment",
         "ATTACHMENT_LEDGER_AGENT_AGENT__WORKERS": "2",
@@ -28,7 +28,7 @@ def test_later_source_wins(tmp_path: Path) -> None:
     settings = config.load(_with_cinder(file), environ, {"agent.workers": "3"})
     assert settings.agent.host == "environment"
     assert settings.agent.workers == 3
-    assert settings.ledger.url == "http://file"
+    assert settings.ledger.url == "https://file"
     assert settings.libvirt.detach_attempts == 8
 
 

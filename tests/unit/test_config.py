@@ -23,6 +23,7 @@ host_down_after_s = 90
 [listen]
 host = "0.0.0.0"
 port = 9000
+plain_http = true
 
 [[tokens]]
 token = "s3cret-of-ada-0123456789abcdef01"
