@@ -91,10 +91,10 @@ class LedgerClient:
 
         `more`: headers of this call alone.
         """
-        pool, token = self._as_shown_now()
+        pool, shown = self._as_shown_now()
         headers, raw = {**self._headers, **more}, None
-        if token:
-            headers["X-Auth-Token"] = token
+        if shown.token:
+            headers["X-Auth-Token"] = shown.token
         if (reading := self._clock.reading()) is not None:
             headers = {**headers, AHEAD_HEADER: f"{reading[1]:.3f}"}
         if body is not None:
@@ -104,21 +104,19 @@ class LedgerClient:
         try:
             answer, told = ask(pool, method, self._base + path, headers, raw, timeout=timeout)
         except OSError as error:
-            raise _not_reached(
-                error, certified=self._credentials.now().validity is not None
-            ) from error
+            raise _not_reached(error, certified=shown.validity is not None) from error
         self._hear(answer.headers.get(TIME_HEADER), asked_at)
         return answer.status, _checked(answer.status, told)
 
-    def _as_shown_now(self) -> tuple[HTTPConnectionPool, str]:
-        """The pool and the token; connections that were made with what is renewed end with it."""
+    def _as_shown_now(self) -> tuple[HTTPConnectionPool, Shown]:
+        """The pool for what is shown; connections that were made with what was before end."""
         shown = self._credentials.now()
         with self._lock:
             if shown is not self._shown:
                 if shown.context is not None:
                     self._pool = self._connections(shown)  # the other goes when nobody uses it
                 self._shown = shown
-            return self._pool, shown.token
+            return self._pool, shown
 
     def _connections(self, shown: Shown) -> HTTPConnectionPool:
         tls = {"ssl_context": shown.context} if shown.context is not None else {}

@@ -65,7 +65,7 @@ class Ledger:
 
     def _answer(self, accepted: socket.socket) -> None:
         with suppress(OSError), self._greeted(accepted) as line:
-            while head := line.recv(65536):
+            while (head := line.recv(65536)) and not self.rude:
                 self.heads.append(head.decode("latin-1"))
                 line.sendall(ANSWER)
 
@@ -77,10 +77,9 @@ class Ledger:
             line.do_handshake()
         except OSError:
             with line:
-                if not self.rude:  # the reason is read before the line ends
-                    socket.socket.shutdown(line, socket.SHUT_WR)
-                    while socket.socket.recv(line, 65536):
-                        pass
+                socket.socket.shutdown(line, socket.SHUT_WR)
+                while socket.socket.recv(line, 65536):
+                    pass  # the other end reads the reason before the line ends
             raise
         shown: Any = line.getpeercert() or {}
         self.names += [name for kind, name in shown.get("subjectAltName", ()) if kind == "DNS"]
@@ -164,9 +163,15 @@ def test_a_certificate_that_the_ledger_does_not_take_is_told_in_words(
         for words, pair in expected.items():
             said = asked(client(running.port, files_of(ours, pair)))
             assert said.startswith(f"the ledger refuses this host's TLS ({words})"), said
+
+
+def test_a_line_that_is_cut_may_be_for_the_certificate(ours: Authority) -> None:
+    """A reset takes with it what was not read yet, the reason."""
+    with ledger(None) as running:
         running.rude = True
-        said = asked(client(running.port, files_of(ours, theirs.pair("compute-1"))))
-        assert "this host's certificate" in said
+        plain, certified = files_of(ours), files_of(ours, ours.pair("compute-1"))
+        assert "certificate" not in asked(client(running.port, plain))
+        assert "does not take this host's certificate" in asked(client(running.port, certified))
 
 
 def test_what_speaks_no_tls_is_told(ours: Authority) -> None:
