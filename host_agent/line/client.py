@@ -104,7 +104,8 @@ class LedgerClient:
         try:
             answer, told = ask(pool, method, self._base + path, headers, raw, timeout=timeout)
         except OSError as error:
-            raise _not_reached(error, certified=shown.validity is not None) from error
+            trouble = self._credentials.trouble()
+            raise _not_reached(error, shown.validity is not None, trouble) from error
         self._hear(answer.headers.get(TIME_HEADER), asked_at)
         return answer.status, _checked(answer.status, told)
 
@@ -167,13 +168,14 @@ def _telling(kind: Any, tell: Callable[[socket.socket], None]) -> Any:
 
 def credentials_of(settings: LinkSettings, clock: FarClock) -> Credentials:
     """Raises ConfigError."""
-    return Credentials(
-        settings.url, settings.token, settings.files, lambda: clock() if clock.known else None
-    )
+    return Credentials(settings.url, settings.token, settings.files, clock.supposed)
 
 
-def _not_reached(error: OSError, *, certified: bool) -> LinkError:
-    """What TLS says is told in words: it is the settings' to mend."""
+def _not_reached(error: OSError, certified: bool, trouble: str | None) -> LinkError:
+    """What TLS says is told in words: it is the settings' to mend.
+
+    `trouble`: of our own certificate, of which the ledger may cut the line without a word.
+    """
     refused = next((each for each in _causes(error) if isinstance(each, SSLError)), None)
     if isinstance(refused, SSLCertVerificationError):
         return LinkError(
@@ -190,7 +192,14 @@ def _not_reached(error: OSError, *, certified: bool) -> LinkError:
         )
     if refused is not None and refused.reason in _NO_TLS:
         return LinkError("what answers at [ledger] url does not speak TLS: is it http://?")
-    if certified and any(isinstance(each, _CUT) for each in _causes(error)):
+    cut = any(isinstance(each, _CUT) for each in _causes(error))
+    if cut and trouble:
+        return LinkError(
+            "the ledger does not take this host's certificate, [ledger] certificate_file: "
+            f"{trouble}",
+            denied=True,
+        )
+    if cut and certified:
         hint = "; a ledger that does not take this host's certificate cuts the line, too"
         return LinkError(f"ledger not reached: {error}{hint}")
     return LinkError(f"ledger not reached: {error}")

@@ -51,13 +51,10 @@ class Credentials:
         url: str,
         token: str,
         files: Files,
-        clock: Callable[[], float | None],
+        clock: Callable[[], float],
         watched: Watched | None = None,
     ) -> None:
-        """`token`: where no file holds one; `clock`: seconds since 1970, once they are known.
-
-        Raises ConfigError.
-        """
+        """`token`: where no file holds one; `clock`: seconds since 1970.  Raises ConfigError."""
         self._tls, self._token, self._files = url.startswith("https:"), token, files
         self._watched = watched or Watched(files.token, files.ca, files.certificate, files.key)
         self._clock = clock
@@ -72,6 +69,11 @@ class Credentials:
                 self._renew()
             self._warn()
             return self._shown
+
+    def trouble(self) -> str | None:
+        """Why the certificate that is shown cannot be taken, as far as its time says."""
+        validity = self._shown.validity
+        return None if validity is None else validity.trouble(self._clock())
 
     def _renew(self) -> None:
         try:
@@ -100,7 +102,7 @@ class Credentials:
 
     def _warn(self) -> None:
         validity, now = self._shown.validity, self._clock()
-        if validity is None or now is None or not validity.is_ending(now):
+        if validity is None or not validity.is_ending(now):
             return
         if self._said_at is None or now - self._said_at >= SAY_AGAIN_S:
             self._said_at = now

@@ -36,6 +36,20 @@ class _Made(ssl.SSLContext):
     authorities: list[Validity]
 
 
+class _Told(ssl.SSLObject):
+    """A handshake whose failure is logged: asyncio says nothing, to either side."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            why = getattr(error, "verify_message", None) or error.reason or type(error).__name__
+            _log.info("tls_refused", why=why)
+            raise
+
+
 class _Newest(ssl.SSLContext):
     """Gives each connection the context that is newest when it comes."""
 
@@ -145,6 +159,7 @@ def _made(listen: Listen) -> _Made:
     """Raises ConfigError."""
     context = _Made(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = tls.MINIMUM
+    context.sslobject_class = _Told
     # Each connection shows its certificate: none is let in by what a former one has proven.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET

@@ -91,7 +91,8 @@ class Reporting(WithoutPlugins):
     def client(self) -> Client:
         from ledger.cli.client import Client
 
-        return Client(self.app.options.url, self.app.options.token)
+        options = self.app.options
+        return Client(options.url, options.token, options.cacert)
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:

@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace as with_
@@ -104,7 +105,7 @@ def client(port: int, files: Files, scheme: str = "https") -> LedgerClient:
     url = f"{scheme}://127.0.0.1:{port}"
     settings = LinkSettings(url=url, token="", host="compute-1", files=files)
     named = (files.token, files.ca, files.certificate, files.key)
-    credentials = Credentials(url, "", files, lambda: None, Watched(*named, every_s=0.0))
+    credentials = Credentials(url, "", files, time.time, Watched(*named, every_s=0.0))
     return LedgerClient(settings, FarClock(), credentials)
 
 
@@ -172,6 +173,8 @@ def test_a_line_that_is_cut_may_be_for_the_certificate(ours: Authority) -> None:
         plain, certified = files_of(ours), files_of(ours, ours.pair("compute-1"))
         assert "certificate" not in asked(client(running.port, plain))
         assert "does not take this host's certificate" in asked(client(running.port, certified))
+        ended = files_of(ours, ours.pair("compute-1", days=-1, since=-3))
+        assert "certificate_file: it ended at 20" in asked(client(running.port, ended))
 
 
 def test_what_speaks_no_tls_is_told(ours: Authority) -> None:
@@ -231,9 +234,10 @@ def test_the_end_of_the_own_certificate_is_told_once_a_day(
     ours: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     files, ahead_s = files_of(ours, ours.pair("compute-1", days=30)), 0.0
-    shown = Credentials("https://x", "", files, lambda: None).now().validity
+    shown = Credentials("https://x", "", files, time.time).now().validity
     assert shown is not None
     credentials = Credentials("https://x", "", files, lambda: shown.begins.timestamp() + ahead_s)
+    caplog.clear()
     for days, told in ((1, 0), (26, 1), (26.5, 1), (27.1, 2)):
         ahead_s = days * DAY_S
         credentials.now()
