@@ -34,13 +34,12 @@ from host_agent.shared.ports import PortError
 from ledger.api import neighbours
 from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
-from ledger.api.components import Check, Components
+from ledger.api.components import COMPONENTS, Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
-from ledger.auth.renewal import Again, RenewedTokens, renewing
-from ledger.auth.tls import ServiceTls, service_tls
-from ledger.auth.tokens import StaticTokens
+from ledger.auth.renewal import Again, Renewal
+from ledger.auth.tls import ServiceTls
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
 from ledger.log import schema
@@ -139,7 +138,7 @@ async def running(
         runner.start()
         stack.callback(runner.stop)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
-        tls = service_tls(settings.listen, clock)
+        renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
 
@@ -165,8 +164,6 @@ async def running(
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
         looks = Looks(dsn)
-        static = StaticTokens(settings)
-        renewed = RenewedTokens(settings, static, again) if again else None
         components = Components(
             requests=Requests(ledger, cinder, clock),
             service=service,
@@ -177,26 +174,25 @@ async def running(
             runner=runner,
             cinder=cinder,
             settings=settings,
-            authenticator=authenticator(settings, stack, static, tls),
+            authenticator=authenticator(settings, stack, renewal.static, renewal.tls),
             clock=clock,
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
-            warnings={**neighbours.warnings(settings, stack), **_of_renewal(tls, renewed)},
+            warnings={**neighbours.warnings(settings, stack), **renewal.warnings()},
             registry=registry_of(ledger.log_recorder.writer),
         )
-        if tls is not None:
-            components.registry.register(tls)
         _begin_looking(dsn, ledger, looks, components, stack)
         app = make_app(components)
-        renewal = asyncio.create_task(renewing(tls, renewed, app[CONNECTIONS].end), name="renewal")
-        stack.push_async_callback(_cancelled, renewal)
-        yield Running(await _serve(app, listener, tls, stack), components)
+        _begin_renewing(renewal, app, stack)
+        yield Running(await _serve(app, listener, renewal.tls, stack), components)
 
 
-def _of_renewal(tls: ServiceTls | None, renewed: RenewedTokens | None) -> dict[str, Check]:
-    """What of TLS and of the tokens is to be mended."""
-    parts = {"tls": tls, "settings": renewed}
-    return {name: part.warning for name, part in parts.items() if part is not None}
+def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStack) -> None:
+    """From now on certificates and tokens are taken when their files change."""
+    if renewal.tls is not None:
+        app[COMPONENTS].registry.register(renewal.tls)
+    renewing = asyncio.create_task(renewal.run(app[CONNECTIONS].end), name="renewal")
+    stack.push_async_callback(_cancelled, renewing)
 
 
 def _begin_looking(

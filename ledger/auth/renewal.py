@@ -8,7 +8,7 @@ the polls and streams that they hold.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import structlog
 
 from host_agent.shared.settings import ConfigError
 from host_agent.shared.tls import LOOK_S, Watched
-from ledger.auth.tls import ServiceTls
+from ledger.auth.tls import service_tls
 from ledger.auth.tokens import Identity, StaticTokens
 from ledger.config import Settings
 
@@ -63,19 +63,34 @@ class RenewedTokens:
         return self._trouble
 
 
-async def renewing(tls: ServiceTls | None, tokens: RenewedTokens | None, end: End) -> None:
-    """Look for what is new until cancelled."""
-    while True:
-        await asyncio.sleep(LOOK_S)
-        try:
-            await look(tls, tokens, end)
-        except Exception as error:  # noqa: BLE001 - the next look may be better
-            _log.error("renewal_failed", exc_info=error)
+class Renewal:
+    """What is renewed of a service; `tls` None: it has no certificate."""
 
+    def __init__(
+        self, settings: Settings, clock: Callable[[], float], again: Again | None = None
+    ) -> None:
+        """`clock`: seconds since 1970; `again` None: there is no file.  Raises ConfigError."""
+        self.tls = service_tls(settings.listen, clock)
+        self.static = StaticTokens(settings)
+        self._tokens = RenewedTokens(settings, self.static, again) if again else None
 
-async def look(tls: ServiceTls | None, tokens: RenewedTokens | None, end: End) -> None:
-    """Take what is new now."""
-    if tls is not None and await asyncio.to_thread(tls.look):
-        end(lambda identity: identity.certified)
-    if tokens is not None and (gone := await asyncio.to_thread(tokens.look)):
-        end(lambda identity: identity.counted_as in gone)
+    def warnings(self) -> dict[str, Callable[[], Awaitable[str | None]]]:
+        """What is to be mended, by whom it concerns, for /readyz."""
+        parts = {"tls": self.tls, "settings": self._tokens}
+        return {name: part.warning for name, part in parts.items() if part is not None}
+
+    async def run(self, end: End) -> None:
+        """Look for what is new until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look(end)
+            except Exception as error:  # noqa: BLE001 - the next look may be better
+                _log.error("renewal_failed", exc_info=error)
+
+    async def look(self, end: End) -> None:
+        """Take what is new now."""
+        if self.tls is not None and await asyncio.to_thread(self.tls.look):
+            end(lambda identity: identity.certified)
+        if self._tokens is not None and (gone := await asyncio.to_thread(self._tokens.look)):
+            end(lambda identity: identity.counted_as in gone)

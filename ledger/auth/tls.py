@@ -130,16 +130,21 @@ class ServiceTls(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """For /metrics."""
-        yield GaugeMetricFamily(
-            "ledger_certificate_expiry_seconds",
-            "Time until the certificate that the service shows ends; below 0: it has ended",
-            value=self._validity.ends.timestamp() - self.clock(),
-        )
-        yield GaugeMetricFamily(
-            "ledger_certificate_load_failed",
-            "1 if changed files of [listen] cannot be used and the former go on, else 0",
-            value=bool(self._failed),
-        )
+        return gauges(self._validity.ends.timestamp() - self.clock(), failed=bool(self._failed))
+
+
+def gauges(left_s: float, *, failed: bool) -> Iterator[GaugeMetricFamily]:
+    """What /metrics shows of the certificate, where there is one."""
+    yield GaugeMetricFamily(
+        "ledger_certificate_expiry_seconds",
+        "Time until the certificate that the service shows ends; below 0: it has ended. With TLS",
+        value=left_s,
+    )
+    yield GaugeMetricFamily(
+        "ledger_certificate_load_failed",
+        "1 if changed files of [listen] cannot be used and the former go on, else 0. With TLS",
+        value=failed,
+    )
 
 
 def certificate_of(transport: asyncio.BaseTransport) -> Certificate | None:

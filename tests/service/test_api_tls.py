@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import time
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -18,13 +20,15 @@ import pytest
 from host_agent.shared.tls import Watched
 from ledger.api import health
 from ledger.api.connections import CONNECTIONS
-from ledger.auth.renewal import look
+from ledger.api.routes import ROUTES
 from ledger.auth.tls import ServiceTls
+from ledger.auth.tokens import POLICY
 from ledger.config import Limits, Listen
 from tests.authority import Authority, Pair
 from tests.authority import replace as put
 from tests.service.api_world import HOST, OTHER, SETTINGS, Api, eventually, running_api
 from tests.service.test_metrics import shown
+from tests.tokens import token_of
 
 DAY_S = 86_400.0
 POLL = f"/v1/hosts/{HOST}/commands?after=0&epoch=0"
@@ -59,7 +63,8 @@ class Secure:
     async def look(self) -> None:
         """As it is done every few seconds; twice, for what changes is left alone until it rests."""
         for _ in range(2):
-            await look(self.tls, None, self.api.http.app[CONNECTIONS].end)
+            if self.tls.look():
+                self.api.http.app[CONNECTIONS].end(lambda identity: identity.certified)
 
     async def ready(self) -> Any:
         return await (await self.api.ask("GET", "/readyz", None)).json()
@@ -115,20 +120,27 @@ async def asked(secure: Secure, context: ssl.SSLContext, path: str = POLL, **giv
             return type(error)
 
 
-async def test_an_agent_is_who_its_certificate_names_and_nobody_else(
-    secure: Secure, ours: Authority
+@pytest.mark.parametrize("kind", ["token", "certificate"])
+async def test_a_stolen_credential_of_a_host_opens_that_host_and_nothing_else(
+    secure: Secure, ours: Authority, kind: str
 ) -> None:
-    context = client(ours, ours.pair(HOST))
-    assert await asked(secure, context, f"/v1/hosts/{HOST}", method="PUT", json=BODY) == 200
-    assert await asked(secure, context, f"{POLL}&wait_s=0") == 200
-    for method, path in (
-        ("PUT", f"/v1/hosts/{OTHER}"),
-        ("GET", f"/v1/hosts/{OTHER}/commands?after=0&epoch=0"),
-        ("GET", "/v1/hosts"),
-        ("GET", "/v1/events"),
-        ("GET", "/v2.1/servers"),
-    ):
-        assert await asked(secure, context, path, method=method, json=BODY) == 403, path
+    headers = {"X-Auth-Token": token_of("agent-1")} if kind == "token" else {}
+    pair = None if kind == "token" else ours.pair(HOST)
+    async with session(secure, client(ours, pair)) as http:
+        async with http.put(f"/v1/hosts/{HOST}", json=BODY, headers=headers) as answer:
+            assert answer.status == 200
+        opened = set()
+        for route in ROUTES:
+            path = re.sub(r"{host[^}]*}", OTHER, route.path)
+            path = re.sub(r"{[^}]*}", str(uuid4()), path)
+            body: Any = None if route.method in {"GET", "DELETE"} else {}
+            async with http.request(route.method, path, headers=headers, json=body) as answer:
+                if answer.status != 403:
+                    opened.add(route.name)
+        assert opened == {"request", *(name for name in POLICY if not POLICY[name])}
+        for path in (f"{POLL}&wait_s=0", f"/v1/hosts/{HOST}/volumes/{uuid4()}/users"):
+            async with http.get(path, headers=headers) as answer:
+                assert answer.status != 403, "its own"
 
 
 async def test_a_certificate_that_is_not_one_hosts_is_nobodys(
