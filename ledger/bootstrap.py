@@ -39,7 +39,6 @@ from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
 from ledger.auth.renewal import Again, Renewal
-from ledger.auth.tls import ServiceTls
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
 from ledger.log import schema
@@ -54,6 +53,7 @@ from ledger.requests import Requests
 from ledger.service import Service
 from ledger.trial.embedded import EmbeddedPostgres
 from ledger.wakeups import DUE, Wakeups
+from ledger.web.console import with_console
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
@@ -128,10 +128,7 @@ async def running(
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger = Ledger(dsn)
         stack.callback(ledger.close)
-        cinder = CinderClient(settings.cinder)
-        stack.callback(cinder.close)
-        old_cinder = OldCinderClient(settings.cinder)
-        stack.callback(old_cinder.close)
+        cinder, old_cinder = _cinders(settings, stack)
         await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = ProjectionRunner(dsn, ALL)
@@ -182,9 +179,15 @@ async def running(
             registry=registry_of(ledger.log_recorder.writer),
         )
         _begin_looking(dsn, ledger, looks, components, stack)
-        app = make_app(components)
-        _begin_renewing(renewal, app, stack)
-        yield Running(await _serve(app, listener, renewal.tls, stack), components)
+        yield Running(await _serve(make_app(components), listener, renewal, stack), components)
+
+
+def _cinders(settings: Settings, stack: AsyncExitStack) -> tuple[CinderClient, OldCinderClient]:
+    """Cinder, by its new calls and its old ones."""
+    cinder, old_cinder = CinderClient(settings.cinder), OldCinderClient(settings.cinder)
+    stack.callback(cinder.close)
+    stack.callback(old_cinder.close)
+    return cinder, old_cinder
 
 
 def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStack) -> None:
@@ -256,9 +259,11 @@ def _place(listener: socket.socket) -> str:
 
 
 async def _serve(
-    app: web.Application, listener: socket.socket, tls: ServiceTls | None, stack: AsyncExitStack
+    app: web.Application, listener: socket.socket, renewal: Renewal, stack: AsyncExitStack
 ) -> str:
-    runner = Runner(app, shutdown_timeout=SHUTDOWN_S)
+    _begin_renewing(renewal, app, stack)
+    tls = renewal.tls
+    runner = Runner(with_console(app), shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     if tls is not None:

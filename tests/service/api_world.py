@@ -36,6 +36,7 @@ from ledger.requests import Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
 from ledger.wakeups import DUE, Wakeups
+from ledger.web.console import with_console
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
@@ -369,7 +370,8 @@ async def running_api(
         stack.push_async_callback(_cancelled, task)
         # Whom a test believes is the test's own matter; the world's own calls believe anybody.
         connector = None if tls is None else TCPConnector(ssl=False)
-        client = TestClient(_Server(make_app(components), tls), connector=connector)
+        app = with_console(make_app(components))
+        client = TestClient(_Server(app, tls), connector=connector)
         await stack.enter_async_context(client)
         yield Api(client, components, model, faults, dispatcher, looker)
 
