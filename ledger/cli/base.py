@@ -94,7 +94,8 @@ class Reporting(WithoutPlugins):
     def client(self) -> Client:
         from ledger.cli.client import Client
 
-        return Client(self.app.options.url, self.app.options.token)
+        options = self.app.options
+        return Client(options.url, options.token, options.cacert)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -36,6 +36,7 @@ class Serve(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         flags = {"listen.host": parsed_args.host, "listen.port": parsed_args.port}
+        again = settings.again(parsed_args, **flags)
         chosen = settings.load(parsed_args, **flags)
         _refuse_wrong_database(chosen, trial=parsed_args.trial)
 
@@ -56,9 +57,10 @@ class Serve(Command):
                 "attachment-ledger sim cinder, or all at once: attachment-ledger demo",
             )
         try:
-            bootstrap.serve(chosen)
+            bootstrap.serve(chosen, again)
         except ConfigError as error:
-            raise usage(f"the settings cannot be used: {error}", "See docs/keystone.md.") from None
+            hint = "See docs/tls.md and docs/keystone.md."
+            raise usage(f"the settings cannot be used: {error}", hint) from None
         except SchemaError as error:
             raise settings.schema_error(error) from None
         except PortError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ledger.cli.base import CliError, ExitCode
 
 if TYPE_CHECKING:
+    from ledger.auth.renewal import Again
     from ledger.config import Settings
 
 
@@ -40,6 +41,20 @@ def load(arguments: argparse.Namespace, **flags: Any) -> Settings:
             ExitCode.USAGE,
             "What is in force: attachment-ledger config show",
         ) from None
+
+
+def again(arguments: argparse.Namespace, **flags: Any) -> Again | None:
+    """How the settings are read again when their file has changed; None: there is none."""
+    from host_agent.shared.settings import file_of
+    from host_agent.shared.tls import Watched
+    from ledger import config
+    from ledger.auth.renewal import Again
+
+    flags = {"database_url": arguments.database_url, **flags}
+    file = file_of(config.SOURCE, arguments.config)
+    if file is None:
+        return None
+    return Again(Watched(file), lambda: config.load(arguments.config, flags=flags))
 
 
 @contextmanager

@@ -144,6 +144,13 @@ class Shell(app.App):
             default=os.environ.get("LEDGER_TOKEN"),
             help="the token to ask with; better given in the environment: LEDGER_TOKEN",
         )
+        add(
+            "--cacert",
+            default=os.environ.get("LEDGER_CACERT"),
+            metavar="FILE",
+            help="authorities that may have signed the ledger's certificate, in PEM "
+            "(environment: LEDGER_CACERT; default: those that Python knows)",
+        )
         add("-v", "--verbose", dest="verbose_level", action="count", default=0, help="say more")
         add("--debug", action="store_true", help="show tracebacks and all messages")
         return parser
