@@ -7,19 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from ledger.cli import shell
-from projections import runner
 from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
 from tests.service.api_world import Api, running_api
 from tests.service.cli_stub import Run, Stub, running_stub
 
-#: How long the projections' thread sleeps, and so how long its end takes at most.
-PROJECTIONS_POLL_S = 0.02
-
 
 @pytest.fixture
-async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+async def api(database_url: str) -> AsyncIterator[Api]:
     """The API on a fresh database, with the dispatcher at work and no host yet."""
-    monkeypatch.setattr(runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
     async with running_api(database_url) as running:
         yield running
 

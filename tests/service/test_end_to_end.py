@@ -13,6 +13,7 @@ import requests
 
 from host_agent.shared.contract import PowerState
 from tests.stack import Stack, eventually, running_stack
+from tests.tiers import one_then_further
 from tests.tokens import token_of
 
 
@@ -86,10 +87,19 @@ def test_a_stopped_guest_likewise(stack: Stack) -> None:
     assert stack.disks(server) == {}
 
 
-@pytest.mark.parametrize("call", ["brick.connect", "guests.plug", "brick.connector"])
-@pytest.mark.parametrize("deed", ["crash", "crash_after"])
+@pytest.mark.parametrize(
+    ("deed", "call"),
+    one_then_further(
+        ("crash_after", "guests.plug"),
+        ("crash", "guests.plug"),
+        ("crash", "brick.connect"),
+        ("crash_after", "brick.connect"),
+        ("crash", "brick.connector"),
+        ("crash_after", "brick.connector"),
+    ),
+)
 def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
-    ready: Stack, call: str, deed: str
+    ready: Stack, deed: str, call: str
 ) -> None:
     server, volume = the_server(ready), ready.add_volume()
     ready.set_agent_faults({"call": call, "do": deed})
@@ -103,7 +113,7 @@ def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
     ready.check_host()
 
 
-@pytest.mark.parametrize("call", ["guests.unplug", "brick.disconnect"])
+@pytest.mark.parametrize("call", one_then_further("brick.disconnect", "guests.unplug"))
 def test_an_agent_killed_in_the_middle_of_a_detach_loses_nothing(ready: Stack, call: str) -> None:
     server, volume = the_server(ready), ready.add_volume()
     ready.finished(ready.operation_of(ready.attach(server, volume)))
@@ -118,7 +128,10 @@ def test_an_agent_killed_in_the_middle_of_a_detach_loses_nothing(ready: Stack, c
 
 
 @pytest.mark.parametrize(
-    "call", ["attachment_create", "attachment_update", "attachment_complete", "attachment_delete"]
+    "call",
+    one_then_further(
+        "attachment_create", "attachment_update", "attachment_complete", "attachment_delete"
+    ),
 )
 def test_a_service_killed_while_cinder_works_loses_nothing(ready: Stack, call: str) -> None:
     """Cinder is slow at one call; the service dies meanwhile, and comes back."""

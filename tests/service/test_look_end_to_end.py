@@ -117,6 +117,6 @@ def test_another_process_goes_on_with_the_look_of_one_that_was_killed(stack: Sta
     )
     stack.components[0].kill()
     stack.cinder.faults.replace([])
-    stack.start_service(1)
-    shown = ended(stack, look_id, 1)
-    assert (shown["outcome"], shown["found"]) == ("completed", {})
+    stack.start_service()  # where the agent finds it again
+    shown = ended(stack, look_id)
+    assert (shown["outcome"], shown["found"], shown["unknown"]) == ("completed", {}, {})
