@@ -11,7 +11,7 @@ from ledger.cli.base import ExitCode, Lister, ShowOne, add_limit, clock, complai
 Look = dict[str, Any]
 
 COLUMNS = ("ID", "Of", "Why", "State", "Found", "Unknown hosts", "Began", "Ended")
-#: Between two questions how far a look is.
+#: Between two questions how far a look is: the service holds no request until one has ended.
 ASKED_INTERVAL_S = 1.0
 
 

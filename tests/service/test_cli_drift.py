@@ -259,9 +259,8 @@ def test_a_look_is_asked_for(run: Run, stub: Stub, capsys: pytest.CaptureFixture
     [
         ("completed", 0, "drift list"),
         ("void", 5, "the list is cut"),
-        ("stopped", 5, "is stopped"),
     ],
-    ids=["completed", "void", "stopped"],
+    ids=["completed", "void"],
 )
 def test_a_look_is_waited_for_from_before_it_begins(
     outcome: str,
