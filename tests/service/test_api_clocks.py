@@ -290,7 +290,7 @@ def test_a_skew_is_logged_when_it_comes_and_when_it_goes() -> None:
     with structlog.testing.capture_logs() as lines:
         for wall_s, log_ahead_s in ((1_000, 0), (1_045, 0), (1_045, 9), (1_000, 0)):
             wall[0] = wall_s
-            clock.told(0.0, 1_000.0, log_ahead_s)
+            clock.synchronise(0.0, 1_000.0, log_ahead_s)
     assert [(line["event"], line["wrong"], line["ahead_s"]) for line in lines] == [
         ("service_clock_skewed", True, 45.0),
         ("log_ahead_of_database_clock", True, 9),
