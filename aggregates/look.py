@@ -32,7 +32,7 @@ class Look(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class LookEnded(Event):
-        """`outcome`: completed, void (Cinder's lists could not be believed: `trouble`).
+        """`outcome`: completed, stopped, void (Cinder's lists could not be believed: `trouble`).
 
         `compared`: rows by subject; `found`: findings by class that this look opened; `unknown`:
         of which hosts nothing is known, and why; `braked`: classes of which it saw too many to

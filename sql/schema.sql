@@ -448,7 +448,7 @@ CREATE TABLE looks (
     scope jsonb NOT NULL,                -- {kind: which}; {}: all
     why text NOT NULL,
     state text NOT NULL,                 -- aggregates.look.LookState
-    outcome text,                        -- completed, void
+    outcome text,                        -- completed, stopped, void
     compared jsonb,                      -- rows, by subject
     found jsonb,                         -- findings that it opened, by class
     unknown jsonb,                       -- of which hosts nothing is known, and why

@@ -77,7 +77,7 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "Age of the oldest finding of the class that is open and not ignored; 0 if there is none",
         "class",
     ),
-    "ledger_looks": ("Looks that have ended: completed, void (not believed)", "outcome"),
+    "ledger_looks": ("Looks that have ended: completed, stopped, void", "outcome"),
     "ledger_look_age_seconds": (
         "Time since the last completed look of the kind (all, host, server, volume), if any was",
         "kind",

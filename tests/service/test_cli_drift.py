@@ -259,8 +259,9 @@ def test_a_look_is_asked_for(run: Run, stub: Stub, capsys: pytest.CaptureFixture
     [
         ("completed", 0, "drift list"),
         ("void", 5, "the list is cut"),
+        ("stopped", 5, "is stopped"),
     ],
-    ids=["completed", "void"],
+    ids=["completed", "void", "stopped"],
 )
 def test_a_look_is_waited_for_from_before_it_begins(
     outcome: str,
