@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from ledger.cli import shell
 from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
 from tests.service.api_world import Api, running_api
 from tests.service.cli_stub import Run, Stub, running_stub
+from tests.stack import Stack, running_stack
 
 
 @pytest.fixture
@@ -39,3 +41,20 @@ def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("LEDGER_URL", stub.url)
     monkeypatch.delenv("LEDGER_TOKEN", raising=False)
     return lambda *arguments: shell.main(arguments)
+
+
+@pytest.fixture
+def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
+    """Services and agents as processes of their own, none of which is started yet."""
+    with running_stack(tmp_path, database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def ready(stack: Stack) -> Stack:
+    """One service, one agent, one running server."""
+    stack.add_server()
+    stack.start_service()
+    stack.start_agent()
+    stack.wait_for_host()
+    return stack

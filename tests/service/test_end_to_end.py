@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -12,25 +12,9 @@ import pytest
 import requests
 
 from host_agent.shared.contract import PowerState
-from tests.stack import Stack, eventually, running_stack
+from tests.stack import Stack, eventually
 from tests.tiers import one_then_further
 from tests.tokens import token_of
-
-
-@pytest.fixture
-def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
-    with running_stack(tmp_path, database_url) as running:
-        yield running
-
-
-@pytest.fixture
-def ready(stack: Stack) -> Stack:
-    """One service, one agent, one running server."""
-    stack.add_server()
-    stack.start_service()
-    stack.start_agent()
-    stack.wait_for_host()
-    return stack
 
 
 def the_server(stack: Stack) -> str:
