@@ -36,7 +36,7 @@ test: $(STAMP) ## the tests that need neither root nor network
 	$(BIN)/pytest -n auto $(ARGS)
 
 # $(1) pairs of troubles for each flow, $(2) storms.
-deep = FLOW_PAIRS=$(1) SIMULATE_SEEDS=$(2) $(BIN)/pytest -m deep -q -n auto $(ARGS)
+deep = FLOW_PAIRS=$(1) SIMULATE_SEEDS=$(2) $(BIN)/pytest -m "deep or further" -q -n auto $(ARGS)
 
 test-deep: $(STAMP) ## many cases of what `make test` samples: 60 pairs of troubles for each flow, 200 storms
 	$(call deep,60,200)

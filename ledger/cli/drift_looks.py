@@ -12,7 +12,7 @@ from ledger.cli.naming import named
 Look = dict[str, Any]
 
 COLUMNS = ("ID", "Of", "Why", "State", "Found", "Unknown hosts", "Began", "Ended")
-#: Between two questions how far a look is.
+#: Between two questions how far a look is: the service holds no request until one has ended.
 ASKED_INTERVAL_S = 1.0
 
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from ledger.cli import shell, table
-from projections import runner
 from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
 from tests.service.api_world import Api, running_api
 from tests.service.cli_stub import NOW, Run, Screen, Stub, Terminal, running_stub
-
-#: How long the projections' thread sleeps, and so how long its end takes at most.
-PROJECTIONS_POLL_S = 0.02
+from tests.stack import Stack, running_stack
 
 
 @pytest.fixture
-async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+async def api(database_url: str) -> AsyncIterator[Api]:
     """The API on a fresh database, with the dispatcher at work and no host yet."""
-    monkeypatch.setattr(runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
     async with running_api(database_url) as running:
         yield running
 
@@ -61,3 +58,20 @@ def screen(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Screen:
         return out.getvalue()
 
     return shown
+
+
+@pytest.fixture
+def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
+    """Services and agents as processes of their own, none of which is started yet."""
+    with running_stack(tmp_path, database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def ready(stack: Stack) -> Stack:
+    """One service, one agent, one running server."""
+    stack.add_server()
+    stack.start_service()
+    stack.start_agent()
+    stack.wait_for_host()
+    return stack

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ledger import bootstrap
-from ledger.cli import shell
+from ledger.cli import shell, sim
 from ledger.cli.client import Client
 from ledger.log import schema
 from ledger.trial.embedded import EmbeddedPostgres
@@ -213,6 +213,13 @@ def test_sim_faults_are_set_and_listed(tmp_path: Path, capsys: pytest.CaptureFix
     [rule] = json.loads(capsys.readouterr().out)
     assert (rule["Call"], rule["Do"], rule["Seen"]) == ("attachment_delete", "fail", 0)
     assert json.loads(rule["Match"]) == {"volume_id": "v"}
+
+
+def test_a_crash_that_a_fault_file_asks_for_happens_once(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('[{"call": "volume_list", "do": "crash"}]')
+    assert sim.faults_of(rules).take("volume_list") is not None, "here the process is killed"
+    assert sim.faults_of(rules).take("volume_list") is None, "the one that is started after it"
 
 
 def test_sim_cinder_says_when_its_port_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

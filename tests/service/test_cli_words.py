@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 import aggregates
 from aggregates.base import Aggregate, Event
 from handlers.plan import LedgerVerb
+from handlers.verb_texts import VERBS
 from host_agent.shared.contract import Verb
 from ledger.cli import plan, timeline
-from ledger.cli.words import BOOKKEEPING, SENTENCES, VERBS, sentence
+from ledger.cli.words import BOOKKEEPING, SENTENCES, sentence
 from tests.service.cli_stub import (
     OPERATION,
     REQUEST,
