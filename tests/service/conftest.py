@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.cli import shell
+from ledger.cli import shell, table
 from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
 from tests.service.api_world import Api, running_api
-from tests.service.cli_stub import Run, Stub, running_stub
+from tests.service.cli_stub import NOW, Run, Screen, Stub, Terminal, running_stub
 from tests.stack import Stack, running_stack
 
 
@@ -41,6 +41,23 @@ def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("LEDGER_URL", stub.url)
     monkeypatch.delenv("LEDGER_TOKEN", raising=False)
     return lambda *arguments: shell.main(arguments)
+
+
+@pytest.fixture
+def screen(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """What a command shows on a terminal of 80 columns that wants no colours."""
+    for name, value in {"COLUMNS": "80", "LINES": "24", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LEDGER_URL", stub.url)
+    monkeypatch.setattr(table, "now", lambda: NOW)
+
+    def shown(*arguments: str, code: int = 0) -> str:
+        out = Terminal()
+        monkeypatch.setattr("sys.stdout", out)
+        assert shell.main(arguments) == code
+        return out.getvalue()
+
+    return shown
 
 
 @pytest.fixture
