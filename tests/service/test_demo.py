@@ -199,7 +199,8 @@ def move_servers(shell: Shell) -> None:
     assert "completed" in shell.run("server create mail-1")
     assert "destination" in shell.run("--live-migration")
     assert "shelve" in shell.run("server shelve")
-    screen = shell.run(" top", **{" top": " top --once"})
+    once: dict[str, Any] = {" top": " top --once"}
+    screen = shell.run(" top", **once)
     assert "0 parked, 0 running" in screen
 
 
