@@ -38,6 +38,7 @@ from ledger.api.components import Components
 from ledger.api.connections import Runner, end_unread
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
+from ledger.auth.policy import Policy as AccessPolicy
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
 from ledger.log import schema
@@ -136,7 +137,6 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
-
         listener = _listening_socket(settings)
         stack.callback(listener.close)
 
@@ -171,6 +171,7 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             settings=settings,
             authenticator=authenticator(settings, stack),
             clock=clock,
+            policy=_policy(settings, stack),
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
             warnings=neighbours.warnings(settings, stack),
@@ -218,6 +219,15 @@ def _automatic(ledger: Ledger, components: Components) -> Automatic:
     return Automatic(
         ledger, components.requests, lambda: fleet_of(components, loop), so_far, policy
     )
+
+
+def _policy(settings: Settings, stack: AsyncExitStack) -> AccessPolicy:
+    """Who may do what, by a file that is read whenever it changes.  Raises ConfigError."""
+    file = settings.policy.file
+    policy = AccessPolicy(Path(file) if file is not None else None)
+    following = asyncio.create_task(policy.follow(), name="policy")
+    stack.push_async_callback(_cancelled, following)
+    return policy
 
 
 def _listening_socket(settings: Settings) -> socket.socket:

@@ -24,7 +24,7 @@ from host_agent.shared.text import one_line
 from ledger.api import microversions
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
-from ledger.api.call import Call, answer
+from ledger.api.call import Call, answer, refuse_unless
 from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
 from ledger.api.connections import CONNECTIONS, Connections, address_of
 from ledger.api.feed import FEED, Feed
@@ -34,7 +34,7 @@ from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.refusals import REFUSALS, Refusals
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
-from ledger.auth.tokens import NOBODY, POLICY, Asked, Identity
+from ledger.auth.tokens import NOBODY, Asked, Identity
 
 #: What reading a body raises if the client breaks off.
 _BROKEN_OFF = (ConnectionError, aiohttp.ClientPayloadError, PayloadEncodingError)
@@ -96,6 +96,7 @@ def _handler(route: Route) -> Handler:
         return await route.handler(
             Call(
                 request=request,
+                rules=route.rules,
                 components=request.app[COMPONENTS],
                 identity=request[IDENTITY],
                 request_id=request[REQUEST_ID],
@@ -232,22 +233,18 @@ def _error(request: web.Request, failure: Failure) -> web.Response:
 async def _authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Who is asking, and whether this route is open to them."""
     route = _route_of(request)
-    if route is not None and not POLICY[route.name]:
+    if route is not None and not route.rules:
         request[IDENTITY] = NOBODY
         return await handler(request)
-    identity = await request.app[COMPONENTS].authenticator.authenticate(_asked(request))
+    components = request.app[COMPONENTS]
+    identity = await components.authenticator.authenticate(_asked(request))
     if route is not None:
         identity = identity.on(route.name)
-    request[IDENTITY] = identity
+    request[IDENTITY] = identity = components.policy.admitted(identity)
     connections = request.app[CONNECTIONS]
     connections.known(request.protocol)
-    if route is not None and not identity.may(route.name):
-        wanted = " or ".join(sorted(POLICY[route.name]))
-        raise ApiError(
-            403,
-            "forbidden",
-            f"Policy doesn't allow {route.name} to be performed: it needs the role {wanted}.",
-        )
+    if route is not None:
+        refuse_unless(components.policy, identity, route.rules)
     bind(**_of_log(identity))
     connections.began(identity)
     try:

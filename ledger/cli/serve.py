@@ -48,7 +48,8 @@ class Serve(Command):
         try:
             bootstrap.serve(chosen)
         except ConfigError as error:
-            raise usage(f"the settings cannot be used: {error}", "See docs/keystone.md.") from None
+            pages = "See docs/keystone.md and docs/policy.md."
+            raise usage(f"the settings cannot be used: {error}", pages) from None
         except SchemaError as error:
             raise settings.schema_error(error) from None
         except PortError as error:

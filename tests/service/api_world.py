@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from ledger.api.components import Components
 from ledger.api.connections import Runner
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
+from ledger.auth.policy import Policy
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
 from ledger.log.application import Ledger
@@ -343,6 +345,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
             settings=settings,
             authenticator=authenticator(settings, stack),
             clock=clock,
+            policy=Policy(Path(settings.policy.file) if settings.policy.file else None),
             registry=registry_of(log.log_recorder.writer),
         )
         dispatcher = Dispatcher(
