@@ -88,10 +88,10 @@ class Call:
 
     # --------------------------------------------------------------- who may do what
 
-    def under(self, rule: str) -> Call:
-        """The request as one of this rule alone.  Raises ApiError 403."""
-        refuse_unless(self.components.policy, self.identity, (rule,))
-        return replace(self, rules=(rule,))
+    def under(self, *rules: str) -> Call:
+        """The request as one of these rules alone.  Raises ApiError 403."""
+        refuse_unless(self.components.policy, self.identity, rules)
+        return replace(self, rules=rules)
 
     def permits(self, rule: str, target: Target | None = None) -> bool:
         """Whether another rule permits the caller something more."""
@@ -279,7 +279,7 @@ def refuse_unless(
     policy: Policy, identity: Identity, rules: tuple[str, ...], target: Target | None = None
 ) -> None:
     """Raises ApiError 403 unless one of the rules permits it: what all requests have to pass."""
-    if not any(policy.permits(identity, rule, target) for rule in rules):
+    if rules and not any(policy.permits(identity, rule, target) for rule in rules):
         text = f"Policy doesn't allow {rules[0]} to be performed."
         raise ApiError(403, "forbidden", text)
 

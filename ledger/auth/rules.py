@@ -204,6 +204,7 @@ _OWN = _under(
     ("events:stream", ADMIN, "the log as it grows"),
     ("flows:list", READER, "list the flows"),
     ("flows:show", READER, "show one"),
+    ("console:pages", READER, "the console; what its pages show is under the rules of that"),
 )
 
 RULES: tuple[Rule, ...] = (

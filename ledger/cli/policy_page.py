@@ -14,6 +14,7 @@ from pathlib import Path
 from ledger.api.actions import ACTIONS
 from ledger.api.routes import ROUTES
 from ledger.auth.rules import OURS, RULES
+from ledger.web import console
 
 #: Between these lines of the page is what is made here.
 _BEGIN, _END = "<!-- rules: begin -->", "<!-- rules: end -->"
@@ -75,7 +76,7 @@ def _used() -> dict[str, list[str]]:
 
 
 def _requests() -> Iterator[tuple[str, str]]:
-    for route in ROUTES:
+    for route in (*ROUTES, *console.ROUTES):
         if route.name == "server_action":
             for name, action in ACTIONS.items():
                 yield action.rule, f"{route.method} {route.path} ({name})"

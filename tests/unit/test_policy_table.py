@@ -22,6 +22,7 @@ from ledger.auth.policy import Policy
 from ledger.auth.rules import NAMES, RULES
 from ledger.auth.tokens import IMPLIED, Asked, Identity
 from ledger.config import AuthMode, KeystoneSettings, Role, Settings
+from ledger.web import console
 
 OWN, FOREIGN = "own-project", "another-project"
 
@@ -58,7 +59,7 @@ GROUPS: dict[str, tuple[set[str], set[str]]] = {
 REQUESTS = {
     "read": """flavors flavors_detail flavor flavor_specs instance_actions instance_action
         operations operation operation_history drift drift_finding drift_classes server_history
-        attachment_history attachments attachment flows flow""",
+        attachment_history attachments attachment flows flow console""",
     "read, services too": """servers servers_detail server volume_attachments volume_attachment
         request""",
     "write": """volume_attachment_create volume_attachment_delete server_delete server_build
@@ -76,12 +77,19 @@ REQUESTS = {
     "an agent's": """host_register host_guests host_commands host_reports host_progress host_survey
         host_volume_users""",
 }
-EVERYBODYS = {"versions", "version", "health", "ready", "metrics", "openapi"}
+EVERYBODYS = {
+    *("versions", "version", "health", "ready", "metrics", "openapi"),
+    *("console_home", "console_login", "console_logout", "console_file"),
+}
 
 
 def rules() -> dict[str, tuple[str, ...]]:
     """Those of each request: the routes, and instead of `server_action` the actions."""
-    found = {route.name: route.rules for route in ROUTES if route.name != "server_action"}
+    found = {
+        route.name: route.rules
+        for route in (*ROUTES, *console.ROUTES)
+        if route.name != "server_action"
+    }
     for name, action in ACTIONS.items():
         found[name] = (action.rule,)
         if action.host_rule:
