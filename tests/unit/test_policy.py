@@ -103,6 +103,10 @@ def test_what_is_true_of_nobody_is_alike_to_nothing(file: Path) -> None:
     assert not policy.permits(who("member", project=None, system=True), STOP, Target(None))
     assert not policy.permits(who("member"), STOP, Target(None))
     assert policy.permits(who("member"), STOP, Target("p"))
+    put(file, f'"{STOP}": "project_id:None or None:%(project_id)s"')
+    seen_twice(policy)
+    assert not policy.permits(who("member", project=None, system=True), STOP, Target("p"))
+    assert not policy.permits(who("member"), STOP, Target(None))
 
 
 def test_who_administers_a_domain_is_let_in_by_no_rule(file: Path) -> None:
@@ -145,7 +149,7 @@ BROKEN = {
     "half a rule with a refusal": f'"{STOP}": "role:a and ! and"',
     "a rule that there is not": f'"{STOP}": "rule:membre"',
     "one by another": f'"{STOP}": "rule:a"\n"a": "not rule:b"',
-    "a circle": f'"{STOP}": "rule:a"\n"a": "not rule:b"\n"b": "role:x or rule:a"',
+    "a circle": f'"{STOP}": "rule:a"\n"a": "not rule:b"\n"b": "role:reader or rule:a"',
     "itself": f'"{STOP}": "rule:{STOP}"',
     "another service": f'"{STOP}": "http://policy.example.org/%(project_id)s"',
     "what raises": f'"{STOP}": "role:x and project_id:%(project_id)d"',
@@ -178,6 +182,14 @@ def test_a_broken_file_is_refused_at_the_start_and_takes_nobodys_place(
     seen_twice(policy)
     assert state(policy) == (False, None)
     assert policy.permits(who("member"), STOP)
+
+
+def test_no_rule_asks_another_service(file: Path) -> None:
+    """It would wait for the answer in every request; here none is asked, not even to try."""
+    for url in ("http://127.0.0.1:1/policy", "https://127.0.0.1:1/policy"):
+        file.write_text(f'"{STOP}": "role:x and {url}"')
+        with pytest.raises(PolicyError, match="are not done here"):
+            Policy(file)
 
 
 def test_a_file_that_is_not_text_or_too_large_is_refused(file: Path) -> None:
