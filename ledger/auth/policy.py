@@ -65,6 +65,11 @@ class _Question(NamedTuple):
     service: str | None
     target: Target
 
+    def of_anybody(self) -> _Question:
+        """The same, for rules that are about roles and projects alone."""
+        target = Target(self.target.project_id)
+        return self._replace(user_id=None, service=None, target=target)
+
 
 class Policy:
     """The rules as they are now.
@@ -89,19 +94,18 @@ class Policy:
 
         A rule that there is not, or that cannot be evaluated, lets nobody.
         """
-        actor, vouched = identity.actor, identity.vouched
-        return self._answers.permits(
-            _Question(
-                rule,
-                identity.roles,
-                actor.user_id,
-                actor.project_id,
-                vouched.system,
-                vouched.domain_id,
-                vouched.service,
-                target or Target(actor.project_id, actor.user_id),
-            )
+        actor, vouched, answers = identity.actor, identity.vouched, self._answers
+        question = _Question(
+            rule,
+            identity.roles,
+            actor.user_id,
+            actor.project_id,
+            vouched.system,
+            vouched.domain_id,
+            vouched.service,
+            target or Target(actor.project_id, actor.user_id),
         )
+        return answers.permits(question if answers.by_user else question.of_anybody())
 
     def admitted(self, identity: Identity) -> Identity:
         """The caller, with whether all projects are open to it."""
@@ -162,11 +166,15 @@ class Policy:
 
 
 class _Answers:
-    """One set of rules, compiled, and what they have answered."""
+    """One set of rules, compiled, and what they have answered.
+
+    `by_user`: a rule asks for users; else thousands of agents have one answer.
+    """
 
     def __init__(self, overrides: Mapping[str, Any]) -> None:
         """Raises PolicyError."""
         self._enforcer = _enforcer(overrides)
+        self.by_user = any("user_id" in str(check) for check in self._enforcer.rules.values())
         self.permits = lru_cache(ANSWERS_MAX)(self._decided)
 
     def _decided(self, question: _Question) -> bool:

@@ -331,6 +331,23 @@ def test_what_was_decided_is_not_evaluated_again_until_the_rules_change(
     assert evaluated == [STOP] * 3
 
 
+def test_users_have_one_answer_unless_a_rule_is_about_users(
+    file: Path, evaluated: list[str]
+) -> None:
+    """Else thousands of agents would drive out each other's."""
+    file.write_text("{}")
+    policy = Policy(file)
+    for rule, count in (("role:member", 1), ("user_id:%(user_id)s", 4), ("service_user_id:u1", 4)):
+        put(file, f'"{STOP}": "rule:mine"\n"mine": "{rule}"')
+        seen_twice(policy)
+        evaluated.clear()
+        for user in ("u1", "u2"):
+            for owner in ("u1", "u2"):
+                permitted = policy.permits(who("member", user=user), STOP, Target("p", owner))
+                assert permitted is (count == 1 or ("service" not in rule and user == owner))
+        assert len(evaluated) == count
+
+
 @pytest.fixture
 def policy(file: Path) -> Policy:
     file.write_text("{}")
