@@ -34,6 +34,7 @@ from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.refusals import REFUSALS, Refusals
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
+from ledger.auth.tls import certificate_of
 from ledger.auth.tokens import NOBODY, Asked, Identity
 
 #: What reading a body raises if the client breaks off.
@@ -249,7 +250,7 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
         identity = identity.on(route.name)
     request[IDENTITY] = identity = components.policy.admitted(identity)
     connections = request.app[CONNECTIONS]
-    connections.known(request.protocol)
+    connections.known(request.protocol, identity)
     if route is not None:
         refuse_unless(components.policy, identity, route.rules)
     bind(**_of_log(identity))
@@ -261,8 +262,14 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def _asked(request: web.Request) -> Asked:
-    address = address_of(request.transport) if request.transport else ""
-    return Asked(headers=request.headers, method=request.method, path=request.path, address=address)
+    transport = request.transport
+    return Asked(
+        headers=request.headers,
+        method=request.method,
+        path=request.path,
+        address=address_of(transport) if transport else "",
+        certificate=certificate_of(transport) if transport else None,
+    )
 
 
 def _of_log(identity: Identity) -> dict[str, str]:

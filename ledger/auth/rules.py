@@ -171,6 +171,7 @@ _OWN = _under(
     ),
     ("flavors:list", READER, "list flavors (Nova: everybody)"),
     ("flavors:show", READER, "show a flavor (Nova: everybody)"),
+    ("find", READER, "what the beginning of an id, or a server's name, means"),
     ("servers:build", MEMBER, "make a server of volumes"),
     ("servers:refresh", ADMIN, "fetch the connections of a server, or of many, anew"),
     ("servers:convert", ADMIN, "convert attachments of the old flow"),

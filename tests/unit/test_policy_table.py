@@ -57,7 +57,7 @@ GROUPS: dict[str, tuple[set[str], set[str]]] = {
     "an agent's": (set(), set()),
 }
 REQUESTS = {
-    "read": """flavors flavors_detail flavor flavor_specs instance_actions instance_action
+    "read": """find flavors flavors_detail flavor flavor_specs instance_actions instance_action
         operations operation operation_history drift drift_finding drift_classes server_history
         attachment_history attachments attachment flows flow console""",
     "read, services too": """servers servers_detail server volume_attachments volume_attachment
