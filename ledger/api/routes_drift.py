@@ -20,6 +20,22 @@ DRIFT: tuple[Route, ...] = (
         answers={202: shown.LookAsked},
     ),
     get("drift_run", "/v1/drift/runs/{look_id}", looks.look, shown.LookShown),
+    Route(
+        name="drift_run_stop",
+        method="POST",
+        path="/v1/drift/runs/{look_id}/stop",
+        handler=looks.stop,
+        body=schemas.Why,
+        answers={200: shown.LookShown},
+    ),
+    Route(
+        name="drift_run_resume",
+        method="POST",
+        path="/v1/drift/runs/{look_id}/resume",
+        handler=looks.resume,
+        body=schemas.Why,
+        answers={200: shown.LookShown},
+    ),
     get("drift_finding", "/v1/drift/{finding_id}", drift.finding, shown.FindingDetails),
     Route(
         name="drift_ignore",

@@ -291,6 +291,8 @@ POLICY: dict[str, frozenset[Role]] = {
     "drift_runs": _OPERATORS,
     "drift_run": _OPERATORS,
     "drift_run_ask": _OPERATORS,
+    "drift_run_stop": _OPERATORS,
+    "drift_run_resume": _OPERATORS,
     "request": _READERS | {Role.SERVICE, Role.AGENT},  # one's own
     "operation_history": _READERS,
     "volume_history": _OPERATORS,  # a volume may have been another project's before
