@@ -136,7 +136,6 @@ class IdPass:
                 volume_id,
                 shown.volume,
                 mappings=facts["mappings"],
-                open_=facts["open"],
                 had=facts["had"],
                 server_id=facts["server_id"],
             )
@@ -216,7 +215,6 @@ def _volume(facts: Row, listed: ListedVolume | None) -> Joined:
         facts["volume_id"],
         shown,
         mappings=facts["mappings"],
-        open_=facts["open"],
         had=facts["had"],
         server_id=facts["server_id"],
     )
