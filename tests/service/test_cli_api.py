@@ -443,17 +443,3 @@ def test_tail_resumes_where_a_broken_stream_ended(
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["position"] for each in told] == [7, 8]
     assert starts == [None, "7", "8"]
-
-
-# --- the simulated Cinder -------------------------------------------------------------------------
-
-
-def test_fault_rules_are_checked_before_they_are_sent(
-    run: Run, stub: Stub, tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rules = tmp_path / "rules.json"
-    rules.write_text('[{"call": "attachment_delete", "do": "explode"}]')
-    assert run("sim", "fault", "set", str(rules), "--cinder", stub.url) == 2
-    assert "rule 1: 'do' is 'explode'" in capsys.readouterr().err
-    assert run("sim", "fault", "set", str(tmp_path / "none"), "--cinder", stub.url) == 2
-    assert stub.asked == []

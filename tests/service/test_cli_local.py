@@ -20,6 +20,7 @@ from ledger.cli.client import Client
 from ledger.log import schema
 from ledger.trial.embedded import EmbeddedPostgres
 from projections.catalog import ALL
+from tests.service.cli_stub import Run, Stub
 from tests.tokens import write_private
 
 EXIT_DEADLINE_S = 15.0
@@ -110,7 +111,7 @@ def test_a_service_and_a_trial_are_told_apart(
 
 def test_a_trial_serves_without_a_named_database(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Any] = []
-    monkeypatch.setattr(bootstrap, "serve", served.append)
+    monkeypatch.setattr(bootstrap, "serve", lambda settings, *_: served.append(settings))
     monkeypatch.setenv("LEDGER_CINDER__ENDPOINT", "http://127.0.0.1:9/v3")
     assert shell.main(["serve", "--trial"]) == 0
     assert [settings.database_url for settings in served] == [None]
@@ -226,3 +227,17 @@ def test_sim_cinder_says_when_its_port_is_taken(capsys: pytest.CaptureFixture[st
     with simulated_cinder() as (url, _):
         assert shell.main(["sim", "cinder", "--port", url.rpartition(":")[2]]) == 2
     assert "Choose another --port" in capsys.readouterr().err
+
+
+# --- the simulated Cinder -------------------------------------------------------------------------
+
+
+def test_fault_rules_are_checked_before_they_are_sent(
+    run: Run, stub: Stub, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('[{"call": "attachment_delete", "do": "explode"}]')
+    assert run("sim", "fault", "set", str(rules), "--cinder", stub.url) == 2
+    assert "rule 1: 'do' is 'explode'" in capsys.readouterr().err
+    assert run("sim", "fault", "set", str(tmp_path / "none"), "--cinder", stub.url) == 2
+    assert stub.asked == []
