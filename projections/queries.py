@@ -325,13 +325,6 @@ class Queries(SurveyReads, DriftReads):
 
     # --- looks ------------------------------------------------------------------------
 
-    async def ask_look(self, look_id: str, scope: str, why: str, context: str) -> str:
-        """Ask for a look; `scope` and `context`: text of JSON.  Which one there will be."""
-        [row] = await self._all(
-            "ask", group="reconcile", look_id=look_id, scope=scope, why=why, context=context
-        )
-        return str(row["look_id"])
-
     async def look_overdue(self, interval_s: float) -> bool:
         """Whether the last look at everything began longer ago than that."""
         [row] = await self._all("overdue", group="reconcile", interval_s=interval_s)
@@ -341,6 +334,10 @@ class Queries(SurveyReads, DriftReads):
         """Of which kinds of look there is one to begin or to go on with."""
         rows = await self._all("waiting", group="reconcile", whole=whole, part=part)
         return [row["name"] for row in rows]
+
+    async def looks_stopped(self) -> list[str]:
+        """What of these somebody has stopped."""
+        return [row["name"] for row in await self._all("stopped", group="reconcile")]
 
     # --- the service itself -----------------------------------------------------------
 

@@ -309,6 +309,8 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.Faulted": _text("Server shows ERROR: {message}"),
     "Instance.FaultCleared": _text("Server no longer shows the error of operation {claimant}"),
     "Look.LookBegun": _look,
+    "Look.LookStopped": _text("Look stopped: {reason}"),
+    "Look.LookResumed": _text("Look resumed: {reason}"),
     "Look.LookEnded": _looked,
     "Operation.OperationStarted": _started,
     "Operation.RunStarted": _run_started,

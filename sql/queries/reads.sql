@@ -777,13 +777,18 @@ SELECT l.*, w.done, w.total,
  LIMIT %(limit)s;
 
 -- name: look
--- One look, as `looks` has it.  Primary key.
+-- One look, as `looks` has it; one that has not begun, or not been projected yet, by what it
+-- was asked for with (`asked_scope`, `asked_why`).  Primary keys; of long_work there are a few rows.
 SELECT l.*, w.done, w.total,
        (w.done - w.began_done)
-           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate
-  FROM looks AS l
-  LEFT JOIN long_work AS w ON w.kept->>'look_id' = l.look_id::text AND l.state <> 'ended'
- WHERE l.look_id = %(look_id)s;
+           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate,
+       coalesce(a.scope, w.kept->'scope') AS asked_scope, coalesce(a.why, w.kept->>'why') AS asked_why
+  FROM (SELECT %(look_id)s::uuid AS look_id) AS wanted
+  LEFT JOIN looks AS l USING (look_id)
+  LEFT JOIN looks_asked AS a USING (look_id)
+  LEFT JOIN long_work AS w ON w.kept->>'look_id' = wanted.look_id::text
+                          AND l.state IS DISTINCT FROM 'ended'
+ WHERE coalesce(l.look_id, a.look_id) IS NOT NULL OR w.name IS NOT NULL;
 
 -- name: last_looks
 -- By kind (all, host, server, volume): how many seconds ago the last look ended that was

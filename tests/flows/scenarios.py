@@ -236,7 +236,7 @@ _ENDS = {
     "active: 1 attached compute-1": """
         attach-running attach-rbd attach-shared attach-encrypted swap migrate-volume legacy-attach
         repair-reservation repair-attachment repair-lost repair-lost-encrypted repair-taken-back
-        repair-detaching repair-disk-pulled repair-disk-undefined
+        repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
     """,
     "active: 2 attached compute-1": """
         boot boot-shared revert start unpause reboot rebuild refresh-running legacy-revert

@@ -40,6 +40,9 @@ CHECKS = [
     "log_has_each_fact_once",
     "past_is_known",
     "no_secret_is_written",
+    "drift_is_found",
+    "repair_completed",
+    "drift_is_repaired",
 ]
 
 
@@ -119,6 +122,7 @@ def test_nothing_is_lost_when_the_agent_is_killed_in_the_middle(home: Path) -> N
     assert [c["name"] for c in summary["checks"]] == CHECKS
     assert (code, summary["ok"], summary["error"]) == (0, True, None)
     assert "Attach requested" in demo.errors
+    assert "A second look sees the same difference" in demo.errors
     assert processes_of(home) == []
     assert list(home.glob("attachment-ledger-demo-*")) == []
 
