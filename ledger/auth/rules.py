@@ -199,7 +199,7 @@ _OWN = _under(
     ("drift:ignore", ADMIN, "ignore a finding, or heed it again"),
     ("drift:repair", ADMIN, "repair it"),
     ("drift:looks", ADMIN, "list and show looks"),
-    ("drift:look", ADMIN, "ask for a look"),
+    ("drift:look", ADMIN, "ask for a look, stop one, go on with one"),
     ("events:list", ADMIN, "the log, of all projects"),
     ("events:checkpoint", ADMIN, "a checkpoint of it"),
     ("events:stream", ADMIN, "the log as it grows"),
