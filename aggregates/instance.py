@@ -163,6 +163,24 @@ class Instance(Aggregate):
 
         claimant: str
 
+    @dataclass(frozen=True, kw_only=True)
+    class GrowthAwaited(Event):
+        """Cinder said that this volume has grown, while an operation was in the way; `waiting`:
+        it wants to hear how that ends.
+        """
+
+        volume_id: str
+        waiting: bool
+        request_id: str
+        actor: dict[str, Any]
+
+    @dataclass(frozen=True, kw_only=True)
+    class GrowthBegun(Event):
+        """It is at work now; None: there is nothing to do any more."""
+
+        volume_id: str
+        by_operation: str | None
+
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.name = ""
@@ -175,6 +193,7 @@ class Instance(Aggregate):
         self.devices: dict[str, Device] = {}
         self.claims: dict[str, Claim] = {}
         self.faults: dict[str, str] = {}
+        self.growth: dict[str, Instance.GrowthAwaited] = {}  # by volume: its guest has to hear it
         self.definition: str | None = None
         self.dropped: list[str] | None = None
         self.resize_source: str | None = None
@@ -226,6 +245,10 @@ class Instance(Aggregate):
                 self._has_power("shutdown")
             case self.Deleted():
                 self.deleted = True
+            case self.GrowthAwaited():
+                self.growth[event.volume_id] = event
+            case self.GrowthBegun():
+                self.growth.pop(event.volume_id, None)
 
     def _claimed(self, event: Claimed | ClaimReleased | ClaimResumed) -> None:
         match event:

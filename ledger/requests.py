@@ -25,7 +25,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers import accept, actions, build, operator, progress
+from handlers import accept, actions, build, grow, operator, progress
 from handlers import repair as repairs
 from handlers.guards import Contact, Origin, Server
 from host_agent.shared.lane import Lane
@@ -217,6 +217,7 @@ class Requests:
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             server = _server(unit, server_id)
+            grow.forget(server.instance)
             volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
             arrival: str | None = None
             unmade: list[Lane] = []
@@ -260,6 +261,41 @@ class Requests:
         return self._accept(
             "delete", actions.ActOnServer(server_id=server_id, flow="delete"), context, key, decide
         )
+
+    def grow(self, server_id: str, volume_id: str, context: EventContext) -> Accepted | None:
+        """Cinder tells that a volume has grown: let the server's guest see it.
+
+        None: there is nothing to do, or an operation is in the way, which begins it at its end.
+        """
+        view = self._shown(volume_id)
+        waiting = view is not None and view.status == "extending"
+        request = grow.GrowVolume(server_id=server_id, volume_id=volume_id, waiting=waiting)
+        operation_id = uuid4()
+        context = replace(context, operation_id=str(operation_id))
+        origin = Origin(operation_id=operation_id, bdm_id=operation_id, context=context)
+
+        def change(unit: Unit) -> Accepted | None:
+            try:
+                operation = grow.grow(request, origin, view, unit)
+            except errors.NotAttachedError:
+                return None
+            unit.add(operation)
+            progress.advance(operation, unit, self._clock())
+            return Accepted(str(operation_id), unit.save(context))
+
+        def wait(unit: Unit) -> bool:
+            instance = unit.get(Instance, server_id)
+            if instance.claims:  # whose end is the next version of this instance
+                grow.wait(request, origin, instance)
+                unit.save(replace(context, operation_id=None))
+            return bool(instance.claims)
+
+        while True:
+            try:
+                return run_optimistically(self._store, change)
+            except errors.ClaimedError:
+                if run_optimistically(self._store, wait):
+                    return None
 
     def repair(
         self,

@@ -149,6 +149,14 @@ class Libvirt:
         with self._changing(server_id) as domain:
             domain.updateDeviceFlags(disk, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
+    def size(self, server_id: str, target: str) -> int:
+        with self._changing(server_id) as domain:
+            return int(domain.blockInfo(target, 0)[0])
+
+    def resize(self, server_id: str, target: str, size: int) -> None:
+        with self._changing(server_id) as domain:
+            domain.blockResize(target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
+
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
         with self._asking() as connection:
             return secrets.keep(connection, volume_id, passphrase)

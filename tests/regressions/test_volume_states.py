@@ -45,7 +45,7 @@ def _backup(_world: World, volume: Volume) -> Callable[[], object]:
 @work("extending")
 def _extension(world: World, volume: Volume) -> Callable[[], object]:
     cinder_work.begin_extension(volume, attached=True)
-    return partial(cinder_work.end_extension, world.cinder, volume)
+    return partial(cinder_work.end_extension, world.cinder, volume, volume.size + 1)
 
 
 @work("migrating")

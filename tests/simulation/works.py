@@ -38,7 +38,9 @@ class Works:
             self._ends[volume.id] = partial(cinder_work.end_backup, volume)
         else:
             cinder_work.begin_extension(volume, attached=True)
-            self._ends[volume.id] = partial(cinder_work.end_extension, cloud.cinder, volume)
+            self._ends[volume.id] = partial(
+                cinder_work.end_extension, cloud.cinder, volume, volume.size + 1
+            )
 
     def end_all(self) -> None:
         while self._ends:
