@@ -55,6 +55,7 @@ EFFECTS = frozenset(
         LedgerVerb.MIGRATION_COMPLETE,
         LedgerVerb.MIGRATION_FAIL,
         LedgerVerb.EXTENSION_COMPLETE,
+        LedgerVerb.EXTENSION_REVOKE,
         LedgerVerb.EXTENSION_FAIL,
         LedgerVerb.DRIFT_AGAIN,
         LedgerVerb.ATTACHMENT_DROP,

@@ -331,6 +331,13 @@ def complete_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
     return {}
 
 
+def revoke_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """The guest has all of it, and whether Cinder has heard so is not known: it may have."""
+    if context.cinder.volume(lane.volume_id).status != "extending":
+        return {"passed": True}
+    return fail_extension(lane, context)
+
+
 def fail_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest does not: Cinder shows `error_extending`."""
     context.cinder.extend_volume_completion(lane.volume_id, error=True)
@@ -389,6 +396,7 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.MIGRATION_COMPLETE: complete_migration,
     LedgerVerb.MIGRATION_FAIL: fail_migration,
     LedgerVerb.EXTENSION_COMPLETE: complete_extension,
+    LedgerVerb.EXTENSION_REVOKE: revoke_extension,
     LedgerVerb.EXTENSION_FAIL: fail_extension,
     LedgerVerb.DRIFT_AGAIN: mending.look_again,
     LedgerVerb.ATTACHMENT_DROP: mending.drop_attachment,

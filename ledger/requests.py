@@ -15,6 +15,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import orjson
+import structlog
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
@@ -33,6 +34,10 @@ from host_agent.shared.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.repair_cases import Cases
 
+_log = structlog.get_logger(__name__)
+
+#: Flows whose end Cinder waits for.
+CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder"})
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"
 
@@ -224,8 +229,8 @@ class Requests:
             unconnected: set[str] = set()
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
-                # Cinder's own migration has to hear its end from the operation itself.
-                cinder_waits = operation.started and operation.started.flow == "migrate_volume"
+                # Cinder has to hear the end from the operation itself.
+                cinder_waits = operation.started and operation.started.flow in CINDER_WAITS
                 if operation.state is OperationState.PARKED and not cinder_waits:
                     ids = progress.volumes_of(operation)
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
@@ -267,8 +272,9 @@ class Requests:
 
         None: there is nothing to do, or an operation is in the way, which begins it at its end.
         """
-        view = self._shown(volume_id)
-        waiting = view is not None and view.status == "extending"
+        view = self._just_shown(volume_id)
+        # If nobody knows, Cinder hears how it ended: it takes no notice if it does not wait.
+        waiting = view is None or view.status == "extending"
         request = grow.GrowVolume(server_id=server_id, volume_id=volume_id, waiting=waiting)
         operation_id = uuid4()
         context = replace(context, operation_id=str(operation_id))
@@ -356,6 +362,14 @@ class Requests:
         except PortError as error:
             if error.code != "not_found":
                 raise
+            return None
+
+    def _just_shown(self, volume_id: str) -> VolumeView | None:
+        """A volume; None also if Cinder cannot show it now."""
+        try:
+            return self._cinder.volume(volume_id)
+        except PortError as error:
+            _log.warning("volume_not_shown", volume=volume_id, code=error.code)
             return None
 
     def _accept(

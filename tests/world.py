@@ -28,7 +28,14 @@ from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
 from host_agent.reporting import Reporting, Verdict, report_of
-from host_agent.shared.contract import Command, ErrorKind, PowerState, Registration, StepResult
+from host_agent.shared.contract import (
+    SERVICE_VERSION,
+    Command,
+    ErrorKind,
+    PowerState,
+    Registration,
+    StepResult,
+)
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
@@ -39,6 +46,7 @@ from host_agent.verbs.context import RunContext as AgentContext
 from host_agent.verbs.context import Waits
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
+from ledger.simulation import cinder_work
 from ledger.simulation.cinder_model import CinderModel
 from tests.agreement import disagreements
 from tests.commands import command_of, run_command
@@ -144,7 +152,7 @@ class World:
             "sent": self.sent[name],
         }
 
-    def register(self, name: str = HOST, service_version: int = 3) -> dict[str, Any]:
+    def register(self, name: str = HOST, service_version: int = SERVICE_VERSION) -> dict[str, Any]:
         """The host's agent says what it can and what runs there; what it is to release."""
         guests = SimulatedGuests(self.hosts[name], Faults(), name).inventory()
         said = Registration(
@@ -188,6 +196,31 @@ class World:
         )
         key = f"swap {len(self.store.log)}"
         return self._ask(lambda: self.requests.swap(request, CONTEXT, self.fleet, key))
+
+    def extend(self, volume_id: str | None = None, *, waits: bool = False) -> str:
+        """Cinder extends a volume of the server by 1 GiB, and says so; the operation's id.
+
+        `waits`: until it hears that the guest has it (3.71).
+        """
+        volume = self.cinder.volume(volume_id or self.volumes[0])
+        if waits:
+            cinder_work.begin_waiting_extension(volume, volume.size + 1)
+        else:
+            cinder_work.begin_extension(volume, attached=True)
+            cinder_work.end_extension(self.cinder, volume, volume.size + 1)
+        return self.told_grown(volume.id)
+
+    def told_grown(self, volume_id: str) -> str:
+        """Cinder's event; it tells again only if it was told that nobody has heard it."""
+        known = len(events(self, Operation.OperationStarted))
+        for _ in range(ROUNDS_MAX):
+            try:
+                self.requests.grow(self.server_id, volume_id, CONTEXT)
+            except Crash:
+                self.boot()
+            if begun := events(self, Operation.OperationStarted)[known:]:
+                return str(begun[-1].originator_id)
+        raise AssertionError("the event was never heard")
 
     def act(self, flow: str, **more: Any) -> str:
         """Ask for something that concerns the whole server."""
@@ -346,6 +379,7 @@ class World:
             },
             "connected": {name: len(connected_paths(host)) for name, host in self.hosts.items()},
             "secrets": {name: len(host.read()["secrets"]) for name, host in self.hosts.items()},
+            "sizes": sorted(self.cinder.volume(v).size for v in self.known_volumes()),
             "vm_state": str(self.instance.vm_state),
             "host": self.instance.host,
             "claims": len(self.instance.claims)

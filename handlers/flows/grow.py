@@ -25,6 +25,7 @@ GROW = Flow(
 GROW_FOR_CINDER = Flow(
     name="grow_for_cinder",
     volumes=EXTENDED_FOR_CINDER,
+    pivot="finish",
     exclusive=False,
     stages=(
         Stage(
@@ -32,6 +33,9 @@ GROW_FOR_CINDER = Flow(
             (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.EXTENSION_FAIL),),
         ),
         _GROWN,
-        Stage(Place.LEDGER, (Step("finish", LedgerVerb.EXTENSION_COMPLETE),)),
+        Stage(
+            Place.LEDGER,
+            (Step("finish", LedgerVerb.EXTENSION_COMPLETE, undo=LedgerVerb.EXTENSION_REVOKE),),
+        ),
     ),
 )

@@ -46,6 +46,7 @@ CALLS: dict[AnyVerb, tuple[str, str]] = {
     LedgerVerb.VOLUME_DELETE: ("Cinder", "volume delete, if it goes with the server"),
     LedgerVerb.MIGRATION_COMPLETE: ("Cinder", "migrate_volume_completion"),
     LedgerVerb.EXTENSION_COMPLETE: ("Cinder", "extend_volume_completion"),
+    LedgerVerb.EXTENSION_REVOKE: ("Cinder", "extend_volume_completion, error"),
     LedgerVerb.EXTENSION_FAIL: ("Cinder", "extend_volume_completion, error"),
     LedgerVerb.MIGRATION_FAIL: ("Cinder", "migrate_volume_completion, error"),
     LedgerVerb.DISK_WAIVE: ("ledger", "no guest has the disk"),

@@ -50,6 +50,7 @@ VERBS: dict[str, str] = {
     LedgerVerb.VOLUME_DELETE: "delete the volume in Cinder, if it goes with the server",
     LedgerVerb.MIGRATION_COMPLETE: "tell Cinder that its migration is done",
     LedgerVerb.EXTENSION_COMPLETE: "tell Cinder that its extension is done",
+    LedgerVerb.EXTENSION_REVOKE: "tell Cinder that its extension failed, if it waits",
     LedgerVerb.EXTENSION_FAIL: "tell Cinder that its extension failed",
     LedgerVerb.MIGRATION_FAIL: "tell Cinder that its migration failed",
     LedgerVerb.DISK_WAIVE: "take the disk as unplugged: no guest has it",
