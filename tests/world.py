@@ -48,6 +48,7 @@ from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation import cinder_work
 from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import Volume as VolumeRow
 from tests.agreement import disagreements
 from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder
@@ -209,6 +210,16 @@ class World:
             cinder_work.begin_extension(volume, attached=True)
             cinder_work.end_extension(self.cinder, volume, volume.size + 1)
         return self.told_grown(volume.id)
+
+    def extended(self, size: int) -> None:
+        """The same of the first volume, whoever may have to wait for it to be heard."""
+        self.size_behind(self.cinder.volume(self.volumes[0]), size)
+        self.requests.grow(self.server_id, self.volumes[0], CONTEXT)
+
+    def size_behind(self, volume: VolumeRow, size: int) -> None:
+        """What Cinder and storage have, and nobody was told."""
+        cinder_work.begin_extension(volume, attached=True)
+        cinder_work.end_extension(self.cinder, volume, size)
 
     def told_grown(self, volume_id: str) -> str:
         """Cinder's event; it tells again only if it was told that nobody has heard it."""

@@ -80,7 +80,9 @@ class SimulatedBrick:
                     known = state["connected"].get(digest)
                     # Connecting what is connected looks at no device again.
                     entry["bytes"] = (
-                        known["bytes"] if known and source["type"] == "block" else _bytes(info)
+                        known.get("bytes", _bytes(info))
+                        if known and source["type"] == "block"
+                        else _bytes(info)
                     )
                     state["connected"][digest] = entry
             told = {**source, "format": connection.image_format(info)}

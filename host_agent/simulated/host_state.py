@@ -237,7 +237,7 @@ def measure(state: dict[str, Any], guest: dict[str, Any]) -> None:
 def _size_of(state: dict[str, Any], disk: str) -> int:
     entry = entry_of(state, disk)
     head = LUKS_HEAD if disk_xml.secret_of(disk) is not None else 0
-    return entry["bytes"] - head if entry else 0
+    return entry.get("bytes", 0) - head if entry else 0
 
 
 def entry_of(state: dict[str, Any], disk: str) -> dict[str, Any] | None:

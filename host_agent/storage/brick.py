@@ -127,8 +127,10 @@ class OsBrick:
         return {**source, "format": _format(source, info), "device": told}
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
+        if source["type"] != "block":  # Cinder has formatted it; RBD has no path
+            return
         helper, path = self._settings.root_helper, source["path"]
-        if source["type"] != "block" or _is_luks(helper, path):
+        if _is_luks(helper, path):
             return
         try:
             format_device(helper, path, passphrase, encryption)
