@@ -48,6 +48,9 @@ def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Boo
     if mapping is None or not mapping.live or mapping.attachment_id is None or not instance.host:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
     volume = book.get(Volume, request.volume_id)
+    # Before anything is changed: what is refused here is not given up, but waits.
+    instance.refuse_claimed(exclusive=False)
+    volume.refuse_beside(request.server_id, shared=mapping.multiattach)
     return start(
         "grow_for_cinder" if request.waiting else "grow",
         origin,
