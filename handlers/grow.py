@@ -1,6 +1,6 @@
 """Cinder tells that a volume has grown: who has to hear it, and when.
 
-Cinder tells it once and goes on (cinder/volume/manager.py, extend_volume).  So nothing is refused
+Cinder tells it once and goes on (extend_volume of its volume manager).  So nothing is refused
 for a while: if an operation is in the way, the server remembers what it has not heard yet
 (`Instance.GrowthAwaited`), and that operation begins with it when it ends, in the same
 transaction (`begin_awaited`).  What comes twice is done twice, for the volume may have grown again

@@ -46,9 +46,7 @@ from host_agent.verbs.context import RunContext as AgentContext
 from host_agent.verbs.context import Waits
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
-from ledger.simulation import cinder_work
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import Volume as VolumeRow
 from tests.agreement import disagreements
 from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder
@@ -197,41 +195,6 @@ class World:
         )
         key = f"swap {len(self.store.log)}"
         return self._ask(lambda: self.requests.swap(request, CONTEXT, self.fleet, key))
-
-    def extend(self, volume_id: str | None = None, *, waits: bool = False) -> str:
-        """Cinder extends a volume of the server by 1 GiB, and says so; the operation's id.
-
-        `waits`: until it hears that the guest has it (3.71).
-        """
-        volume = self.cinder.volume(volume_id or self.volumes[0])
-        if waits:
-            cinder_work.begin_waiting_extension(volume, volume.size + 1)
-        else:
-            cinder_work.begin_extension(volume, attached=True)
-            cinder_work.end_extension(self.cinder, volume, volume.size + 1)
-        return self.told_grown(volume.id)
-
-    def extended(self, size: int) -> None:
-        """The same of the first volume, whoever may have to wait for it to be heard."""
-        self.size_behind(self.cinder.volume(self.volumes[0]), size)
-        self.requests.grow(self.server_id, self.volumes[0], CONTEXT)
-
-    def size_behind(self, volume: VolumeRow, size: int) -> None:
-        """What Cinder and storage have, and nobody was told."""
-        cinder_work.begin_extension(volume, attached=True)
-        cinder_work.end_extension(self.cinder, volume, size)
-
-    def told_grown(self, volume_id: str) -> str:
-        """Cinder's event; it tells again only if it was told that nobody has heard it."""
-        known = len(events(self, Operation.OperationStarted))
-        for _ in range(ROUNDS_MAX):
-            try:
-                self.requests.grow(self.server_id, volume_id, CONTEXT)
-            except Crash:
-                self.boot()
-            if begun := events(self, Operation.OperationStarted)[known:]:
-                return str(begun[-1].originator_id)
-        raise AssertionError("the event was never heard")
 
     def act(self, flow: str, **more: Any) -> str:
         """Ask for something that concerns the whole server."""

@@ -35,7 +35,7 @@ async def assisted_snapshot(call: Call) -> web.StreamResponse:
 
 async def external_events(call: Call) -> web.StreamResponse:
     """POST /os-server-external-events: each event has a code of its own, as nova-api gives them
-    (nova/api/openstack/compute/server_external_events.py).
+    (its os-server-external-events, create).
 
     404: there is no such server.  400: it does not say which volume.  422: the server is on no
     host, which is to see it; or nothing here reacts to such an event.  200: it is seen to, or

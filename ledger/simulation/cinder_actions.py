@@ -108,7 +108,7 @@ async def _complete(call: Call) -> web.Response:
 
 
 async def _extend(call: Call) -> web.Response:
-    """Done at once; then each server that has the volume is told (cinder/volume/manager.py)."""
+    """Done at once; then each server that has the volume is told."""
     size = int(_inner(call)["new_size"])
     with call.model.lock:
         volume = call.model.current(call.volume_id)

@@ -84,7 +84,7 @@ class ComputeCheck:
             raise _fault(refused.status) from None
 
     async def extended(self, server_ids: list[str], volume_id: str) -> None:
-        """What becomes of it Cinder does not ask (cinder/compute/nova.py, _send_events)."""
+        """What becomes of it Cinder does not ask (_send_events of its compute API)."""
         events = [
             {"name": "volume-extended", "server_uuid": server_id, "tag": volume_id}
             for server_id in server_ids

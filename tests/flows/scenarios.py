@@ -15,6 +15,7 @@ import pytest
 from handlers.build import BootDisk
 from host_agent.shared.contract import PowerState
 from tests.flows.drifted import DRIFTS
+from tests.growing import extend, extend_waiting, told
 from tests.world import HOST, OTHER, World
 
 
@@ -131,17 +132,9 @@ def _reserved_offloaded() -> World:
     return world.done(world.attach())
 
 
-def _told_twice() -> World:
+def _grown_once() -> World:
     world = _attached()
-    return world.done(world.extend())
-
-
-def _told_again(world: World) -> str:
-    return world.told_grown(world.volumes[0])
-
-
-def _waited_for(world: World) -> str:
-    return world.extend(waits=True)
+    return world.done(extend(world))
 
 
 def _told_cinder(summary: dict[str, Any]) -> bool:
@@ -222,14 +215,14 @@ SCENARIOS = [
     Scenario("delete-fenced", _fenced, World.delete),
     Scenario("refresh-stopped", lambda: _attached(STOPPED, volumes=2), _do("refresh")),
     Scenario("refresh-running", lambda: _attached(volumes=2), _do("refresh")),
-    Scenario("grow", _attached, World.extend),
-    Scenario("grow-rbd", lambda: _attached(driver="rbd"), World.extend),
-    Scenario("grow-encrypted", lambda: _attached(encrypted=True), World.extend),
-    Scenario("grow-stopped", lambda: _attached(STOPPED), World.extend),
-    Scenario("grow-legacy", lambda: _attached(legacy=True), World.extend),
-    Scenario("grow-again", _told_twice, _told_again),
+    Scenario("grow", _attached, extend),
+    Scenario("grow-rbd", lambda: _attached(driver="rbd"), extend),
+    Scenario("grow-encrypted", lambda: _attached(encrypted=True), extend),
+    Scenario("grow-stopped", lambda: _attached(STOPPED), extend),
+    Scenario("grow-legacy", lambda: _attached(legacy=True), extend),
+    Scenario("grow-again", _grown_once, told),
     Scenario(
-        "grow-for-cinder", lambda: _attached(driver="rbd"), _waited_for, fails_to=_told_cinder
+        "grow-for-cinder", lambda: _attached(driver="rbd"), extend_waiting, fails_to=_told_cinder
     ),
     Scenario("legacy-attach", lambda: World(legacy=True), World.attach),
     Scenario("legacy-detach", lambda: _attached(legacy=True), World.detach),

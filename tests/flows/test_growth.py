@@ -12,6 +12,7 @@ from aggregates.volume import Volume
 from host_agent.shared.contract import PowerState
 from host_agent.shared.ports import GIB
 from tests.doubles.host_checks import seen_sizes
+from tests.growing import extend, size_behind
 from tests.world import CONTEXT, HOST, OTHER, World, events
 
 
@@ -28,9 +29,8 @@ def guest_has(world: World, host: str = HOST) -> int:
 def grow(world: World) -> None:
     """Cinder extends the volume by 1 GiB, and tells; somebody may have to wait."""
     volume = world.cinder.volume(world.volumes[0])
-    size = volume.size
-    world.extended(size + 1)
-    assert world.cinder.volume(world.volumes[0]).size == size + 1
+    size_behind(world, volume, volume.size + 1)
+    world.requests.grow(world.server_id, volume.id, CONTEXT)
 
 
 def settle(world: World) -> None:
@@ -71,13 +71,13 @@ def test_a_volume_that_grows_between_a_look_and_the_guest_is_not_cut_off(
 ) -> None:
     """QEMU gives an image the size that it gives the guest: here that is asked for too late."""
     world = attached(driver="rbd")
-    operation_id = world.extend()
+    operation_id = extend(world)
     guests, volume = world.ports["guests"], world.cinder.volume(world.volumes[0])
     real, late = guests.grow, [True]
 
     def while_it_grows(*args: Any, **options: Any) -> Any:
         if late.pop() if late else False:
-            world.size_behind(volume, 3)
+            size_behind(world, volume, 3)
         return real(*args, **options)
 
     monkeypatch.setattr(guests, "grow", while_it_grows, raising=False)
@@ -98,7 +98,7 @@ def test_what_was_told_goes_with_the_server_or_its_volume() -> None:
 def test_a_parked_growth_keeps_what_was_told_until_its_server_is_deleted() -> None:
     world = attached()
     world.register(HOST, service_version=3)
-    world.run(world.extend())
+    world.run(extend(world))
     grow(world)
     assert list(world.instance.growth) == world.volumes
     world.done(world.delete())
@@ -108,7 +108,7 @@ def test_a_parked_growth_keeps_what_was_told_until_its_server_is_deleted() -> No
 def test_an_agent_that_does_not_know_how_is_named_and_may_be_upgraded() -> None:
     world = attached()
     world.register(HOST, service_version=3)
-    operation = world.run(world.extend())
+    operation = world.run(extend(world))
     assert operation.state is OperationState.PARKED
     [left] = operation.left
     assert left["error"]["code"] == "agent_too_old"
@@ -123,7 +123,7 @@ def test_an_agent_that_does_not_know_how_is_named_and_may_be_upgraded() -> None:
 def test_a_guest_of_a_fenced_host_has_the_size_where_it_is_started_next() -> None:
     world = attached()
     world.dead.add(HOST)
-    operation_id = world.extend()
+    operation_id = extend(world)
     world.fence(HOST)
     assert world.operation(operation_id).state is OperationState.FINISHED
     world.done(world.act("evacuate", destination=OTHER))
@@ -133,7 +133,7 @@ def test_a_guest_of_a_fenced_host_has_the_size_where_it_is_started_next() -> Non
 def test_a_stopped_server_has_the_size_at_its_next_start() -> None:
     """Its host looks at the device again now: connecting what is connected does not."""
     world = attached(power_state=PowerState.SHUTDOWN)
-    operation = world.run(world.extend())
+    operation = world.run(extend(world))
     assert operation.outcome == "completed"
     world.done(world.act("start"))
     assert (guest_has(world), world.wrong()) == (2 * GIB, [])
@@ -150,7 +150,7 @@ def test_an_offloaded_server_has_the_size_when_it_is_back() -> None:
 
 def test_a_cinder_that_waits_for_a_file_of_a_guest_that_is_off_shows_an_error() -> None:
     world = attached(driver="rbd", power_state=PowerState.SHUTDOWN)
-    operation = world.run(world.extend(waits=True))
+    operation = world.run(extend(world, waits=True))
     error = operation.first_error or {}
     assert (operation.outcome, error.get("code")) == ("failed", "guest_not_running")
     volume = world.cinder.volume(world.volumes[0])
@@ -160,6 +160,6 @@ def test_a_cinder_that_waits_for_a_file_of_a_guest_that_is_off_shows_an_error() 
 def test_who_detaches_another_servers_share_is_not_in_the_way_of_growth() -> None:
     """A growth connects nothing: on a shared volume it claims no host (decision 0042)."""
     world = attached(multiattach=True)
-    world.extend()
+    extend(world)
     [claim] = world.store.load(Volume, UUID(world.volumes[0])).claims.values()
     assert claim.hosts == frozenset()
