@@ -435,7 +435,7 @@ class Instance(Aggregate):
         self.record(self.Claimed, claimant=operation_id, exclusive=exclusive, **facts)
 
     def resume(self, operation_id: str) -> None:
-        """A parked operation goes on.  Raises ClaimedError if one of the whole server began since."""
+        """A parked operation goes on.  Raises ClaimedError if an exclusive one began since."""
         if operation_id not in self.claims or not self.claims[operation_id].parked:
             return
         exclusive = (op for op, claim in self.claims.items() if claim.exclusive)

@@ -12,10 +12,10 @@ import pytest
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from host_agent.storage.luks import payload_offset
-from tests.contracts.test_brick import AES, _without_sudo
+from tests.contracts.test_brick import AES, _without_sudo, broken
 from tests.contracts.test_brick import real as brick_of
 
-__all__ = ["_without_sudo"]  # a fixture
+__all__ = ["_without_sudo", "broken"]  # fixtures
 
 # oslo.privsep imports eventlet, which warns at every fork from then on.
 pytestmark = pytest.mark.filterwarnings("ignore:Using fork:DeprecationWarning")
