@@ -21,6 +21,7 @@ from aggregates import errors
 from ledger import api
 from ledger.api.metrics import Metrics, registry_of
 from ledger.api.routes import ROUTES
+from ledger.auth.tls import gauges
 from ledger.auth.tokens import ACTION_POLICY, POLICY
 from ledger.log.writer import Writer
 
@@ -154,6 +155,7 @@ def _metrics() -> Iterator[list[str]]:
     for collector in registry._collector_to_names:  # noqa: SLF001
         own = [collector] if hasattr(collector, "_labelnames") else list(collector.collect())
         families.extend(own)
+    families.extend(gauges(0.0, failed=False))
     for family in families:
         kind = str(getattr(family, "type", "") or family._type)  # noqa: SLF001
         name = str(getattr(family, "name", "") or family._name)  # noqa: SLF001
