@@ -8,6 +8,7 @@ began to run there, is known: a fence says nothing of what comes after it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -22,8 +23,11 @@ from aggregates.server import (
     Device,
     SeenDisks,
     VmState,
+    given,
+    in_the_way,
     next_name,
     serial_for,
+    with_volume,
 )
 
 __all__ = ["RUNNING", "Claim", "Device", "Instance", "VmState"]
@@ -163,6 +167,22 @@ class Instance(Aggregate):
 
         claimant: str
 
+    @dataclass(frozen=True, kw_only=True)
+    class GrowthAwaited(Event):
+        """Cinder said so, and an operation was in the way; `waiting`: it wants to hear the end."""
+
+        volume_id: str
+        waiting: bool
+        request_id: str
+        actor: dict[str, Any]
+
+    @dataclass(frozen=True, kw_only=True)
+    class GrowthBegun(Event):
+        """It is at work now; None: there is nothing to do any more."""
+
+        volume_id: str
+        by_operation: str | None
+
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.name = ""
@@ -175,6 +195,7 @@ class Instance(Aggregate):
         self.devices: dict[str, Device] = {}
         self.claims: dict[str, Claim] = {}
         self.faults: dict[str, str] = {}
+        self.growth: dict[str, Instance.GrowthAwaited] = {}  # by volume: its guest has to hear it
         self.definition: str | None = None
         self.dropped: list[str] | None = None
         self.resize_source: str | None = None
@@ -201,11 +222,12 @@ class Instance(Aggregate):
                 self.definition, self.dropped = event.definition, event.dropped
             case self.DeviceReserved() | self.DeviceReleased() | self.DeviceVolumeSet():
                 self._device(event)
-            case self.Claimed() | self.ClaimReleased() | self.ClaimResumed():
-                self._claimed(event)
-            case self.Faulted() | self.FaultCleared():
-                self._fault(event)
+            case self.GrowthAwaited():
+                self.growth[event.volume_id] = event
+            case self.GrowthBegun():
+                self.growth.pop(event.volume_id, None)
             case _:
+                self._claimed(event)
                 self._moved(event)
 
     def _moved(self, event: Event) -> None:
@@ -227,7 +249,7 @@ class Instance(Aggregate):
             case self.Deleted():
                 self.deleted = True
 
-    def _claimed(self, event: Claimed | ClaimReleased | ClaimResumed) -> None:
+    def _claimed(self, event: Any) -> None:
         match event:
             case self.Claimed():
                 self.claims[event.claimant] = Claim(event.exclusive, event.flow)
@@ -235,37 +257,27 @@ class Instance(Aggregate):
                 self.claims.pop(event.claimant, None)
             case self.ClaimResumed():
                 self._set_parked(event.claimant, parked=False)
-
-    def _fault(self, event: Faulted | FaultCleared) -> None:
-        if isinstance(event, self.Faulted):
-            self.faults[event.claimant] = event.message
-            self._set_parked(event.claimant, parked=True)
-        else:
-            self.faults.pop(event.claimant, None)
+            case self.Faulted():
+                self.faults[event.claimant] = event.message
+                self._set_parked(event.claimant, parked=True)
+            case self.FaultCleared():
+                self.faults.pop(event.claimant, None)
 
     def _set_parked(self, claimant: str, *, parked: bool) -> None:
-        if claimant in self.claims:
-            self.claims[claimant] = replace(self.claims[claimant], parked=parked)
+        if claim := self.claims.get(claimant):
+            self.claims[claimant] = replace(claim, parked=parked)
 
     def _device(self, event: DeviceReserved | DeviceReleased | DeviceVolumeSet) -> None:
         match event:
             case self.DeviceReserved():
-                self.devices[event.bdm_id] = Device(
-                    event.bdm_id,
-                    event.volume_id,
-                    event.device_name,
-                    event.serial or event.volume_id,
-                )
+                self.devices[event.bdm_id] = given(event)
             case self.DeviceReleased():
                 released = self.devices.pop(event.bdm_id).device_name
                 # Free at once, not only when the host is looked at again.
                 left = tuple(name for name in self.seen.devices if name != released)
                 self.seen = self.seen._replace(devices=left)
             case self.DeviceVolumeSet():
-                known = self.devices[event.bdm_id]
-                serial = event.serial or (known.serial if event.volume_id else None)
-                changed = replace(known, volume_id=event.volume_id, serial=serial)
-                self.devices[event.bdm_id] = changed
+                self.devices[event.bdm_id] = with_volume(self.devices[event.bdm_id], event)
 
     def _observed(self, event: InstanceRegistered | InstanceObserved) -> None:
         self.name = event.name
@@ -293,9 +305,7 @@ class Instance(Aggregate):
 
     @property
     def own_state(self) -> VmState:
-        """What the server is, whichever of its operations is parked: what may be done to it is
-        decided by this and by the claims (decision 0054).
-        """
+        """Whichever operation is parked: this and the claims say what may be done (0054)."""
         if self.deleted:
             return VmState.DELETED
         if self.never_built:
@@ -394,10 +404,9 @@ class Instance(Aggregate):
         known = self.devices.get(bdm_id)
         if known is None or known.volume_id == volume_id:
             return
-        new_disk = volume_id is not None and not known.volume_id
-        serial = (
-            serial_for(volume_id, bdm_id, self.devices.values()) if volume_id and new_disk else None
-        )
+        serial = None
+        if volume_id and not known.volume_id:
+            serial = serial_for(volume_id, bdm_id, self.devices.values())
         self.record(self.DeviceVolumeSet, bdm_id=bdm_id, volume_id=volume_id, serial=serial)
 
     def place(self, host: str, power_state: str, epoch: int) -> None:
@@ -406,23 +415,18 @@ class Instance(Aggregate):
             self.record(self.Placed, host=host, power_state=power_state, epoch=epoch)
 
     def refuse_claimed(self, *, exclusive: bool, beside_parked: bool = False) -> None:
-        """Raises ClaimedError naming the operation in the way.
-
-        `beside_parked`: it does not matter that one is parked that concerns a volume alone.
+        """Raises ClaimedError.  `beside_parked`: it does not matter that one is parked that
+        concerns a volume alone.
         """
-        for claimant, claim in self.claims.items():
-            passed = beside_parked and claim.parked and not claim.exclusive
-            if (claim.exclusive or exclusive) and not passed:
-                self._refuse(claimant)
+        self._refuse(in_the_way(self.claims, exclusive=exclusive, beside_parked=beside_parked))
 
     def refuse_parked(self) -> None:
         """Raises ClaimedError if the server is half way through something that is parked."""
-        for claimant, claim in self.claims.items():
-            if claim.parked and claim.exclusive:
-                self._refuse(claimant)
+        self._refuse(op for op, claim in self.claims.items() if claim.parked and claim.exclusive)
 
-    def _refuse(self, claimant: str) -> None:
-        raise errors.ClaimedError(what="Instance", id=str(self.id), operation_id=claimant)
+    def _refuse(self, claimants: Iterable[str]) -> None:
+        for claimant in claimants:
+            raise errors.ClaimedError(what="Instance", id=str(self.id), operation_id=claimant)
 
     def claim(
         self, operation_id: str, *, exclusive: bool, beside_parked: bool = False, **facts: Any
@@ -431,14 +435,11 @@ class Instance(Aggregate):
         self.record(self.Claimed, claimant=operation_id, exclusive=exclusive, **facts)
 
     def resume(self, operation_id: str) -> None:
-        """A parked operation goes on.  Raises ClaimedError if meanwhile another works on the
-        server as a whole, which began beside it.
-        """
+        """A parked operation goes on.  Raises ClaimedError if an exclusive one began since."""
         if operation_id not in self.claims or not self.claims[operation_id].parked:
             return
-        for claimant, claim in self.claims.items():
-            if claim.exclusive and claimant != operation_id:
-                self._refuse(claimant)
+        exclusive = (op for op, claim in self.claims.items() if claim.exclusive)
+        self._refuse(op for op in exclusive if op != operation_id)
         self.record(self.ClaimResumed, claimant=operation_id)
 
     def release(self, operation_id: str) -> None:

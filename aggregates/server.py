@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aggregates import errors
 
@@ -47,6 +47,18 @@ class Device:
     serial: str | None  # the id by which the guest knows the disk
 
 
+def given(event: Any) -> Device:
+    """The device of an Instance.DeviceReserved."""
+    serial = event.serial or event.volume_id
+    return Device(event.bdm_id, event.volume_id, event.device_name, serial)
+
+
+def with_volume(known: Device, event: Any) -> Device:
+    """The device after an Instance.DeviceVolumeSet."""
+    serial = event.serial or (known.serial if event.volume_id else None)
+    return replace(known, volume_id=event.volume_id, serial=serial)
+
+
 class SeenDisks(NamedTuple):
     """The disks of a guest as its host shows them: their targets, and serials that are ids."""
 
@@ -64,6 +76,16 @@ class Claim:
     exclusive: bool
     flow: str | None
     parked: bool = False
+
+
+def in_the_way(
+    claims: Mapping[str, Claim], *, exclusive: bool, beside_parked: bool
+) -> Iterator[str]:
+    """The operations that exclude another one; see Instance.refuse_claimed."""
+    for claimant, claim in claims.items():
+        passed = beside_parked and claim.parked and not claim.exclusive
+        if (claim.exclusive or exclusive) and not passed:
+            yield claimant
 
 
 def next_name(taken: Collection[str], seen: Iterable[str]) -> str:

@@ -162,6 +162,13 @@ class Volume(Aggregate):
         """Raises ClaimedError if an operation works on the volume for this server."""
         self._refuse(self.works_for(server_id))
 
+    def refuse_beside(self, server_id: str, *, shared: bool) -> None:
+        """Raises ClaimedError if an operation excludes one for this server that connects nothing
+        anew and disconnects nothing.
+        """
+        wanted = Claim(server_id=server_id, shared=shared)
+        self._refuse(op for op, claim in self.claims.items() if claim.excludes(wanted))
+
     def refuse_leaving(self, server_id: str, *, shared: bool) -> None:
         """Raises ClaimedError if the volume is on its way out of this server, or out of another
         that alone can have it: that can be awaited, while whatever else it looks like now would

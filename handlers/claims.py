@@ -22,6 +22,8 @@ from typing import Any
 from handlers.plan import LedgerVerb, Place, Plan, Side, Stage, Step
 from host_agent.shared.contract import Verb
 
+#: These neither connect nor disconnect what a host has.
+_STAYS = frozenset({Verb.DISK_GROW})
 #: These make an attachment that Cinder did not have.
 _RESERVING = frozenset({LedgerVerb.ATTACHMENT_RESERVE, Verb.ATTACHMENT_CREATE})
 
@@ -31,7 +33,7 @@ def on_volume(plan: Plan, volume_id: str) -> dict[str, Any]:
     hosts, takes, reserves = set(), set(), False
     for host, stage in _stages(plan, volume_id):
         reserves |= any(step.do in _RESERVING for step in stage.steps)
-        if host is not None:
+        if host is not None and any(step.do not in _STAYS for step in stage.steps):
             hosts.add(host)
             if any(connects_anew(step) for step in stage.steps):
                 takes.add(host)

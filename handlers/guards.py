@@ -20,7 +20,6 @@ from aggregates.volume import Volume
 from handlers import claims
 from handlers.flows import FLOWS
 from handlers.plan import Flow, Place
-from handlers.progress import volumes_of
 from handlers.volumes import check
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.lane import Lane
@@ -149,12 +148,16 @@ def start(
         finding=origin.finding,
     )
     known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}
-    for volume_id in sorted(volumes_of(operation) & set(known)):
+    for volume_id in sorted(_volumes_of(lanes) & set(known)):
         claim = claims.on_volume(plan, volume_id)
         known[volume_id].claim(operation_id, server_id=str(instance.id), flow=flow, **claim)
     if table.volumes is not None:
         check(table.volumes, volumes.shown(), _refusal_of(table))
     return operation
+
+
+def _volumes_of(lanes: Sequence[Lane]) -> set[str]:
+    return set().union(*(lane.volume_ids for lane in lanes))
 
 
 def _refusal_of(flow: Flow) -> type[errors.VolumeStateError]:

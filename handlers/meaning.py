@@ -29,6 +29,7 @@ class Book(Protocol):
     """Aggregates by id, each loaded once; what changed is saved together."""
 
     def get(self, kind: type[A], id: str) -> A: ...  # noqa: A002
+    def add(self, aggregate: Aggregate) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,9 @@ class LedgerVerb(StrEnum):
     VOLUME_DELETE = "volume_delete"  # if it goes with its server
     MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
     MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not
+    EXTENSION_COMPLETE = "extension_complete"  # tell a Cinder that waits that the guest has it
+    EXTENSION_REVOKE = "extension_revoke"  # tell it so, unless it has taken it for true
+    EXTENSION_FAIL = "extension_fail"  # tell it that the guest does not
     ATTACHMENT_COMPLETE = "attachment_complete"  # of a host that cannot any more
     DISK_WAIVE = "disk_waive"  # these three: there is no host that could have it
     CONNECTION_WAIVE = "connection_waive"
@@ -121,6 +124,7 @@ MOOT: dict[AnyVerb, LedgerVerb] = {
     Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
     Verb.VOLUME_CONNECT: LedgerVerb.NOTHING,
     Verb.DISK_REPLACE: LedgerVerb.NOTHING,
+    Verb.DISK_GROW: LedgerVerb.NOTHING,
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
 

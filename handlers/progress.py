@@ -17,7 +17,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers import fences
+from handlers import fences, grow
 from handlers.engine import (
     Decision,
     Finish,
@@ -34,7 +34,7 @@ from handlers.meaning import MEANING, Book, Done, Outputs
 from handlers.mended import MENDED, told
 from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, Side
 from handlers.retries import is_due, retry_delay_s
-from host_agent.shared.contract import ErrorKind, GuestOrder, Occurred, StepError, Verb
+from host_agent.shared.contract import SINCE, ErrorKind, GuestOrder, Occurred, StepError, Verb
 from host_agent.shared.lane import Lane
 
 #: The code of a step's failure for its host's sake.
@@ -54,6 +54,9 @@ EFFECTS = frozenset(
         LedgerVerb.VOLUME_DELETE,
         LedgerVerb.MIGRATION_COMPLETE,
         LedgerVerb.MIGRATION_FAIL,
+        LedgerVerb.EXTENSION_COMPLETE,
+        LedgerVerb.EXTENSION_REVOKE,
+        LedgerVerb.EXTENSION_FAIL,
         LedgerVerb.DRIFT_AGAIN,
         LedgerVerb.ATTACHMENT_DROP,
         LedgerVerb.VOLUME_SETTLE,
@@ -190,7 +193,7 @@ def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, 
     instance = book.get(Instance, operation.started.server_id)
     host = book.get(Host, str(host_uuid(name)))
     if not host.fenced:
-        return host, _distrust(operation, run, instance, book)
+        return host, _unknown_to(host, plan, run) or _distrust(operation, run, instance, book)
     if not is_replaceable(plan, run.steps, undo=run.undo):
         return host, fenced_error(name)
     undone = {name for name in run.steps if run.undo and not plan.puts_back(name)}
@@ -202,6 +205,19 @@ def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, 
     if INSTEAD.keys().isdisjoint(verbs) or (fences.vouches(host, instance) and not late):
         return None, None
     return host, _too_old(name, instance)
+
+
+def _unknown_to(host: Host, plan: Plan, run: Run) -> StepError | None:
+    """Why the host cannot do these steps, if its agent is older than what they ask for."""
+    for name in run.steps:
+        verb = plan.verb(name, undo=run.undo, host=host.name)
+        if host.service_version < (needed := SINCE.get(verb.value, 0)):
+            message = (
+                f"The agent of host {host.name} is of service version {host.service_version}, and "
+                f"{verb} needs {needed}: upgrade it, then retry."
+            )
+            return StepError(kind=ErrorKind.FINAL, code="agent_too_old", message=message)
+    return None
 
 
 def _told_by_destination(
@@ -419,6 +435,7 @@ def finish(
         else:  # a root's place is kept, with or without a volume
             instance.set_device_volume(lane.bdm_id, mapping.volume_id)
     instance.release(str(operation.id))
+    grow.begin_awaited(operation.id, instance, book)
 
 
 def volumes_of(operation: Operation) -> set[str]:

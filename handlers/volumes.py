@@ -45,6 +45,8 @@ TAKEN_ELSEWHERE = VolumeRule(TAKEN_NOWHERE.statuses | {"attaching"}, migrating=T
 CONNECTED_ANEW = VolumeRule(OF_ATTACHMENTS)
 #: Cinder asks for the swap itself, and waits for it.
 COPIED_FOR_CINDER = VolumeRule(OF_ATTACHMENTS | {"retyping"}, migrating=True)
+#: Cinder extends it in use, and waits for its guest.
+EXTENDED_FOR_CINDER = VolumeRule(frozenset({"extending"}))
 
 _AT_WORK = (
     "wait until Cinder has finished with it; if it never does, an administrator resets its state "

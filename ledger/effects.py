@@ -325,6 +325,25 @@ def _end_migration(lane: Lane, context: EffectContext, *, error: bool) -> str:
     return context.cinder.migrate_volume_completion(old, new, error=error)
 
 
+def complete_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """The guest has all of the volume: Cinder takes its new size for true."""
+    context.cinder.extend_volume_completion(lane.volume_id, error=False)
+    return {}
+
+
+def revoke_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """The guest has all of it, and whether Cinder has heard so is not known: it may have."""
+    if context.cinder.volume(lane.volume_id).status != "extending":
+        return {"passed": True}
+    return fail_extension(lane, context)
+
+
+def fail_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
+    """The guest does not: Cinder shows `error_extending`."""
+    context.cinder.extend_volume_completion(lane.volume_id, error=True)
+    return {}
+
+
 def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
     """Bare reservations that the log neither knows nor has disowned."""
     bare = [
@@ -376,6 +395,9 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.VOLUME_DELETE: delete_volume,
     LedgerVerb.MIGRATION_COMPLETE: complete_migration,
     LedgerVerb.MIGRATION_FAIL: fail_migration,
+    LedgerVerb.EXTENSION_COMPLETE: complete_extension,
+    LedgerVerb.EXTENSION_REVOKE: revoke_extension,
+    LedgerVerb.EXTENSION_FAIL: fail_extension,
     LedgerVerb.DRIFT_AGAIN: mending.look_again,
     LedgerVerb.ATTACHMENT_DROP: mending.drop_attachment,
     LedgerVerb.VOLUME_SETTLE: mending.settle_volume,

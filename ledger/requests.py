@@ -15,6 +15,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import orjson
+import structlog
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
@@ -25,7 +26,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers import accept, actions, build, operator, progress
+from handlers import accept, actions, build, grow, operator, progress
 from handlers import repair as repairs
 from handlers.guards import Contact, Origin, Server
 from host_agent.shared.lane import Lane
@@ -33,6 +34,10 @@ from host_agent.shared.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.repair_cases import Cases
 
+_log = structlog.get_logger(__name__)
+
+#: Flows whose end Cinder waits for.
+CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder"})
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"
 
@@ -217,14 +222,15 @@ class Requests:
 
         def decide(unit: Unit, origin: Origin) -> Operation:
             server = _server(unit, server_id)
+            grow.forget(server.instance)
             volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
             arrival: str | None = None
             unmade: list[Lane] = []
             unconnected: set[str] = set()
             for claimant in list(server.instance.claims):
                 operation = unit.get(Operation, claimant)
-                # Cinder's own migration has to hear its end from the operation itself.
-                cinder_waits = operation.started and operation.started.flow == "migrate_volume"
+                # Cinder has to hear the end from the operation itself.
+                cinder_waits = operation.started and operation.started.flow in CINDER_WAITS
                 if operation.state is OperationState.PARKED and not cinder_waits:
                     ids = progress.volumes_of(operation)
                     volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
@@ -260,6 +266,42 @@ class Requests:
         return self._accept(
             "delete", actions.ActOnServer(server_id=server_id, flow="delete"), context, key, decide
         )
+
+    def grow(self, server_id: str, volume_id: str, context: EventContext) -> Accepted | None:
+        """Cinder tells that a volume has grown: let the server's guest see it.
+
+        None: there is nothing to do, or an operation is in the way, which begins it at its end.
+        """
+        view = self._just_shown(volume_id)
+        # If nobody knows, Cinder hears how it ended: it takes no notice if it does not wait.
+        waiting = view is None or view.status == "extending"
+        request = grow.GrowVolume(server_id=server_id, volume_id=volume_id, waiting=waiting)
+        operation_id = uuid4()
+        context = replace(context, operation_id=str(operation_id))
+        origin = Origin(operation_id=operation_id, bdm_id=operation_id, context=context)
+
+        def change(unit: Unit) -> Accepted | None:
+            try:
+                operation = grow.grow(request, origin, view, unit)
+            except errors.NotAttachedError:
+                return None
+            unit.add(operation)
+            progress.advance(operation, unit, self._clock())
+            return Accepted(str(operation_id), unit.save(context))
+
+        def wait(unit: Unit) -> bool:
+            instance = unit.get(Instance, server_id)
+            if instance.claims:  # whose end is the next version of this instance
+                grow.wait(request, origin, instance)
+                unit.save(replace(context, operation_id=None))
+            return bool(instance.claims)
+
+        while True:
+            try:
+                return run_optimistically(self._store, change)
+            except errors.ClaimedError:
+                if run_optimistically(self._store, wait):
+                    return None
 
     def repair(
         self,
@@ -320,6 +362,14 @@ class Requests:
         except PortError as error:
             if error.code != "not_found":
                 raise
+            return None
+
+    def _just_shown(self, volume_id: str) -> VolumeView | None:
+        """A volume; None also if Cinder cannot show it now."""
+        try:
+            return self._cinder.volume(volume_id)
+        except PortError as error:
+            _log.warning("volume_not_shown", volume=volume_id, code=error.code)
             return None
 
     def _accept(

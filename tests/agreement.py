@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.doubles.host_checks import misplugged
+from aggregates.operation import Operation
+from host_agent.shared.ports import GIB
+from tests.doubles.host_checks import misplugged, seen_sizes
 
 if TYPE_CHECKING:
     from tests.world import World
@@ -24,6 +26,7 @@ def disagreements(world: World) -> Iterator[str]:
     if len(set(bound)) != len(bound):
         yield f"volumes bound twice: {bound}"
     yield from _unnamed(world)
+    yield from _not_grown(world)
     given = {d.volume_id for d in world.instance.devices.values()}
     if given != set(bound):
         yield f"device names are given to {given}, mappings are of {bound}"
@@ -49,6 +52,21 @@ def _of_cinder(world: World) -> Iterator[str]:
         if status in (_FREE if volume_id in held else _TAKEN):
             whose = "a server's" if volume_id in held else "nobody's"
             yield f"volume {volume_id} is {whose}, and {status} in Cinder"
+
+
+def _not_grown(world: World) -> Iterator[str]:
+    """A guest has all of a volume that Cinder shows; after a swap as much as it had."""
+    begun = [e.flow for e, _ in world.store.log if isinstance(e, Operation.OperationStarted)]
+    if not {"swap", "migrate_volume"}.isdisjoint(begun):
+        return
+    host = world.hosts.get(world.instance.host or "")
+    sizes = seen_sizes(host).get(world.server_id, {}) if host else {}
+    for mapping in world.mappings():
+        has, volume_id = sizes.get(mapping.serial or ""), mapping.volume_id
+        if has is not None and volume_id in world.known_volumes():
+            volume = world.cinder.volume(volume_id)
+            if has != volume.size * GIB and volume.status != "error_extending":
+                yield f"volume {volume_id} is of {volume.size} GiB, its guest has {has} bytes"
 
 
 def _unnamed(world: World) -> Iterator[str]:

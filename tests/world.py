@@ -28,7 +28,14 @@ from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
 from host_agent.reporting import Reporting, Verdict, report_of
-from host_agent.shared.contract import Command, ErrorKind, PowerState, Registration, StepResult
+from host_agent.shared.contract import (
+    SERVICE_VERSION,
+    Command,
+    ErrorKind,
+    PowerState,
+    Registration,
+    StepResult,
+)
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
@@ -144,7 +151,7 @@ class World:
             "sent": self.sent[name],
         }
 
-    def register(self, name: str = HOST, service_version: int = 3) -> dict[str, Any]:
+    def register(self, name: str = HOST, service_version: int = SERVICE_VERSION) -> dict[str, Any]:
         """The host's agent says what it can and what runs there; what it is to release."""
         guests = SimulatedGuests(self.hosts[name], Faults(), name).inventory()
         said = Registration(
@@ -347,6 +354,7 @@ class World:
             },
             "connected": {name: len(connected_paths(host)) for name, host in self.hosts.items()},
             "secrets": {name: len(host.read()["secrets"]) for name, host in self.hosts.items()},
+            "sizes": sorted(self.cinder.volume(v).size for v in self.known_volumes()),
             "vm_state": str(self.instance.vm_state),
             "host": self.instance.host,
             "claims": len(self.instance.claims)

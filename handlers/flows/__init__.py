@@ -8,6 +8,7 @@ from handlers.flows.boot import BOOT
 from handlers.flows.delete import DELETE
 from handlers.flows.detach import DETACH
 from handlers.flows.evacuate import EVACUATE
+from handlers.flows.grow import GROW, GROW_FOR_CINDER
 from handlers.flows.live_migrate import LIVE_MIGRATE
 from handlers.flows.power import PAUSE, REBOOT, REBUILD, START, STOP, UNPAUSE
 from handlers.flows.refresh import CONVERT, CONVERT_OFFLOADED, REFRESH
@@ -35,6 +36,8 @@ FLOWS: dict[str, Flow] = {
         UNSHELVE,
         SWAP,
         MIGRATE_VOLUME,
+        GROW,
+        GROW_FOR_CINDER,
         START,
         STOP,
         PAUSE,

@@ -9,6 +9,9 @@ holds everything, then the guest; if it is not switched after all, the definitio
 back.  Therefore: while the guest runs its live disk tells what is true, and when it is
 off its definition does.
 
+A disk grows by whole GiB, as Cinder's volumes do: so what the guest has of it needs no look into
+the volume, be it all, or all but the head of LUKS, which QEMU alone reads (decision 0065).
+
 What is under way is read from the guest's XML (`<mirror>`), so a restarted agent finds
 its copy, and takes no other one for its own.
 """
@@ -55,6 +58,22 @@ class GuestCopies(Rules):
                 "gets the new connection.",
             )
         self._define_as(server_id, disk.serial, _built(disk, found))
+
+    def grow(self, server_id: str, serial: str, room: int, *, unit: int) -> int | None:
+        """Asked for even if it seems so already: QEMU may know a size that it has not told."""
+        asked = 0
+        for _ in range(CHANGES_MAX):
+            copies = self._look(server_id)
+            live = copies.disk(serial)[0] if copies else None
+            if live is None:
+                return None
+            with asking():
+                has = self._hypervisor.size(server_id, live.target)
+                if asked and has >= asked:
+                    return has
+                asked = has + max(0, room - has) // unit * unit
+                self._hypervisor.resize(server_id, live.target, asked)
+        raise unsettled(server_id)
 
     def copy(self, server_id: str, disk: Disk, watch: Watch) -> None:
         course = _Course(watch)

@@ -20,7 +20,7 @@ from typing import Any
 import libvirt
 import structlog
 
-from host_agent.libvirt import secrets
+from host_agent.libvirt import flags, secrets
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
 from host_agent.shared.contract import PowerState
 
@@ -67,28 +67,6 @@ _HINTS = {
     Trouble.NO_FREE_PORT: " The guest has no free PCI port for another virtio disk: use an sdX "
     "name (virtio-scsi), or give the machine more pcie-root-port controllers.",
 }
-#: All that libvirt keeps beside a definition, and would refuse to undefine for.
-_WITH_ALL = (
-    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
-    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
-    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
-    | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
-)
-_MIGRATE = (
-    libvirt.VIR_MIGRATE_PEER2PEER
-    | libvirt.VIR_MIGRATE_LIVE
-    | libvirt.VIR_MIGRATE_PERSIST_DEST
-    | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
-    | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
-)
-#: The target exists already.  Writes go to both before the guest is told of their end, where
-#: libvirt can do that (8.0); else a guest that dies just before it is switched may lose some.
-_COPY = (
-    libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
-    | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
-    | getattr(libvirt, "VIR_DOMAIN_BLOCK_COPY_SYNCHRONOUS_WRITES", 0)
-)
-_PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE
 
 
 class Libvirt:
@@ -149,6 +127,14 @@ class Libvirt:
         with self._changing(server_id) as domain:
             domain.updateDeviceFlags(disk, libvirt.VIR_DOMAIN_AFFECT_CONFIG)
 
+    def size(self, server_id: str, target: str) -> int:
+        with self._changing(server_id) as domain:
+            return int(domain.blockInfo(target, 0)[0])
+
+    def resize(self, server_id: str, target: str, size: int) -> None:
+        with self._changing(server_id) as domain:
+            domain.blockResize(target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
+
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
         with self._asking() as connection:
             return secrets.keep(connection, volume_id, passphrase)
@@ -167,7 +153,7 @@ class Libvirt:
 
     def undefine(self, server_id: str) -> None:
         with self._changing(server_id) as domain:
-            domain.undefineFlags(_WITH_ALL)
+            domain.undefineFlags(flags.WITH_ALL)
 
     def start(self, server_id: str) -> None:
         with self._changing(server_id) as domain:
@@ -191,8 +177,8 @@ class Libvirt:
 
     def migratable(self, server_id: str) -> tuple[str, str | None]:
         with self._changing(server_id) as domain:
-            live = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | _PASSWORDS_TOO)
-            inactive = libvirt.VIR_DOMAIN_XML_INACTIVE | _PASSWORDS_TOO
+            live = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE | flags.PASSWORDS_TOO)
+            inactive = libvirt.VIR_DOMAIN_XML_INACTIVE | flags.PASSWORDS_TOO
             return live, domain.XMLDesc(inactive) if domain.isPersistent() else None
 
     def migrate(self, server_id: str, route: Route, live: str, persistent: str | None) -> None:
@@ -204,7 +190,7 @@ class Libvirt:
             parameters[libvirt.VIR_MIGRATE_PARAM_URI] = f"tcp://{host}"
         known = libvirt.VIR_MIGRATE_UNSAFE if route.shared else 0
         with self._changing(server_id) as domain:
-            domain.migrateToURI3(route.uri, parameters, _MIGRATE | known)
+            domain.migrateToURI3(route.uri, parameters, flags.MIGRATE | known)
 
     def migration(self, server_id: str) -> Job | None:
         with self._reading() as connection:
@@ -229,7 +215,7 @@ class Libvirt:
 
     def copy(self, server_id: str, target: str, disk: str) -> None:
         with self._changing(server_id) as domain:
-            domain.blockCopy(target, disk, {}, _COPY)
+            domain.blockCopy(target, disk, {}, flags.COPY)
 
     def copying(self, server_id: str, target: str) -> Job | None:
         with self._changing(server_id) as domain:

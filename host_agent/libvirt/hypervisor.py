@@ -103,6 +103,12 @@ class Hypervisor(Protocol):
     def update(self, server_id: str, disk: str) -> None:
         """In the persistent definition, put this disk in place of the one of its name."""
 
+    def size(self, server_id: str, target: str) -> int:
+        """What the running guest has of this disk, in bytes."""
+
+    def resize(self, server_id: str, target: str, size: int) -> None:
+        """Give the running guest so many bytes; a file or image behind the disk follows."""
+
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
         """See Guests."""
 

@@ -26,7 +26,7 @@ from host_agent.shared.wire import WireError, may, take
 E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
-SERVICE_VERSION = 3
+SERVICE_VERSION = 4
 #: A call's header, in which an agent says which one it is: a place in which only one runs.
 AGENT_HEADER = "X-Ledger-Agent"
 #: The same of a poll: the token of the last question for a survey that its agent has got.
@@ -59,6 +59,7 @@ class Verb(StrEnum):
     ATTACHMENT_CONVERT = "attachment_convert"  # Cinder: from the old calls to the new ones
     ATTACHMENT_REFRESH = "attachment_refresh"  # Cinder: a fresh connection for the same host
     DISK_REPLACE = "disk_replace"  # libvirt: the definition follows a refreshed connection
+    DISK_GROW = "disk_grow"  # os-brick, libvirt: host and guest see a volume's new size
     DISK_COPY = "disk_copy"  # libvirt: mirror to the other volume, then switch to it
     DISK_COPY_ABORT = "disk_copy_abort"  # libvirt: stay on the old volume, if it still is
     GUEST_SPAWN = "guest_spawn"  # libvirt: define with these disks, run if wanted
@@ -76,6 +77,8 @@ class Verb(StrEnum):
     SECRET_DROP = "secret_drop"  # noqa: S105 - libvirt: of a volume that is not on this host
 
 
+#: The service version from which agents know a verb; the others are as old as commands are.
+SINCE: dict[str, int] = {Verb.DISK_GROW: 4}
 #: These only look: a host is asked them before it has shown that it holds nothing of others.
 QUESTIONS = frozenset({Verb.GUEST_FIND})
 
@@ -278,7 +281,8 @@ class StepResult:
     `disk_plug`: device_name, bus; `volume_disconnect`: shared (another server of this host still
     uses the connection); the undo of a pivot: passed (it is too late, it has happened);
     `guest_spawn`, `guest_stop`, `guest_pause`, `guest_resume`: power_state; `drift_look`: shown
-    (see verbs.drift); `connection_release`: shared.
+    (see verbs.drift); `connection_release`: shared; `disk_grow`: size_bytes (what the guest has;
+    absent: it does not run with the disk).
     """
 
     step: str

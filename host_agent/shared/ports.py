@@ -21,6 +21,8 @@ from host_agent.shared.survey import GuestShown
 #: Cinder's connection information.  Holds secrets: never logged, stored or reported.
 ConnectionInfo = dict[str, Any]
 
+#: Cinder's unit of size.
+GIB = 1 << 30
 #: How long, in seconds, Cinder may take to begin with a request whose sender is gone: a few rows
 #: in its database.  Whoever may have such a request under way looks only after that.
 LATE_S = 5.0
@@ -62,6 +64,8 @@ class VolumeView:
     name: str | None
     migration_status: str | None
     readonly: bool  # its flag (os-update_readonly_flag), which makes every attachment read-only
+    #: What it is to have while it is `extending`, if Cinder waits for its guest to get there.
+    new_size_gb: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +146,12 @@ class Cinder(Protocol):
 
     def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
         """Tell Cinder how its migration ended; returns the id that the volume keeps."""
+
+    def extend_volume_completion(self, volume_id: str, *, error: bool) -> None:
+        """Tell a Cinder that waits for it (3.71) how extending a volume in use ended.
+
+        One that has ended like this already is success.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,6 +303,13 @@ class Brick(Protocol):
         Cinder leaves that to the first host (cinder LP 1739442), but for files and RBD.
         """
 
+    def extend(self, info: ConnectionInfo, source: dict[str, Any]) -> int | None:
+        """Let this host see how large a connected block device is now: what a guest has of it,
+        in bytes, which is less than all of an encrypted one.
+
+        None: the host has no device of it (RBD, a file), QEMU alone knows.
+        """
+
     def disconnect(self, info: ConnectionInfo, device: dict[str, Any] | None = None) -> None:
         """Flush and remove the volume from this host; nothing to do is success.
 
@@ -353,6 +370,14 @@ class Guests(Protocol):
 
         A running guest keeps what it has open: FINAL `refresh_needs_stop` unless its
         live disk has just this source already.
+        """
+
+    def grow(self, server_id: str, serial: str, room: int, *, unit: int) -> int | None:
+        """Let the running guest see its disk grow to `room` bytes: by as many whole `unit`s as
+        fit; never smaller.
+
+        Returns what the guest has then; None if it does not run with the disk, or is not here.
+        A definition knows no sizes: what starts from it has the disk as large as it is then.
         """
 
     def spawn(

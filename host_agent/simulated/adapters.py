@@ -15,6 +15,7 @@ from host_agent.libvirt.guests import HypervisorGuests, Patience
 from host_agent.shared.contract import ErrorKind, Guest, PowerState
 from host_agent.shared.faults import Fault, Faults
 from host_agent.shared.ports import (
+    GIB,
     ConnectionInfo,
     Disk,
     DiskState,
@@ -24,6 +25,7 @@ from host_agent.shared.ports import (
     Thing,
     Watch,
 )
+from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from host_agent.storage import connection
@@ -43,9 +45,10 @@ PATIENCE = Patience(
 
 class SimulatedBrick:
     """The Brick port.  Faults: `brick.connector`, `brick.connect`, `brick.format_luks`,
-    `brick.disconnect`.
+    `brick.extend`, `brick.disconnect`.
 
-    A `lie` of disconnect says yes and leaves the volume connected.
+    A `lie` of disconnect says yes and leaves the volume connected.  What storage has of a volume,
+    simulated Cinder tells in `host_state.SIZE`.
     """
 
     def __init__(self, store: HostState, faults: Faults, host: str) -> None:
@@ -74,6 +77,13 @@ class SimulatedBrick:
                     entry: dict[str, Any] = {"driver": connection.driver(info), "path": path}
                     if info.get("encrypted"):
                         entry["encrypted"] = True
+                    known = state["connected"].get(digest)
+                    # Connecting what is connected looks at no device again.
+                    entry["bytes"] = (
+                        known.get("bytes", _bytes(info))
+                        if known and source["type"] == "block"
+                        else _bytes(info)
+                    )
                     state["connected"][digest] = entry
             told = {**source, "format": connection.image_format(info)}
             if source["type"] != "network":
@@ -85,6 +95,17 @@ class SimulatedBrick:
         del source, passphrase, encryption
         with self._faults.around("brick.format_luks", error=port_error, host=self._host):
             pass
+
+    def extend(self, info: ConnectionInfo, source: dict[str, Any]) -> int | None:
+        with self._faults.around("brick.extend", error=port_error, **self._ids(info)):
+            with self._store.edit() as state:
+                entry = state["connected"].get(connection.target_digest(info))
+                if entry is None:
+                    text = f"{connection.device_path(source)} is not connected"
+                    raise PortError(ErrorKind.RETRYABLE, "extend_failed", text)
+                entry["bytes"] = _bytes(info)
+            head = host_state.LUKS_HEAD if info.get("encrypted") else 0
+            return entry["bytes"] - head if source["type"] == "block" else None
 
     def disconnect(self, info: ConnectionInfo, device: dict[str, Any] | None = None) -> None:
         ids = self._ids(info)
@@ -105,6 +126,11 @@ class SimulatedBrick:
             "volume_id": info.get("volume_id"),
             "attachment_id": info.get("attachment_id"),
         }
+
+
+def _bytes(info: ConnectionInfo) -> int:
+    """What storage has of the volume; a connection that does not tell is of the smallest."""
+    return int(info.get(host_state.SIZE, GIB))
 
 
 def _source(info: ConnectionInfo) -> dict[str, Any]:
@@ -185,7 +211,8 @@ class SimulatedView:
 class SimulatedGuests(HypervisorGuests):
     """The Guests port.  Faults: `guests.inventory`, `.survey`, `.secrets`, `.power`, `.disk`,
     `.plug`, `.unplug`, `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`,
-    `.pause`, `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`.
+    `.pause`, `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`,
+    `.grow`.
 
     A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).
     """
@@ -246,6 +273,10 @@ class SimulatedGuests(HypervisorGuests):
     def replace(self, server_id: str, disk: Disk) -> None:
         with self._around("replace", server_id, disk.serial):
             super().replace(server_id, disk)
+
+    def grow(self, server_id: str, serial: str, room: int, *, unit: int) -> int | None:
+        with self._around("grow", server_id, serial):
+            return super().grow(server_id, serial, room, unit=unit)
 
     def spawn(
         self, server_id: str, definition: str, disks: Sequence[Disk], *, running: bool

@@ -9,9 +9,10 @@ The state is one JSON object:
     {"guests": {"<server id>": {"name": ..., "power_state": "running",
                                 "live": "<domain ...>" | null,
                                 "persistent": "<domain ...>" | null,
+                                "sizes": {"vdb": ...},  # bytes, of what it runs with
                                 "job": {...},         # a migration under way
                                 "stranded": true}},   # a migration holds it paused
-     "connected": {"<target digest>": {"driver": ..., "path": ...,
+     "connected": {"<target digest>": {"driver": ..., "path": ..., "bytes": ...,
                                        "encrypted": true}},   # if it is
      "secrets": {"<uuid>": "<digest of a volume's passphrase>"}}
 
@@ -38,6 +39,11 @@ from host_agent.shared.contract import PowerState
 SCHEME = "simulated:"
 #: Hosts of this process without a file, for others to migrate guests to.
 HOSTS: dict[str, HostState] = {}
+
+#: A key of simulated connection information: what storage has of the volume, in bytes.
+SIZE = "simulated_bytes"
+#: Before the data of an encrypted volume.
+LUKS_HEAD = 2 << 20
 
 _LIVE_STATES = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
@@ -161,11 +167,13 @@ def set_power(store: HostState, server_id: str, power_state: PowerState) -> None
         guest.pop("stranded", None)
         if power_state in _LIVE_STATES:
             guest["live"] = guest["live"] or guest["persistent"]
+            measure(state, guest)
         elif guest["persistent"] is None:
             del state["guests"][server_id]
         else:
             guest["live"] = None
             guest.pop("job", None)
+            guest.pop("sizes", None)
 
 
 def finish_move(store: HostState, server_id: str) -> str | None:
@@ -190,6 +198,7 @@ def finish_move(store: HostState, server_id: str) -> str | None:
             "live": job["live"],
             "persistent": job["persistent"],
         }
+        measure(state, state["guests"][server_id])
     with store.edit() as state:
         del state["guests"][server_id]
     return None
@@ -209,11 +218,32 @@ def _cannot_arrive(job: dict[str, Any] | None) -> tuple[str | None, HostState | 
 def cannot_open(state: dict[str, Any], disk: str) -> str | None:
     """Why QEMU could not open this `<disk>`: not connected, or its secret is not there."""
     path, secret = disk_xml.source_of(disk), disk_xml.secret_of(disk)
-    if not any(entry["path"] == path for entry in state["connected"].values()):
+    if entry_of(state, disk) is None:
         return f"Could not open {path}: No such file or directory"
     if secret is not None and secret not in state["secrets"]:
         return f"Secret not found: no secret with matching uuid '{secret}'"
     return None
+
+
+def measure(state: dict[str, Any], guest: dict[str, Any]) -> None:
+    """QEMU knows how large a disk was when it was opened; which of them are, its XML says."""
+    sizes: dict[str, int] = guest.get("sizes", {})
+    disks = disk_xml.parse(guest["live"]).disks if guest["live"] else ()
+    found = {disk.target: _size_of(state, disk.xml) for disk in disks if disk.is_volume}
+    guest["sizes"] = {name: sizes.get(name, size) for name, size in found.items()}
+
+
+def _size_of(state: dict[str, Any], disk: str) -> int:
+    entry = entry_of(state, disk)
+    head = LUKS_HEAD if disk_xml.secret_of(disk) is not None else 0
+    return entry.get("bytes", 0) - head if entry else 0
+
+
+def entry_of(state: dict[str, Any], disk: str) -> dict[str, Any] | None:
+    """The connection that this `<disk>` is on."""
+    path = disk_xml.source_of(disk)
+    connected: dict[str, dict[str, Any]] = state["connected"]
+    return next((entry for entry in connected.values() if entry["path"] == path), None)
 
 
 def release(store: HostState, server_id: str) -> None:

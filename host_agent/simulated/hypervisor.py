@@ -88,6 +88,7 @@ class SimulatedHypervisor:
             guest = _free(_guest(state, server_id, live=live))
             for key in [k for k, wanted in (("live", live), ("persistent", persistent)) if wanted]:
                 guest[key] = _attached(state, guest[key], disk, live=key == "live")
+            host_state.measure(state, guest)
 
     def detach(self, server_id: str, disk: str, *, live: bool, persistent: bool) -> None:
         if live and _swallowed():
@@ -97,6 +98,7 @@ class SimulatedHypervisor:
             guest = _free(_guest(state, server_id, live=live))
             for key in [k for k, wanted in (("live", live), ("persistent", persistent)) if wanted]:
                 guest[key] = _detached(guest[key], disk)
+            host_state.measure(state, guest)
         if missing:
             raise HypervisorError(Trouble.DEVICE_MISSING, "device not found: simulated late answer")
 
@@ -111,6 +113,27 @@ class SimulatedHypervisor:
             guest = _free(_guest(state, server_id))
             without = _detached(guest["persistent"], disk)
             guest["persistent"] = disk_xml.with_disk(without, disk)
+
+    def size(self, server_id: str, target: str) -> int:
+        guest = _guest(self._store.read(), server_id, live=True)
+        if target not in guest.get("sizes", {}):
+            raise HypervisorError(Trouble.DEVICE_MISSING, f"invalid path {target}: not found")
+        return int(guest["sizes"][target])
+
+    def resize(self, server_id: str, target: str, size: int) -> None:
+        """As QEMU does: a device has its own size, a file or an image gets this one."""
+        if _swallowed():
+            return
+        with self._live_disk(server_id, target) as (state, element):
+            disk = ET.tostring(element, encoding="unicode")
+            entry, guest = host_state.entry_of(state, disk), state["guests"][server_id]
+            assert entry is not None, "a disk that runs is connected"
+            head = host_state.LUKS_HEAD if disk_xml.secret_of(disk) is not None else 0
+            if element.get("type") != "block":
+                entry["bytes"] = size + head
+            elif size + head > entry["bytes"]:
+                raise HypervisorError(Trouble.OTHER, "Cannot grow device files")
+            guest["sizes"][target] = size
 
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
         with self._store.edit() as state:
@@ -158,6 +181,7 @@ class SimulatedHypervisor:
                 if disk.is_volume:
                     _open(state, disk.xml)
             guest.update(live=guest["persistent"], power_state=PowerState.RUNNING.value)
+            host_state.measure(state, guest)
 
     def shutdown(self, server_id: str) -> None:
         if not (_lie("deaf", once=False) or _swallowed()):

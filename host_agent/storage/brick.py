@@ -27,7 +27,7 @@ from host_agent.config import BrickSection
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import ConnectionInfo, Encryption, PortError
 from host_agent.storage import connection
-from host_agent.storage.luks import format_device
+from host_agent.storage.luks import format_device, payload_offset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import
@@ -127,14 +127,30 @@ class OsBrick:
         return {**source, "format": _format(source, info), "device": told}
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
+        if source["type"] != "block":  # Cinder has formatted it; RBD has no path
+            return
         helper, path = self._settings.root_helper, source["path"]
-        if source["type"] != "block" or _is_luks(helper, path):
+        if _is_luks(helper, path):
             return
         try:
             format_device(helper, path, passphrase, encryption)
         except Exception as error:
             text = f"The volume could not be formatted as LUKS at {path}: {_text(error)}"
             raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error
+
+    def extend(self, info: ConnectionInfo, source: dict[str, Any]) -> int | None:
+        kind, helper = connection.driver(info), self._settings.root_helper
+        if kind == "rbd" or kind in FILE_SYSTEMS:
+            return None
+        try:
+            connector = self._connector_for(kind, info, multipath=self._settings.use_multipath)
+            size = connector.extend_volume(info)
+            if size is None:
+                raise os_brick.exception.VolumePathsNotFound  # noqa: TRY301 - as os-brick has it
+            head = payload_offset(helper, source["path"]) if info.get("encrypted") else 0
+        except Exception as error:
+            raise _extend_error(error) from error
+        return int(size) - head
 
     def disconnect(self, info: ConnectionInfo, device: dict[str, Any] | None = None) -> None:
         kind = connection.driver(info)
@@ -252,6 +268,14 @@ def _connect_error(error: Exception) -> PortError:
     if isinstance(error, _LATER):
         return PortError(ErrorKind.RETRYABLE, "connect_failed", text)
     return PortError(ErrorKind.UNKNOWN, "connect_failed", text)  # half of it may be there
+
+
+def _extend_error(error: Exception) -> PortError:
+    """Looking again changes no data, so it may be done again."""
+    text = f"The host cannot see the volume's new size: {_text(error)}"
+    never = isinstance(error, (*_NEVER, NotImplementedError))
+    kind = ErrorKind.FINAL if never else ErrorKind.RETRYABLE
+    return PortError(kind, "extend_failed", text)
 
 
 def _disconnect_error(error: Exception) -> PortError:

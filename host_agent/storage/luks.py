@@ -1,4 +1,4 @@
-"""Format a block device as LUKS, by a private call of os-brick.
+"""The head of a LUKS volume: make it, by a private call of os-brick, and read it.
 
 QEMU decrypts (decision 0021), so a new encrypted volume is to be formatted and not opened.
 os-brick's public `LuksEncryptor.attach_volume` does more: it opens the device, formats it if
@@ -12,13 +12,18 @@ this file when os-brick has a public way to format without opening.
 
 from __future__ import annotations
 
+import re
 import warnings
 
 from host_agent.shared.ports import Encryption
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # oslo.privsep drags eventlet in, which complains at import
+    import os_brick.privileged.rootwrap
     from os_brick.encryptors import luks
+
+SECTOR = 512
+_OFFSET = re.compile(r"^Payload offset:\s*([0-9]+)$", re.MULTILINE)
 
 
 def format_device(root_helper: str, path: str, passphrase: str, encryption: Encryption) -> None:
@@ -31,3 +36,18 @@ def format_device(root_helper: str, path: str, passphrase: str, encryption: Encr
     how = {"cipher": encryption.cipher, "key_size": None if bits is None else str(bits)}
     encryptor = luks.LuksEncryptor(root_helper, {"data": {"device_path": path}}, None)
     encryptor._format_volume(passphrase, **how)  # noqa: SLF001 - see above
+
+
+def payload_offset(root_helper: str, path: str) -> int:
+    """Where the data of a LUKS 1 device begin, in bytes; a guest has what is from there on.
+
+    Raises ProcessExecutionError, and ValueError for a head that is none of LUKS 1.
+    """
+    command = ("cryptsetup", "luksDump", path)
+    told, _ = os_brick.privileged.rootwrap.execute(
+        *command, run_as_root=True, root_helper=root_helper
+    )
+    found = _OFFSET.search(told)
+    if found is None:
+        raise ValueError(f"{path} has no head of LUKS 1")
+    return int(found[1]) * SECTOR

@@ -34,6 +34,7 @@ VERBS: dict[Verb, Callable[[RunContext, Lane], dict[str, Any]]] = {
     Verb.DISK_PLUG: disk.disk_plug,
     Verb.DISK_UNPLUG: disk.disk_unplug,
     Verb.DISK_REPLACE: disk.disk_replace,
+    Verb.DISK_GROW: disk.disk_grow,
     Verb.DISK_COPY: disk.disk_copy,
     Verb.DISK_COPY_ABORT: disk.disk_copy_abort,
     Verb.DRIFT_LOOK: drift.drift_look,

@@ -7,7 +7,7 @@ from typing import Any
 
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import ConnectionInfo, PortError
+from host_agent.shared.ports import GIB, ConnectionInfo, PortError
 from host_agent.storage import connection
 from host_agent.storage.records import Record, remember
 from host_agent.verbs.cinder_flow import flow_of
@@ -156,6 +156,31 @@ def disk_replace(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Let the guest's definition follow its volume's new connection."""
     ctx.guests.replace(lane.server_id, disk_for(lane, _connected(ctx, lane)))
     return {}
+
+
+def disk_grow(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Let host and guest see how large the volume is now, whatever they have seen of it.
+
+    Cinder is asked again at the end: a volume that was extended meanwhile is not cut off.
+    A Cinder that waits (`extending`) wants a file to be grown by its guest, which has to run.
+    """
+    info = flow_of(ctx, lane).info()
+    source = connect(ctx, lane, info)
+    volume = ctx.cinder.volume(lane.volume_id)
+    while True:
+        size_gb = volume.new_size_gb or volume.size_gb
+        seen = ctx.brick.extend(info, source)
+        room, unit = (size_gb * GIB, GIB) if seen is None else (seen, 1)
+        has = ctx.guests.grow(lane.server_id, lane.disk_serial, room, unit=unit)
+        if has is None and volume.new_size_gb is not None and seen is None:
+            raise final(
+                "guest_not_running",
+                f"Volume {lane.volume_id} is a file that only a running guest can extend, and "
+                f"{lane.server_id} does not run with it.",
+            )
+        before, volume = volume, ctx.cinder.volume(lane.volume_id)
+        if volume.size_gb <= before.size_gb:
+            return {} if has is None else {"size_bytes": has}
 
 
 def disk_copy(ctx: RunContext, lane: Lane) -> dict[str, Any]:

@@ -1,19 +1,24 @@
 """What Cinder calls on Nova beside swaps: assisted snapshots, and external events.
 
-Neither is supported yet; Cinder is told so in the forms it understands, instead of a 404
-that it would take for a wrong endpoint.
+Of events that a volume has grown is heard.  Of the rest, and of snapshots, Cinder is told that
+they are not supported, in the forms it understands, instead of a 404 that it would take for a
+wrong endpoint.
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import Any
+from uuid import UUID
 
 from aiohttp import web
 
 from ledger.api.call import Call, answer
 from ledger.api.problem import ApiError
-from ledger.api.schemas_nova import AssistedSnapshotBody, ExternalEventsBody
+from ledger.api.schemas_nova import AssistedSnapshotBody, ExternalEvent, ExternalEventsBody
+
+#: Their tag is a volume.
+_OF_VOLUMES = frozenset({"volume-extended", "volume-reimaged"})
 
 
 async def assisted_snapshot(call: Call) -> web.StreamResponse:
@@ -29,13 +34,42 @@ async def assisted_snapshot(call: Call) -> web.StreamResponse:
 
 
 async def external_events(call: Call) -> web.StreamResponse:
-    """POST /os-server-external-events: every event is answered as failed, with why."""
+    """POST /os-server-external-events: each event has a code of its own, as nova-api gives them
+    (its os-server-external-events, create).
+
+    404: there is no such server.  400: it does not say which volume.  422: the server is on no
+    host, which is to see it; or nothing here reacts to such an event.  200: it is seen to, or
+    there is nothing to do; what comes of it, the server's actions show.
+    """
     events = (await call.json(ExternalEventsBody)).events
     shown: list[dict[str, Any]] = []
     for event in events:
-        row = await call.components.queries.instance(event.server_uuid)
-        known = row is not None and not row["deleted"]
-        # 404: there is no such server.  422: nothing here reacts to such an event.
-        code = HTTPStatus.UNPROCESSABLE_ENTITY if known else HTTPStatus.NOT_FOUND
-        shown.append({**event.model_dump(exclude_unset=True), "status": "failed", "code": code})
-    return answer({"events": shown}, HTTPStatus.MULTI_STATUS)
+        code = await _code(call, event)
+        status = "completed" if code == HTTPStatus.OK else "failed"
+        shown.append({**event.model_dump(exclude_unset=True), "status": status, "code": code})
+    whole = all(event["code"] == HTTPStatus.OK for event in shown)
+    return answer({"events": shown}, HTTPStatus.OK if whole else HTTPStatus.MULTI_STATUS)
+
+
+async def _code(call: Call, event: ExternalEvent) -> HTTPStatus:
+    row = await call.components.queries.instance(event.server_uuid)
+    if row is None or row["deleted"]:
+        return HTTPStatus.NOT_FOUND
+    if event.name in _OF_VOLUMES and event.tag is None:
+        return HTTPStatus.BAD_REQUEST
+    if event.name != "volume-extended" or row["host"] is None:
+        return HTTPStatus.UNPROCESSABLE_ENTITY
+    context, volume_id = call.context(), _volume_id(event)
+    done = await call.ask_cinder(
+        lambda: call.components.requests.grow(event.server_uuid, volume_id, context)
+    )
+    if done is not None:
+        await call.written(done.position)
+    return HTTPStatus.OK
+
+
+def _volume_id(event: ExternalEvent) -> str:
+    try:
+        return str(UUID(event.tag))
+    except ValueError:
+        raise ApiError(400, "invalid", "events: the tag must be the id of a volume.") from None

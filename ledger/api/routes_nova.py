@@ -212,7 +212,7 @@ _SERVERS_AND_MORE = (
         path="/v2.1/os-server-external-events",
         handler=cinder_events.external_events,
         body=schemas_nova.ExternalEventsBody,
-        answers={207: schemas_nova.ExternalEvents},
+        answers={200: schemas_nova.ExternalEvents, 207: schemas_nova.ExternalEvents},
         rules=("os_compute_api:os-server-external-events:create",),
     ),
 )

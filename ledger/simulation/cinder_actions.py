@@ -8,6 +8,8 @@ from aiohttp import web
 
 from ledger.simulation import cinder_legacy as legacy
 from ledger.simulation import cinder_migration as migration
+from ledger.simulation import cinder_views as views
+from ledger.simulation import cinder_work
 from ledger.simulation.cinder_call import NO_SUCH_ACTION, Call, Handler, may_delete, wrong
 from ledger.simulation.cinder_rows import Attachment, CinderFault, Volume
 
@@ -105,6 +107,34 @@ async def _complete(call: Call) -> web.Response:
     return web.json_response({"save_volume_id": kept})
 
 
+async def _extend(call: Call) -> web.Response:
+    """Done at once; then each server that has the volume is told."""
+    size = int(_inner(call)["new_size"])
+    with call.model.lock:
+        volume = call.model.current(call.volume_id)
+        if size <= volume.size:
+            raise CinderFault(
+                400,
+                "Invalid input received: New size for extend must be greater than current size. "
+                f"(current: {volume.size}, extended: {size}).",
+            )
+        cinder_work.begin_extension(volume, attached=call.version >= views.EXTEND_IN_USE)
+        cinder_work.end_extension(call.model, volume, size)
+        servers = [row.instance for row in call.model.attachments_of(volume.id) if row.instance]
+    if servers:
+        call.later(call.compute.extended(servers, volume.id))
+    return web.Response(status=202)
+
+
+async def _extended(call: Call) -> web.Response:
+    call.need(views.EXTEND_COMPLETION)
+    with call.model.lock:
+        volume = call.model.current(call.volume_id)
+        error = bool(_inner(call).get("error"))
+        cinder_work.complete_extension(call.model, volume, error=error)
+    return web.Response(status=202)
+
+
 _ACTIONS: dict[str, Handler] = {
     **dict.fromkeys(legacy.ACTIONS, _old_flow),
     "os-reset_status": _reset_status,
@@ -112,4 +142,6 @@ _ACTIONS: dict[str, Handler] = {
     "os-migrate_volume": _migrate,
     "os-migrate_volume_completion": _complete,
     "os-retype": _retype,
+    "os-extend": _extend,
+    "os-extend_volume_completion": _extended,
 }

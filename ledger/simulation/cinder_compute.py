@@ -6,11 +6,12 @@ compares `attachment_id`.  404 or another id allow the deletion; any other error
 is passed on with its status, without its text; no answer, or one without the id, is a 500.
 
 A migration of a volume in use asks for a swap of each attachment, at 2.1 and with a
-token of Cinder's own.
+token of Cinder's own.  So are servers told that their volume was extended, at 2.51.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -80,6 +81,17 @@ class ComputeCheck:
             await self._send("PUT", _url(server_id, old_id), "2.1", self._own_token, body)
         except _Refused as refused:
             raise _fault(refused.status) from None
+
+    async def extended(self, server_ids: list[str], volume_id: str) -> None:
+        """What becomes of it Cinder does not ask (_send_events of its compute API)."""
+        events = [
+            {"name": "volume-extended", "server_uuid": server_id, "tag": volume_id}
+            for server_id in server_ids
+        ]
+        with suppress(_Refused):
+            await self._send(
+                "POST", "/os-server-external-events", "2.51", self._own_token, {"events": events}
+            )
 
     async def _send(self, method: str, url: str, version: str, token: str, body: Any = None) -> Any:
         """The answer's JSON, None if it is empty."""

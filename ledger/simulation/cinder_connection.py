@@ -74,6 +74,11 @@ def _local(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str
 _MAKERS = {"rbd": _rbd, "iscsi": _iscsi, "local": _local}
 
 
+def size_of(volume: Volume) -> dict[str, int]:
+    """What storage has of the volume: simulated hosts have no other way to it."""
+    return {"simulated_bytes": volume.size << 30}
+
+
 def connection_info(
     volume: Volume, attachment_id: str, connector: dict[str, Any], *, flat: bool = True
 ) -> tuple[dict[str, Any], list[str]]:
@@ -91,6 +96,7 @@ def connection_info(
         "encrypted": volume.encrypted,
         "cacheable": False,
         "enforce_multipath": multipath,
+        **size_of(volume),
     }
     if not flat:
         return {

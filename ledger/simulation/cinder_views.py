@@ -18,11 +18,13 @@ Microversion = tuple[int, int]
 MIN_VERSION: Microversion = (3, 0)
 MAX_VERSION: Microversion = (3, 71)
 NEW_ATTACH: Microversion = (3, 27)
+EXTEND_IN_USE: Microversion = (3, 42)
 COMPLETE: Microversion = (3, 44)
 SHARED_TARGETS: Microversion = (3, 48)
 CREATE_MODE: Microversion = (3, 54)
 PROJECT_OPTIONAL: Microversion = (3, 67)  # URLs without a project are served from here on
 SHARED_TARGETS_TRISTATE: Microversion = (3, 69)
+EXTEND_COMPLETION: Microversion = (3, 71)
 
 
 def version_text(version: Microversion) -> str:

@@ -7,10 +7,14 @@ extension the one that follows from its attachments.
 
 from __future__ import annotations
 
+from ledger.simulation import cinder_connection
 from ledger.simulation.cinder_model import CinderModel, invalid_volume
 from ledger.simulation.cinder_rows import Volume
 
 BACKING_UP, EXTENDING = "backing-up", "extending"
+#: The size that is waited for.  Cinder 29 has it in the metadata for administrators, which it
+#: shows nobody, and no driver of its own waits; whoever brings such a driver has to show it.
+NEW_SIZE = "extend_new_size"
 
 
 def begin_backup(volume: Volume, *, force: bool = False) -> None:
@@ -40,10 +44,29 @@ def begin_extension(volume: Volume, *, attached: bool = False) -> None:
     volume.previous_status, volume.status = volume.status, EXTENDING
 
 
-def end_extension(model: CinderModel, volume: Volume, *, error: bool = False) -> None:
+def begin_waiting_extension(volume: Volume, size: int) -> None:
+    """By a driver whose guests extend a file that they have open: it waits for them (3.71)."""
+    begin_extension(volume, attached=True)
+    volume.metadata[NEW_SIZE] = str(size)
+
+
+def end_extension(model: CinderModel, volume: Volume, size: int, *, error: bool = False) -> None:
     """An error stays in the status until an administrator resets it."""
     if error:
         volume.status = "error_extending"
         return
-    volume.size += 1
-    volume.status = "in-use" if model.attachments_of(volume.id) else "available"
+    volume.size = size
+    rows = model.attachments_of(volume.id)
+    volume.status = "in-use" if rows else "available"
+    for row in rows:
+        if row.connection_info:
+            row.connection_info |= cinder_connection.size_of(volume)
+
+
+def complete_extension(model: CinderModel, volume: Volume, *, error: bool) -> None:
+    """Whoever has the volume has grown it, or could not."""
+    if volume.status != EXTENDING:
+        raise invalid_volume("Volume is not being extended.")
+    if NEW_SIZE not in volume.metadata:
+        raise invalid_volume("Required volume admin metadata is malformed or missing.")
+    end_extension(model, volume, int(volume.metadata.pop(NEW_SIZE)), error=error)

@@ -19,6 +19,7 @@ from host_agent.simulated.adapters import SimulatedGuests
 from host_agent.simulated.host_state import HOSTS, SCHEME, HostState, guest_state, set_power
 
 QEMU_NS = "http://libvirt.org/schemas/domain/qemu/1.0"
+VOLUME_BYTES = 1 << 20
 #: Of a slow guest's 160 MiB: beyond what its firmware uses.  Minutes, longer than any test waits.
 FULL_FROM, FULL_MIB = 16 << 20, 128
 
@@ -114,7 +115,7 @@ class SimulatedMachine:
 
 def _connected(store: HostState, volume_id: str, path: str) -> str:
     with store.edit() as state:
-        state["connected"][volume_id] = {"driver": "local", "path": path}
+        state["connected"][volume_id] = {"driver": "local", "path": path, "bytes": VOLUME_BYTES}
     return path
 
 
@@ -204,7 +205,7 @@ class RealMachine:
     def volume(self, volume_id: str) -> str:
         path = self.path / volume_id
         if not path.exists():
-            path.write_bytes(b"\0" * (1 << 20))
+            path.write_bytes(b"\0" * VOLUME_BYTES)
         return str(path)
 
     def volume_there(self, volume_id: str) -> str:

@@ -136,6 +136,12 @@ def test_file_is_never_made_luks_for_cinder_has_done_that(
     assert Path(volume["device_path"]).read_bytes() == before
 
 
+def test_an_image_of_ceph_is_never_made_luks_for_cinder_has_done_that(brick: Brick) -> None:
+    source = brick.connect(RBD)
+    brick.format_luks(source, "passphrase", AES)
+    assert brick.connect(RBD) == source
+
+
 # --- what only the real one can show ----------------------------------------------------------
 
 
@@ -248,6 +254,15 @@ def test_any_other_failure_of_a_connect_is_unknown(broken: Any) -> None:
     with pytest.raises(PortError) as raised:
         brick.connect({"driver_volume_type": "iscsi"})
     assert raised.value.kind is ErrorKind.UNKNOWN
+
+
+@pytest.mark.parametrize("kind", ["rbd", "nfs"])
+def test_of_what_qemu_opens_itself_the_host_sees_no_size(brick: Brick, kind: str) -> None:
+    export = {"driver_volume_type": "nfs", "export": "192.0.2.1:/share", "name": "volume-1"}
+    info = RBD if kind == "rbd" else export
+    if isinstance(brick, SimulatedBrick):
+        brick.connect(info)
+    assert brick.extend(info, {"type": "file", "path": "/mnt/volume-1"}) is None
 
 
 @pytest.mark.lab

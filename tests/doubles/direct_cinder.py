@@ -19,6 +19,7 @@ from host_agent.shared.cinder.client import (
     connection_view,
     delete_volume,
     encryption_view,
+    end_extension,
     end_migration,
     error_of_status,
     is_leaving,
@@ -40,6 +41,7 @@ from host_agent.shared.ports import (
 from ledger.simulation import cinder_legacy as legacy
 from ledger.simulation import cinder_migration as migration
 from ledger.simulation import cinder_views as views
+from ledger.simulation import cinder_work
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_rows import DEFAULT_PROJECT, CinderFault
 
@@ -49,6 +51,7 @@ T = TypeVar("T")
 NO_RETRY = RetryLimits(attempts_max=1)
 
 _COMPLETION = "os-migrate_volume_completion"
+_EXTENDED = "os-extend_volume_completion"
 #: The calls that python-cinderclient would not even send to an older Cinder.
 _NEEDS = {
     **dict.fromkeys(
@@ -185,6 +188,14 @@ class DirectCinder:
                 return migration.complete(self._model, old, new, error=error)
 
         return end_migration(lambda: self._run(end), lambda: self.volume(old_id), error=error)
+
+    def extend_volume_completion(self, volume_id: str, *, error: bool) -> None:
+        def end() -> None:
+            with self._around("volume_action", volume_id=volume_id, action=_EXTENDED):
+                volume = self._model.current(volume_id)
+                cinder_work.complete_extension(self._model, volume, error=error)
+
+        end_extension(lambda: self._run(end), lambda: self.volume(volume_id), error=error)
 
     # --- attachments ---------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from host_agent.libvirt import disk_xml
-from host_agent.simulated.host_state import HostState
+from host_agent.simulated.host_state import LUKS_HEAD, HostState
 
 
 def connected_paths(store: HostState) -> set[str]:
@@ -46,6 +46,20 @@ def misplugged(mappings: Iterable[BlockDeviceMapping], host: HostState | None) -
 def _volumes(domain: str | None) -> dict[str, str]:
     disks = disk_xml.parse(domain).disks if domain else ()
     return {disk.serial: disk.target for disk in disks if disk.serial}
+
+
+def seen_sizes(store: HostState) -> dict[str, dict[str, int]]:
+    """Per server and volume: what the running guest has of it, in bytes, and its head of LUKS."""
+    found: dict[str, dict[str, int]] = {}
+    for server_id, guest in store.read()["guests"].items():
+        disks = disk_xml.parse(guest["live"]).disks if guest["live"] else ()
+        found[server_id] = {
+            disk.serial: guest["sizes"][disk.target]
+            + (LUKS_HEAD if disk_xml.secret_of(disk.xml) is not None else 0)
+            for disk in disks
+            if disk.serial
+        }
+    return found
 
 
 def broken_invariants(store: HostState) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from handlers.build import BootDisk
 from host_agent.shared.contract import PowerState
 from tests.flows.drifted import DRIFTS
+from tests.growing import extend, extend_waiting, told
 from tests.world import HOST, OTHER, World
 
 
@@ -131,6 +132,16 @@ def _reserved_offloaded() -> World:
     return world.done(world.attach())
 
 
+def _grown_once() -> World:
+    world = _attached()
+    return world.done(extend(world))
+
+
+def _told_cinder(summary: dict[str, Any]) -> bool:
+    """The user sees it; the volume is as large as it was."""
+    return (summary["volumes"], summary["sizes"]) == (["error_extending"], [1])
+
+
 def _swap(world: World) -> str:
     return world.swap(*world.volumes)
 
@@ -204,6 +215,15 @@ SCENARIOS = [
     Scenario("delete-fenced", _fenced, World.delete),
     Scenario("refresh-stopped", lambda: _attached(STOPPED, volumes=2), _do("refresh")),
     Scenario("refresh-running", lambda: _attached(volumes=2), _do("refresh")),
+    Scenario("grow", _attached, extend),
+    Scenario("grow-rbd", lambda: _attached(driver="rbd"), extend),
+    Scenario("grow-encrypted", lambda: _attached(encrypted=True), extend),
+    Scenario("grow-stopped", lambda: _attached(STOPPED), extend),
+    Scenario("grow-legacy", lambda: _attached(legacy=True), extend),
+    Scenario("grow-again", _grown_once, told),
+    Scenario(
+        "grow-for-cinder", lambda: _attached(driver="rbd"), extend_waiting, fails_to=_told_cinder
+    ),
     Scenario("legacy-attach", lambda: World(legacy=True), World.attach),
     Scenario("legacy-detach", lambda: _attached(legacy=True), World.detach),
     Scenario("legacy-detach-offloaded", lambda: _after("shelve", legacy=True), World.detach),
@@ -236,7 +256,8 @@ _ENDS = {
     "active: 1 attached compute-1": """
         attach-running attach-rbd attach-shared attach-encrypted swap migrate-volume legacy-attach
         repair-reservation repair-attachment repair-lost repair-lost-encrypted repair-taken-back
-        repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
+         repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
+         grow grow-rbd grow-encrypted grow-legacy grow-again grow-for-cinder
     """,
     "active: 2 attached compute-1": """
         boot boot-shared revert start unpause reboot rebuild refresh-running legacy-revert
@@ -263,7 +284,7 @@ _ENDS = {
         repair-reservation-lost
     """,
     "shelved_offloaded: 2 reserved": "shelve legacy-shelve mixed-shelve convert-offloaded",
-    "stopped: 1 attached compute-1": "attach-stopped root-attach convert-stopped",
+    "stopped: 1 attached compute-1": "attach-stopped root-attach convert-stopped grow-stopped",
     "stopped: 2 attached compute-1": "stop refresh-stopped",
     "stopped: none": "detach-stopped root-detach",
 }

@@ -50,6 +50,18 @@ class Ledger:
         url = f"{self._url}/v2.1/servers/{server_id}/os-volume_attachments/{volume_id}"
         return requests.delete(url, headers=self._user, timeout=CLI_S)
 
+    def tell_extended(self, server_id: str, volume_id: str) -> Any:
+        """Cinder's event; what each was answered."""
+        event = {"name": "volume-extended", "server_uuid": server_id, "tag": volume_id}
+        headers = {
+            "X-Auth-Token": ENV["LAB_CINDER_TOKEN"],
+            "OpenStack-API-Version": "compute 2.51",
+        }
+        url = f"{self._url}/v2.1/os-server-external-events"
+        answer = requests.post(url, json={"events": [event]}, headers=headers, timeout=CLI_S)
+        answer.raise_for_status()
+        return [(each["status"], each["code"]) for each in answer.json()["events"]]
+
     def attachments(self, server_id: str) -> list[Any]:
         """The server's attachments as Nova's API shows them at 2.89."""
         url = f"{self._url}/v2.1/servers/{server_id}/os-volume_attachments"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 if importlib.util.find_spec("libvirt") is None:
     collect_ignore_glob = ["test_*.py"]
 
+#: Cinder's qemu-img measures how fast it can hash, by a clock that may not tick meanwhile.
+ATTEMPTS = 10
 BACKENDS = ["nfs", "rbd"] if os.environ.get("LAB_TIER") == "full" else ["nfs"]
 
 
@@ -109,6 +111,19 @@ def new_volume(lab: Lab) -> Iterator[Callable[[str], str]]:
 def volume(new_volume: Callable[[str], str], backend: str) -> str:
     """The id of an available volume of each backend in turn."""
     return new_volume(backend)
+
+
+@pytest.fixture
+def encrypted(lab: Lab, backend: str) -> Iterator[str]:
+    """The id of an encrypted volume of each backend in turn."""
+    made: list[str] = []
+    for _ in range(ATTEMPTS):
+        made.append(lab.cloud.ask_for_volume(f"{backend}-luks"))
+        if lab.cloud.wait_made(made[-1]) == "available":
+            break
+    yield made[-1]
+    for each in made:
+        lab.cloud.remove_volume(each)
 
 
 @pytest.fixture

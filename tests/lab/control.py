@@ -24,6 +24,7 @@ CREATE = ("POST", "/attachments$")
 UPDATE = ("PUT", "/attachments/[^/]+$")
 COMPLETE = ("POST", "/attachments/[^/]+/action$")
 DELETE = ("DELETE", "/attachments/[^/]+$")
+SHOW = ("GET", "/attachments/[^/]+$")
 #: ... and of volumes.
 VOLUME_CREATE = ("POST", "/volumes$")
 VOLUME_DELETE = ("DELETE", "/volumes/[^/]+$")

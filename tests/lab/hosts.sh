@@ -88,6 +88,10 @@ inside() { # the process that is host 2
   done
   printf '127.0.0.1 localhost\n%s %s\n' "$LAB_ADDRESS_2" "$LAB_HOST_2" >"$LAB_HOST_2_DIR/hosts"
   mount --bind "$LAB_HOST_2_DIR/hosts" /etc/hosts
+  if [ -e /etc/nvme/hostnqn ]; then # Ceph's packages bring nvme-cli, which gives a machine its name
+    echo "nqn.2014-08.org.nvmexpress:uuid:$(cat /proc/sys/kernel/random/uuid)" >"$LAB_HOST_2_DIR/hostnqn"
+    mount --bind "$LAB_HOST_2_DIR/hostnqn" /etc/nvme/hostnqn
+  fi
   touch /run/libvirt/booted
   exec sleep infinity
 }

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.lab.control import COMPLETE, Lab
-from tests.lab.guest import Console, LabGuest, libvirt_of, wait_node, wait_until
+from tests.lab.guest import Console, LabGuest, libvirt_of, wait_node
 from tests.lab.moving import HERE, THERE, Moving
 from tests.lab.settings import ENV, LAB_DIR
-from tests.lab.world import SETTLE_S, VOLUME_GB, share_file
+from tests.lab.world import share_file
 from tests.lab.writing import assert_written
 
 pytestmark = pytest.mark.lab
@@ -25,29 +25,11 @@ pytestmark = pytest.mark.lab
 MARKER = b"nobody-shall-read-this"
 SECTOR = 4096
 PASSPHRASE = ENV["LAB_FIXED_KEY"]
-#: Cinder's qemu-img measures how fast it can hash, by a clock that may not tick meanwhile.
-ATTEMPTS = 10
 
 
 @pytest.fixture
-def volume(lab: Lab, backend: str) -> Iterator[str]:
-    """An encrypted one."""
-    made: list[str] = []
-    for _ in range(ATTEMPTS):
-        made.append(
-            str(lab.cloud.cinder.volumes.create(VOLUME_GB, volume_type=f"{backend}-luks").id)
-        )
-        wait_until(lambda: _is_settled(lab, made[-1]), "the volume to be made", SETTLE_S)
-        if lab.cloud.volume_status(made[-1]) == "available":
-            break
-    yield made[-1]
-    for each in made:
-        lab.cloud.remove_volume(each)
-
-
-def _is_settled(lab: Lab, volume: str) -> bool:
-    seen = lab.cloud.cinder.volumes.get(volume)
-    return seen.status == "error" or (seen.status == "available" and bool(seen.service_uuid))
+def volume(encrypted: str) -> str:
+    return encrypted
 
 
 def secret_on(host: str, volume: str) -> bool:

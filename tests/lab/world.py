@@ -79,6 +79,19 @@ class Cloud:
         wait_until(ready, f"volume {volume.id} to be available", SETTLE_S)
         return str(volume.id)
 
+    def ask_for_volume(self, kind: str) -> str:
+        return str(self.cinder.volumes.create(VOLUME_GB, volume_type=kind).id)
+
+    def wait_made(self, volume_id: str) -> str:
+        """The volume's status once it is made, or could not be."""
+
+        def settled() -> str | None:
+            seen = self.cinder.volumes.get(volume_id)
+            made = seen.status == "available" and bool(seen.service_uuid)
+            return str(seen.status) if made or seen.status == "error" else None
+
+        return str(wait_until(settled, f"volume {volume_id} to be made", SETTLE_S))
+
     def attach(self, server_id: str, volume_id: str) -> None:
         self.openstack("server", "add", "volume", server_id, volume_id)
         self.wait_status(volume_id, "in-use")
@@ -145,6 +158,20 @@ class Cloud:
         if not mounted.is_mount():
             mounted.mkdir(exist_ok=True)
             subprocess.run(["mount", "-t", "nfs", moved, str(mounted)], check=True)
+
+    def extend(self, volume_id: str, size_gb: int) -> None:
+        """`openstack volume set --size` of a volume in use; Cinder then tells the ledger."""
+        words = ("volume", "set", "--size", str(size_gb), volume_id)
+        self.openstack(*words, OS_VOLUME_API_VERSION="3.42")
+
+    def note_size(self, volume_id: str, size_gb: int) -> None:
+        """Cinder has extended it, for all it knows: as a driver would that can, of a file that a
+        guest has open (Cinder 29's NFS driver refuses, LP 1870367).
+        """
+        database = sqlite3.connect(LAB_DIR / "cinder/cinder.sqlite", timeout=CLI_S)
+        with contextlib.closing(database), database:
+            change = "UPDATE volumes SET size = ? WHERE id = ?"
+            database.execute(change, [size_gb, volume_id])
 
     def make_bootable(self, volume_id: str, system: str) -> None:
         """Write the tiny Linux on the volume; booted from there its kernel is told `system`."""

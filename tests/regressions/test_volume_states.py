@@ -45,7 +45,7 @@ def _backup(_world: World, volume: Volume) -> Callable[[], object]:
 @work("extending")
 def _extension(world: World, volume: Volume) -> Callable[[], object]:
     cinder_work.begin_extension(volume, attached=True)
-    return partial(cinder_work.end_extension, world.cinder, volume)
+    return partial(cinder_work.end_extension, world.cinder, volume, volume.size + 1)
 
 
 @work("migrating")
@@ -136,7 +136,7 @@ def test_what_asks_cinder_for_nothing_says_so(flow: str) -> None:
     """
     assert flow in {
         *("start", "stop", "pause", "unpause", "reboot", "rebuild"),
-        *("confirm_resize", "revert_resize", "delete"),
+        *("confirm_resize", "revert_resize", "delete", "grow"),
         *(repair.name for repair in REPAIRS),
     }
 

@@ -27,6 +27,7 @@ from host_agent.executor import (
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.reporting import Reporting, Verdict, report_of
+from host_agent.shared import contract
 from host_agent.shared.changes import Changes
 from host_agent.shared.clocks import FarClock
 from host_agent.shared.contract import (
@@ -55,7 +56,7 @@ from tests.world import CONTEXT, FIXED_KEY
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
-SERVICE_VERSION = 3
+SERVICE_VERSION = contract.SERVICE_VERSION
 #: How often a result is reported before others have joined it (REPORT_AFTER_S has passed).
 LATE_RATE = 0.3
 

@@ -17,9 +17,10 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
+from host_agent.shared.ports import GIB
 from host_agent.storage import connection
 from projections.base import Row
-from tests.doubles.host_checks import misplugged
+from tests.doubles.host_checks import misplugged, seen_sizes
 from tests.simulation import drift
 from tests.simulation.hostile import unshowable
 
@@ -139,6 +140,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     yield from drift.found(cloud)
     yield from _hosts(cloud)
     yield from _plugged(cloud)
+    yield from _sizes(cloud)
     yield from broken_on_hosts(cloud)
     yield from _projections(cloud)
     yield from _streams(cloud)
@@ -190,6 +192,25 @@ def _plugged(cloud: Cloud) -> Iterator[str]:
     for instance in cloud.instances():
         own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
         yield from misplugged(own, cloud.states.get(instance.host or ""))
+
+
+def _sizes(cloud: Cloud) -> Iterator[str]:
+    """A guest that runs has all of a volume that has grown; and nothing of that is waited for."""
+    uneven = set(cloud.uneven)
+    for row in cloud.rows("operations"):
+        swapped = row["flow"] in {"swap", "migrate_volume"}
+        if swapped or (row["flow"].startswith("grow") and row["outcome"] != "completed"):
+            uneven |= set(row["volume_ids"])
+    for instance in cloud.instances():
+        if instance.growth and not instance.claims:
+            yield f"{instance.id} waits for the growth of {sorted(instance.growth)}"
+        state = cloud.states.get(instance.host or "")
+        sizes = seen_sizes(state).get(str(instance.id), {}) if state else {}
+        for device in instance.devices.values():
+            volume = cloud.cinder.volumes.get(device.volume_id or "")
+            has = sizes.get(device.serial or "")
+            if volume and volume.id not in uneven and has not in {None, volume.size * GIB}:
+                yield f"{instance.id} has {has} bytes of {volume.id}, of {volume.size} GiB"
 
 
 def _attachments_of(

@@ -7,7 +7,12 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from host_agent.shared.ports import PortError
+from ledger.log.application import ConflictError
 from ledger.simulation import cinder_work
+from ledger.simulation.cinder_rows import Volume
+from tests.memory import Crash
+from tests.world import CONTEXT
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
@@ -38,7 +43,18 @@ class Works:
             self._ends[volume.id] = partial(cinder_work.end_backup, volume)
         else:
             cinder_work.begin_extension(volume, attached=True)
-            self._ends[volume.id] = partial(cinder_work.end_extension, cloud.cinder, volume)
+            self._ends[volume.id] = partial(self._extended, volume)
+
+    def _extended(self, volume: Volume) -> None:
+        """Cinder tells each server that has the volume, once, and asks for no answer."""
+        cloud = self._cloud
+        cinder_work.end_extension(cloud.cinder, volume, volume.size + 1)
+        for row in list(cloud.cinder.attachments_of(volume.id)):
+            try:
+                cloud.requests.grow(row.instance or "", volume.id, CONTEXT)
+            except (Crash, PortError, ConflictError) as trouble:
+                cloud.note(f"cinder: {volume.id[:8]} has grown: {type(trouble).__name__}")
+                cloud.uneven.add(volume.id)
 
     def end_all(self) -> None:
         while self._ends:

@@ -84,6 +84,9 @@ class Book:
     def get(self, kind: type[Any], id: str | UUID) -> Any:  # noqa: A002
         return self._known.get((kind, str(id))) or kind(UUID(str(id)))
 
+    def add(self, aggregate: Any) -> None:
+        self._known[type(aggregate), str(aggregate.id)] = aggregate
+
 
 def row(status: str = "reserved", **over: Any) -> AttachmentView:
     facts = {"id": str(uuid4()), "volume_id": VOLUME, "server_id": SERVER, "connection_info": {}}

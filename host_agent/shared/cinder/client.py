@@ -54,6 +54,7 @@ __all__ = [
     "connection_view",
     "delete_volume",
     "encryption_view",
+    "end_extension",
     "end_migration",
     "error_of_status",
     "is_leaving",
@@ -92,7 +93,14 @@ def volume_view(data: Mapping[str, Any]) -> VolumeView:
         name=data.get("name"),
         migration_status=data.get("migration_status"),
         readonly=str((data.get("metadata") or {}).get("readonly")).lower() == "true",
+        new_size_gb=_new_size_gb(data),
     )
+
+
+def _new_size_gb(data: Mapping[str, Any]) -> int | None:
+    """Cinder's extend_volume_completion goes by this metadata, as a text (cinder/volume/api.py)."""
+    told = str((data.get("metadata") or {}).get("extend_new_size"))
+    return int(told) if data["status"] == "extending" and told.isdecimal() else None
 
 
 def encryption_view(data: Mapping[str, Any]) -> Encryption:
@@ -180,6 +188,20 @@ def end_migration(end: Callable[[], str], read: Callable[[], VolumeView], *, err
         if old.migration_status != ("error" if error else "success"):
             raise
         return old.id
+
+
+def end_extension(
+    end: Callable[[], object], read: Callable[[], VolumeView], *, error: bool
+) -> None:
+    """End it; one that has ended like this already, as the volume tells, is success."""
+    try:
+        end()
+    except PortError as refused:
+        if refused.kind is not ErrorKind.FINAL:
+            raise
+        status = read().status
+        if status == "extending" or (status == "error_extending") is not error:
+            raise
 
 
 # --- the port ------------------------------------------------------------------------------------
@@ -301,6 +323,15 @@ class CinderClient(Caller):
             return str(answer["save_volume_id"])
 
         return end_migration(lambda: self._call(end), lambda: self.volume(old_id), error=error)
+
+    def extend_volume_completion(self, volume_id: str, *, error: bool) -> None:
+        end_extension(
+            lambda: self._call(
+                lambda cinder: cinder.volumes.extend_volume_completion(volume_id, error)
+            ),
+            lambda: self.volume(volume_id),
+            error=error,
+        )
 
 
 def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView:

@@ -1,0 +1,41 @@
+"""Let a guest see that a volume of its has grown: Cinder tells so (`volume-extended`).
+
+One operation for each server that has the volume.  Cinder has extended it already, and has no
+call by which to hear that the guest does not see it: so what fails parks, and says so.  A Cinder
+that waits for the guest (3.71, `extending`) is told how it ended, and shows `error_extending`.
+Only looking again and growing is done, so any of it may be done again, at any time.
+"""
+
+from __future__ import annotations
+
+from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.volumes import EXTENDED_FOR_CINDER
+from host_agent.shared.contract import Verb
+
+_GROWN = Stage(Place.HOST, (Step("grow", Verb.DISK_GROW),))
+
+GROW = Flow(
+    name="grow",
+    pivot="begin",
+    exclusive=False,
+    # There is no way back: a volume does not shrink.
+    stages=(Stage(Place.LEDGER, (Step("begin", LedgerVerb.NOTHING),)), _GROWN),
+)
+
+GROW_FOR_CINDER = Flow(
+    name="grow_for_cinder",
+    volumes=EXTENDED_FOR_CINDER,
+    pivot="finish",
+    exclusive=False,
+    stages=(
+        Stage(
+            Place.LEDGER,
+            (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.EXTENSION_FAIL),),
+        ),
+        _GROWN,
+        Stage(
+            Place.LEDGER,
+            (Step("finish", LedgerVerb.EXTENSION_COMPLETE, undo=LedgerVerb.EXTENSION_REVOKE),),
+        ),
+    ),
+)

@@ -1,0 +1,108 @@
+"""Cinder tells that a volume has grown: who has to hear it, and when.
+
+Cinder tells it once and goes on (extend_volume of its volume manager).  So nothing is refused
+for a while: if an operation is in the way, the server remembers what it has not heard yet
+(`Instance.GrowthAwaited`), and that operation begins with it when it ends, in the same
+transaction (`begin_awaited`).  What comes twice is done twice, for the volume may have grown again
+in between.  A host that is silent has its command waiting for it; one whose agent is too old parks.
+
+No host, no guest: whoever starts it next has the volume as it is then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID, uuid5
+
+from aggregates import errors
+from aggregates.base import Actor, EventContext
+from aggregates.instance import Instance
+from aggregates.mapping import BlockDeviceMapping
+from aggregates.operation import Operation
+from aggregates.volume import Volume
+from handlers.guards import Concerned, Origin, lane_of_mapping, start
+from handlers.meaning import Book
+from handlers.plan import Place
+from host_agent.shared.ports import VolumeView
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowVolume:
+    """POST os-server-external-events, `volume-extended`.
+
+    `waiting`: Cinder waits for the guest, and wants to hear how it ended.
+    """
+
+    server_id: str
+    volume_id: str
+    waiting: bool = False
+
+
+def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Book) -> Operation:
+    """Accept it.  Raises NotAttachedError if the server does not have the volume on a host, and
+    ClaimedError.
+    """
+    instance = book.get(Instance, request.server_id)
+    device = instance.device_of(request.volume_id)
+    mapping = book.get(BlockDeviceMapping, device.bdm_id) if device else None
+    if mapping is None or not mapping.live or mapping.attachment_id is None or not instance.host:
+        raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
+    volume = book.get(Volume, request.volume_id)
+    # Before anything is changed: what is refused here is not given up, but waits.
+    instance.refuse_claimed(exclusive=False)
+    volume.refuse_beside(request.server_id, shared=mapping.multiattach)
+    return start(
+        "grow_for_cinder" if request.waiting else "grow",
+        origin,
+        instance,
+        [lane_of_mapping(mapping, volume, instance.host)],
+        {Place.HOST: instance.host},
+        Concerned(known=[volume], shown=lambda: [view]),
+    )
+
+
+def wait(request: GrowVolume, origin: Origin, instance: Instance) -> None:
+    """Remember it until what is in the way has ended."""
+    context = origin.context
+    instance.record(
+        Instance.GrowthAwaited,
+        volume_id=request.volume_id,
+        waiting=request.waiting,
+        request_id=context.request_id,
+        actor={**vars(context.actor), "roles": list(context.actor.roles)},
+    )
+
+
+def begin_awaited(ended: UUID, instance: Instance, book: Book) -> None:
+    """An operation has ended: begin what waited for that, as far as nothing else is in the way."""
+    for volume_id, awaited in list(instance.growth.items()):
+        origin = _origin(uuid5(ended, volume_id), awaited)
+        request = GrowVolume(
+            server_id=str(instance.id), volume_id=volume_id, waiting=awaited.waiting
+        )
+        try:
+            operation = grow(request, origin, None, book)
+        except errors.ClaimedError:
+            continue
+        except errors.NotAttachedError:
+            instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)
+            continue
+        book.add(operation)
+        instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=str(operation.id))
+
+
+def forget(instance: Instance) -> None:
+    """The server is deleted: nothing of it grows any more."""
+    for volume_id in list(instance.growth):
+        instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)
+
+
+def _origin(operation_id: UUID, awaited: Instance.GrowthAwaited) -> Origin:
+    told = awaited.actor
+    context = EventContext(
+        actor=Actor(**{**told, "roles": tuple(told["roles"])}),
+        request_id=awaited.request_id,
+        cause="api",
+        operation_id=str(operation_id),
+    )
+    return Origin(operation_id=operation_id, bdm_id=operation_id, context=context)

@@ -1,0 +1,28 @@
+"""How libvirt is asked: the flags of its calls."""
+
+from __future__ import annotations
+
+import libvirt
+
+#: All that libvirt keeps beside a definition, and would refuse to undefine for.
+WITH_ALL = (
+    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE
+    | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+)
+MIGRATE = (
+    libvirt.VIR_MIGRATE_PEER2PEER
+    | libvirt.VIR_MIGRATE_LIVE
+    | libvirt.VIR_MIGRATE_PERSIST_DEST
+    | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE
+    | libvirt.VIR_MIGRATE_ABORT_ON_ERROR
+)
+#: The target exists already.  Writes go to both before the guest is told of their end, where
+#: libvirt can do that (8.0); else a guest that dies just before it is switched may lose some.
+COPY = (
+    libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
+    | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
+    | getattr(libvirt, "VIR_DOMAIN_BLOCK_COPY_SYNCHRONOUS_WRITES", 0)
+)
+PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE

@@ -1,0 +1,165 @@
+"""What is particular to volumes that grow in use: when their servers hear it (decision 0065)."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from aggregates.operation import Operation, OperationState
+from aggregates.volume import Volume
+from host_agent.shared.contract import PowerState
+from host_agent.shared.ports import GIB
+from tests.doubles.host_checks import seen_sizes
+from tests.growing import extend, size_behind
+from tests.world import CONTEXT, HOST, OTHER, World, events
+
+
+def attached(**more: Any) -> World:
+    world = World(**more)
+    return world.done(world.attach())
+
+
+def guest_has(world: World, host: str = HOST) -> int:
+    """Bytes of the volume, its head of LUKS included."""
+    return seen_sizes(world.hosts[host])[world.server_id][world.volumes[0]]
+
+
+def grow(world: World) -> None:
+    """Cinder extends the volume by 1 GiB, and tells; somebody may have to wait."""
+    volume = world.cinder.volume(world.volumes[0])
+    size_behind(world, volume, volume.size + 1)
+    world.requests.grow(world.server_id, volume.id, CONTEXT)
+
+
+def settle(world: World) -> None:
+    """All that is due is done."""
+    while running := world.running():
+        for operation_id in running:
+            world.run(str(operation_id))
+
+
+def flows(world: World) -> list[str]:
+    return [event.flow for event in events(world, Operation.OperationStarted)]
+
+
+@pytest.mark.parametrize("flow", ["live_migrate", "reboot", "pause"])
+def test_what_is_told_while_an_operation_is_in_the_way_is_heard_at_its_end(flow: str) -> None:
+    world = attached()
+    where = {"destination": OTHER} if flow == "live_migrate" else {}
+    world.act(flow, **where)
+    grow(world)
+    assert flows(world)[-1] == flow
+    settle(world)
+    assert flows(world)[-1] == "grow"
+    assert guest_has(world, OTHER if where else HOST) == 2 * GIB
+    assert (world.instance.growth, world.wrong()) == ({}, [])
+
+
+def test_a_volume_that_grows_again_while_its_guest_hears_of_it_grows_again() -> None:
+    world = attached()
+    grow(world)
+    grow(world)
+    settle(world)
+    assert flows(world)[-2:] == ["grow", "grow"]
+    assert (guest_has(world), world.wrong()) == (3 * GIB, [])
+
+
+def test_a_volume_that_grows_between_a_look_and_the_guest_is_not_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """QEMU gives an image the size that it gives the guest: here that is asked for too late."""
+    world = attached(driver="rbd")
+    operation_id = extend(world)
+    guests, volume = world.ports["guests"], world.cinder.volume(world.volumes[0])
+    real, late = guests.grow, [True]
+
+    def while_it_grows(*args: Any, **options: Any) -> Any:
+        if late.pop() if late else False:
+            size_behind(world, volume, 3)
+        return real(*args, **options)
+
+    monkeypatch.setattr(guests, "grow", while_it_grows, raising=False)
+    world.done(operation_id)
+    assert (guest_has(world), volume.size, world.wrong()) == (3 * GIB, 3, [])
+
+
+def test_what_was_told_goes_with_the_server_or_its_volume() -> None:
+    for away in (World.delete, lambda world: world.act("shelve")):
+        world = attached()
+        away(world)
+        grow(world)
+        settle(world)
+        assert "grow" not in flows(world)
+        assert (world.instance.growth, world.wrong()) == ({}, [])
+
+
+def test_a_parked_growth_keeps_what_was_told_until_its_server_is_deleted() -> None:
+    world = attached()
+    world.register(HOST, service_version=3)
+    world.run(extend(world))
+    grow(world)
+    assert list(world.instance.growth) == world.volumes
+    world.done(world.delete())
+    assert (world.instance.growth, world.wrong(), flows(world)[-1]) == ({}, [], "delete")
+
+
+def test_an_agent_that_does_not_know_how_is_named_and_may_be_upgraded() -> None:
+    world = attached()
+    world.register(HOST, service_version=3)
+    operation = world.run(extend(world))
+    assert operation.state is OperationState.PARKED
+    [left] = operation.left
+    assert left["error"]["code"] == "agent_too_old"
+    assert "service version 3, and disk_grow needs 4: upgrade it" in left["error"]["message"]
+    assert guest_has(world) == GIB
+    world.register(HOST)
+    world.service.act(str(operation.id), "retry", "upgraded", CONTEXT)
+    world.done(str(operation.id))
+    assert (guest_has(world), world.wrong()) == (2 * GIB, [])
+
+
+def test_a_guest_of_a_fenced_host_has_the_size_where_it_is_started_next() -> None:
+    world = attached()
+    world.dead.add(HOST)
+    operation_id = extend(world)
+    world.fence(HOST)
+    assert world.operation(operation_id).state is OperationState.FINISHED
+    world.done(world.act("evacuate", destination=OTHER))
+    assert guest_has(world, OTHER) == 2 * GIB
+
+
+def test_a_stopped_server_has_the_size_at_its_next_start() -> None:
+    """Its host looks at the device again now: connecting what is connected does not."""
+    world = attached(power_state=PowerState.SHUTDOWN)
+    operation = world.run(extend(world))
+    assert operation.outcome == "completed"
+    world.done(world.act("start"))
+    assert (guest_has(world), world.wrong()) == (2 * GIB, [])
+
+
+def test_an_offloaded_server_has_the_size_when_it_is_back() -> None:
+    world = attached()
+    world.done(world.act("shelve"))
+    world.cinder.volume(world.volumes[0]).size = 2
+    assert world.requests.grow(world.server_id, world.volumes[0], CONTEXT) is None
+    world.done(world.act("unshelve", destination=OTHER))
+    assert (guest_has(world, OTHER), world.wrong()) == (2 * GIB, [])
+
+
+def test_a_cinder_that_waits_for_a_file_of_a_guest_that_is_off_shows_an_error() -> None:
+    world = attached(driver="rbd", power_state=PowerState.SHUTDOWN)
+    operation = world.run(extend(world, waits=True))
+    error = operation.first_error or {}
+    assert (operation.outcome, error.get("code")) == ("failed", "guest_not_running")
+    volume = world.cinder.volume(world.volumes[0])
+    assert (volume.status, volume.size) == ("error_extending", 1)
+
+
+def test_who_detaches_another_servers_share_is_not_in_the_way_of_growth() -> None:
+    """A growth connects nothing: on a shared volume it claims no host (decision 0042)."""
+    world = attached(multiattach=True)
+    extend(world)
+    [claim] = world.store.load(Volume, UUID(world.volumes[0])).claims.values()
+    assert claim.hosts == frozenset()
