@@ -31,6 +31,7 @@ from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.api import neighbours
 from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
@@ -122,11 +123,11 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
     schema.check(dsn)
     async with AsyncExitStack() as stack:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
-        ledger = Ledger(dsn)
+        ledger, calls = Ledger(dsn), Tallies(CALL_BOUNDS_S)
         stack.callback(ledger.close)
-        cinder = CinderClient(settings.cinder)
+        cinder = CinderClient(settings.cinder, calls=calls)
         stack.callback(cinder.close)
-        old_cinder = OldCinderClient(settings.cinder)
+        old_cinder = OldCinderClient(settings.cinder, calls=calls)
         stack.callback(old_cinder.close)
         await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
@@ -169,29 +170,29 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             runner=runner,
             cinder=cinder,
             settings=settings,
-            authenticator=authenticator(settings, stack),
+            authenticator=authenticator(settings, stack, calls),
             clock=clock,
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
             warnings=neighbours.warnings(settings, stack),
-            registry=registry_of(ledger.log_recorder.writer),
+            registry=registry_of(ledger.log_recorder.writer, ledger.steps, calls),
         )
-        _begin_looking(dsn, ledger, looks, components, stack)
+        _begin_looking(ledger, looks, components, calls, stack)
         yield Running(await _serve(make_app(components), listener, stack), components)
 
 
 def _begin_looking(
-    dsn: str, ledger: Ledger, looks: Looks, components: Components, stack: AsyncExitStack
+    ledger: Ledger, looks: Looks, components: Components, calls: Tallies, stack: AsyncExitStack
 ) -> None:
     """From now on looks are begun, as somebody asks for them or they are due.
 
     They have connections to Cinder of their own, and are in nobody's way.
     """
     settings = components.settings
-    lists = CinderLists(settings.cinder)
+    lists = CinderLists(settings.cinder, calls=calls)
     stack.callback(lists.close)
     sides = Sides(
-        dsn=dsn,
+        dsn=looks.dsn,
         store=ledger,
         lists=lists,
         share=settings.reconcile.cinder_share,

@@ -19,6 +19,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from host_agent.shared.faults import Faults
 from host_agent.shared.lines import left_s
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import Runner
@@ -318,7 +319,7 @@ class AskedInTime:
 async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[Api]:
     """The service on a free port."""
     async with AsyncExitStack() as stack:
-        log = Ledger(dsn)
+        log, calls = Ledger(dsn), Tallies(CALL_BOUNDS_S)
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
@@ -341,9 +342,9 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
             runner=runner,
             cinder=asked,
             settings=settings,
-            authenticator=authenticator(settings, stack),
+            authenticator=authenticator(settings, stack, calls),
             clock=clock,
-            registry=registry_of(log.log_recorder.writer),
+            registry=registry_of(log.log_recorder.writer, log.steps, calls),
         )
         dispatcher = Dispatcher(
             place="test",
