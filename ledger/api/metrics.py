@@ -40,6 +40,7 @@ Row = Mapping[str, Any]
 #: The name of a metric, the values of its labels, and what it is now.
 Sample = tuple[str, tuple[str, ...], float]
 
+_LOOKS = ("completed", "stopped", "void")
 _OPEN = (FindingState.SUSPECTED, FindingState.CONFIRMED, FindingState.IGNORED)
 
 
@@ -168,8 +169,8 @@ def _of_drift(drift: Drift) -> Iterator[Sample]:
             if row and state is not FindingState.IGNORED:
                 ages_s.append(row["oldest_s"])
         yield "ledger_drift_oldest_seconds", (name,), max(ages_s)
-    for outcome, count in drift.looks.items():
-        yield "ledger_looks_total", (outcome,), count
+    for outcome in _LOOKS:  # each from the beginning: a first one is an increase, too
+        yield "ledger_looks_total", (outcome,), drift.looks.get(outcome, 0)
     for kind, age_s in drift.look_ages_s.items():
         yield "ledger_look_age_seconds", (kind,), age_s
 

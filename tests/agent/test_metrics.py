@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -148,3 +150,17 @@ def test_log_ins_are_calls_of_keystone() -> None:
             with pytest.raises(PortError):
                 client.sees_all_projects()
             assert set(outcomes(calls)) == {("keystone", "no_answer")}
+
+
+def test_the_manual_has_each_metric_with_its_labels() -> None:
+    numbers = Numbers()
+    numbers.steps.add(("connect", "succeeded"), 0.1)
+    numbers.calls.add(("cinder", "2xx"), 0.1)
+    shown = {
+        (family.name, family.type, ", ".join(f"`{name}`" for name in labels))
+        for family in text_string_to_metric_families(numbers.page(REGISTERED))
+        for labels in [[name for name in family.samples[-1].labels if name != "le"]]
+    }
+    manual = (Path(__file__).parents[2] / "docs/host-agent.md").read_text()
+    rows = re.findall(r"^\| `(ledger_agent_\w+)` \| (\w+) \| (.*?) \|", manual, re.MULTILINE)
+    assert {(name, kind, labels.strip()) for name, kind, labels in rows} == shown

@@ -108,6 +108,7 @@ class Api:
     faults: Faults
     dispatcher: Dispatcher
     looker: AskedLooks
+    calls: Tallies
 
     async def ask(
         self,
@@ -359,7 +360,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         stack.push_async_callback(_cancelled, task)
         client = TestClient(_Server(make_app(components)))
         await stack.enter_async_context(client)
-        yield Api(client, components, model, faults, dispatcher, looker)
+        yield Api(client, components, model, faults, dispatcher, looker, calls)
 
 
 class _Server(TestServer):

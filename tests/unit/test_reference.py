@@ -227,7 +227,11 @@ def test_every_place_of_a_flow_is_explained() -> None:
     assert set(flow_pages._PLACES) == set(Place)
 
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/decisions/*.md")])
+DOCUMENTS = sorted(
+    path
+    for room in ("", "docs/", "docs/decisions/", "docs/alerts/", "docs/runbooks/")
+    for path in ROOT.glob(f"{room}*.md")
+)
 #: Files of a deployment, and names with a part to fill in.
 NOT_OURS = re.compile(r"/etc/|^/openapi|^(ledger|agent)\.toml$|^events-2025|NNNN|<")
 
