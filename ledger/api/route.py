@@ -21,7 +21,8 @@ IDEMPOTENT = ("Idempotency-Key",)
 class Route:
     """`name` is the one of `ledger.auth.tokens.POLICY` and the operationId of the OpenAPI document.
 
-    `answers`: the model of the body by status, None for an empty one, or a media type.
+    `answers`: the model of the body by status, None for an empty one, or a media type.  `formats`:
+    other media types of an answer with 200.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Route:
     query: Model | None = None
     body: Model | None = None
     headers: tuple[str, ...] = field(default=())
+    formats: tuple[str, ...] = ()
 
     @property
     def nova(self) -> bool:

@@ -33,6 +33,7 @@ from ledger.api import (
     versions,
 )
 from ledger.api.call import Call
+from ledger.api.cloud_events import BATCH_MEDIA_TYPE
 from ledger.api.openapi import document
 from ledger.api.route import IDEMPOTENT, Route, get
 from ledger.api.routes_drift import DRIFT
@@ -200,7 +201,14 @@ _LOG = (
     _history("attachment_history", "/v1/attachments/{attachment_id}", events.attachment_history),
     _history("operation_history", "/v1/operations/{operation_id}", events.operation_history),
     _history("host_history", "/v1/hosts/{host}", events.host_history),
-    get("events", "/v1/events", events.events, schemas_events.Events, query=schemas.EventsQuery),
+    get(
+        "events",
+        "/v1/events",
+        events.events,
+        schemas_events.Events,
+        query=schemas.EventsQuery,
+        formats=(BATCH_MEDIA_TYPE,),
+    ),
     get(
         "event_checkpoint",
         "/v1/events/checkpoint",
