@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
@@ -91,12 +91,13 @@ def test_the_page_is_at_its_path_alone() -> None:
 
 def test_a_reader_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "READ_S_MAX", 0.05)
-    with serving("127.0.0.1", 0, lambda: "") as port:
-        silent = http.client.HTTPConnection("127.0.0.1", port)
+    with (
+        serving("127.0.0.1", 0, lambda: "") as port,
+        closing(http.client.HTTPConnection("127.0.0.1", port)) as silent,
+    ):
         silent.connect()
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             assert answer.status == 200
-        silent.close()
 
 
 def test_an_address_that_is_taken_is_a_wrong_setting() -> None:
