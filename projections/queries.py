@@ -68,6 +68,15 @@ class Queries(SurveyReads, DriftReads):
             "instances", project_id=project_id, name=name, limit=limit, marker=marker
         )
 
+    async def named(
+        self, text: str, low: str | None, high: str | None, *, project_id: str | None = None
+    ) -> list[Row]:
+        """What has an id from `low` to `high`, or `text` as its name; `kind`, `id`, `name`.
+
+        With `project_id` only servers of that project, and what is theirs.
+        """
+        return await self._all("named", text=text, low=low, high=high, project_id=project_id)
+
     async def mappings(
         self, server_id: str, limit: int = PAGE_MAX, offset: int = 0, *, legacy: bool = True
     ) -> list[Row]:

@@ -22,6 +22,7 @@ from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger import api
 from ledger.api.metrics import Metrics, registry_of
 from ledger.api.routes import ROUTES
+from ledger.auth.tls import gauges
 from ledger.auth.tokens import ACTION_POLICY, POLICY
 from ledger.log.writer import Writer
 from ledger.telemetry import StepNumbers
@@ -151,7 +152,7 @@ def _metrics() -> Iterator[list[str]]:
     """What a registry has that is filled as the service does it."""
     registry = registry_of(Writer(""), StepNumbers(), Tallies(CALL_BOUNDS_S))
     Metrics(registry, lambda: 0)
-    for family in registry.collect():
+    for family in [*registry.collect(), *gauges(0.0, failed=False)]:
         labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined]  # noqa: SLF001
         counts = "_total" if family.type == "counter" else ""
         yield [f"`{family.name}{counts}`", family.type, labels, family.documentation]

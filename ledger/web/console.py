@@ -41,7 +41,6 @@ CONTENT_POLICY = (
 HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "Referrer-Policy": "same-origin",  # with none, browsers send our own forms with Origin: null
-    "Cross-Origin-Opener-Policy": "same-origin",
 }
 #: A form has a token, and where to go on; a token of ours or Keystone's is much shorter.
 FORM_BYTES_MAX = 16 * 1024
