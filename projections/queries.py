@@ -207,14 +207,20 @@ class Queries(SurveyReads, DriftReads):
         flows: Sequence[str],
         *,
         server_id: str | None = None,
+        project_id: str | None = None,
         after: int | None = None,
         limit: int = PAGE_MAX,
     ) -> list[Row]:
         """Operations of these flows, newest first, with their progress in bytes, and what
-        settled a resize (`settled_flow`, `settled_outcome`).
+        settled a resize (`settled_flow`, `settled_outcome`).  `project_id`: the server's.
         """
         return await self._all(
-            "moves", flows=list(flows), server_id=server_id, after=after, limit=limit
+            "moves",
+            flows=list(flows),
+            server_id=server_id,
+            project_id=project_id,
+            after=after,
+            limit=limit,
         )
 
     async def note_progress(

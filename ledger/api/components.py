@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from aggregates.base import EventContext
 from host_agent.shared.ports import Cinder
 from ledger.api.problem import RETRY_AFTER_S, ApiError
+from ledger.auth.policy import Policy
 from ledger.auth.tokens import Authenticator
 from ledger.config import Settings
 from ledger.log.clock import DatabaseClock
@@ -61,6 +62,7 @@ class Components:
     settings: Settings
     authenticator: Authenticator
     clock: DatabaseClock
+    policy: Policy = field(default_factory=Policy)
     looker: Looker
     checks: Mapping[str, Check] = field(default_factory=dict)
     warnings: Mapping[str, Check] = field(default_factory=dict)

@@ -136,7 +136,7 @@ async def _row(call: Call) -> Row:
     """The finding of the path, if it exists for the caller.  ApiError 404."""
     finding_id = call.id("finding_id", _NO_FINDING)
     row = await call.components.queries.drift_one(finding_id)
-    if row is None or not call.identity.sees(row["owner_id"]):
+    if row is None or not call.sees(row["owner_id"]):
         raise not_found("finding_not_found", _NO_FINDING.format(finding_id))
     return row
 

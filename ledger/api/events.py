@@ -196,7 +196,7 @@ async def _follow(
 ) -> None:
     feed = call.request.app[FEED]
     woken = True
-    while not call.ended:
+    while call.permitted and not call.ended:
         full = False
         if woken:
             page = await feed.after(after, cloud=cloud)

@@ -110,6 +110,9 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     "ledger_log_ahead_seconds": (
         "How far the time of the log's last event is ahead of the database's clock",
     ),
+    "ledger_policy_stale": (
+        "1 if an earlier policy file is in force than the one there is, else 0; see /readyz",
+    ),
     "ledger_host_clock_skew_max_seconds": (
         "Largest clock skew of the hosts that are in contact, ahead or behind",
     ),
@@ -176,7 +179,12 @@ def _of_drift(drift: Drift) -> Iterator[Sample]:
 
 
 def of_process(
-    clock: DatabaseClock, checks: Mapping[str, str | None], *, agents: int, held: int
+    clock: DatabaseClock,
+    checks: Mapping[str, str | None],
+    *,
+    agents: int,
+    held: int,
+    stale_policy: bool,
 ) -> Iterator[Sample]:
     """What is true of this process.  `checks`: what is wrong by check (ledger.api.health)."""
     for check, wrong in checks.items():
@@ -187,6 +195,7 @@ def of_process(
     yield "ledger_database_clock_sets_total", (), clock.set_count
     yield "ledger_agents_connected", (), agents
     yield "ledger_http_requests_held", (), held
+    yield "ledger_policy_stale", (), stale_policy
 
 
 class Metrics:

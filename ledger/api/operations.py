@@ -114,7 +114,7 @@ async def operation_row(call: Call) -> Row:
 
 
 def _seen(call: Call, operation_id: str, row: Row | None) -> Row:
-    if row is None or not call.identity.sees(row["owner_id"]):
+    if row is None or not call.sees(row["owner_id"]):
         raise not_found("operation_not_found", _NO_OPERATION.format(operation_id))
     return row
 

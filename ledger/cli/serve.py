@@ -59,7 +59,7 @@ class Serve(Command):
         try:
             bootstrap.serve(chosen, again)
         except ConfigError as error:
-            hint = "See docs/tls.md and docs/keystone.md."
+            hint = "See docs/tls.md, docs/keystone.md and docs/policy.md."
             raise usage(f"the settings cannot be used: {error}", hint) from None
         except SchemaError as error:
             raise settings.schema_error(error) from None

@@ -198,11 +198,12 @@ SELECT * FROM operations
  LIMIT %(limit)s;
 
 -- name: moves
--- Operations of some flows, newest first, before a started_position; with how far the last
--- long step has come, and the operation that settled a resize, if it did or is at it.
--- operations_by_start, or operations_by_server.
+-- Operations of some flows, newest first, before a started_position, of servers of a project; with
+-- how far the last long step has come, and the operation that settled a resize, if it did or is
+-- at it.  operations_by_start, or operations_by_server.
 SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS settled_outcome
   FROM operations AS o
+  LEFT JOIN instances AS i ON i.server_id = o.server_id
   LEFT JOIN LATERAL (
        SELECT done_bytes, total_bytes FROM progress
         WHERE operation_id = o.operation_id ORDER BY run DESC LIMIT 1) AS p ON true
@@ -215,6 +216,7 @@ SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS se
         ORDER BY started_position LIMIT 1) AS s ON true
  WHERE o.flow = ANY(%(flows)s)
    AND (%(server_id)s::uuid IS NULL OR o.server_id = %(server_id)s)
+   AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s)
    AND (%(after)s::bigint IS NULL OR o.started_position < %(after)s)
  ORDER BY o.started_position DESC
  LIMIT %(limit)s;

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from ledger.api.components import Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
+from ledger.auth.policy import Policy
 from ledger.auth.tls import ServiceTls
 from ledger.auth.tokens import StaticTokens
 from ledger.config import AuthMode, Limits, Role, Settings, Token
@@ -360,6 +362,7 @@ async def running_api(
             settings=settings,
             authenticator=authenticator(settings, stack, static, tls, calls),
             clock=clock,
+            policy=Policy(Path(settings.policy.file) if settings.policy.file else None),
             registry=registry_of(log.log_recorder.writer, log.steps, calls),
             warnings={} if tls is None else {"tls": tls.warning},
         )

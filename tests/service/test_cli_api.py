@@ -249,20 +249,6 @@ def test_history_as_of_a_moment_in_utc(run: Run, stub: Stub) -> None:
     assert stub.asked[0].query["at"] == "2026-11-17T14:02:00Z"
 
 
-def test_a_history_before_its_beginning_says_when_that_is(
-    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nothing = refusing(404, "volume_not_found", "Nothing is known at that moment.")
-    stub.answers[HISTORY] = [nothing, page(event(3, "Volume.Held", {"server_id": SERVER}))]
-    assert run("history", "volume", VOLUME, "--at", "2020-01-01") == 3
-    said = capsys.readouterr().err
-    assert f"at 2020-01-01 00:00:00Z nothing had happened to volume {VOLUME} yet" in said
-    assert "begins at 2026-11-20 10:00:03Z" in said
-    stub.answers[HISTORY] = nothing
-    assert run("history", "volume", VOLUME, "--at", "2020-01-01") == 3
-    assert "Nothing is known" in capsys.readouterr().err
-
-
 # --- operations --------------------------------------------------------------------------------
 
 
@@ -391,15 +377,6 @@ def test_fencing_sends_reason_and_evidence(
     assert capsys.readouterr().out == "fenced\n"
     assert run("host", "fence", "hv1", *arguments, "--force") == 0
     assert schemas.Fence.model_validate(stub.asked[2].body, strict=True).force
-
-
-def test_fencing_a_host_that_answers_wants_force(
-    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers = "The agent of host hv1 was in contact at 10:00."
-    stub.answers["POST /v1/hosts/hv1/fence"] = refusing(409, "host_answers", answers, "a key")
-    assert run("host", "fence", "hv1", "--reason", "why", "--evidence", "none") == 4
-    assert "--force" in capsys.readouterr().err
 
 
 def test_a_host_that_may_hold_what_is_not_its_any_more_is_suspect_and_tells_what(

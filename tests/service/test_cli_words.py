@@ -161,10 +161,11 @@ def test_the_plan_shows_where_it_is_and_why_it_stands() -> None:
         "disconnect: The device is busy. (busy)",
         "delete: waits for the step above",
     ]
-    assert list(plan.next_commands(shown)) == [
-        f"attachment-ledger operation retry {OPERATION} --reason ...",
-        f"attachment-ledger operation skip {OPERATION} disconnect --reason ...",
-        f"attachment-ledger operation give-up {OPERATION} --reason ...",
+    commands = [line for line in plan.next_commands(shown) if not line.startswith(" ")]
+    assert commands == [
+        f"attachment-ledger operation retry {OPERATION} --reason TEXT",
+        f"attachment-ledger operation skip {OPERATION} disconnect --reason TEXT",
+        f"attachment-ledger operation give-up {OPERATION} --reason TEXT",
     ]
 
 

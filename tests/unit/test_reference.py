@@ -19,7 +19,15 @@ from handlers.plan import Place
 from host_agent import config as agent_config
 from host_agent.shared.contract import Verb
 from ledger import config
-from ledger.cli import drift_page, events_page, examples, flow_pages, reference_page
+from ledger.auth.rules import RULES
+from ledger.cli import (
+    drift_page,
+    events_page,
+    examples,
+    flow_pages,
+    policy_page,
+    reference_page,
+)
 from ledger.cli.base import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
 from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
@@ -40,6 +48,14 @@ def rows(text: str, heads: str) -> list[list[str]]:
 
 def test_the_reference_is_what_the_code_says() -> None:
     assert (ROOT / "docs/reference.md").read_text() == reference_page.page(), "run: make docs"
+
+
+def test_the_policys_tables_and_its_sample_are_what_the_rules_say() -> None:
+    text = (ROOT / "docs/policy.md").read_text()
+    assert text == policy_page.page(text), "run: make docs"
+    shown = re.findall(r"^\| `([^`]+)` \| `[^`]+` \| ", text, re.MULTILINE)
+    assert shown == [rule.name for rule in RULES]
+    assert (ROOT / "docs/policy.yaml.sample").read_text() == policy_page.sample(), "run: make docs"
 
 
 def test_the_events_are_what_their_classes_say() -> None:
@@ -99,7 +115,7 @@ EXAMPLES = {
     "agent": {"agent.host", "ledger.url", "ledger.token_file", "keys.fixed_key_file"}
     | {"keys.barbican"},
     "service": {"database_url", "auth", "listen.host"}
-    | {"keystone.www_authenticate_uri", "keystone.cacert"},
+    | {"keystone.www_authenticate_uri", "keystone.cacert", "policy.file"},
 }
 #: Given in another way in the example, as the comment beside it says.
 ELSEWHERE = {
