@@ -6,8 +6,9 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from host_agent import config
+from host_agent import config, metrics
 from host_agent.clock import StopClock
 from host_agent.config import Settings
 from host_agent.executor import Executor, Hooks, Ports
@@ -25,6 +26,7 @@ from host_agent.libvirt import domain_xml
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.line.link import Link
 from host_agent.locks import BOOT_ID, AgentRunningError, Locks
+from host_agent.metrics import Numbers, State
 from host_agent.sent import FileMarks
 from host_agent.shared import logs
 from host_agent.shared.cinder.client import CinderClient
@@ -144,6 +146,37 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
     return _Host(os_brick, libvirt, KernelStorage(), os_brick.drivers(), settings.migration())
 
 
+def _ports(
+    settings: Settings, host: _Host, link: Link, records: FileRecords, numbers: Numbers
+) -> Ports:
+    return Ports(
+        cinder=CinderClient(settings.cinder, calls=numbers.calls),
+        old_cinder=OldCinderClient(settings.cinder, calls=numbers.calls),
+        brick=host.brick,
+        guests=host.guests,
+        users=link,
+        keys=settings.key_managers(),
+        records=records,
+        sent=FileMarks(Path(settings.agent.lock_path) / "sent"),
+        multiattach=host.capabilities()["multiattach"],
+    )
+
+
+@contextmanager
+def _numbers_shown(settings: Settings, numbers: Numbers, link: Link) -> Iterator[None]:
+    """Where the settings say, if they do."""
+
+    def page() -> str:
+        clock = link.ledger_clock.reading()
+        return numbers.page(State(link.registered, clock and clock[1]))
+
+    if not settings.metrics.port:
+        yield
+        return
+    with metrics.serving(settings.metrics.host, settings.metrics.port, page):
+        yield
+
+
 def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
     records = FileRecords(Path(settings.agent.lock_path) / "connections")
     capabilities = host.capabilities()
@@ -164,19 +197,10 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
 
     surveyor = Surveyor(host.guests, records, host.storage, BOOT_ID.read_text().strip())
     link = Link(replace(settings.link(), agent=locks.place()), describe, surveyor.survey)
-    ports = Ports(
-        cinder=CinderClient(settings.cinder),
-        old_cinder=OldCinderClient(settings.cinder),
-        brick=host.brick,
-        guests=host.guests,
-        users=link,
-        keys=settings.key_managers(),
-        records=records,
-        sent=FileMarks(Path(settings.agent.lock_path) / "sent"),
-        multiattach=capabilities["multiattach"],
-    )
+    numbers = Numbers()
+    ports = _ports(settings, host, link, records, numbers)
     hooks = Hooks(
-        report=link.report,
+        report=numbers.counting(link.report),
         is_current=link.is_current,
         progress=link.progress,
         guests_changed=link.wake,
@@ -191,7 +215,10 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.put(None))
     executor.start()
-    with ThreadPoolExecutor(1, thread_name_prefix="line") as threads:
+    with (
+        _numbers_shown(settings, numbers, link),
+        ThreadPoolExecutor(1, thread_name_prefix="line") as threads,
+    ):
         line = threads.submit(link.run, executor, leftovers.clear)
         line.add_done_callback(lambda _line: stop.put(None))
         stop.get()

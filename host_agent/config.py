@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from host_agent.executor import Limits
@@ -18,7 +18,7 @@ from host_agent.line.client import LinkSettings
 from host_agent.line.credentials import Files
 from host_agent.shared import settings
 from host_agent.shared.cinder.settings import CinderSettings
-from host_agent.shared.settings import ConfigError, Positive, Seconds, Source
+from host_agent.shared.settings import ConfigError, Must, Positive, Seconds, Source
 from host_agent.shared.tls import is_loopback
 from host_agent.storage.keys import Barbican, KeyManagers
 from host_agent.verbs.context import Waits
@@ -26,6 +26,7 @@ from host_agent.verbs.context import Waits
 SOURCE = Source("ATTACHMENT_LEDGER_AGENT_", Path("/etc/attachment-ledger/agent.toml"))
 
 S = TypeVar("S")
+Port = Annotated[int, Must(lambda value: 0 <= value < 2**16, "from 0 to 65535")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,17 @@ class KeysSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MetricsSection:
+    """[metrics].  Where Prometheus may read this agent's numbers, without a token; port 0: nowhere.
+
+    Several agents of one machine (tests, namespaces) need a port each, so there is no default.
+    """
+
+    host: str = "127.0.0.1"
+    port: Port = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings, a section each."""
 
@@ -144,6 +156,7 @@ class Settings:
     brick: BrickSection = BrickSection()
     cinder: CinderSettings = field(default_factory=CinderSettings)
     keys: KeysSection = KeysSection()
+    metrics: MetricsSection = MetricsSection()
 
     def link(self) -> LinkSettings:
         return LinkSettings(

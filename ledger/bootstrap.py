@@ -31,6 +31,7 @@ from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.api import neighbours
 from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
@@ -127,9 +128,9 @@ async def running(
     schema.check(dsn)
     async with AsyncExitStack() as stack:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
-        ledger = Ledger(dsn)
+        ledger, calls = Ledger(dsn), Tallies(CALL_BOUNDS_S)
         stack.callback(ledger.close)
-        cinder, old_cinder = _cinders(settings, stack)
+        cinder, old_cinder = _cinders(settings, calls, stack)
         await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = ProjectionRunner(dsn, ALL)
@@ -171,21 +172,24 @@ async def running(
             runner=runner,
             cinder=cinder,
             settings=settings,
-            authenticator=authenticator(settings, stack, renewal.static, renewal.tls),
+            authenticator=authenticator(settings, stack, renewal.static, renewal.tls, calls),
             clock=clock,
             policy=_policy(settings, stack),
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
             warnings={**neighbours.warnings(settings, stack), **renewal.warnings()},
-            registry=registry_of(ledger.log_recorder.writer),
+            registry=registry_of(ledger.log_recorder.writer, ledger.steps, calls),
         )
-        _begin_looking(dsn, ledger, looks, components, stack)
+        _begin_looking(ledger, looks, components, calls, stack)
         yield Running(await _serve(make_app(components), listener, renewal, stack), components)
 
 
-def _cinders(settings: Settings, stack: AsyncExitStack) -> tuple[CinderClient, OldCinderClient]:
+def _cinders(
+    settings: Settings, calls: Tallies, stack: AsyncExitStack
+) -> tuple[CinderClient, OldCinderClient]:
     """Cinder, by its new calls and its old ones."""
-    cinder, old_cinder = CinderClient(settings.cinder), OldCinderClient(settings.cinder)
+    cinder = CinderClient(settings.cinder, calls=calls)
+    old_cinder = OldCinderClient(settings.cinder, calls=calls)
     stack.callback(cinder.close)
     stack.callback(old_cinder.close)
     return cinder, old_cinder
@@ -200,17 +204,17 @@ def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStac
 
 
 def _begin_looking(
-    dsn: str, ledger: Ledger, looks: Looks, components: Components, stack: AsyncExitStack
+    ledger: Ledger, looks: Looks, components: Components, calls: Tallies, stack: AsyncExitStack
 ) -> None:
     """From now on looks are begun, as somebody asks for them or they are due.
 
     They have connections to Cinder of their own, and are in nobody's way.
     """
     settings = components.settings
-    lists = CinderLists(settings.cinder)
+    lists = CinderLists(settings.cinder, calls=calls)
     stack.callback(lists.close)
     sides = Sides(
-        dsn=dsn,
+        dsn=looks.dsn,
         store=ledger,
         lists=lists,
         share=settings.reconcile.cinder_share,

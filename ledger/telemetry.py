@@ -1,22 +1,47 @@
-"""`Tally` counts what happens often."""
+"""Steps of flows in numbers, from the events that this process has stored of them."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterable
+
+from aggregates.base import Aggregate, Event
+from aggregates.operation import Operation
+from host_agent.shared.telemetry import STEP_BOUNDS_S, Tallies
 
 
-class Tally:
-    """A histogram, counted without locks, as Prometheus shows it.
+class StepNumbers:
+    """How long steps took, by flow and step; and how often one did not work, by the error's kind.
 
-    One thread at a time adds, any may read.
+    Any thread adds and reads.  The undoing of a step is a step of its own: "undo connect".
     """
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # the last for what is larger than all bounds
-        self.sum = 0.0
+    def __init__(self) -> None:
+        self.seconds = Tallies(STEP_BOUNDS_S)
+        self._lock = threading.Lock()
+        self._failures = Counter[tuple[str, str, str]]()
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def take(self, changed: Iterable[Aggregate], events: Iterable[Event]) -> None:
+        """Count what was stored of steps; `changed`: what these events are of."""
+        operations = {each.id: each for each in changed if isinstance(each, Operation)}
+        for event in events if operations else ():
+            operation = operations.get(event.originator_id)
+            if operation is None or operation.started is None:
+                continue
+            flow = operation.started.flow
+            match event:
+                case Operation.StepSucceeded():
+                    self.seconds.add((flow, _name(event.step, event.undo)), event.took_ms / 1000)
+                case Operation.StepFailed() | Operation.StepRetried():
+                    failed = (flow, _name(event.step, event.undo), str(event.error["kind"]))
+                    with self._lock:
+                        self._failures[failed] += 1
+
+    def failures(self) -> dict[tuple[str, str, str], int]:
+        with self._lock:
+            return dict(self._failures)
+
+
+def _name(step: str, undo: bool) -> str:
+    return f"undo {step}" if undo else step

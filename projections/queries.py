@@ -369,8 +369,14 @@ class Queries(SurveyReads, DriftReads):
         [row] = await self._all("hosts_by_state", silent_after_s=silent_after_s)
         return row
 
+    async def agents_by_version(self) -> dict[int, int]:
+        """Of hosts that are not fenced: how many agents are of which service version."""
+        rows = await self._all("agents_by_version")
+        return {row["service_version"]: row["count"] for row in rows}
+
     async def counts(self) -> Row:
         """`running`, `parked`, `due` and `leased` operations; `oldest_parked_s`, `oldest_due_s`,
+        `oldest_running_s` (since it began),
         and in how many seconds the last one that is put off is due, `latest_due_s`.
         """
         [row] = await self._all("counts")

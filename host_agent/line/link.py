@@ -121,6 +121,11 @@ class Link:
         self._known_at: int | None = None  # commands until there may have been begun before
         self._resync_backoff = self._backoff()
 
+    @property
+    def registered(self) -> bool:
+        """Whether the ledger has taken us in, and was not lost since."""
+        return self._registered
+
     # --- for runs -----------------------------------------------------------------------
 
     def is_current(self, epoch: int) -> bool:

@@ -17,6 +17,8 @@ from aiohttp import web
 from ledger.api import redaction
 from ledger.api.attachments import attachment_row
 from ledger.api.call import Call, answer, refuse_to_come
+from ledger.api.cloud_events import BATCH_MEDIA_TYPE, batch, preferred
+from ledger.api.cloud_events import MEDIA_TYPE as CLOUD_EVENT
 from ledger.api.feed import FEED
 from ledger.api.hosts import host_row
 from ledger.api.operations import operation_row
@@ -40,6 +42,9 @@ from projections.log_reads import Subject
 HEARTBEAT_S = 15.0
 #: A reader that does not take what it is sent for so long is let go; it can resume.
 SEND_S_MAX = 30.0
+
+#: The same address has more than one form.
+_VARY = {"Vary": "Accept"}
 
 _log = structlog.get_logger(__name__)
 
@@ -107,7 +112,24 @@ async def events(call: Call) -> web.StreamResponse:
     """GET /v1/events: a page of the whole log, oldest first."""
     query = call.query(EventsQuery)
     limit = page_limit(call, query.limit)
-    return answer(_page(await _following(call, query.after, limit), limit))
+    rows = await _following(call, query.after, limit)
+    if _preferred(call, "application/json", BATCH_MEDIA_TYPE) == BATCH_MEDIA_TYPE:
+        return await _as_batch(call, rows, limit)
+    return answer(_page(rows, limit), headers=_VARY)
+
+
+async def _as_batch(call: Call, rows: list[Row], limit: int) -> web.Response:
+    """The page as a batch of CloudEvents, which has no place for `next`: a Link (RFC 8288) has."""
+    headers = dict(_VARY)
+    if len(rows) == limit:
+        after = f"/v1/events?after={rows[-1]['position']}&limit={limit}"
+        headers["Link"] = f'<{after}>; rel="next"'
+    body = batch(await call.request.app[FEED].log(), rows) if rows else b"[]"
+    return web.Response(body=body, content_type=BATCH_MEDIA_TYPE, headers=headers)
+
+
+def _preferred(call: Call, *offered: str) -> str:
+    return preferred(",".join(call.request.headers.getall("Accept", ())), offered)
 
 
 async def event_checkpoint(call: Call) -> web.StreamResponse:
@@ -143,11 +165,15 @@ def _page(rows: list[Row], limit: int, detached_to: int = 0) -> Events:
 
 
 async def event_stream(call: Call) -> web.StreamResponse:
-    """GET /v1/events/stream: from a position on (default: from now), until one side ends it."""
+    """GET /v1/events/stream: from a position on (default: from now), until one side ends it.
+
+    The data of its messages are CloudEvents for who accepts those.
+    """
     after = await _stream_start(call)
     await _following(call, after, 1)
+    cloud = _preferred(call, "text/event-stream", CLOUD_EVENT) == CLOUD_EVENT
     response = web.StreamResponse(
-        headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no", **_VARY}
     )
     with (
         call.holds.one(),
@@ -157,7 +183,7 @@ async def event_stream(call: Call) -> web.StreamResponse:
         await response.prepare(call.request)
         try:
             await _send(response, b": from position %d\n\n" % after)
-            await _follow(call, response, changed, after)
+            await _follow(call, response, changed, after, cloud=cloud)
         except (ConnectionError, TimeoutError, DetachedError, psycopg.Error) as error:
             # The reader is gone, or too slow; or has to resume, to hear what is detached, or when
             # the database is there again.  The answer has begun: no other can take its place.
@@ -165,13 +191,15 @@ async def event_stream(call: Call) -> web.StreamResponse:
     return response
 
 
-async def _follow(call: Call, response: web.StreamResponse, changed: Any, after: int) -> None:
+async def _follow(
+    call: Call, response: web.StreamResponse, changed: Any, after: int, *, cloud: bool
+) -> None:
     feed = call.request.app[FEED]
     woken = True
     while call.permitted and not call.ended:
         full = False
         if woken:
-            page = await feed.after(after)
+            page = await feed.after(after, cloud=cloud)
             after, full = page.last, page.full
             if page.text:
                 await _send(response, page.text)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import orjson
 from aiohttp import web
 
 from ledger.api.batching import Batched
+from ledger.api.cloud_events import cloud_event
 from ledger.api.schemas_events import Event
 from projections.queries import Queries
 
@@ -25,6 +27,13 @@ PAGE_EVENTS = 200
 READERS_MAX = 10_000
 
 Row = dict[str, Any]
+
+
+class Question(NamedTuple):
+    """What follows this position; as CloudEvents, or as /v1 shows events."""
+
+    position: int
+    cloud: bool
 
 
 @dataclass(frozen=True)
@@ -42,21 +51,40 @@ class Feed:
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
         self._pages = Batched(self._of_all, READERS_MAX)
+        self._log: UUID | None = None
 
-    async def after(self, position: int) -> Page:
+    async def after(self, position: int, *, cloud: bool = False) -> Page:
         """What follows; an empty page if nothing does.  Raises what reading raises."""
-        return await self._pages.ask(position)
+        return await self._pages.ask(Question(position, cloud))
 
-    async def _of_all(self, positions: Sequence[int]) -> Sequence[Page | Exception]:
-        wanted = list(dict.fromkeys(positions))
-        read = await asyncio.gather(*map(self._page, wanted), return_exceptions=True)
-        found = dict(zip(wanted, read, strict=True))
-        return [_answer(found[position]) for position in positions]
+    async def log(self) -> UUID:
+        """Which log it is; there must be an event in it."""
+        if self._log is None:
+            self._log = (await self._queries.checkpoint())["log"]
+        assert self._log is not None, "it has an event"
+        return self._log
 
-    async def _page(self, after: int) -> Page:
-        rows = await self._queries.events(after=after, limit=PAGE_EVENTS)
-        last = rows[-1]["position"] if rows else after
-        return Page(b"".join(map(_message, rows)), last, len(rows) == PAGE_EVENTS)
+    async def _of_all(self, questions: Sequence[Question]) -> Sequence[Page | Exception]:
+        wanted = list(dict.fromkeys(question.position for question in questions))
+        read = await asyncio.gather(*map(self._rows, wanted), return_exceptions=True)
+        rows = dict(zip(wanted, read, strict=True))
+        forms = list(dict.fromkeys(questions))
+        made = await asyncio.gather(
+            *(self._page(form, rows[form.position]) for form in forms), return_exceptions=True
+        )
+        found = dict(zip(forms, made, strict=True))
+        return [_answer(found[question]) for question in questions]
+
+    async def _rows(self, after: int) -> list[Row]:
+        return await self._queries.events(after=after, limit=PAGE_EVENTS)
+
+    async def _page(self, asked: Question, rows: list[Row] | BaseException) -> Page:
+        if isinstance(rows, BaseException):
+            raise rows
+        log = await self.log() if rows and asked.cloud else None
+        last = rows[-1]["position"] if rows else asked.position
+        text = b"".join(_message(row, log) for row in rows)
+        return Page(text, last, len(rows) == PAGE_EVENTS)
 
 
 def _answer(found: Page | BaseException) -> Page | Exception:
@@ -65,8 +93,10 @@ def _answer(found: Page | BaseException) -> Page | Exception:
     raise found
 
 
-def _message(row: Row) -> bytes:
-    data = orjson.dumps(Event.model_validate(row).model_dump(mode="json"))
+def _message(row: Row, log: UUID | None) -> bytes:
+    """`log`: as a CloudEvent of that log."""
+    shown = Event.model_validate(row) if log is None else cloud_event(log, row)
+    data = orjson.dumps(shown.model_dump(mode="json"))
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (row["position"], row["topic"].encode(), data)
 
 

@@ -17,7 +17,7 @@ from eventsourcing.persistence import PersistenceError
 from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Check, Components
-from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS, Counted, Drift
+from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS, Counted, Drift, of_process
 from ledger.api.schemas import Health
 from projections.database_trouble import in_words
 from projections.projector import REMEDY
@@ -62,26 +62,40 @@ async def metrics(call: Call) -> web.StreamResponse:
 
 def metrics_page(app: web.Application) -> Remembered[bytes]:
     """The page, counted at most every ANSWER_AGE_S."""
+    components = app[COMPONENTS]
 
     async def count() -> bytes:
-        components = app[COMPONENTS]
-        queries = components.queries
-        counted = await asyncio.gather(
-            queries.head(),
-            queries.tracking(),
-            queries.counts(),
-            queries.hosts_by_state(components.settings.host_down_after_s),
-            _drift(queries),
-        )
-        return app[METRICS].show(
-            Counted(*counted),
+        counted, ready = await asyncio.gather(_counted(components), app[READINESS].found())
+        found = of_process(
+            components.clock,
+            ready.checks,
             agents=app[AGENT_BATCHER].connected,
             held=app[HOLDS].count,
-            clock=components.clock,
             stale_policy=components.policy.stale,
         )
+        return app[METRICS].page([*found, *(counted.samples() if counted else ())])
 
     return Remembered(count)
+
+
+async def _counted(components: Components) -> Counted | None:
+    """None if the database cannot be asked; which check says so is /readyz's to tell."""
+    queries = components.queries
+    try:
+        async with asyncio.timeout(CHECK_S_MAX):
+            return Counted(
+                *await asyncio.gather(
+                    queries.head(),
+                    queries.tracking(),
+                    queries.counts(),
+                    queries.hosts_by_state(components.settings.host_down_after_s),
+                    queries.agents_by_version(),
+                    _drift(queries),
+                )
+            )
+    except (TimeoutError, psycopg.Error) as error:
+        _log.warning("not_counted", why=type(error).__name__)
+        return None
 
 
 async def _drift(queries: Queries) -> Drift:

@@ -2,35 +2,45 @@
 
 What happens often is counted where it happens, in memory; what is true of the whole ledger
 is asked of the database when somebody reads the page, by queries that count what is open,
-never what has been.
+never what has been.  Every process tells the same of the whole ledger: take the `max`, not the sum.
+
+A page that cannot ask the database is a page all the same: `ledger_ready` says what is wrong.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from aggregates.finding import FindingState
 from handlers.drift.classes import BY_NAME
+from host_agent.shared.telemetry import Tallies, Tally
 from ledger.log.clock import DatabaseClock
 from ledger.log.writer import Writer
-from ledger.telemetry import Tally
+from ledger.telemetry import StepNumbers
 
-__all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Metrics", "registry_of"]
+__all__ = ["CONTENT_TYPE_LATEST", "METRICS", "Counted", "Drift", "Metrics", "registry_of"]
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 Row = Mapping[str, Any]
+#: The name of a metric, the values of its labels, and what it is now.
+Sample = tuple[str, tuple[str, ...], float]
 
+_LOOKS = ("completed", "stopped", "void")
 _OPEN = (FindingState.SUSPECTED, FindingState.CONFIRMED, FindingState.IGNORED)
 
 
@@ -43,9 +53,9 @@ class Drift:
     look_ages_s: Mapping[str, float]
 
 
-#: What is true when somebody reads the page: the gauge, its help, its label.
+#: What is found when somebody reads the page: the metric, its help, its labels.
 _GAUGES: dict[str, tuple[str, ...]] = {
-    "ledger_events": ("Events in the log",),
+    "ledger_ready": ("1 if the check of /readyz finds nothing wrong, else 0", "check"),
     "ledger_projection_lag_events": ("Events that the projection has not folded yet", "projection"),
     "ledger_projection_lag_seconds": (
         "Age of the oldest event that the projection has not folded yet; 0 if there is none",
@@ -56,6 +66,9 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "projection",
     ),
     "ledger_operations_open": ("Operations that are not finished: running, parked", "state"),
+    "ledger_operation_oldest_running_seconds": (
+        "Time since the operation that runs longest began; 0 if none runs",
+    ),
     "ledger_operation_oldest_parked_seconds": (
         "Time since the operation that is parked longest was parked; 0 if none is parked",
     ),
@@ -68,6 +81,10 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "Hosts by state: alive, silent (no contact for host_down_after_s), fenced",
         "state",
     ),
+    "ledger_agents": (
+        "Agents of hosts that are not fenced, by service version",
+        "service_version",
+    ),
     "ledger_drift_open": (
         "Findings that are not over, by class and state: suspected, confirmed, ignored",
         "class",
@@ -77,7 +94,6 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "Age of the oldest finding of the class that is open and not ignored; 0 if there is none",
         "class",
     ),
-    "ledger_looks": ("Looks that have ended: completed, stopped, void", "outcome"),
     "ledger_look_age_seconds": (
         "Time since the last completed look of the kind (all, host, server, volume), if any was",
         "kind",
@@ -91,7 +107,6 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "How far this host's clock is ahead of the database's clock, which decides",
     ),
     "ledger_clock_error_seconds": ("Error bound of the database's time as this process knows it",),
-    "ledger_database_clock_sets": ("Times that this process saw the database's clock set",),
     "ledger_log_ahead_seconds": (
         "How far the time of the log's last event is ahead of the database's clock",
     ),
@@ -103,6 +118,13 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+#: The same of what only grows.
+_COUNTERS: dict[str, tuple[str, ...]] = {
+    "ledger_events_total": ("Events in the log: its last position",),
+    "ledger_looks_total": ("Looks that have ended: completed, stopped, void", "outcome"),
+    "ledger_database_clock_sets_total": ("Times that this process saw the database's clock set",),
+}
+
 
 @dataclass(frozen=True)
 class Counted:
@@ -112,71 +134,109 @@ class Counted:
     tracking: Sequence[Row]
     counts: Row
     hosts: Row
+    agents: Mapping[int, int]
     drift: Drift
+
+    def samples(self) -> Iterator[Sample]:
+        yield "ledger_events_total", (), self.head["position"]
+        for row in self.tracking:
+            of = (row["projection"],)
+            yield "ledger_projection_lag_events", of, row["lag_events"]
+            yield "ledger_projection_lag_seconds", of, row["lag_s"]
+            yield "ledger_projection_held", of, row["held"] is not None
+        for state in ("alive", "silent", "fenced"):
+            yield "ledger_hosts", (state,), self.hosts[state]
+        for version, count in self.agents.items():
+            yield "ledger_agents", (str(version),), count
+        yield "ledger_host_clock_skew_max_seconds", (), self.hosts["clock_skew_max_s"]
+        yield from _of_operations(self.counts)
+        yield from _of_drift(self.drift)
+
+
+def _of_operations(counts: Row) -> Iterator[Sample]:
+    for state in ("running", "parked"):
+        yield "ledger_operations_open", (state,), counts[state]
+    for what in ("oldest_running", "oldest_parked", "oldest_due", "latest_due"):
+        yield f"ledger_operation_{what}_seconds", (), counts[f"{what}_s"]
+    yield "ledger_operations_due", (), counts["due"]
+    yield "ledger_operations_leased", (), counts["leased"]
+
+
+def _of_drift(drift: Drift) -> Iterator[Sample]:
+    open_ = {(row["drift_class"], row["state"]): row for row in drift.counts}
+    for name in BY_NAME:
+        ages_s = [0.0]
+        for state in _OPEN:
+            row = open_.get((name, state))
+            yield "ledger_drift_open", (name, state), row["count"] if row else 0
+            if row and state is not FindingState.IGNORED:
+                ages_s.append(row["oldest_s"])
+        yield "ledger_drift_oldest_seconds", (name,), max(ages_s)
+    for outcome in _LOOKS:  # each from the beginning: a first one is an increase, too
+        yield "ledger_looks_total", (outcome,), drift.looks.get(outcome, 0)
+    for kind, age_s in drift.look_ages_s.items():
+        yield "ledger_look_age_seconds", (kind,), age_s
+
+
+def of_process(
+    clock: DatabaseClock,
+    checks: Mapping[str, str | None],
+    *,
+    agents: int,
+    held: int,
+    stale_policy: bool,
+) -> Iterator[Sample]:
+    """What is true of this process.  `checks`: what is wrong by check (ledger.api.health)."""
+    for check, wrong in checks.items():
+        yield "ledger_ready", (check,), wrong is None
+    yield "ledger_clock_skew_seconds", (), clock.skew_s
+    yield "ledger_clock_error_seconds", (), clock.error_s
+    yield "ledger_log_ahead_seconds", (), clock.log_ahead_s
+    yield "ledger_database_clock_sets_total", (), clock.set_count
+    yield "ledger_agents_connected", (), agents
+    yield "ledger_http_requests_held", (), held
+    yield "ledger_policy_stale", (), stale_policy
 
 
 class Metrics:
-    """The API's own numbers, and gauges that are read when somebody asks."""
+    """The API's own numbers, and those that are found when somebody asks."""
 
     def __init__(self, registry: CollectorRegistry, refused: Callable[[], int]) -> None:
         self._registry = registry
         self._requests = _Requests(refused)
+        self._found = _Found()
         registry.register(self._requests)
-
-        self._gauges = {
-            name: Gauge(name, what, labels, registry=registry)
-            for name, (what, *labels) in _GAUGES.items()
-        }
+        registry.register(self._found)
 
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         self._requests.add(route, method if method in _METHODS else "other", status, took_s)
 
-    def show(
-        self, counted: Counted, *, agents: int, held: int, clock: DatabaseClock, stale_policy: bool
-    ) -> bytes:
-        """Take what was counted just now and return the page."""
-        gauges, counts, hosts = self._gauges, counted.counts, counted.hosts
-        gauges["ledger_events"].set(counted.head["position"])
-        for row in counted.tracking:
-            gauges["ledger_projection_lag_events"].labels(row["projection"]).set(row["lag_events"])
-            gauges["ledger_projection_lag_seconds"].labels(row["projection"]).set(row["lag_s"])
-            gauges["ledger_projection_held"].labels(row["projection"]).set(row["held"] is not None)
-        for state in ("running", "parked"):
-            gauges["ledger_operations_open"].labels(state).set(counts[state])
-        gauges["ledger_operation_oldest_parked_seconds"].set(counts["oldest_parked_s"])
-        gauges["ledger_operations_due"].set(counts["due"])
-        gauges["ledger_operation_oldest_due_seconds"].set(counts["oldest_due_s"])
-        gauges["ledger_operations_leased"].set(counts["leased"])
-        gauges["ledger_operation_latest_due_seconds"].set(counts["latest_due_s"])
-        for state in ("alive", "silent", "fenced"):
-            gauges["ledger_hosts"].labels(state).set(hosts[state])
-        gauges["ledger_host_clock_skew_max_seconds"].set(hosts["clock_skew_max_s"])
-        self._show_drift(counted.drift)
-        gauges["ledger_clock_skew_seconds"].set(clock.skew_s)
-        gauges["ledger_clock_error_seconds"].set(clock.error_s)
-        gauges["ledger_log_ahead_seconds"].set(clock.log_ahead_s)
-        gauges["ledger_database_clock_sets"].set(clock.set_count)
-        gauges["ledger_agents_connected"].set(agents)
-        gauges["ledger_http_requests_held"].set(held)
-        gauges["ledger_policy_stale"].set(stale_policy)
+    def page(self, found: Iterable[Sample]) -> bytes:
+        """The page with what was found just now; what was not is not on it."""
+        self._found.samples = list(found)
         return generate_latest(self._registry)
 
-    def _show_drift(self, drift: Drift) -> None:
-        open_ = {(row["drift_class"], row["state"]): row for row in drift.counts}
-        for name in BY_NAME:
-            ages_s = [0.0]
-            for state in _OPEN:
-                row = open_.get((name, state))
-                self._gauges["ledger_drift_open"].labels(name, state).set(
-                    row["count"] if row else 0
-                )
-                if row and state is not FindingState.IGNORED:
-                    ages_s.append(row["oldest_s"])
-            self._gauges["ledger_drift_oldest_seconds"].labels(name).set(max(ages_s))
-        for outcome, count in drift.looks.items():
-            self._gauges["ledger_looks"].labels(outcome).set(count)
-        for kind, age_s in drift.look_ages_s.items():
-            self._gauges["ledger_look_age_seconds"].labels(kind).set(age_s)
+
+class _Found(Collector):
+    """What was found for the page that is made."""
+
+    def __init__(self) -> None:
+        self.samples: Sequence[Sample] = ()
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {
+            **{
+                name: GaugeMetricFamily(name, what, labels=labels)
+                for name, (what, *labels) in _GAUGES.items()
+            },
+            **{
+                name: CounterMetricFamily(name, what, labels=labels)
+                for name, (what, *labels) in _COUNTERS.items()
+            },
+        }
+        for name, labels, value in self.samples:
+            families[name].add_metric(labels, float(value))
+        yield from families.values()
 
 
 class _Requests(Collector):
@@ -197,7 +257,7 @@ class _Requests(Collector):
             "ledger_http_request_seconds", held, labels=["route", "method"]
         )
         for labels, tally in self._seconds.items():
-            seconds.add_metric(labels, _buckets(tally), tally.sum)
+            seconds.add_metric(labels, tally.buckets(), tally.sum)
         answered = CounterMetricFamily(
             "ledger_http_requests",
             "Requests that were answered",
@@ -229,19 +289,56 @@ class _Appends(Collector):
         yield _histogram("ledger_append_batch_events", events, writer.batch_events)
 
 
+class _Calls(Collector):
+    """What Cinder and Keystone answered to this process."""
+
+    def __init__(self, calls: Tallies) -> None:
+        self._calls = calls
+
+    def collect(self) -> Iterator[Metric]:
+        yield _histograms(
+            "ledger_call_seconds",
+            "Duration of calls of Cinder and Keystone, each attempt; outcome: 2xx, 4xx, no_answer",
+            ["neighbour", "outcome"],
+            self._calls,
+        )
+
+
+class _Steps(Collector):
+    """What came of steps, of those whose results this process has stored."""
+
+    def __init__(self, steps: StepNumbers) -> None:
+        self._steps = steps
+
+    def collect(self) -> Iterator[Metric]:
+        seconds = "Duration of steps that succeeded, as their events say"
+        yield _histograms("ledger_step_seconds", seconds, ["flow", "step"], self._steps.seconds)
+        failures = CounterMetricFamily(
+            "ledger_step_failures",
+            "Times that a step did not work; kind: retryable, final, unknown",
+            labels=["flow", "step", "kind"],
+        )
+        for labels, count in self._steps.failures().items():
+            failures.add_metric(labels, count)
+        yield failures
+
+
 def _histogram(name: str, what: str, tally: Tally) -> HistogramMetricFamily:
-    return HistogramMetricFamily(name, what, buckets=_buckets(tally), sum_value=tally.sum)
+    return HistogramMetricFamily(name, what, buckets=tally.buckets(), sum_value=tally.sum)
 
 
-def _buckets(tally: Tally) -> Sequence[tuple[str, int]]:
-    bounds = [*map(str, tally.bounds), "+Inf"]
-    return list(zip(bounds, accumulate(tally.counts), strict=True))
+def _histograms(name: str, what: str, names: list[str], tallies: Tallies) -> HistogramMetricFamily:
+    family = HistogramMetricFamily(name, what, labels=names)
+    for labels, (buckets, sum_) in tallies.counted().items():
+        family.add_metric(labels, buckets, sum_)
+    return family
 
 
-def registry_of(writer: Writer) -> CollectorRegistry:
-    """A registry that shows what the process's writer counts."""
+def registry_of(writer: Writer, steps: StepNumbers, calls: Tallies) -> CollectorRegistry:
+    """A registry that shows what is counted below the API."""
     registry = CollectorRegistry()
-    registry.register(_Appends(writer))
+    for collector in (_Appends(writer), _Steps(steps), _Calls(calls)):
+        registry.register(collector)
     return registry
 
 

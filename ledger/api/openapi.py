@@ -158,6 +158,8 @@ def _responses(route: Route, references: Any) -> Schema:
         elif answer is not None:
             content = {"application/json": {"schema": references[answer, _mode(route)]}}
             described["content"] = content  # type: ignore[assignment]
+    for each in route.formats:
+        responses["200"]["content"][each] = {}
     media = "application/json" if route.nova else "application/problem+json"
     error = references[NovaError if route.nova else Problem, "validation"]
     for family in ("4XX", "5XX"):

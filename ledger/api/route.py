@@ -24,7 +24,8 @@ class Route:
     `rules` of the policy (`ledger.auth.rules`): one of them has to permit the request before the
     handler is called; which of several it is, the handler says by `Call.under`.  Without a rule
     the route is open to everybody, with no token at all.
-    `answers`: the model of the body by status, None for an empty one, or a media type.
+    `answers`: the model of the body by status, None for an empty one, or a media type.  `formats`:
+    other media types of an answer with 200.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Route:
     query: Model | None = None
     body: Model | None = None
     headers: tuple[str, ...] = field(default=())
+    formats: tuple[str, ...] = ()
 
     @property
     def nova(self) -> bool:

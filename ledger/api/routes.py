@@ -35,6 +35,7 @@ from ledger.api import (
     versions,
 )
 from ledger.api.call import Call
+from ledger.api.cloud_events import BATCH_MEDIA_TYPE
 from ledger.api.openapi import document
 from ledger.api.route import IDEMPOTENT, Route, get
 from ledger.api.routes_drift import DRIFT
@@ -276,6 +277,7 @@ _LOG = (
         schemas_events.Events,
         query=schemas.EventsQuery,
         rules=("attachment-ledger:events:list",),
+        formats=(BATCH_MEDIA_TYPE,),
     ),
     get(
         "event_checkpoint",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from host_agent.shared.telemetry import Tallies
 from ledger.auth.certificates import CertifiedAgents
 from ledger.auth.keystone import KeystoneTokens
 from ledger.auth.keystone_client import KeystoneClient
@@ -17,33 +18,39 @@ def authenticator(
     stack: AsyncExitStack,
     static: StaticTokens | None = None,
     tls: ServiceTls | None = None,
+    calls: Tallies | None = None,
 ) -> Authenticator:
-    """The one the settings ask for, until the stack is left.
+    """The one the settings ask for, until the stack is left; `calls` counts calls of Keystone.
 
     `static`: the settings' tokens, by which they can be renewed.  Raises ConfigError if
     Keystone cannot be asked with these settings at all.
     """
     if settings.auth is AuthMode.NOAUTH:
         return NoAuth()
-    tokens = _tokens(settings, stack, static or StaticTokens(settings))
+    tokens = _tokens(settings, stack, static or StaticTokens(settings), calls)
     if tls is None or not settings.listen.client_ca_file:
         return tokens
     return CertifiedAgents(tokens, lambda: tls.trusted, tls.clock)
 
 
-def _tokens(settings: Settings, stack: AsyncExitStack, static: StaticTokens) -> Authenticator:
+def _tokens(
+    settings: Settings, stack: AsyncExitStack, static: StaticTokens, calls: Tallies | None
+) -> Authenticator:
     if settings.auth is AuthMode.TOKENS:
         return static
-    client = keystone_client(settings)
+    client = keystone_client(settings, calls)
     stack.callback(client.close)
     tokens = KeystoneTokens(settings, client, static=static)
     stack.callback(tokens.close)
     return tokens
 
 
-def keystone_client(settings: Settings) -> KeystoneClient:
+def keystone_client(settings: Settings, calls: Tallies | None = None) -> KeystoneClient:
     """Keystone, asked as the settings say.  Raises ConfigError."""
     keystone = settings.keystone
     return KeystoneClient(
-        settings.keystone_auth or {}, cacert=keystone.cacert, insecure=keystone.insecure
+        settings.keystone_auth or {},
+        cacert=keystone.cacert,
+        insecure=keystone.insecure,
+        calls=calls,
     )

@@ -32,6 +32,7 @@ from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.lines import CONNECT_S, left_s
 from host_agent.shared.settings import ConfigError
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.auth.access_rules import Rule
 
 #: For one call; who asks sets an end to all of them.
@@ -81,9 +82,17 @@ class KeystoneClient:
     """May be shared by threads."""
 
     def __init__(
-        self, auth: Mapping[str, Any], *, cacert: str | None = None, insecure: bool = False
+        self,
+        auth: Mapping[str, Any],
+        *,
+        cacert: str | None = None,
+        insecure: bool = False,
+        calls: Tallies | None = None,
     ) -> None:
-        """Raises ConfigError if these options are of no plugin that logs in at Keystone."""
+        """`calls` counts each call, as `Dialogue` of host_agent.shared.cinder.session does.
+
+        Raises ConfigError if these options are of no plugin that logs in at Keystone.
+        """
         try:
             self._auth = load_auth(auth)
         except (exceptions.ClientException, TypeError) as error:
@@ -92,8 +101,13 @@ class KeystoneClient:
             raise ConfigError(
                 "keystone.auth: the auth_type is none that logs in at Keystone, as 'password' is"
             )
+        counted = calls or Tallies(CALL_BOUNDS_S)
+
+        def note(_url: str, outcome: str, took_s: float) -> None:
+            counted.add(("keystone", outcome), took_s)
+
         self._session = session.Session(
-            verify=False if insecure else cacert or True, session=Transport()
+            verify=False if insecure else cacert or True, session=Transport(note)
         )
         # requests takes a pair; the constructor of Session only a number.
         self._session.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]

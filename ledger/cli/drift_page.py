@@ -12,8 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from handlers.drift.classes import CLASSES, DriftClass, subject_of
-
-BEGIN, END = "<!-- made by make docs -->", "<!-- until here -->"
+from ledger.cli.made_pages import with_made
 
 
 def tables() -> str:
@@ -28,9 +27,7 @@ def tables() -> str:
 
 def page(text: str) -> str:
     """The page with the tables as they are now."""
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
+    return with_made(text, tables())
 
 
 def _row(each: DriftClass) -> str:

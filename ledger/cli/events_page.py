@@ -1,7 +1,7 @@
-"""The page docs/events.md: every event that can be in the log, made from its class.
+"""Of the page docs/events.md every event that can be in the log, made from its class.
 
-`python -m ledger.cli.events_page FILE` (`make docs`) writes it.  Nothing in it is written by hand,
-and a test checks that it is current.
+`python -m ledger.cli.events_page FILE` (`make docs`) writes them between the marks of the page; all
+else there is written by hand, and a test checks that they are current.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
 from aggregates.volume import Volume
+from ledger.cli.made_pages import with_made
 
 AGGREGATES: tuple[type[Aggregate], ...] = (
     Operation,
@@ -51,24 +52,15 @@ _JSON = {
 }
 _TYPE = re.compile("|".join(map(re.escape, sorted(_JSON, key=len, reverse=True))))
 
-_PAGE = """\
-# Events
 
-Made from the code by `make docs`: every event that the log can have, by its `topic`. The fields
-are those of `body`, as JSON; the columns beside it are in [the log](log.md#looking-at-it).
-
-A topic is for ever, and so is its meaning. Fields are added, and an event without such a field
-means what stands under *missing*. None is renamed or removed within a *version*: a new form of the
-same meaning has a higher one (`class_version` in the body; 1 is not written), and the service reads
-all of them. Whoever reads the log passes over topics and fields that it does not know.
-
-{aggregates}
-"""
+def page(text: str) -> str:
+    """The page with the events as they are now."""
+    return with_made(text, catalogue())
 
 
-def page() -> str:
-    """The text of the page."""
-    return _PAGE.format(aggregates="\n\n".join(map(_aggregate, AGGREGATES)))
+def catalogue() -> str:
+    """Every event, by aggregate, in the order of the code."""
+    return "\n\n".join(map(_aggregate, AGGREGATES))
 
 
 def events_of(aggregate: type[Aggregate]) -> list[type[Event]]:
@@ -116,4 +108,5 @@ def _default(field: dataclasses.Field[object]) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page())
+    path = Path(sys.argv[1])
+    path.write_text(page(path.read_text()))

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from aggregates import errors
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger import api
 from ledger.api.actions import ACTIONS
 from ledger.api.metrics import Metrics, registry_of
 from ledger.api.routes import ROUTES
 from ledger.auth.tls import gauges
 from ledger.log.writer import Writer
+from ledger.telemetry import StepNumbers
 
 #: A code that is used for more kinds of refusal says too little of each.
 USES_SHOWN_MAX = 2
@@ -147,20 +149,12 @@ def _text(node: ast.expr) -> str:
 
 def _metrics() -> Iterator[list[str]]:
     """What a registry has that is filled as the service does it."""
-    registry = registry_of(Writer(""))
+    registry = registry_of(Writer(""), StepNumbers(), Tallies(CALL_BOUNDS_S))
     Metrics(registry, lambda: 0)
-    families: list[Any] = []
-    # The library tells no labels of a metric that was never set, so its own fields are read.
-    for collector in registry._collector_to_names:  # noqa: SLF001
-        own = [collector] if hasattr(collector, "_labelnames") else list(collector.collect())
-        families.extend(own)
-    families.extend(gauges(0.0, failed=False))
-    for family in families:
-        kind = str(getattr(family, "type", "") or family._type)  # noqa: SLF001
-        name = str(getattr(family, "name", "") or family._name)  # noqa: SLF001
-        what = str(getattr(family, "documentation", "") or family._documentation)  # noqa: SLF001
-        labels = ", ".join(f"`{label}`" for label in family._labelnames)  # noqa: SLF001
-        yield [f"`{name}{'_total' if kind == 'counter' else ''}`", kind, labels, what]
+    for family in [*registry.collect(), *gauges(0.0, failed=False)]:
+        labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined]  # noqa: SLF001
+        counts = "_total" if family.type == "counter" else ""
+        yield [f"`{family.name}{counts}`", family.type, labels, family.documentation]
 
 
 def _table(heads: list[str], rows: Iterable[list[str]]) -> str:

@@ -26,6 +26,7 @@ from ledger.log import persistence
 from ledger.log.cache import AggregateCache
 from ledger.log.mapper import JSONBody
 from ledger.log.recorder import LedgerRecorder
+from ledger.telemetry import StepNumbers
 
 A = TypeVar("A", bound=Aggregate)
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Ledger(Application[UUID]):
             }
         )
         self._cache_of = (0, AggregateCache(self._events_after))
+        self.steps = StepNumbers()
 
     def construct_env(self, name: str, env: EnvType | None = None) -> Environment:
         """Nothing from the process's environment: the configuration has one source (ledger.config),
@@ -118,6 +120,7 @@ class Ledger(Application[UUID]):
         except IntegrityError as error:
             raise ConflictError from error
         cache.keep(changed)
+        self.steps.take(changed, events)
         return recordings[-1].notification.id
 
     def retrying(self, change: Callable[[], T]) -> T:

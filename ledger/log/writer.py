@@ -49,8 +49,8 @@ from psycopg.pq.abc import PGresult
 
 import sql
 from aggregates.base import NOBODY, EventContext
+from host_agent.shared.telemetry import Tally
 from ledger.log import binary
-from ledger.telemetry import Tally
 from projections.database_trouble import Trouble
 
 log = structlog.get_logger(__name__)

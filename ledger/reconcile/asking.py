@@ -20,7 +20,7 @@ class Looks:
     """Takes questions for a database; all calls block.  A `ledger.api.components.Looker`."""
 
     def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+        self.dsn = dsn
 
     def ask(self, scope: Mapping[str, str], why: str, context: EventContext) -> str:
         """Ask for a look; its id, or that of one at the same that nobody has begun yet.
@@ -34,7 +34,7 @@ class Looks:
             "context": orjson.dumps(asdict(context)).decode(),
         }
         with psycopg.connect(
-            self._dsn,
+            self.dsn,
             autocommit=True,
             connect_timeout=CONNECT_TIMEOUT_S,
             application_name="attachment-ledger looks",

@@ -642,6 +642,10 @@ SELECT count(*) FILTER (WHERE h.fenced) AS fenced,
  CROSS JOIN LATERAL (SELECT coalesce(abs(extract(epoch FROM clock_timestamp() - c.seen_at))
                                      < %(silent_after_s)s, false)) AS l (heard);
 
+-- name: agents_by_version
+-- Hosts that are not fenced, counted by their agents' service version.  hosts_by_version.
+SELECT service_version, count(*) AS count FROM hosts WHERE NOT fenced GROUP BY service_version;
+
 -- name: counts
 -- Operations counted by state, for metrics: one row.  Uses the indexes operations_open and
 -- operations_due; leases has only what is worked on.
@@ -656,6 +660,9 @@ SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,
        (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(updated_at)), 0),
                         0)::float8
           FROM operations WHERE state = 'parked') AS oldest_parked_s,
+       (SELECT coalesce(greatest(extract(epoch FROM clock_timestamp() - min(started_at)), 0),
+                        0)::float8
+          FROM operations WHERE state = 'running') AS oldest_running_s,
        (SELECT coalesce(greatest(extract(epoch FROM max(due_at) - clock_timestamp()), 0),
                         0)::float8
           FROM operations WHERE due_at IS NOT NULL) AS latest_due_s;

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -177,6 +179,24 @@ def test_log_lines_are_json_and_name_operation_server_volume_and_request(host: H
     assert step["operation"] == given.operation_id
     assert (step["server"], step["volume"]) == (SERVER, lane.volume_id)
     assert step["request_id"] == given.request_id
+
+
+def test_its_numbers_are_where_the_settings_say(host: Host) -> None:
+    """Of its own calls of Cinder, and of the steps that it has reported."""
+    given = host.ledger.give(command(host.lane()))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = host.start("--set", f"metrics.port={port}", faults=[])
+    try:
+        host.finish(given)
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            page = answer.read().decode()
+    finally:
+        process.terminate()
+        assert process.wait(WAIT_S) == 0, host.log.read_text()
+    assert 'ledger_agent_step_seconds_count{step="disk_plug",outcome="succeeded"} 1.0' in page
+    assert 'ledger_agent_call_seconds_count{neighbour="cinder",outcome="2xx"}' in page
+    assert "ledger_agent_registered 1.0" in page
 
 
 def test_second_agent_of_the_same_lock_path_refuses_to_start(host: Host) -> None:

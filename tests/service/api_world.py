@@ -22,6 +22,7 @@ from aiohttp.test_utils import TestClient, TestServer, get_port_socket
 
 from host_agent.shared.faults import Faults
 from host_agent.shared.lines import left_s
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner
@@ -117,6 +118,7 @@ class Api:
     faults: Faults
     dispatcher: Dispatcher
     looker: AskedLooks
+    calls: Tallies
 
     async def ask(
         self,
@@ -335,7 +337,7 @@ async def running_api(
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
-        log = Ledger(dsn)
+        log, calls = Ledger(dsn), Tallies(CALL_BOUNDS_S)
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
         cinder = DirectCinder(model, faults)
@@ -358,10 +360,10 @@ async def running_api(
             runner=runner,
             cinder=asked,
             settings=settings,
-            authenticator=authenticator(settings, stack, static, tls),
+            authenticator=authenticator(settings, stack, static, tls, calls),
             clock=clock,
             policy=Policy(Path(settings.policy.file) if settings.policy.file else None),
-            registry=registry_of(log.log_recorder.writer),
+            registry=registry_of(log.log_recorder.writer, log.steps, calls),
             warnings={} if tls is None else {"tls": tls.warning},
         )
         if tls is not None:
@@ -382,7 +384,7 @@ async def running_api(
         app = with_console(make_app(components))
         client = TestClient(_Server(app, tls), connector=connector)
         await stack.enter_async_context(client)
-        yield Api(client, components, model, faults, dispatcher, looker)
+        yield Api(client, components, model, faults, dispatcher, looker, calls)
 
 
 class _Server(TestServer):

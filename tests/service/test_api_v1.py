@@ -402,7 +402,7 @@ async def test_health_readiness_and_metrics_need_no_token(api: Api) -> None:
     assert ready["checks"] == {"database": None, "projections": None}
     await api.attached()
     page = await (await api.ask("GET", "/metrics", None)).text()
-    assert f"ledger_events {float(await api.head())}" in page
+    assert f"ledger_events_total {float(await api.head())}" in page
     assert 'ledger_projection_lag_events{projection="operations"} 0.0' in page
     assert 'ledger_projection_lag_seconds{projection="operations"} 0.0' in page
     assert 'ledger_hosts{state="alive"} 1.0' in page

@@ -54,6 +54,15 @@ def test_attach_and_detach_with_the_whole_history(ready: Stack) -> None:
     ]
     assert [topic for topic in topics if topic in story] == story
 
+    numbers = ready.get("/metrics").text
+    for counted in (
+        'ledger_call_seconds_count{neighbour="cinder",outcome="2xx"}',
+        'ledger_step_seconds_count{flow="attach",step="connect"} 1.0',
+        'ledger_step_seconds_count{flow="detach",step="unplug"} 1.0',
+        'ledger_ready{check="cinder"} 1.0',
+    ):
+        assert counted in numbers
+
 
 def test_a_stopped_guest_likewise(stack: Stack) -> None:
     server = stack.add_server(power_state=PowerState.SHUTDOWN)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
+import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -13,7 +14,7 @@ from aggregates.finding import Finding
 from ledger.api import health
 from ledger.log.application import Ledger
 from tests.doubles.direct_cinder import DirectCinder
-from tests.service.api_world import HOST, Api, eventually
+from tests.service.api_world import HOST, OTHER, Api, eventually
 from tests.service.test_api_v1 import parked_detach
 from tests.store.drifting import Seen, begin_look, end_look
 
@@ -89,7 +90,7 @@ async def test_what_differs_is_counted_by_class_and_state_and_the_oldest_has_an_
         ] * 3
         assert page["ledger_drift_oldest_seconds reservation_unknown"] > 0
         assert page["ledger_drift_oldest_seconds volume_gone"] == 0
-        assert (page["ledger_looks completed"], page["ledger_looks void"]) == (1, 1)
+        assert (page["ledger_looks_total completed"], page["ledger_looks_total void"]) == (1, 1)
         assert 0 <= page["ledger_look_age_seconds all"] < HELD_S
 
         first.miss()
@@ -190,3 +191,61 @@ async def test_a_projection_that_is_held_back_shows_its_lag(api: Api) -> None:
             await eventually(late, "the projection is late")
     await (await attaching).read()
     assert (await shown(api))[lag.format("seconds")] == 0
+
+
+async def test_steps_are_timed_by_flow_and_step_as_their_events_say(api: Api) -> None:
+    answer = await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    error = {"kind": "retryable", "code": "busy", "message": "busy"}
+    first, *rest = command["steps"]
+    assert (await api.report(command, first["name"], error=error)).status == 200
+    page = await shown(api)
+    assert page[f"ledger_step_failures_total attach retryable {first['name']}"] == 1
+    assert page["ledger_step_seconds_count attach reserve"] == 1
+    assert f"ledger_step_seconds_count attach {first['name']}" not in page
+
+    path = answer.headers["X-Attachment-Ledger-Operation"]
+    acted = await api.ask("POST", f"{path}/actions", json={"retry": {"reason": "now"}})
+    assert acted.status == 200, await acted.text()
+    await api.played(answer)
+    page = await shown(api)
+    for step in (first, *rest):
+        assert page[f"ledger_step_seconds_count attach {step['name']}"] == 1
+        assert page[f"ledger_step_seconds_sum attach {step['name']}"] == 0.005
+    assert "ledger_step_seconds_count attach undo reserve" not in page
+
+
+async def test_the_undoing_of_a_step_is_timed_as_a_step_of_its_own(api: Api) -> None:
+    answer = await api.attach(await api.server(), api.volume())
+    [command] = await api.commands()
+    error = {"kind": "final", "code": "no", "message": "no"}
+    await api.report(command, command["steps"][0]["name"], error=error)
+    await api.played(answer)
+    page = await shown(api)
+    assert page["ledger_step_seconds_count attach reserve"] == 1
+    assert page["ledger_step_seconds_count attach undo reserve"] == 1
+
+
+async def test_agents_are_counted_by_their_version(api: Api) -> None:
+    await api.register()
+    await api.register(host=OTHER, service_version=2)
+    page = await shown(api)
+    assert (page["ledger_agents 2"], page["ledger_agents 3"]) == (1, 1)
+
+
+async def test_each_check_of_readiness_is_shown_also_where_the_database_is_gone(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = await shown(api)
+    assert (page["ledger_ready database"], page["ledger_ready projections"]) == (1, 1)
+    assert "ledger_hosts alive" in page
+
+    async def gone(*_: Any) -> Any:
+        raise psycopg.OperationalError("gone")
+
+    for name in ("head", "missing_rights"):
+        monkeypatch.setattr(api.components.queries, name, gone)
+    page = await shown(api)
+    assert (page["ledger_ready database"], page["ledger_ready projections"]) == (0, 1)
+    assert "ledger_hosts alive" not in page, "what nobody knows is not told"
+    assert page["ledger_http_requests_total GET metrics 200"] > 0

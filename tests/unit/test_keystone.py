@@ -17,6 +17,7 @@ from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.lines import within
 from host_agent.shared.settings import ConfigError
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.api import neighbours
 from ledger.auth import known as known_module
 from ledger.auth.authenticator import authenticator
@@ -226,6 +227,20 @@ def test_where_keystone_does_not_tell_the_time_only_its_word_says_what_is_valid(
     assert expired is not None
     assert (valid.left_s, expired.left_s) == (math.inf, -math.inf)
     assert client.whose(old) is None
+
+
+def test_calls_are_counted_by_outcome(keystone: SimulatedKeystone) -> None:
+    """A log-in and a question; one that nobody answers."""
+    calls = Tallies(CALL_BOUNDS_S)
+    auth = keystone.user("ledger", "service", project="service")
+    client = KeystoneClient(auth, calls=calls)
+    client.whose(keystone.token("alice", "member", project="p"))
+    keystone.fault = Fault.AWAY
+    with pytest.raises(KeystoneError):
+        client.whose("unknown")
+    counted = {labels: buckets[-1][1] for labels, (buckets, _) in calls.counted().items()}
+    assert counted == {("keystone", "2xx"): 2, ("keystone", "no_answer"): 1}
+    client.close()
 
 
 # --------------------------------------------------------------------------- log-in, time

@@ -59,7 +59,11 @@ def test_the_policys_tables_and_its_sample_are_what_the_rules_say() -> None:
 
 
 def test_the_events_are_what_their_classes_say() -> None:
-    assert (ROOT / "docs/events.md").read_text() == events_page.page(), "run: make docs"
+    text = (ROOT / "docs/events.md").read_text()
+    assert text == events_page.page(text), "run: make docs"
+    shown = re.findall(r"^### `(\w+\.\w+)`, version", text, re.MULTILINE)
+    kinds = [kind for each in events_page.AGGREGATES for kind in events_page.events_of(each)]
+    assert shown == [kind.TOPIC for kind in kinds]
 
 
 def test_the_tables_of_what_differs_are_what_the_classes_say() -> None:
@@ -96,7 +100,7 @@ def test_every_event_of_the_aggregates_is_in_the_catalogue_with_its_meaning() ->
 
 def test_a_field_of_an_event_is_shown_with_its_type_and_what_its_lack_means() -> None:
     table = rows(
-        events_page.page().partition("### `Attachment.AttachmentCreated`, version 1")[2],
+        events_page.catalogue().partition("### `Attachment.AttachmentCreated`, version 1")[2],
         "field | type | missing",
     )
     assert ["`volume_id`", "string", ""] in table
@@ -254,7 +258,11 @@ def test_every_place_of_a_flow_is_explained() -> None:
     assert set(flow_pages._PLACES) == set(Place)
 
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/decisions/*.md")])
+DOCUMENTS = sorted(
+    path
+    for room in ("", "docs/", "docs/decisions/", "docs/alerts/", "docs/runbooks/")
+    for path in ROOT.glob(f"{room}*.md")
+)
 #: Files of a deployment, and names with a part to fill in.
 NOT_OURS = re.compile(r"/etc/|^/openapi|^(ledger|agent)\.toml$|^events-2025|NNNN|<")
 

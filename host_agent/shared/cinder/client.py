@@ -302,7 +302,8 @@ class CinderClient(Caller):
         return self._call(lambda cinder: _made_with(cinder, key))
 
     def _in_project(self, project_id: str, act: Callable[[CinderClient], T]) -> T:
-        there = CinderClient(self._settings.in_project(project_id), retry=self._retry)
+        settings = self._settings.in_project(project_id)
+        there = CinderClient(settings, retry=self._retry, calls=self._calls)
         with closing(there):
             try:
                 return act(there)

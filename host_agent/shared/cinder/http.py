@@ -13,6 +13,8 @@ when keystoneauth takes another HTTP client, or when requests costs less than tw
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -25,6 +27,10 @@ from requests.structures import CaseInsensitiveDict
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 
 from host_agent.shared.lines import CONNECTIONS_MAX, NotConnectedError, ask, whole_answers
+from host_agent.shared.telemetry import NO_ANSWER, outcome_of
+
+#: Is told of each call: its URL, its outcome (shared.telemetry), and how many seconds it took.
+Note = Callable[[str, str, float], None]
 
 
 @dataclass(frozen=True)
@@ -38,8 +44,9 @@ class _Way:
 class Transport(requests.Session):
     """For keystoneauth's Session; may be shared by threads, as that is."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Note = lambda _url, _outcome, _took_s: None) -> None:
         super().__init__()
+        self._note = note
         for scheme in ("https://", "http://"):
             self.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS_MAX))
         self._ways: dict[tuple[str, str, Any, Any], _Way] = {}
@@ -66,15 +73,19 @@ class Transport(requests.Session):
         if way.to_proxy is None:
             parts = parts._replace(scheme="", netloc="")
         headers = {**(headers or {}), **(way.to_proxy or {})}
-        time = Timeout(connect=connect_s, read=read_s)
+        patience = Timeout(connect=connect_s, read=read_s)
+        began, outcome = time.monotonic(), NO_ANSWER
         try:
-            answer, raw = ask(way.pool, method, parts.geturl(), headers, data, timeout=time)
+            answer, raw = ask(way.pool, method, parts.geturl(), headers, data, timeout=patience)
+            outcome = outcome_of(answer.status)
         except NotConnectedError as error:
             raise requests.ConnectTimeout(error) from error
         except TimeoutError as error:
             raise requests.ReadTimeout(error) from error
         except OSError as error:
             raise requests.ConnectionError(error) from error
+        finally:
+            self._note(url, outcome, time.monotonic() - began)
         return _response(method, url, answer, raw)
 
     def _way(self, method: str, url: str, parts: SplitResult, verify: Any, cert: Any) -> _Way:

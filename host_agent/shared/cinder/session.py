@@ -35,6 +35,7 @@ from host_agent.shared.cinder.settings import CinderSettings, root_of
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lines import left_s
 from host_agent.shared.ports import PortError
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 
 T = TypeVar("T")
 Microversion = tuple[int, int]
@@ -54,11 +55,17 @@ class Dialogue:
     """One keystoneauth session, and the microversion agreed with the server."""
 
     def __init__(
-        self, settings: CinderSettings, *, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: CinderSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        calls: Tallies | None = None,
     ) -> None:
+        """`calls` counts each call: by whose it was and its outcome, in seconds."""
         if settings.endpoint is None and settings.auth is None:
             raise ValueError("Cinder needs an endpoint (noauth) or auth options (Keystone)")
         self._settings = settings
+        self._calls = calls or Tallies(CALL_BOUNDS_S)
         self._clock = clock
         self._lock = threading.Lock()
         self._agreed: tuple[Microversion, str | None] | None = None
@@ -72,13 +79,19 @@ class Dialogue:
             auth=self._auth(),
             verify=False if settings.insecure else settings.cacert or True,
             additional_headers=self._headers(),
-            session=Transport(),
+            session=Transport(self._note),
         )
         # requests takes a pair; the constructor of Session only a number.
         self._session.timeout = (  # type: ignore[assignment]
             settings.connect_timeout_s,
             settings.read_timeout_s,
         )
+
+    def _note(self, url: str, outcome: str, took_s: float) -> None:
+        """Our log-ins go the same way as what we ask of Cinder."""
+        keystone = getattr(self._user_auth, "auth_url", None)
+        neighbour = "keystone" if keystone and url.startswith(keystone) else "cinder"
+        self._calls.add((neighbour, outcome), took_s)
 
     def _auth(self) -> Any:
         settings = self._settings
@@ -291,9 +304,16 @@ def agree(document: Any) -> Microversion:
 class Caller:
     """What the adapters share: each call's client, errors and repetition."""
 
-    def __init__(self, settings: CinderSettings, *, retry: Retry | None = None) -> None:
+    def __init__(
+        self,
+        settings: CinderSettings,
+        *,
+        retry: Retry | None = None,
+        calls: Tallies | None = None,
+    ) -> None:
         self._settings = settings
-        self._dialogue = Dialogue(settings)
+        self._calls = calls
+        self._dialogue = Dialogue(settings, calls=calls)
         self._retry = retry or Retry(settings.backoff)
 
     def _call(self, act: Callable[[Any], T], *, repeatable: bool = True) -> T:
