@@ -21,7 +21,7 @@ from structlog.contextvars import bind_contextvars as bind
 
 from host_agent.shared.clocks import TIME_HEADER
 from host_agent.shared.text import one_line
-from ledger.api import microversions
+from ledger.api import microversions, parameters
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.call import Call, answer
@@ -32,7 +32,7 @@ from ledger.api.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.refusals import REFUSALS, Refusals
-from ledger.api.route import Route
+from ledger.api.route import Route, also_at, is_nova
 from ledger.api.routes import ROUTES
 from ledger.auth.tokens import NOBODY, POLICY, Asked, Identity
 
@@ -78,6 +78,9 @@ def make_app(components: Components) -> web.Application:
     app[METRICS_PAGE] = metrics_page(app)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
+    for route in ROUTES:
+        for path in also_at(route):
+            app.router.add_route(route.method, path, _handler(route))
     app.on_response_prepare.append(_add_headers)
     app.on_shutdown.append(app[HOLDS].close)
     app.cleanup_ctx.extend([app[BULKHEADS].open, app[HOLDS].open, app[AGENT_BATCHER].open])
@@ -93,27 +96,37 @@ def _unique(route: Route) -> str | None:
 
 def _handler(route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await route.handler(
-            Call(
-                request=request,
-                components=request.app[COMPONENTS],
-                identity=request[IDENTITY],
-                request_id=request[REQUEST_ID],
-                version=request.get(VERSION, microversions.MIN),
-                global_request_id=request.get(GLOBAL_ID),
-            )
+        _refuse_another_project(request)
+        call = Call(
+            request=request,
+            components=request.app[COMPONENTS],
+            identity=request[IDENTITY],
+            request_id=request[REQUEST_ID],
+            version=request.get(VERSION, microversions.MIN),
+            global_request_id=request.get(GLOBAL_ID),
         )
+        if route.parameters is not None:
+            parameters.check(call, route.parameters)
+        return await route.handler(call)
 
     handle.route = route  # type: ignore[attr-defined]
     return handle
 
 
+def _refuse_another_project(request: web.Request) -> None:
+    """Catalogs may have the project in the address; it is the token's, or a mistake."""
+    given, own = request.match_info.get("project_id"), request[IDENTITY].actor.project_id
+    if given is not None and given != own:
+        raise ApiError(
+            400,
+            "malformed",
+            f"Malformed request URL: URL's project_id '{given[:100]}' doesn't match Context's "
+            f"project_id '{own}'",
+        )
+
+
 def _route_of(request: web.Request) -> Route | None:
     return getattr(request.match_info.handler, "route", None)
-
-
-def _is_nova(request: web.Request) -> bool:
-    return request.path == "/" or request.path.startswith("/v2.1")
 
 
 @web.middleware
@@ -158,7 +171,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     request_id = request.get(REQUEST_ID)
     if request_id is not None:
         response.headers["X-Openstack-Request-Id"] = request_id
-        if _is_nova(request):
+        if is_nova(request.path):
             response.headers["X-Compute-Request-Id"] = request_id
     if GLOBAL_ID in request:
         response.headers["X-OpenStack-Global-Request-Id"] = request[GLOBAL_ID]
@@ -221,7 +234,7 @@ def _refuse_odd_bytes(request: web.Request) -> None:
 
 def _error(request: web.Request, failure: Failure) -> web.Response:
     headers = dict(failure.headers)
-    if _is_nova(request):
+    if is_nova(request.path):
         return answer(as_nova(failure), failure.status, headers)
     response = answer(as_problem(failure, request[REQUEST_ID]), failure.status, headers)
     response.content_type = "application/problem+json"

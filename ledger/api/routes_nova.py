@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ledger.api import (
     actions,
     cinder_events,
+    compute_hosts,
     flavors,
     instance_actions,
     migrations,
     schemas_actions,
+    schemas_hosts,
     schemas_nova,
+    server_parts,
     servers,
     versions,
     volume_attachments,
 )
+from ledger.api import parameters_nova as parameters
+from ledger.api.parameters import Parameters
 from ledger.api.route import IDEMPOTENT, Route, get
 
 _SERVERS = "/v2.1/servers"
@@ -21,26 +28,32 @@ _VOLUMES = "/v2.1/servers/{server_id}/os-volume_attachments"
 _MIGRATIONS = "/v2.1/servers/{server_id}/migrations"
 _ACTIONS = "/v2.1/servers/{server_id}/os-instance-actions"
 
+
+def _read(name: str, path: str, handler: Any, answer: Any, parameters: Parameters = ()) -> Route:
+    """A route that reads, and takes these query parameters and no others."""
+    return get(name, path, handler, answer, parameters=parameters)
+
+
 _VERSIONS_AND_VOLUMES = (
     get("version", "/v2.1", versions.version, schemas_nova.VersionAnswer),
     get("version", "/v2.1/", versions.version, schemas_nova.VersionAnswer),
-    get(
-        "servers", _SERVERS, servers.servers, schemas_nova.Servers, query=schemas_nova.ServersQuery
+    _read(
+        "servers", _SERVERS, servers.servers, schemas_nova.Servers, parameters=parameters.SERVERS
     ),
-    get(
+    _read(
         "servers_detail",
         f"{_SERVERS}/detail",
         servers.servers_detail,
         schemas_nova.Servers,
-        query=schemas_nova.ServersQuery,
+        parameters=parameters.SERVERS,
     ),
-    get("server", f"{_SERVERS}/{{server_id}}", servers.server, schemas_nova.ServerAnswer),
-    get(
+    _read("server", f"{_SERVERS}/{{server_id}}", servers.server, schemas_nova.ServerAnswer),
+    _read(
         "volume_attachments",
         _VOLUMES,
         volume_attachments.volume_attachments,
         schemas_nova.VolumeAttachments,
-        query=schemas_nova.VolumeAttachmentsQuery,
+        parameters=parameters.VOLUME_ATTACHMENTS,
     ),
     Route(
         name="volume_attachment_create",
@@ -51,7 +64,7 @@ _VERSIONS_AND_VOLUMES = (
         answers={200: schemas_nova.VolumeAttachmentAnswer, 202: None},
         headers=IDEMPOTENT,
     ),
-    get(
+    _read(
         "volume_attachment",
         f"{_VOLUMES}/{{volume_id}}",
         volume_attachments.volume_attachment,
@@ -94,24 +107,36 @@ _SERVERS_AND_MORE = (
         answers={204: None},
         headers=IDEMPOTENT,
     ),
-    get("flavors", "/v2.1/flavors", flavors.flavors, schemas_nova.Flavors),
-    get("flavors_detail", "/v2.1/flavors/detail", flavors.flavors, schemas_nova.Flavors),
-    get("flavor", "/v2.1/flavors/{flavor_id}", flavors.flavor, schemas_nova.FlavorAnswer),
-    get(
+    _read(
+        "flavors",
+        "/v2.1/flavors",
+        flavors.flavors,
+        schemas_nova.Flavors,
+        parameters=parameters.FLAVORS,
+    ),
+    _read(
+        "flavors_detail",
+        "/v2.1/flavors/detail",
+        flavors.flavors_detail,
+        schemas_nova.Flavors,
+        parameters=parameters.FLAVORS,
+    ),
+    _read("flavor", "/v2.1/flavors/{flavor_id}", flavors.flavor, schemas_nova.FlavorAnswer),
+    _read(
         "flavor_specs",
         "/v2.1/flavors/{flavor_id}/os-extra_specs",
         flavors.flavor_specs,
         schemas_nova.FlavorSpecs,
     ),
-    get(
+    _read(
         "migrations",
         "/v2.1/os-migrations",
         migrations.migrations,
         schemas_nova.Migrations,
-        query=schemas_nova.MigrationsQuery,
+        parameters=parameters.MIGRATIONS,
     ),
-    get("server_migrations", _MIGRATIONS, migrations.server_migrations, schemas_nova.Migrations),
-    get(
+    _read("server_migrations", _MIGRATIONS, migrations.server_migrations, schemas_nova.Migrations),
+    _read(
         "server_migration",
         f"{_MIGRATIONS}/{{migration_id}}",
         migrations.server_migration,
@@ -132,13 +157,14 @@ _SERVERS_AND_MORE = (
         body=schemas_nova.ForceCompleteBody,
         answers={202: None},
     ),
-    get(
+    _read(
         "instance_actions",
         _ACTIONS,
         instance_actions.instance_actions,
         schemas_nova.InstanceActions,
+        parameters=parameters.INSTANCE_ACTIONS,
     ),
-    get(
+    _read(
         "instance_action",
         f"{_ACTIONS}/{{request_id}}",
         instance_actions.instance_action,
@@ -162,4 +188,81 @@ _SERVERS_AND_MORE = (
     ),
 )
 
-NOVA = (*_VERSIONS_AND_VOLUMES, *_SERVERS_AND_MORE)
+_HOSTS = (
+    _read(
+        "services",
+        "/v2.1/os-services",
+        compute_hosts.services,
+        schemas_hosts.Services,
+        parameters=parameters.SERVICES,
+    ),
+    Route(
+        name="service_update",
+        method="PUT",
+        path="/v2.1/os-services/{service_id}",
+        handler=compute_hosts.service_update,
+        body=schemas_hosts.ServiceUpdate,
+        answers={200: schemas_hosts.ServiceAnswer},
+    ),
+    _read(
+        "hypervisors",
+        "/v2.1/os-hypervisors",
+        compute_hosts.hypervisors,
+        schemas_hosts.Hypervisors,
+        parameters=parameters.HYPERVISORS,
+    ),
+    _read(
+        "hypervisors_detail",
+        "/v2.1/os-hypervisors/detail",
+        compute_hosts.hypervisors_detail,
+        schemas_hosts.Hypervisors,
+        parameters=parameters.HYPERVISORS,
+    ),
+    _read(
+        "hypervisor",
+        "/v2.1/os-hypervisors/{hypervisor_id}",
+        compute_hosts.hypervisor,
+        schemas_hosts.HypervisorAnswer,
+        parameters=parameters.HYPERVISOR,
+    ),
+    _read("zones", "/v2.1/os-availability-zone", compute_hosts.zones, schemas_hosts.Zones),
+    _read(
+        "zones_detail",
+        "/v2.1/os-availability-zone/detail",
+        compute_hosts.zones_detail,
+        schemas_hosts.Zones,
+    ),
+)
+
+_READ_ONLY = (
+    _read(
+        "metadata",
+        f"{_SERVERS}/{{server_id}}/metadata",
+        server_parts.metadata,
+        schemas_hosts.Metadata,
+    ),
+    _read(
+        "metadata_item",
+        f"{_SERVERS}/{{server_id}}/metadata/{{key}}",
+        server_parts.metadata_item,
+        schemas_hosts.MetadataItem,
+    ),
+    _read("tags", f"{_SERVERS}/{{server_id}}/tags", server_parts.tags, schemas_hosts.Tags),
+    _read("tag", f"{_SERVERS}/{{server_id}}/tags/{{tag}}", server_parts.tag, schemas_hosts.Tags),
+    _read(
+        "limits",
+        "/v2.1/limits",
+        server_parts.limits,
+        schemas_hosts.LimitsAnswer,
+        parameters=parameters.LIMITS,
+    ),
+    _read("extensions", "/v2.1/extensions", server_parts.extensions, schemas_hosts.Extensions),
+    _read(
+        "extension",
+        "/v2.1/extensions/{alias}",
+        server_parts.extension,
+        schemas_hosts.ExtensionAnswer,
+    ),
+)
+
+NOVA = (*_VERSIONS_AND_VOLUMES, *_SERVERS_AND_MORE, *_HOSTS, *_READ_ONLY)
