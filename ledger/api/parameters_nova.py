@@ -1,7 +1,6 @@
 """The query parameters of Nova's lists, and what becomes of each here.
 
-What Nova knows: nova/api/openstack/compute/schemas, servers.py (index_query_v275), flavors.py,
-migrations.py, instance_actions.py, services.py, hypervisors.py, limits.py.
+What Nova knows is said in its nova/api/openstack/compute/schemas; of servers by `index_query_v275`.
 """
 
 from __future__ import annotations
@@ -122,4 +121,7 @@ HYPERVISOR: Parameters = of(
     "`true`: with the servers on it", "with_servers", since=v.HYPERVISOR_UUID
 )
 
-LIMITS: Parameters = of("of this project", "tenant_id", operators=True)
+LIMITS: Parameters = (
+    *of("of this project", "tenant_id", operators=True),
+    *of("nothing is reserved beside what is used: says the same", "reserved"),
+)

@@ -225,6 +225,7 @@ _HOSTS = (
         schemas_hosts.HypervisorAnswer,
         parameters=parameters.HYPERVISOR,
     ),
+    _read("aggregates", "/v2.1/os-aggregates", compute_hosts.aggregates, schemas_hosts.Aggregates),
     _read("zones", "/v2.1/os-availability-zone", compute_hosts.zones, schemas_hosts.Zones),
     _read(
         "zones_detail",

@@ -53,6 +53,10 @@ class Zones(Shown):
     availabilityZoneInfo: list[Anything]  # noqa: N815 - Nova's names
 
 
+class Aggregates(Shown):
+    aggregates: list[Anything]
+
+
 class LimitsAnswer(Shown):
     limits: Anything
 

@@ -274,6 +274,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "hypervisors": _OPERATORS,
     "hypervisors_detail": _OPERATORS,
     "hypervisor": _OPERATORS,
+    "aggregates": _OPERATORS,
     "zones": _READERS,
     "zones_detail": _OPERATORS,
     "metadata": _READERS,

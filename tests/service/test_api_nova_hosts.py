@@ -250,6 +250,7 @@ async def test_limits_tell_what_a_project_uses(api: Api) -> None:
     assert used == [2, 4, 1024]
     assert shown["maxTotalInstances"] == -1
     assert "maxPersonality" not in shown
+    assert (await api.ask("GET", "/v2.1/limits?reserved=False", "member")).status == 200
     path = "/v2.1/limits?tenant_id=another-project"
     assert (await api.get(path))["limits"]["absolute"]["totalInstancesUsed"] == 1
     assert (await api.ask("GET", path, "member")).status == 403
@@ -287,6 +288,11 @@ async def test_actions_that_are_not_here_say_why_and_change_nothing(api: Api) ->
         assert why in (await answer.json())["badRequest"]["message"]
     assert await api.head() == head
     assert (await api.get(f"/v2.1/servers/{server}", version="2.9"))["server"]["locked"] is False
+
+
+async def test_there_are_no_aggregates(api: Api) -> None:
+    """`openstack hypervisor show` asks for them."""
+    assert await api.get("/v2.1/os-aggregates") == {"aggregates": []}
 
 
 async def test_extensions_are_those_that_are_served(api: Api) -> None:
