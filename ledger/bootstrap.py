@@ -52,6 +52,7 @@ from ledger.requests import Requests
 from ledger.service import Service
 from ledger.trial.embedded import EmbeddedPostgres
 from ledger.wakeups import DUE, Wakeups
+from ledger.web.console import with_console
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
@@ -241,7 +242,7 @@ def _place(listener: socket.socket) -> str:
 
 
 async def _serve(app: web.Application, listener: socket.socket, stack: AsyncExitStack) -> str:
-    runner = Runner(app, shutdown_timeout=SHUTDOWN_S)
+    runner = Runner(with_console(app), shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     await web.SockSite(runner, listener, backlog=BACKLOG).start()

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 
 import aiohttp
@@ -21,7 +21,7 @@ from structlog.contextvars import bind_contextvars as bind
 
 from host_agent.shared.clocks import TIME_HEADER
 from host_agent.shared.text import one_line
-from ledger.api import microversions, parameters
+from ledger.api import microversions
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.call import Call, answer
@@ -55,6 +55,10 @@ GLOBAL_ID: web.RequestKey[str] = web.RequestKey("global_request_id", str)
 VERSION: web.RequestKey[tuple[int, int]] = web.RequestKey("version", tuple)
 IDENTITY: web.RequestKey[Identity] = web.RequestKey("identity", Identity)
 
+#: Below it are pages for people, whose errors are pages, too (ledger.web).
+CONSOLE = "/ui/"
+ERROR_PAGE: web.AppKey[Callable[[web.Request, Failure], web.Response]] = web.AppKey("error_page")
+
 _GLOBAL_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 _log = structlog.get_logger(__name__)
 _lines = logging.getLogger(__name__)
@@ -76,11 +80,7 @@ def make_app(components: Components) -> web.Application:
     app[REFUSALS] = Refusals(components.queries)
     app[METRICS] = Metrics(components.registry, lambda: connections.refused)
     app[METRICS_PAGE] = metrics_page(app)
-    for route in ROUTES:
-        app.router.add_route(route.method, route.path, _handler(route), name=_unique(route))
-    for route in ROUTES:
-        for path in also_at(route):
-            app.router.add_route(route.method, path, _handler(route))
+    add_routes(app, ROUTES)
     app.on_response_prepare.append(_add_headers)
     app.on_shutdown.append(app[HOLDS].close)
     app.cleanup_ctx.extend([app[BULKHEADS].open, app[HOLDS].open, app[AGENT_BATCHER].open])
@@ -88,10 +88,15 @@ def make_app(components: Components) -> web.Application:
     return app
 
 
-def _unique(route: Route) -> str | None:
+def add_routes(app: web.Application, routes: Sequence[Route]) -> None:
     """aiohttp wants a name once; a route of several paths gives it to the first."""
-    first = next(other for other in ROUTES if other.name == route.name)
-    return route.name if first is route else None
+    for route in routes:
+        first = next(other for other in routes if other.name == route.name)
+        name = route.name if first is route else None
+        app.router.add_route(route.method, route.path, _handler(route), name=name)
+    for route in routes:
+        for path in also_at(route):
+            app.router.add_route(route.method, path, _handler(route))
 
 
 def _handler(route: Route) -> Handler:
@@ -105,9 +110,7 @@ def _handler(route: Route) -> Handler:
             version=request.get(VERSION, microversions.MIN),
             global_request_id=request.get(GLOBAL_ID),
         )
-        if route.parameters is not None:
-            parameters.check(call, route.parameters)
-        return await route.handler(call)
+        return await route.answer(call)
 
     handle.route = route  # type: ignore[attr-defined]
     return handle
@@ -233,6 +236,8 @@ def _refuse_odd_bytes(request: web.Request) -> None:
 
 
 def _error(request: web.Request, failure: Failure) -> web.Response:
+    if request.path.startswith(CONSOLE) and ERROR_PAGE in request.app:
+        return request.app[ERROR_PAGE](request, failure)
     headers = dict(failure.headers)
     if is_nova(request.path):
         return answer(as_nova(failure), failure.status, headers)
@@ -254,19 +259,25 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
     request[IDENTITY] = identity
     connections = request.app[CONNECTIONS]
     connections.known(request.protocol)
-    if route is not None and not identity.may(route.name):
-        wanted = " or ".join(sorted(POLICY[route.name]))
-        raise ApiError(
-            403,
-            "forbidden",
-            f"Policy doesn't allow {route.name} to be performed: it needs the role {wanted}.",
-        )
+    if route is not None:
+        refuse_unless_open(route.name, identity)
     bind(**_of_log(identity))
     connections.began(identity)
     try:
         return await handler(request)
     finally:
         connections.ended(identity)
+
+
+def refuse_unless_open(route: str, identity: Identity) -> None:
+    """ApiError 403 if the route, by its name, is closed to the caller."""
+    if POLICY[route] and not identity.may(route):
+        wanted = " or ".join(sorted(POLICY[route]))
+        raise ApiError(
+            403,
+            "forbidden",
+            f"Policy doesn't allow {route} to be performed: it needs the role {wanted}.",
+        )
 
 
 def _asked(request: web.Request) -> Asked:

@@ -10,7 +10,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from ledger.api.call import Call
-from ledger.api.parameters import Parameters
+from ledger.api.parameters import Parameters, check
 
 Model = type[BaseModel]
 
@@ -40,6 +40,15 @@ class Route:
     parameters: Parameters | None = None
     body: Model | None = None
     headers: tuple[str, ...] = field(default=())
+
+    async def answer(self, call: Call) -> web.StreamResponse:
+        """What the handler says to a request whose query parameters are the route's.
+
+        Raises ApiError, and whatever the handler raises.
+        """
+        if self.parameters is not None:
+            check(call, self.parameters)
+        return await self.handler(call)
 
     @property
     def nova(self) -> bool:

@@ -247,6 +247,12 @@ POLICY: dict[str, frozenset[Role]] = {
     "ready": _ANYONE,
     "metrics": _ANYONE,  # counts only, no ids
     "openapi": _ANYONE,
+    "console_login": _ANYONE,  # the form, and what it sends
+    "console_logout": _ANYONE,
+    "console_file": _ANYONE,
+    "console_home": _ANYONE,
+    # the console's pages, which read what the other routes are open for
+    "console": _READERS,
     # Nova's form
     "servers": _READERS | {Role.SERVICE},
     "servers_detail": _READERS | {Role.SERVICE},

@@ -33,6 +33,7 @@ from ledger.requests import Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
 from ledger.wakeups import DUE, Wakeups
+from ledger.web.console import with_console
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
@@ -356,7 +357,7 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         )
         task = asyncio.create_task(dispatcher.run())
         stack.push_async_callback(_cancelled, task)
-        client = TestClient(_Server(make_app(components)))
+        client = TestClient(_Server(with_console(make_app(components))))
         await stack.enter_async_context(client)
         yield Api(client, components, model, faults, dispatcher, looker)
 

@@ -13,11 +13,12 @@ from structlog.testing import capture_logs
 from ledger.api.routes import ROUTES
 from ledger.auth.tokens import POLICY, Asked, AuthError, NoAuth
 from ledger.config import AuthMode, Listen, Role, Settings
+from ledger.web import console
 from tests.service.api_world import HOST, PROJECT, Api, guest, running_api
 
 
 def test_every_route_has_its_line_in_the_policy_and_no_line_is_left_over() -> None:
-    assert {route.name for route in ROUTES} == set(POLICY)
+    assert {route.name for route in (*ROUTES, *console.ROUTES)} == set(POLICY)
 
 
 async def test_without_a_token_and_with_a_wrong_one(api: Api) -> None:

@@ -1,0 +1,63 @@
+"""Asks the API from within, as the caller: the same routes, the same policy, the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from aggregates.errors import DomainError
+from ledger.api.app import refuse_unless_open
+from ledger.api.call import Call
+from ledger.api.problem import ApiError
+from ledger.api.routes import ROUTES
+from ledger.web.pages import Page, Read
+
+BY_NAME = {route.name: route for route in reversed(ROUTES)}  # of several paths the first
+
+#: What is closed to the caller's role, and what does not exist for it.
+_NOT_SHOWN: dict[int, dict[str, Any] | None] = {403: None, 404: {}}
+
+
+async def read_all(call: Call, page: Page, given: Mapping[str, str]) -> dict[str, Any]:
+    """What the page reads, by name; None for what is closed to the caller, {} for what is not.
+
+    `given`: the page's own query.  Raises what the API raises of what is needed.
+    """
+    return {name: await _read(call, each, given) for name, each in page.reads.items()}
+
+
+async def _read(call: Call, read: Read, given: Mapping[str, str]) -> Any:
+    asked = {name: text.format(**call.request.match_info) for name, text in read.query.items()}
+    asked |= {name: given[name] for name in read.given if given.get(name)}
+    try:
+        return await answer_of(call, read.route, asked)
+    except (ApiError, DomainError) as error:
+        if read.needed or error.status not in _NOT_SHOWN:
+            raise
+        return _NOT_SHOWN[error.status]
+
+
+async def answer_of(call: Call, name: str, query: Mapping[str, str], **ids: str) -> Any:
+    """The answer of a route that reads, as data.  `ids`: of its path; else those of the call's.
+
+    Raises what the API raises.
+    """
+    route = BY_NAME[name]
+    refuse_unless_open(route.name, call.identity)
+    app = call.request.app
+    of_the_page = {
+        part: text for part, text in call.request.match_info.items() if f"{{{part}}}" in route.path
+    }
+    url = app.router[name].url_for(**{**of_the_page, **ids})
+    request = call.request.clone(method="GET", rel_url=url.with_query(query))
+    found = await app.router.resolve(request)
+    found.add_app(app)
+    request._match_info = found  # noqa: SLF001 - as the application does; there is no other way
+    response = await route.answer(replace(call, request=request))
+    assert isinstance(response, web.Response), "a stream is not read as a whole"
+    assert isinstance(response.body, bytes), "answers are JSON"
+    return orjson.loads(response.body)

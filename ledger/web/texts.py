@@ -1,0 +1,77 @@
+"""How the console says things: times, ids, states.  Pure; the filters of its templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from ledger.api.problem import ApiError
+from ledger.cli.timeline import Entry
+from ledger.cli.words import VERBS
+from ledger.upkeep.long_work import duration
+
+#: Of an id, so much is shown where the whole one is the link's.
+SHORT_CHARS = 8
+
+#: How a state looks; the word beside it says the same.
+LOOKS = {
+    "bad": {"parked", "failed", "ERROR", "error", "critical", "fenced", "silent", "failing"},
+    "open": {"running", "warning", "confirmed", "suspected", "suspect", "under_way", "reserved"},
+    "good": {"completed", "attached", "ok", "ACTIVE", "done", "alive"},
+}
+
+
+def moment(text: str | None) -> str:
+    """As 2026-11-22 12:03:04 UTC; nothing for no moment."""
+    return f"{_parsed(text):%Y-%m-%d %H:%M:%S} UTC" if text else ""
+
+
+def ago(text: str | None, now: datetime) -> str:
+    """As "3 min 20 s ago", by the database's clock."""
+    if not text:
+        return ""
+    seconds = (now - _parsed(text)).total_seconds()
+    return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
+
+
+def short(id_: str | None) -> str:
+    return (id_ or "")[:SHORT_CHARS]
+
+
+def words(name: str | None) -> str:
+    """A name of code's, for people."""
+    return (name or "").replace("_", " ")
+
+
+def does(verb: str) -> str:
+    """What a step does, as an order."""
+    return VERBS.get(verb) or words(verb)
+
+
+def look(state: str | None) -> str:
+    """The class that shows a state: good, open, bad, or plain."""
+    return next((look for look, states in LOOKS.items() if state in states), "plain")
+
+
+def story(events: Iterable[Mapping[str, Any]]) -> list[tuple[str | None, list[Entry]]]:
+    """Events as they came, newest first, in the operations they are part of."""
+    entries = [Entry.of(dict(event)) for event in events]
+    grouped = groupby(entries, key=lambda entry: entry.operation_id)
+    return [(operation_id, list(group)) for operation_id, group in grouped]
+
+
+def _parsed(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def as_moment(text: str | None) -> datetime | None:
+    """The moment a page is asked to be as of, as the API takes it.  ApiError 400."""
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise ApiError(400, "invalid", "'at' is no moment: 2026-01-31T12:00:00Z is one.") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -1,0 +1,206 @@
+"""The console: what its pages show, to whom, and what a browser may not be made to do."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from ledger.log.application import Ledger
+from ledger.web.console import FORM_BYTES_MAX, HEADERS
+from ledger.web.pages import PAGES
+from tests.service.api_world import HOST, Api
+from tests.service.test_api_drift import found
+from tests.service.test_api_v1 import parked_detach
+from tests.tokens import token_of
+
+EVIL = "<script>alert(1)</script>"
+
+
+class Html(HTMLParser):
+    """What a page is made of: its tags with their attributes, its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+async def shown(api: Api, path: str, who: str | None = "admin", status: int = 200) -> Html:
+    answer = await api.ask("GET", path, who, allow_redirects=False)
+    text = await answer.text()
+    assert answer.status == status, text
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value
+    return Html(text)
+
+
+@pytest.fixture
+async def busy(api: Api, database_url: str) -> dict[str, str]:
+    """Something for each page, by the names of their paths."""
+    server, volume, operation = await parked_detach(api)
+    with Ledger(database_url) as ledger:
+        finding = str((await found(api, ledger, server)).id)
+    [attachment] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
+    return {
+        "server_id": server,
+        "volume_id": volume,
+        "operation_id": operation["operation_id"],
+        "attachment_id": attachment["attachment_id"],
+        "finding_id": finding,
+        "host": HOST,
+        "name": "detach",
+    }
+
+
+async def test_every_page_is_whole_and_uses_nothing_of_others(
+    api: Api, busy: dict[str, str]
+) -> None:
+    for page in PAGES:
+        html = await shown(api, page.path.format(**busy))
+        assert len(html.all("h1")) == 1, page.name
+        assert not html.all("script"), "it needs none"
+        for tag, attributes in html.tags:
+            assert "style" not in attributes, "the content policy lets none in"
+            assert not any(name.startswith("on") for name in attributes)
+            for name in ("href", "src", "action"):
+                assert (attributes.get(name) or "/ui").startswith(("/ui", "?", "#")), (tag, page)
+        assert all("scope" in each for each in html.all("th")), page.name
+
+
+async def test_text_of_tenants_is_text(api: Api) -> None:
+    server = await api.server(name=EVIL)
+    for path in ("/ui/servers", f"/ui/servers/{server}"):
+        html = await shown(api, path)
+        assert EVIL in html.text
+        assert not html.all("script")
+
+
+async def test_nobody_sees_more_than_the_api_shows(api: Api, busy: dict[str, str]) -> None:
+    volume, server = busy["volume_id"], busy["server_id"]
+    await shown(api, f"/ui/volumes/{volume}", "member", 403)
+    for path in (f"/ui/servers/{server}", f"/ui/operations/{busy['operation_id']}"):
+        assert HOST not in (await shown(api, path, "member")).text, "no names of hypervisors"
+        assert volume not in (await shown(api, path, "stranger", 404)).text
+    assert "your servers" in (await shown(api, "/ui/", "member")).text
+    await shown(api, "/ui/hosts", "member", 403)
+    await shown(api, "/ui/", "agent-1", 403)
+
+
+async def test_a_page_is_as_of_a_moment_and_its_links_keep_it(
+    api: Api, busy: dict[str, str]
+) -> None:
+    events = (await api.get(f"/v1/volumes/{busy['volume_id']}/history"))["events"]
+    connected = next(each for each in events if each["topic"] == "Attachment.Completed")
+    path = f"/ui/volumes/{busy['volume_id']}"
+    now = await shown(api, path)
+    assert "parked" in now.text
+    then = await shown(api, f"{path}?at={connected['recorded_at'].replace('+', '%2B')}")
+    assert "As of 20" in then.text
+    [held] = [each for each in then.all("a") if "/ui/attachments/" in (each["href"] or "")][:1]
+    assert "?at=20" in str(held["href"])
+    assert len(then.all("tr")) < len(now.all("tr")), "what came later is not there"
+    before = await shown(api, f"{path}?at=2020-01-01T00:00:00Z")
+    assert "Nothing has happened to it until then" in before.text
+    await shown(api, f"{path}?at=yesterday", status=400)
+    await shown(api, f"{path}?when=now", status=400)
+
+
+async def test_a_search_goes_to_what_it_names(api: Api, busy: dict[str, str]) -> None:
+    for what, where in (
+        ("server_id", "servers"),
+        ("volume_id", "volumes"),
+        ("operation_id", "operations"),
+        ("attachment_id", "attachments"),
+        ("finding_id", "drift"),
+        ("host", "hosts"),
+    ):
+        answer = await api.ask("GET", f"/ui/search?q={busy[what]}", allow_redirects=False)
+        assert answer.headers.get("Location") == f"/ui/{where}/{busy[what]}", what
+    for nothing in (str(uuid4()), "no such name"):
+        assert "Nothing that you may see" in (await shown(api, f"/ui/search?q={nothing}")).text
+    server = busy["server_id"]
+    assert "Nothing that" in (await shown(api, f"/ui/search?q={server}", "stranger")).text
+
+
+# --- logging in -------------------------------------------------------------------------------
+
+
+async def log_in(api: Api, token: str, to: str = "", **headers: str) -> Any:
+    form = {"token": token, "to": to}
+    return await api.ask(
+        "POST", "/ui/login", None, data=form, headers=headers, allow_redirects=False
+    )
+
+
+async def test_a_browser_logs_in_with_a_token_and_never_has_it(api: Api) -> None:
+    answer = await api.ask("GET", "/ui/servers?at=2026-01-01", None, allow_redirects=False)
+    assert answer.status == 303
+    assert answer.headers["Location"] == "/ui/login?to=%2Fui%2Fservers%3Fat%3D2026-01-01"
+    assert "Log in" in (await shown(api, "/ui/login?to=/ui/servers", None)).text
+
+    answer = await log_in(api, token_of("member"), "/ui/servers")
+    assert (answer.status, answer.headers["Location"]) == (303, "/ui/servers")
+    cookie = answer.headers["Set-Cookie"]
+    assert token_of("member") not in cookie
+    assert all(part in cookie for part in ("HttpOnly", "SameSite=Strict", "Path=/", "Max-Age="))
+    html = await shown(api, "/ui/servers", None)
+    assert "member" in html.text
+
+    await api.ask("POST", "/ui/logout", None, allow_redirects=False)
+    answer = await api.ask("GET", "/ui/servers", None, allow_redirects=False)
+    assert answer.status == 303
+
+
+@pytest.mark.parametrize("to", ["//evil.example", "https://evil.example/ui/", "/ui/\\evil", ""])
+async def test_logging_in_leads_to_no_other_site(to: str, api: Api) -> None:
+    answer = await log_in(api, token_of("member"), to)
+    assert answer.headers["Location"] == "/ui/"
+
+
+async def test_a_wrong_token_opens_nothing(api: Api) -> None:
+    answer = await log_in(api, "w" * 64)
+    assert answer.status == 401
+    assert "w" * 64 not in await answer.text()
+    assert "Set-Cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}],
+    ids=["origin", "site"],
+)
+@pytest.mark.parametrize("path", ["/ui/login", "/ui/logout"])
+async def test_another_sites_page_can_send_no_form(
+    path: str, headers: dict[str, str], api: Api
+) -> None:
+    form = {"token": token_of("member")}
+    answer = await api.ask("POST", path, None, data=form, headers=headers, allow_redirects=False)
+    assert (answer.status, "Set-Cookie" in answer.headers) == (403, False)
+
+
+async def test_a_session_is_for_pages_alone(api: Api) -> None:
+    """So nothing that changes anything can be sent in a browser's name."""
+    await log_in(api, token_of("admin"))
+    await shown(api, "/ui/", None)
+    assert (await api.ask("GET", "/v1/hosts", None)).status == 401
+    assert (await api.ask("POST", "/v1/drift/runs", None, json={})).status == 401
+
+
+async def test_a_form_is_bounded(api: Api) -> None:
+    answer = await log_in(api, "x" * FORM_BYTES_MAX)
+    assert answer.status == 413
+    answer = await api.ask("POST", "/ui/login", None, json={"token": token_of("admin")})
+    assert answer.status == 415
