@@ -249,7 +249,6 @@ _READ_ONLY = (
         schemas_hosts.MetadataItem,
     ),
     _read("tags", f"{_SERVERS}/{{server_id}}/tags", server_parts.tags, schemas_hosts.Tags),
-    _read("tag", f"{_SERVERS}/{{server_id}}/tags/{{tag}}", server_parts.tag, schemas_hosts.Tags),
     _read(
         "limits",
         "/v2.1/limits",

@@ -51,13 +51,6 @@ async def tags(call: Call) -> web.StreamResponse:
     return answer({"tags": []})
 
 
-async def tag(call: Call) -> web.StreamResponse:
-    """GET /servers/{id}/tags/{tag}: none has it (2.26)."""
-    microversions.refuse_before(call.version, microversions.SERVER_TAGS)
-    row, name = await server_row(call), call.request.match_info["tag"]
-    raise not_found("no_tag", f"Server {row['server_id']} has no tag '{name[:60]}'")
-
-
 async def limits(call: Call) -> web.StreamResponse:
     """GET /limits: there are no quotas here, and nothing of what is not here."""
     project = call.request.query.get("tenant_id") or call.identity.actor.project_id or ""

@@ -286,7 +286,6 @@ POLICY: dict[str, frozenset[Role]] = {
     "metadata": _READERS,
     "metadata_item": _READERS,
     "tags": _READERS,
-    "tag": _READERS,
     "limits": _READERS,
     "extensions": _READERS,
     "extension": _READERS,
