@@ -9,14 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from host_agent.executor import Limits
 from host_agent.libvirt.domain_xml import Host
 from host_agent.libvirt.guests import Patience
 from host_agent.line.client import LinkSettings
+from host_agent.line.credentials import Files
 from host_agent.shared import settings
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.settings import ConfigError, Positive, Seconds, Source
+from host_agent.shared.tls import is_loopback
 from host_agent.storage.keys import Barbican, KeyManagers
 from host_agent.verbs.context import Waits
 
@@ -42,14 +45,38 @@ class AgentSection:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSection:
-    """[ledger].  The token is this host's own: `token`, or the file that holds it."""
+    """[ledger].  Who we are there: by a token of this host's own, `token` or in a file, or by a
+    certificate.
+
+    Files in PEM: `ca_file` has whom we believe, left out: as this machine does.  What is in files
+    is read again when it changes.  `plain_http`: no TLS to another machine.
+    """
 
     url: str = "http://127.0.0.1:8790"
     token: str = field(default="", repr=False)
     token_file: str = ""
     ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    plain_http: bool = False
     wait_s: Seconds = 20.0
     inventory_interval_s: Seconds = 30.0
+
+    def __post_init__(self) -> None:
+        url = urlsplit(self.url)
+        if url.scheme not in {"http", "https"} or not url.hostname:
+            raise ValueError("'url' has the form https://host:port")
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("'certificate_file' and 'key_file' need each other")
+        if url.scheme == "https":
+            return
+        if self.ca_file or self.certificate_file:
+            raise ValueError("'ca_file' and 'certificate_file' are for TLS: 'url' is http://")
+        if not (is_loopback(url.hostname) or self.plain_http):
+            raise ValueError(
+                f"plain HTTP to {url.hostname} would show the token to whoever listens in: "
+                "use https:// in 'url', or, where the network is trusted, plain_http = true"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +152,12 @@ class Settings:
             host=self.agent.host,
             wait_s=self.ledger.wait_s,
             inventory_interval_s=self.ledger.inventory_interval_s,
-            ca_file=self.ledger.ca_file or None,
+            files=Files(
+                token=self.ledger.token_file,
+                ca=self.ledger.ca_file,
+                certificate=self.ledger.certificate_file,
+                key=self.ledger.key_file,
+            ),
         )
 
     def limits(self) -> Limits:
@@ -183,12 +215,8 @@ def _with_secret(section: str, values: S, key: str) -> S:
     if getattr(values, key):
         raise ConfigError(f"{section}.{key} and {section}.{key}_file are both set: keep one")
     try:
-        with Path(named).open() as file:
-            settings.refuse_readable(Path(named), os.fstat(file.fileno()))
-            secret = file.read().strip()
-    except OSError as error:
-        raise ConfigError(
-            f"{section}.{key}_file: {named} cannot be read: {error.strerror}"
-        ) from error
+        secret = settings.secret_in(Path(named))
+    except ConfigError as error:
+        raise ConfigError(f"{section}.{key}_file: {error}") from error
     changed: S = dataclasses.replace(values, **{key: secret})  # type: ignore[type-var]
     return changed

@@ -34,10 +34,11 @@ from host_agent.shared.ports import PortError
 from ledger.api import neighbours
 from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
-from ledger.api.components import Components
-from ledger.api.connections import Runner, end_unread
+from ledger.api.components import COMPONENTS, Components
+from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
+from ledger.auth.renewal import Again, Renewal
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
 from ledger.log import schema
@@ -82,8 +83,8 @@ class Running:
     components: Components
 
 
-def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT.
+def serve(settings: Settings, again: Again | None = None) -> None:
+    """Run until SIGTERM or SIGINT.  `again`: how the settings are read when their file changes.
 
     Raises SchemaError if the database is not at this version's schema, PortError if
     Cinder would refuse our deletes for want of a service token.
@@ -91,15 +92,15 @@ def serve(settings: Settings) -> None:
     files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))  # one for each agent
     gc.set_threshold(*gc.get_threshold()[:2], COLLECTIONS_UNTIL_FULL)
-    asyncio.run(_serve_until_stopped(settings))
+    asyncio.run(_serve_until_stopped(settings, again))
 
 
-async def _serve_until_stopped(settings: Settings) -> None:
+async def _serve_until_stopped(settings: Settings, again: Again | None) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     with _database(settings) as dsn:
-        async with running(settings, dsn) as service:
+        async with running(settings, dsn, again) as service:
             _log.info("serving", url=service.url, auth=settings.auth.value)
             await stopped.wait()
             _log.info("stopping")
@@ -118,23 +119,23 @@ def _database(settings: Settings) -> Any:
 
 
 @asynccontextmanager
-async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
+async def running(
+    settings: Settings, dsn: str, again: Again | None = None
+) -> AsyncIterator[Running]:
     """The whole service, serving, for as long as the block lasts."""
     schema.check(dsn)
     async with AsyncExitStack() as stack:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(REQUEST_THREADS))
         ledger = Ledger(dsn)
         stack.callback(ledger.close)
-        cinder = CinderClient(settings.cinder)
-        stack.callback(cinder.close)
-        old_cinder = OldCinderClient(settings.cinder)
-        stack.callback(old_cinder.close)
+        cinder, old_cinder = _cinders(settings, stack)
         await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
         runner = ProjectionRunner(dsn, ALL)
         runner.start()
         stack.callback(runner.stop)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
+        renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
 
@@ -170,15 +171,31 @@ async def running(settings: Settings, dsn: str) -> AsyncIterator[Running]:
             runner=runner,
             cinder=cinder,
             settings=settings,
-            authenticator=authenticator(settings, stack),
+            authenticator=authenticator(settings, stack, renewal.static, renewal.tls),
             clock=clock,
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
-            warnings=neighbours.warnings(settings, stack),
+            warnings={**neighbours.warnings(settings, stack), **renewal.warnings()},
             registry=registry_of(ledger.log_recorder.writer),
         )
         _begin_looking(dsn, ledger, looks, components, stack)
-        yield Running(await _serve(make_app(components), listener, stack), components)
+        yield Running(await _serve(make_app(components), listener, renewal, stack), components)
+
+
+def _cinders(settings: Settings, stack: AsyncExitStack) -> tuple[CinderClient, OldCinderClient]:
+    """Cinder, by its new calls and its old ones."""
+    cinder, old_cinder = CinderClient(settings.cinder), OldCinderClient(settings.cinder)
+    stack.callback(cinder.close)
+    stack.callback(old_cinder.close)
+    return cinder, old_cinder
+
+
+def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStack) -> None:
+    """From now on certificates and tokens are taken when their files change."""
+    if renewal.tls is not None:
+        app[COMPONENTS].registry.register(renewal.tls)
+    renewing = asyncio.create_task(renewal.run(app[CONNECTIONS].end), name="renewal")
+    stack.push_async_callback(_cancelled, renewing)
 
 
 def _begin_looking(
@@ -241,13 +258,21 @@ def _place(listener: socket.socket) -> str:
     return f"{socket.gethostname()}/{boot}/{network}/{host}:{port}"
 
 
-async def _serve(app: web.Application, listener: socket.socket, stack: AsyncExitStack) -> str:
+async def _serve(
+    app: web.Application, listener: socket.socket, renewal: Renewal, stack: AsyncExitStack
+) -> str:
+    _begin_renewing(renewal, app, stack)
+    tls = renewal.tls
     runner = Runner(with_console(app), shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    if tls is not None:
+        listener = Greeting(listener, app[CONNECTIONS])
+    context = None if tls is None else tls.context
+    await web.SockSite(runner, listener, ssl_context=context, backlog=BACKLOG).start()
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _alive(task: asyncio.Task[None]) -> Callable[[], Awaitable[str | None]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from host_agent.shared import settings
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.masking import masked
 from host_agent.shared.settings import Must, Positive, Seconds, Source
+from host_agent.shared.tls import is_loopback
 
 SOURCE = Source("LEDGER_", Path("/etc/attachment-ledger/ledger.toml"))
 
@@ -91,8 +91,31 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True)
 class Listen:
+    """Where the service listens, and how.
+
+    `certificate_file` (with those that lead to its authority) and `key_file`, in PEM: TLS.  Agents
+    may show certificates of the authorities in `client_ca_file`.  `plain_http`: no TLS, although
+    others than this machine's programs may listen in.  `public_url`: by which clients know
+    the service, if a proxy stands before it.
+    """
+
     host: str = "127.0.0.1"
     port: Port = 8790  # 0: any free one
+    certificate_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+    plain_http: bool = False
+    public_url: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("'certificate_file' and 'key_file' need each other")
+        if self.client_ca_file and not self.certificate_file:
+            raise ValueError("'client_ca_file' needs TLS: 'certificate_file' and 'key_file'")
+        if self.plain_http and self.certificate_file:
+            raise ValueError("'plain_http' and 'certificate_file' contradict each other")
+        if self.public_url and not self.public_url.startswith(("http://", "https://")):
+            raise ValueError("'public_url' begins with http:// or https://")
 
     @property
     def is_loopback(self) -> bool:
@@ -193,6 +216,13 @@ class Settings:
                 f"auth 'noauth' makes everybody admin and is refused on {self.listen.host}: "
                 'listen on 127.0.0.1, or set auth = "tokens" with [[tokens]], or "keystone"'
             )
+        listen = self.listen
+        if not (listen.is_loopback or listen.certificate_file or listen.plain_http):
+            raise ValueError(
+                f"plain HTTP on {listen.host} would show tokens to whoever listens in: set "
+                "listen.certificate_file and listen.key_file for TLS; or, where a proxy does that "
+                "or the network is trusted, listen.plain_http = true"
+            )
         if self.auth is AuthMode.TOKENS and not self.tokens:
             raise ValueError("auth 'tokens' needs [[tokens]]")
         if self.auth is AuthMode.KEYSTONE and self.keystone_auth is None:
@@ -204,16 +234,6 @@ class Settings:
     def keystone_auth(self) -> Mapping[str, Any] | None:
         """As whom Keystone is asked."""
         return self.keystone.auth or self.cinder.auth
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or an address means the machine itself, whatever a name server says."""
-    if host == "localhost":  # RFC 6761, 6.3
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def hash_token(token: str) -> str:

@@ -56,6 +56,15 @@ class Queries(SurveyReads, DriftReads, ServerLists):
         """With the last contact of its host's agent, `host_seen_at` (None: never)."""
         return await self._one("instance", server_id=server_id)
 
+    async def named(
+        self, text: str, low: str | None, high: str | None, *, project_id: str | None = None
+    ) -> list[Row]:
+        """What has an id from `low` to `high`, or `text` as its name; `kind`, `id`, `name`.
+
+        With `project_id` only servers of that project, and what is theirs.
+        """
+        return await self._all("named", text=text, low=low, high=high, project_id=project_id)
+
     async def mappings(
         self, server_id: str, limit: int = PAGE_MAX, offset: int = 0, *, legacy: bool = True
     ) -> list[Row]:

@@ -117,7 +117,7 @@ class CinderVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeRow:
-    """`mappings`, `open`: live mappings and open attachments that the ledger has of the volume.
+    """`mappings`: live ones that the ledger has of the volume.
 
     `had`: whether a server of ours has ever had it.
     """
@@ -125,7 +125,6 @@ class VolumeRow:
     id: str
     about: About
     mappings: int
-    open: int
     had: bool
     cinder: CinderVolume | Unknown | None
 

@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.client import RemoteDisconnected
+from ssl import SSLCertVerificationError, SSLEOFError, SSLError
 from typing import Any
 from urllib.parse import quote, urlsplit
 from weakref import WeakSet
 
-from urllib3 import Timeout, connection_from_url
+from urllib3 import HTTPConnectionPool, Timeout, connection_from_url
 
+from host_agent.line.credentials import Credentials, Files, Shown
 from host_agent.shared.clocks import AHEAD_HEADER, TIME_HEADER, FarClock
 from host_agent.shared.contract import AGENT_HEADER
 from host_agent.shared.lines import CONNECT_S, CONNECTIONS_MAX, ask, whole_answers
 
 #: How long an answer may keep us waiting, beside the long poll's own wait.
 REQUEST_S = 30.0
+#: What a line looks like that was ended before the ledger's reason was read.
+_CUT = (SSLEOFError, ConnectionResetError, BrokenPipeError, RemoteDisconnected)
+#: OpenSSL's words for an answer that is no TLS.
+_NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"}
 
 
 class LinkError(Exception):
@@ -39,33 +46,35 @@ class LinkSettings:
     """
 
     url: str
-    token: str
+    token: str = field(repr=False)
     host: str
     wait_s: float = 20.0
     inventory_interval_s: float = 30.0
     backoff_first_s: float = 0.2
     backoff_max_s: float = 5.0
     denied_retry_s: float = 30.0
-    ca_file: str | None = None
+    files: Files = field(default_factory=Files)  # of what is shown, and whom we believe
     agent: str | None = None  # which one of the agents that may say to be this host's
 
 
 class LedgerClient:
     """The ledger's endpoints for this host; for threads."""
 
-    def __init__(self, settings: LinkSettings, clock: FarClock | None = None) -> None:
-        """`clock` is told the ledger's time."""
+    def __init__(
+        self,
+        settings: LinkSettings,
+        clock: FarClock | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """`clock` is told the ledger's time.  Raises ConfigError if `settings.files` are no use."""
+        self._credentials = credentials or credentials_of(settings, clock or FarClock())
         self._clock = clock or FarClock()
         url = urlsplit(settings.url)
         self._base = f"{url.path.rstrip('/')}/v1/hosts/{quote(settings.host, safe='')}"
-        self._headers = {"X-Auth-Token": settings.token}
-        if settings.agent:
-            self._headers[AGENT_HEADER] = settings.agent
-        tls = {"ca_certs": settings.ca_file} if settings.ca_file else {}
-        self._pool = whole_answers(
-            connection_from_url(settings.url, maxsize=CONNECTIONS_MAX, **tls)
-        )
-        self._pool.ConnectionCls = _telling(self._pool.ConnectionCls, self._remember)
+        self._headers = {AGENT_HEADER: settings.agent} if settings.agent else {}
+        self._url = settings.url
+        self._shown = self._credentials.now()
+        self._pool = self._connections(self._shown)
         self._lock = threading.Lock()
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._closed = False
@@ -82,7 +91,10 @@ class LedgerClient:
 
         `more`: headers of this call alone.
         """
+        pool, shown = self._as_shown_now()
         headers, raw = {**self._headers, **more}, None
+        if shown.token:
+            headers["X-Auth-Token"] = shown.token
         if (reading := self._clock.reading()) is not None:
             headers = {**headers, AHEAD_HEADER: f"{reading[1]:.3f}"}
         if body is not None:
@@ -90,11 +102,28 @@ class LedgerClient:
             raw = json.dumps(body).encode()
         timeout, asked_at = Timeout(connect=CONNECT_S, read=timeout_s), self._clock.asking()
         try:
-            answer, told = ask(self._pool, method, self._base + path, headers, raw, timeout=timeout)
+            answer, told = ask(pool, method, self._base + path, headers, raw, timeout=timeout)
         except OSError as error:
-            raise LinkError(f"ledger not reached: {error}") from error
+            trouble = self._credentials.trouble()
+            raise _not_reached(error, shown.validity is not None, trouble) from error
         self._hear(answer.headers.get(TIME_HEADER), asked_at)
         return answer.status, _checked(answer.status, told)
+
+    def _as_shown_now(self) -> tuple[HTTPConnectionPool, Shown]:
+        """The pool for what is shown; connections that were made with what was before end."""
+        shown = self._credentials.now()
+        with self._lock:
+            if shown is not self._shown:
+                if shown.context is not None:
+                    self._pool = self._connections(shown)  # the other goes when nobody uses it
+                self._shown = shown
+            return self._pool, shown
+
+    def _connections(self, shown: Shown) -> HTTPConnectionPool:
+        tls = {"ssl_context": shown.context} if shown.context is not None else {}
+        pool = whole_answers(connection_from_url(self._url, maxsize=CONNECTIONS_MAX, **tls))
+        pool.ConnectionCls = _telling(pool.ConnectionCls, self._remember)
+        return pool
 
     def _hear(self, time: str | None, asked_at: float) -> None:
         """An older ledger does not tell the time."""
@@ -137,12 +166,63 @@ def _telling(kind: Any, tell: Callable[[socket.socket], None]) -> Any:
     return Connection
 
 
+def credentials_of(settings: LinkSettings, clock: FarClock) -> Credentials:
+    """Raises ConfigError."""
+    return Credentials(settings.url, settings.token, settings.files, clock.supposed)
+
+
+def _not_reached(error: OSError, certified: bool, trouble: str | None) -> LinkError:
+    """What TLS says is told in words: it is the settings' to mend.
+
+    `trouble`: of our own certificate, of which the ledger may cut the line without a word.
+    """
+    refused = next((each for each in _causes(error) if isinstance(each, SSLError)), None)
+    if isinstance(refused, SSLCertVerificationError):
+        return LinkError(
+            f"the ledger's certificate is not taken: {refused.verify_message or refused}: check "
+            "[ledger] ca_file and url, and the service's [listen] certificate_file",
+            denied=True,
+        )
+    if refused is not None and "ALERT" in (refused.reason or ""):
+        why = str(refused.reason).partition("ALERT_")[2].lower().replace("_", " ")
+        return LinkError(
+            f"the ledger refuses this host's TLS ({why}): check [ledger] certificate_file, and "
+            "that its authority is in the service's [listen] client_ca_file",
+            denied=True,
+        )
+    if refused is not None and refused.reason in _NO_TLS:
+        return LinkError("what answers at [ledger] url does not speak TLS: is it http://?")
+    cut = any(isinstance(each, _CUT) for each in _causes(error))
+    if cut and trouble:
+        return LinkError(
+            "the ledger does not take this host's certificate, [ledger] certificate_file: "
+            f"{trouble}",
+            denied=True,
+        )
+    if cut and certified:
+        hint = "; a ledger that does not take this host's certificate cuts the line, too"
+        return LinkError(f"ledger not reached: {error}{hint}")
+    return LinkError(f"ledger not reached: {error}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what it came from, as urllib3 wraps that."""
+    found: dict[int, BaseException] = {}
+    waiting: list[Any] = [error]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, BaseException) and id(each) not in found:
+            found[id(each)] = each
+            waiting += [*each.args, each.__cause__, each.__context__]
+    yield from found.values()
+
+
 def _checked(status: int, raw: bytes) -> dict[str, Any]:
     """The JSON object of an answer; LinkError for what is to be asked again."""
     if status in (401, 403):
         raise LinkError(
-            f"the ledger refuses this host's token (HTTP {status}): check [ledger] token, and "
-            "that the ledger knows it for this host name",
+            f"the ledger refuses this host's token (HTTP {status}): check [ledger] token, or the "
+            "certificate, and that the ledger knows it for this host name",
             denied=True,
         )
     if status >= 500 or status in (408, 429):  # noqa: PLR2004

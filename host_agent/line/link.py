@@ -50,6 +50,7 @@ from host_agent.line.client import (
     LedgerClient,
     LinkError,
     LinkSettings,
+    credentials_of,
 )
 from host_agent.line.surveys import Look, Surveys
 from host_agent.reporting import Verdict
@@ -106,10 +107,10 @@ class Link:
         self._describe = describe
         self._surveys = Surveys(look, self._call, self._backoff)
         self.ledger_clock = FarClock()
-        self._ledger = LedgerClient(settings, self.ledger_clock)
-        self._polls = LedgerClient(
-            settings, self.ledger_clock
-        )  # apart, so that a poll can be ended alone
+        credentials = credentials_of(settings, self.ledger_clock)
+        self._ledger = LedgerClient(settings, self.ledger_clock, credentials)
+        # Apart, so that a poll can be ended alone.
+        self._polls = LedgerClient(settings, self.ledger_clock, credentials)
         self._wanted = threading.Event()  # the inventory may have changed
         self._closing = threading.Event()
         self._state = threading.Condition()

@@ -93,6 +93,10 @@ class FarClock:
         """The other's time now, in seconds since the epoch, within `error_s`."""
         return self._now()[0]
 
+    def supposed(self) -> float:
+        """The other's time; until it was heard, what our own wall clock says."""
+        return self() if self.known else self._wall()
+
     @property
     def error_s(self) -> float:
         return self._now()[1]

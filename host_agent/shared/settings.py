@@ -90,11 +90,20 @@ def load(
 # --- sources --------------------------------------------------------------------------------------
 
 
-def _from_file(source: Source, file: Path | None, environ: Mapping[str, str]) -> Iterator[_Node]:
+def file_of(
+    source: Source, file: Path | None, environ: Mapping[str, str] = os.environ
+) -> Path | None:
+    """The file that `load` reads, if any."""
     named = file or environ.get(f"{source.prefix}CONFIG")
     if not named and not source.file.exists():
+        return None
+    return Path(named or source.file)
+
+
+def _from_file(source: Source, file: Path | None, environ: Mapping[str, str]) -> Iterator[_Node]:
+    path = file_of(source, file, environ)
+    if path is None:
         return
-    path = Path(named or source.file)
     try:
         with path.open("rb") as opened:
             given = tomllib.load(opened)
@@ -119,6 +128,21 @@ def refuse_readable(path: Path, status: os.stat_result) -> None:
             f"{path}: holds a secret, and every user of this machine may read or change it: "
             f"chmod o-rwx {path}"
         )
+
+
+def secret_in(path: Path) -> str:
+    """The one secret that a file holds.  Raises ConfigError."""
+    try:
+        with path.open() as file:
+            refuse_readable(path, os.fstat(file.fileno()))
+            secret = file.read().strip()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: holds no text") from None
+    if not secret:
+        raise ConfigError(f"{path}: is empty")
+    return secret
 
 
 def _from_environment(

@@ -34,6 +34,7 @@ from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.refusals import REFUSALS, Refusals
 from ledger.api.route import Route, also_at, is_nova
 from ledger.api.routes import ROUTES
+from ledger.auth.tls import certificate_of
 from ledger.auth.tokens import NOBODY, POLICY, Asked, Identity
 
 #: What reading a body raises if the client breaks off.
@@ -258,7 +259,7 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
         identity = identity.on(route.name)
     request[IDENTITY] = identity
     connections = request.app[CONNECTIONS]
-    connections.known(request.protocol)
+    connections.known(request.protocol, identity)
     if route is not None:
         refuse_unless_open(route.name, identity)
     bind(**_of_log(identity))
@@ -281,8 +282,14 @@ def refuse_unless_open(route: str, identity: Identity) -> None:
 
 
 def _asked(request: web.Request) -> Asked:
-    address = address_of(request.transport) if request.transport else ""
-    return Asked(headers=request.headers, method=request.method, path=request.path, address=address)
+    transport = request.transport
+    return Asked(
+        headers=request.headers,
+        method=request.method,
+        path=request.path,
+        address=address_of(transport) if transport else "",
+        certificate=certificate_of(transport) if transport else None,
+    )
 
 
 def _of_log(identity: Identity) -> dict[str, str]:

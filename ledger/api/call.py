@@ -95,7 +95,7 @@ class Call:
         """The host name of the path."""
         text = self.request.match_info["host"]
         if not _HOST.match(text):
-            raise not_found("host_not_found", "This is no host name.")
+            raise not_found("host_not_found", "This is not a valid host name.")
         return text
 
     def query(self, model: type[M]) -> M:
@@ -231,8 +231,7 @@ def shown(data: dict[str, Any]) -> dict[str, Any]:
         raise ApiError(
             400,
             "unshowable",
-            f"Invalid text: {one_line(bad)[:100]!r} holds a control character, or something "
-            "that is no character.",
+            f"Invalid text: {one_line(bad)[:100]!r} has a control character or an invalid one.",
             hint="Use characters that XML 1.0 allows and a terminal can show.",
         )
     return data
@@ -259,7 +258,7 @@ async def refuse_to_come(call: Call, at: datetime) -> None:
         raise ApiError(
             400,
             "moment_to_come",
-            "That moment is still to come, by the database's clock.",
+            "'at' is in the future, by the database's clock.",
             hint="Leave 'at' out for what is so now.",
         ) from None
     await projected(call.components, position)

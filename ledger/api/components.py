@@ -47,7 +47,7 @@ class Components:
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
     is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
     and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from working.
-    `looker` None: nobody looks here.  `registry` is what /metrics shows beside its own numbers.
+    `registry` is what /metrics shows beside its own numbers.
     """
 
     requests: Requests
@@ -61,7 +61,7 @@ class Components:
     settings: Settings
     authenticator: Authenticator
     clock: DatabaseClock
-    looker: Looker | None = None
+    looker: Looker
     checks: Mapping[str, Check] = field(default_factory=dict)
     warnings: Mapping[str, Check] = field(default_factory=dict)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)

@@ -5,6 +5,9 @@ many of those, so that one machine cannot take all the files that a process may 
 users behind one proxy are not counted together once they have said who they are.  A token may have
 so many requests under way, held ones too, so that its owner cannot take the places of all others.
 
+With TLS an address may have so many whose handshake is under way, beside those: asyncio tells of a
+connection when that has ended, which takes up to a minute of who does not answer.
+
 A connection on which no request is complete, and none is worked on, is closed after
 IDLE_CONNECTION_S: a request whose head never ends is no more than that.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -45,6 +49,9 @@ class Connections:
         self._anonymous: dict[Any, str] = {}  # the address, by aiohttp's handler
         self._by_address: dict[str, int] = {}
         self._by_token: dict[str, int] = {}
+        self._greeting: dict[Any, str] = {}  # the address, by the other end, in a TLS handshake
+        self._greeting_by_address: dict[str, int] = {}
+        self._bearers: dict[Any, Identity] = {}  # whose requests come over it, by aiohttp's handler
         self.refused = 0
 
     def guard(self, server: web.Server) -> None:
@@ -57,13 +64,38 @@ class Connections:
             self._accepted(handler, transport)
 
         def connection_lost(handler: RequestHandler, exc: BaseException | None = None) -> None:
-            self.known(handler)
+            self._bearers.pop(handler, None)
+            self._no_more_anonymous(handler)
             lost(handler, exc)
 
         server.connection_made = connection_made  # type: ignore[method-assign]
         server.connection_lost = connection_lost  # type: ignore[method-assign]
 
+    def greeting(self, peer: Any) -> bool:
+        """A TLS handshake begins with this end; whether its address may have one more."""
+        address = _counted_as(peer)
+        count = self._greeting_by_address.get(address, 0) + 1
+        if count > self._limits.anonymous_connections_per_address_max:
+            self.refused += 1
+            return False
+        self._greeting[peer] = address
+        self._greeting_by_address[address] = count
+        return True
+
+    def greeted(self, peer: Any) -> None:
+        """It has ended, in a connection or without one."""
+        address = self._greeting.pop(peer, None)
+        if address is not None:
+            _less(self._greeting_by_address, address)
+
+    def end(self, gone: Callable[[Identity], bool]) -> None:
+        """End the connections of those who may not ask any more, with all that they hold."""
+        for handler, identity in list(self._bearers.items()):
+            if gone(identity) and handler.transport is not None:
+                handler.transport.abort()
+
     def _accepted(self, handler: Any, transport: asyncio.Transport) -> None:
+        self.greeted(transport.get_extra_info("peername"))
         address = address_of(transport)
         count = self._by_address.get(address, 0) + 1
         if count > self._limits.anonymous_connections_per_address_max:
@@ -74,8 +106,12 @@ class Connections:
         self._anonymous[handler] = address
         self._by_address[address] = count
 
-    def known(self, handler: Any) -> None:
-        """This connection is anonymous no more: it has shown a token, or is gone."""
+    def known(self, handler: Any, identity: Identity) -> None:
+        """This connection is anonymous no more."""
+        self._bearers[handler] = identity
+        self._no_more_anonymous(handler)
+
+    def _no_more_anonymous(self, handler: Any) -> None:
         address = self._anonymous.pop(handler, None)
         if address is not None:
             _less(self._by_address, address)
@@ -134,7 +170,10 @@ def _less(counts: dict[str, int], name: str) -> None:
 
 def address_of(transport: asyncio.BaseTransport) -> str:
     """What connections are counted by: the other end's address, of IPv6 its network."""
-    peer = transport.get_extra_info("peername")
+    return _counted_as(transport.get_extra_info("peername"))
+
+
+def _counted_as(peer: Any) -> str:
     host = str(peer[0]) if peer else ""
     if ":" not in host:
         return host
@@ -156,6 +195,35 @@ class Runner(web.AppRunner):
         await super().setup()
         assert self.server is not None, "it is set up"
         self.app[CONNECTIONS].guard(self.server)
+
+
+class Greeting(socket.socket):
+    """Accepts connections that begin with a TLS handshake, as many as an address may have."""
+
+    def __init__(self, listener: socket.socket, connections: Connections) -> None:
+        """In place of `listener`."""
+        super().__init__(fileno=listener.detach())
+        self._connections = connections
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As asyncio asks for it.  Raises ConnectionAbortedError for one that is refused."""
+        accepted, peer = super().accept()
+        if not self._connections.greeting(peer):
+            accepted.close()
+            raise ConnectionAbortedError
+        return _Greeted(accepted, lambda: self._connections.greeted(peer)), peer
+
+
+class _Greeted(socket.socket):
+    """A connection that tells when it is closed."""
+
+    def __init__(self, accepted: socket.socket, closed: Callable[[], None]) -> None:
+        super().__init__(fileno=accepted.detach())
+        self._told = closed
+
+    def close(self) -> None:
+        super().close()
+        self._told()
 
 
 def end_unread(listener: socket.socket) -> None:

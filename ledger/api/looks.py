@@ -49,21 +49,17 @@ async def ask(call: Call) -> web.StreamResponse:
     if len(scope) > 1:
         raise ApiError(400, "invalid", "Name at most one of host, server, volume.")
     await _refuse_nothing(call, scope)
-    looker, context = call.components.looker, call.context("operator")
-    if looker is None:
-        raise ApiError(503, "no_looker", "Nobody looks for drift here.")
-    look_id = await call.bulkheads.operators(looker.ask, scope, "asked", context)
+    ask_for, context = call.components.looker.ask, call.context("operator")
+    look_id = await call.bulkheads.operators(ask_for, scope, "asked", context)
     return answer(LookAsked.model_validate({"look_id": look_id, "scope": scope}), 202)
 
 
 async def look_again(call: Call, scope: dict[str, str], why: str, cause: str) -> None:
     """Something happened that a look should see to; whoever did it does not wait for that."""
-    looker = call.components.looker
-    if looker is not None:
-        try:
-            await asyncio.to_thread(looker.ask, scope, why, call.context(cause))
-        except psycopg.Error as error:
-            _log.warning("look_not_asked", why=why, error=str(error), **scope)
+    try:
+        await asyncio.to_thread(call.components.looker.ask, scope, why, call.context(cause))
+    except psycopg.Error as error:
+        _log.warning("look_not_asked", why=why, error=str(error), **scope)
 
 
 async def _refuse_nothing(call: Call, scope: dict[str, str]) -> None:

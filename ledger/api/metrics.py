@@ -69,7 +69,7 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "state",
     ),
     "ledger_drift_open": (
-        "What differs and is not over, by class and state: suspected, confirmed, ignored",
+        "Findings that are not over, by class and state: suspected, confirmed, ignored",
         "class",
         "state",
     ),

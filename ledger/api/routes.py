@@ -16,6 +16,7 @@ from ledger.api import (
     attachments,
     builds,
     events,
+    find,
     flows,
     health,
     hosts,
@@ -26,6 +27,7 @@ from ledger.api import (
     schemas_agent,
     schemas_attachments,
     schemas_events,
+    schemas_find,
     schemas_nova,
     schemas_refusals,
     schemas_remnants,
@@ -109,6 +111,7 @@ _OWN_SERVERS = (
 )
 
 _OWN = (
+    get("find", "/v1/find", find.find, schemas_find.FoundThings, query=schemas_find.FindQuery),
     get(
         "operations",
         "/v1/operations",

@@ -53,5 +53,6 @@ def _version_2(call: Call) -> dict[str, Any]:
 
 
 def base(call: Call) -> str:
-    """The address the caller knows this service by."""
-    return f"{call.request.scheme}://{call.request.host}"
+    """The address the caller knows this service by; of a proxy's headers nothing is believed."""
+    public_url = call.components.settings.listen.public_url.rstrip("/")
+    return public_url or f"{call.request.scheme}://{call.request.host}"

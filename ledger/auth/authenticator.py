@@ -4,25 +4,39 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from ledger.auth.certificates import CertifiedAgents
 from ledger.auth.keystone import KeystoneTokens
 from ledger.auth.keystone_client import KeystoneClient
+from ledger.auth.tls import ServiceTls
 from ledger.auth.tokens import Authenticator, NoAuth, StaticTokens
 from ledger.config import AuthMode, Settings
 
 
-def authenticator(settings: Settings, stack: AsyncExitStack) -> Authenticator:
+def authenticator(
+    settings: Settings,
+    stack: AsyncExitStack,
+    static: StaticTokens | None = None,
+    tls: ServiceTls | None = None,
+) -> Authenticator:
     """The one the settings ask for, until the stack is left.
 
-    Raises ConfigError if Keystone cannot be asked with these settings at all.
+    `static`: the settings' tokens, by which they can be renewed.  Raises ConfigError if
+    Keystone cannot be asked with these settings at all.
     """
-    match settings.auth:
-        case AuthMode.NOAUTH:
-            return NoAuth()
-        case AuthMode.TOKENS:
-            return StaticTokens(settings)
+    if settings.auth is AuthMode.NOAUTH:
+        return NoAuth()
+    tokens = _tokens(settings, stack, static or StaticTokens(settings))
+    if tls is None or not settings.listen.client_ca_file:
+        return tokens
+    return CertifiedAgents(tokens, lambda: tls.trusted, tls.clock)
+
+
+def _tokens(settings: Settings, stack: AsyncExitStack, static: StaticTokens) -> Authenticator:
+    if settings.auth is AuthMode.TOKENS:
+        return static
     client = keystone_client(settings)
     stack.callback(client.close)
-    tokens = KeystoneTokens(settings, client)
+    tokens = KeystoneTokens(settings, client, static=static)
     stack.callback(tokens.close)
     return tokens
 

@@ -64,12 +64,16 @@ class KeystoneTokens:
     """X-Auth-Token against the settings' tokens and Keystone, in the order of the settings."""
 
     def __init__(
-        self, settings: Settings, client: Client, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: Settings,
+        client: Client,
+        clock: Callable[[], float] = time.monotonic,
+        static: StaticTokens | None = None,
     ) -> None:
         keystone = settings.keystone
         self._settings = keystone
         self._client = client
-        self._static = StaticTokens(settings)
+        self._static = static or StaticTokens(settings)
         self._static_first = keystone.order[0] is AuthMode.TOKENS
         self._room = Room("keystone", KEYSTONE_THREADS, KEYSTONE_THREADS_PER_ADDRESS)
         self._wrong = _WrongTokens(clock)

@@ -10,12 +10,13 @@ the caller (404, as in Nova; LP 2138566).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from aggregates.base import Actor
-from ledger.config import EVERYWHERE, Role, Settings, Token, hash_token, is_loopback
+from host_agent.shared.tls import is_loopback
+from ledger.config import EVERYWHERE, Role, Settings, Token, hash_token
 
 #: Header values become part of the log: ids of Keystone and names of people, no more.
 _NAME = re.compile(r"[\w.@:-]{1,64}\Z", re.ASCII)
@@ -57,12 +58,22 @@ class Asked:
     """What of a request says who sends it, and for what.
 
     `address`: the other end's, as connections are counted (ledger.api.connections).
+    `certificate`: what the connection has shown, if TLS asked for one.
     """
 
     headers: Mapping[str, str]
     method: str = "GET"
     path: str = "/"
     address: str = ""
+    certificate: Certificate | None = None
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """As `ssl` decodes it, and by which authorities it was taken (ledger.auth.tls)."""
+
+    shown: Mapping[str, Any]
+    trusted: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +98,7 @@ class Vouched:
 class Identity:
     """A proven caller.  `host`: the one an agent is bound to, None for any.  `counted_as`: by what
     its requests under way are counted, a token's hash or Keystone's user; None: not at all.
+    `certified`: by the certificate that its connection has shown.
     """
 
     actor: Actor
@@ -94,6 +106,7 @@ class Identity:
     host: str | None = None
     counted_as: str | None = field(default=None, repr=False)
     vouched: Vouched = Vouched()
+    certified: bool = False
 
     @property
     def everywhere(self) -> bool:
@@ -167,7 +180,16 @@ class StaticTokens:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._identities = {token.token_sha256: _identity(token) for token in settings.tokens}
+        self._identities = _identities(settings.tokens)
+
+    def take(self, tokens: Sequence[Token]) -> frozenset[str]:
+        """From now on these are good, and no others; what those that were are counted as."""
+        before, self._identities = self._identities, _identities(tokens)
+        return frozenset(
+            digest
+            for digest, identity in before.items()
+            if digest is not None and self._identities.get(digest) != identity
+        )
 
     async def authenticate(self, asked: Asked) -> Identity:
         identity = self.identity(presented(asked))
@@ -188,6 +210,10 @@ def presented(asked: Asked, header: str = "X-Auth-Token") -> str:
     if len(token) > TOKEN_CHARS_MAX:
         raise AuthError(f"No token is longer than {TOKEN_CHARS_MAX} characters; {header} is.")
     return token
+
+
+def _identities(tokens: Sequence[Token]) -> dict[str | None, Identity]:
+    return {token.token_sha256: _identity(token) for token in tokens}
 
 
 def _identity(token: Token) -> Identity:
@@ -292,6 +318,7 @@ POLICY: dict[str, frozenset[Role]] = {
     "assisted_snapshot": frozenset({Role.ADMIN, Role.SERVICE}),
     "external_events": frozenset({Role.ADMIN, Role.SERVICE}),
     # our own
+    "find": _READERS,
     "server_build": _WRITERS,
     "server_refresh": _OPERATORS,
     "server_convert": _OPERATORS,

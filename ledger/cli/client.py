@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from keystoneauth1 import adapter, exceptions, noauth, session, token_endpoint
@@ -27,6 +28,7 @@ COMPUTE = {"OpenStack-API-Version": "compute 2.105"}
 STREAM_SILENCE_S = 90.0  # the feed sends a comment more often than this when nothing happens
 PAGE_ITEMS = 100
 PAGES_MAX = 1000
+_CACERT = "Name the authority that signed its certificate: --cacert FILE, or LEDGER_CACERT."
 
 
 class ClientError(Exception):
@@ -61,11 +63,16 @@ class Client:
     name the account that this process runs as.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, token: str | None = None) -> None:
+    def __init__(
+        self, url: str = DEFAULT_URL, token: str | None = None, cacert: str | None = None
+    ) -> None:
+        """`cacert`: a file of authorities to believe.  Raises ClientError if it is none."""
         self.url = url.rstrip("/")
+        if cacert and not Path(cacert).is_file():
+            raise ClientError(f"There is no file {cacert}.", _CACERT)
         auth = token_endpoint.Token(self.url, token) if token else noauth.NoAuth(self.url)
         self._adapter = adapter.Adapter(
-            session.Session(auth=auth, timeout=TIMEOUT_S),
+            session.Session(auth=auth, timeout=TIMEOUT_S, verify=cacert or True),
             additional_headers={} if token else {"X-User-Id": _user()},
             endpoint_override=self.url,
             user_agent="attachment-ledger",
@@ -226,7 +233,9 @@ def _told_apart(url: str) -> Iterator[None]:
 
     try:
         yield
-    except (exceptions.ConnectFailure, exceptions.SSLError, requests.ConnectionError) as error:
+    except (exceptions.SSLError, requests.exceptions.SSLError) as error:
+        raise UnreachableError(_tls_trouble(url, str(error)), _CACERT) from error
+    except (exceptions.ConnectFailure, requests.ConnectionError) as error:
         raise UnreachableError(f"The ledger at {url} cannot be reached: {_short(error)}") from error
     except (exceptions.ConnectTimeout, requests.Timeout) as error:
         if isinstance(error.__context__, requests.ReadTimeout):  # keystoneauth names both alike
@@ -234,6 +243,14 @@ def _told_apart(url: str) -> Iterator[None]:
         raise UnreachableError(f"The ledger at {url} did not answer in time.") from error
     except (exceptions.ClientException, requests.RequestException, ValueError) as error:
         raise ClientError(f"The request to {url} failed: {error}") from error
+
+
+def _tls_trouble(url: str, text: str) -> str:
+    """OpenSSL's reason; the text around it repeats the address."""
+    reason = re.search(r"certificate verify failed: ([^(]+)", text)
+    if reason is None:
+        return f"The ledger at {url} cannot be reached: does it speak TLS? {text}"
+    return f"The certificate of the ledger at {url} is not taken: {reason[1].strip()}."
 
 
 def _short(error: Exception) -> str:

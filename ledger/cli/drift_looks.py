@@ -7,16 +7,20 @@ import time
 from typing import Any
 
 from ledger.cli.base import ExitCode, Lister, ShowOne, add_limit, clock, complain, note
+from ledger.cli.naming import named
 
 Look = dict[str, Any]
 
 COLUMNS = ("ID", "Of", "Why", "State", "Found", "Unknown hosts", "Began", "Ended")
-#: Between two questions how far a look is.
+#: Between two questions how far a look is: the service holds no request until one has ended.
 ASKED_INTERVAL_S = 1.0
 
 
 class Looks(Lister):
     """List looks, newest first: what they were at, and what came of them."""
+
+    brief = ("ID", "Of", "Why", "State", "Found", "Began")
+    empty = "No looks."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -53,8 +57,8 @@ class Run(ShowOne):
         parser = super().get_parser(prog_name)
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--host", metavar="NAME")
-        what.add_argument("--server", metavar="ID")
-        what.add_argument("--volume", metavar="ID")
+        what.add_argument("--server", metavar="ID", type=named("server"))
+        what.add_argument("--volume", metavar="ID", type=named("volume"))
         parser.add_argument("--wait", action="store_true", help="until the look has ended")
         add_timeout(parser)
         return parser

@@ -25,6 +25,7 @@ from ledger.api import microversions
 from ledger.api.metrics import Metrics, registry_of
 from ledger.api.parameters import Parameter, Parameters
 from ledger.api.routes import ROUTES
+from ledger.auth.tls import gauges
 from ledger.auth.tokens import ACTION_POLICY, POLICY
 from ledger.log.writer import Writer
 
@@ -186,6 +187,7 @@ def _metrics() -> Iterator[list[str]]:
     for collector in registry._collector_to_names:  # noqa: SLF001
         own = [collector] if hasattr(collector, "_labelnames") else list(collector.collect())
         families.extend(own)
+    families.extend(gauges(0.0, failed=False))
     for family in families:
         kind = str(getattr(family, "type", "") or family._type)  # noqa: SLF001
         name = str(getattr(family, "name", "") or family._name)  # noqa: SLF001

@@ -17,7 +17,7 @@ from typing import TextIO, cast
 
 from cliff import app
 
-from ledger.cli.base import ExitCode, Visible, complain
+from ledger.cli.base import ExitCode, Visible, complain, told_first
 from ledger.cli.cliff_parts import Table
 
 NAME = "attachment-ledger"
@@ -103,6 +103,8 @@ COMMANDS = {
     "sim cinder": "ledger.cli.sim:Cinder",
     "sim fault list": "ledger.cli.sim:FaultList",
     "sim fault set": "ledger.cli.sim:FaultSet",
+    "top": "ledger.cli.top:Top",
+    "volume list": "ledger.cli.volume:List",
 }
 
 EXIT_BROKEN_PIPE = 141  # 128 and SIGPIPE, as cliff has it
@@ -132,6 +134,7 @@ class Shell(app.App):
             NAME, description=description, add_help=False, allow_abbrev=False
         )
         add = parser.add_argument
+        told_first(parser)
         add("--version", action=_Version, nargs=0, help="print the version and exit")
         add(
             "--url",
@@ -142,6 +145,13 @@ class Shell(app.App):
             "--token",
             default=os.environ.get("LEDGER_TOKEN"),
             help="the token to ask with; better given in the environment: LEDGER_TOKEN",
+        )
+        add(
+            "--cacert",
+            default=os.environ.get("LEDGER_CACERT"),
+            metavar="FILE",
+            help="authorities that may have signed the ledger's certificate, in PEM "
+            "(environment: LEDGER_CACERT; default: those that Python knows)",
         )
         add("-v", "--verbose", dest="verbose_level", action="count", default=0, help="say more")
         add("--debug", action="store_true", help="show tracebacks and all messages")

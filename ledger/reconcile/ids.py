@@ -129,7 +129,6 @@ class IdPass:
                 volume_id,
                 shown.volume,
                 mappings=facts["mappings"],
-                open_=facts["open"],
                 had=facts["had"],
                 server_id=facts["server_id"],
             )
@@ -209,7 +208,6 @@ def _volume(facts: Row, listed: ListedVolume | None) -> Joined:
         facts["volume_id"],
         shown,
         mappings=facts["mappings"],
-        open_=facts["open"],
         had=facts["had"],
         server_id=facts["server_id"],
     )

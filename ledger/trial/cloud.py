@@ -116,6 +116,7 @@ class Guest:
     name: str
     host: str
     power_state: str = "running"
+    devices: tuple[str, ...] = ()  # disks of its host's own: with such it cannot leave
     id: str = field(default_factory=lambda: str(uuid4()))
 
 
@@ -126,6 +127,7 @@ class DemoVolume:
     name: str
     size: int
     multiattach: bool = False
+    bootable: bool = False
     id: str = field(default_factory=lambda: str(uuid4()))
 
 
@@ -135,7 +137,7 @@ class Cloud:
     def __init__(self, home: Path, port: int | None, cinder_port: int | None) -> None:
         self.home = home
         self.guests = (
-            Guest("web-1", HOSTS[0]),
+            Guest("web-1", HOSTS[0], devices=("vda",)),
             Guest("db-1", HOSTS[1]),
             Guest("batch-1", HOSTS[1], "shutdown"),
         )
@@ -143,6 +145,7 @@ class Cloud:
             DemoVolume("data-1", 10),
             DemoVolume("data-2", 20),
             DemoVolume("shared-1", 5, multiattach=True),
+            DemoVolume("boot-1", 20, bootable=True),
         )
         self.url = f"http://127.0.0.1:{port or free_port()}"
         self.cinder_url = f"http://127.0.0.1:{cinder_port or free_port()}"
@@ -209,6 +212,7 @@ class Cloud:
                 "server_id": guest.id,
                 "name": guest.name,
                 "power_state": guest.power_state,
+                "devices": guest.devices,
                 "project_id": self._project,
                 "user_id": USER,
             }
@@ -231,6 +235,7 @@ class Cloud:
                 "name": volume.name,
                 "size": volume.size,
                 "multiattach": volume.multiattach,
+                "bootable": volume.bootable,
                 "driver": "iscsi",
                 "project_id": self._project,
             }

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from importlib import resources
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import structlog
 from aiohttp import hdrs, web
@@ -40,8 +40,7 @@ CONTENT_POLICY = (
 )
 HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",  # with none, browsers send our own forms with Origin: null
 }
 #: A form has a token, and where to go on; a token of ours or Keystone's is much shorter.
 FORM_BYTES_MAX = 16 * 1024
@@ -214,9 +213,10 @@ def _as_sent(request: web.Request, token: str) -> Asked:
 
 def _refuse_others(request: web.Request) -> None:
     """A form that changes something is one of our pages', or nobody's.  ApiError 403."""
-    here = f"{request.scheme}://{request.host}"
+    origin = request.headers.get(hdrs.ORIGIN, f"//{request.host}")
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
-    if request.headers.get(hdrs.ORIGIN, here) != here or site not in {"same-origin", "none"}:
+    # Not the scheme: a proxy may have ended TLS.
+    if urlsplit(origin).netloc != request.host or site not in {"same-origin", "none"}:
         raise ApiError(403, "foreign_form", "This was sent by a page of another site.")
 
 

@@ -11,6 +11,56 @@ SELECT i.*, c.seen_at AS host_seen_at
 -- How long a statement of this transaction may take, in milliseconds.
 SELECT set_config('statement_timeout', %(ms)s, true);
 
+-- name: named
+-- What has an id between two, or this name; with a project only what is of its servers.  At most
+-- ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume; a name reads all
+-- servers, as their list does.
+WITH own AS (
+    (SELECT 'server' AS kind, server_id::text AS id, name FROM instances
+      WHERE server_id BETWEEN %(low)s AND %(high)s
+        AND (%(project_id)s::text IS NULL OR project_id = %(project_id)s) LIMIT 10)
+    UNION
+    (SELECT 'server', server_id::text, name FROM instances
+      WHERE name = %(text)s AND NOT deleted
+        AND (%(project_id)s::text IS NULL OR project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'volume', v.volume_id::text, NULL
+       FROM (SELECT volume_id, server_id FROM attachments
+              WHERE volume_id BETWEEN %(low)s AND %(high)s
+              UNION ALL
+             SELECT volume_id, server_id FROM mappings
+              WHERE volume_id BETWEEN %(low)s AND %(high)s) AS v
+       LEFT JOIN instances AS i USING (server_id)
+      WHERE %(project_id)s::text IS NULL OR i.project_id = %(project_id)s LIMIT 10)
+    UNION ALL
+    (SELECT 'attachment', a.attachment_id::text, NULL
+       FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+      WHERE a.attachment_id BETWEEN %(low)s AND %(high)s
+        AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT 'operation', o.operation_id::text, o.flow
+       FROM operations AS o LEFT JOIN instances AS i USING (server_id)
+      WHERE o.operation_id BETWEEN %(low)s AND %(high)s
+        AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT 'finding', f.finding_id::text, f.drift_class
+       FROM findings AS f LEFT JOIN instances AS i USING (server_id)
+      WHERE f.finding_id BETWEEN %(low)s AND %(high)s
+        AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT 'remnant', remnant_id::text, kind FROM remnants
+      WHERE remnant_id BETWEEN %(low)s AND %(high)s
+        AND %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    (SELECT 'look', look_id::text, kind FROM looks
+      WHERE look_id BETWEEN %(low)s AND %(high)s
+        AND %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    SELECT 'host', host, NULL FROM hosts
+     WHERE host = %(text)s AND %(project_id)s::text IS NULL
+)
+SELECT kind, id, name FROM own ORDER BY kind, id;
+
 -- name: mappings
 -- A server's mappings that have a volume, in the order they were made.  mappings_by_server.
 SELECT * FROM mappings
@@ -44,13 +94,16 @@ SELECT m.*, i.project_id, i.deleted, i.host, c.seen_at AS host_seen_at,
  WHERE i.server_id = %(server_id)s;
 
 -- name: attachment
--- One attachment.  Primary key.
-SELECT * FROM attachments WHERE attachment_id = %(attachment_id)s;
+-- One attachment, and its server's name.  Primary keys.
+SELECT a.*, i.name AS server_name
+  FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+ WHERE a.attachment_id = %(attachment_id)s;
 
 -- name: attachments
--- Attachments in the order they were made, after a created_position.  The index of
--- whichever filter is given; those of the old flow have one of their own.
-SELECT * FROM attachments
+-- Attachments in the order they were made, after a created_position, with their servers' names.
+-- The index of whichever filter is given; those of the old flow have one of their own.
+SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS server_name
+  FROM attachments AS a
  WHERE (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
    AND (%(host)s::text IS NULL OR host = %(host)s)
@@ -101,7 +154,7 @@ SELECT s.*, a.legacy
 
 -- name: operation
 -- One operation, whose server it is about, and how far its long steps have come.  Primary keys.
-SELECT o.*, i.project_id AS owner_id,
+SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
        ARRAY(SELECT json_build_object('run', p.run, 'done_bytes', p.done_bytes,
                         'total_bytes', p.total_bytes, 'updated_at', p.updated_at)
                FROM progress AS p
@@ -110,8 +163,10 @@ SELECT o.*, i.project_id AS owner_id,
  WHERE o.operation_id = %(operation_id)s;
 
 -- name: operations
--- Operations, newest first, before a started_position.  The index of the filter given.
-SELECT * FROM operations
+-- Operations, newest first, before a started_position, with their servers' names.  The index of
+-- the filter given.
+SELECT o.*, (SELECT name FROM instances AS i WHERE i.server_id = o.server_id) AS server_name
+  FROM operations AS o
  WHERE (%(state)s::text IS NULL OR state = %(state)s)
    AND (%(flow)s::text IS NULL OR flow = %(flow)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)

@@ -20,7 +20,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_later_source_wins(tmp_path: Path) -> None:
-    file = write(tmp_path, '[agent]\nhost = "file"\nworkers = 1\n[ledger]\nurl = "http://file"')
+    file = write(tmp_path, '[agent]\nhost = "file"\nworkers = 1\n[ledger]\nurl = "https://file"')
     environ = {
         "ATTACHMENT_LEDGER_AGENT_AGENT__HOST": "environment",
         "ATTACHMENT_LEDGER_AGENT_AGENT__WORKERS": "2",
@@ -28,7 +28,7 @@ def test_later_source_wins(tmp_path: Path) -> None:
     settings = config.load(_with_cinder(file), environ, {"agent.workers": "3"})
     assert settings.agent.host == "environment"
     assert settings.agent.workers == 3
-    assert settings.ledger.url == "http://file"
+    assert settings.ledger.url == "https://file"
     assert settings.libvirt.detach_attempts == 8
 
 
@@ -111,3 +111,22 @@ def test_guests_can_migrate_to_a_host_that_says_how(tmp_path: Path) -> None:
     }
     expected = {"uri": "qemu+tls://compute-1/system", "address": "192.0.2.1"}
     assert config.load(file, told).migration() == expected
+
+
+@pytest.mark.parametrize(
+    ("ledger", "said"),
+    [
+        ("url = 'http://192.0.2.1:8790'", "plain_http = true"),
+        ("url = 'http://127.0.0.1'\nca_file = 'a'", "are for TLS"),
+        ("url = 'https://a'\ncertificate_file = 'a'", "need each other"),
+        ("url = 'ledger.example:8790'", "has the form"),
+    ],
+)
+def test_what_of_the_line_does_not_fit_is_refused(tmp_path: Path, ledger: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        config.load(write(tmp_path, f"[ledger]\n{ledger}"), {})
+
+
+def test_plain_http_to_another_machine_can_be_asked_for(tmp_path: Path) -> None:
+    text = "[ledger]\nurl = 'http://192.0.2.1:8790'\nplain_http = true"
+    assert config.load(write(tmp_path, text), {}).ledger.plain_http

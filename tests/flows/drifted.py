@@ -189,7 +189,6 @@ def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
         id=world.volumes[0],
         about=About(volume_id=world.volumes[0]),
         mappings=len(volume.holders),
-        open=len(volume.holders),
         had=volume.had,
         cinder=rows.CinderVolume(status=status, **shown),
     )

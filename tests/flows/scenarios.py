@@ -269,3 +269,8 @@ _ENDS = {
 }
 ENDS = {name: end for end, names in _ENDS.items() for name in names.split()}
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+
+
+def turn_of(scenario: Scenario) -> int:
+    """Which of its points a sampled test begins with, so that scenarios meet them by turns."""
+    return SCENARIOS.index(scenario)

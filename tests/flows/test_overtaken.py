@@ -16,9 +16,10 @@ from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
 from host_agent.shared.ports import LATE_S
 from ledger.dispatcher import LEASE_S
-from tests.flows.scenarios import BY_NAME, Scenario
+from tests.flows.scenarios import BY_NAME, Scenario, turn_of
 from tests.flows.test_every_flow import _undisturbed
 from tests.memory import Crash, Trouble
+from tests.tiers import every
 from tests.world import CONTEXT, SERVER, World, events
 
 
@@ -50,18 +51,19 @@ def paused_at(number: int, world: World, ask: Callable[[World], str]) -> str:
     return operation_id
 
 
+@pytest.mark.deep
 @BY_NAME
 def test_whoever_was_paused_leaves_nothing_behind(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:
     calm = _undisturbed(scenario)
-    world = scenario.world()
+    world = scenario.begin()
     operation_id = scenario.ask(world)
     world.trouble = Trouble()
     world.run(operation_id)
-    points = world.trouble.met
-    for number, point in enumerate(points):
-        world = scenario.world()
+    points = every(2, list(enumerate(world.trouble.met)), turn_of(scenario))
+    for number, point in points:
+        world = scenario.begin()
         operation = world.run(paused_at(number, world, scenario.ask))
         what = f"{scenario.name} paused at {number} {point}: {operation.first_error}"
         assert operation.outcome is Outcome.COMPLETED, what

@@ -13,6 +13,7 @@ swap_by_users = true
 [listen]
 host = "$LAB_ADDRESS"
 port = $LAB_LEDGER_PORT
+plain_http = true
 
 [cinder]
 endpoint = "$LAB_GATE_URL/v3"
@@ -66,6 +67,7 @@ log_level = "debug"
 
 [ledger]
 url = "$LAB_LEDGER_URL"
+plain_http = true
 token = "$4"
 
 [libvirt]

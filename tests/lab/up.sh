@@ -13,7 +13,7 @@ PACKAGES=(libvirt-daemon=libvirtd libvirt-daemon-driver-qemu libvirt-clients=vir
   libvirt-dev pkg-config=pkg-config gcc=gcc
   qemu-system-x86=qemu-system-x86_64 qemu-utils=qemu-img qemu-utils=qemu-io cryptsetup-bin=cryptsetup
   busybox-static=busybox cpio=cpio lz4=lz4 syslinux=syslinux mtools=mcopy dosfstools=mkfs.fat
-  sudo=sudo)
+  sudo=sudo chromium=chromium fonts-dejavu-core)
 # Debian's own Python comes without headers and venv.
 case $(command -v "$LAB_PYTHON") in
   '' | /usr/bin/python3) CHECKED+=(python3=python3 python3-dev python3-venv) ;;

@@ -7,6 +7,7 @@ the same requests a real one sends.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,16 +15,19 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from aiohttp import ClientResponse, web
-from aiohttp.test_utils import TestClient, TestServer
+import pytest
+from aiohttp import ClientResponse, TCPConnector, web
+from aiohttp.test_utils import TestClient, TestServer, get_port_socket
 
 from host_agent.shared.faults import Faults
 from host_agent.shared.lines import left_s
 from ledger.api.app import make_app
 from ledger.api.components import Components
-from ledger.api.connections import Runner
+from ledger.api.connections import CONNECTIONS, Greeting, Runner
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
+from ledger.auth.tls import ServiceTls
+from ledger.auth.tokens import StaticTokens
 from ledger.config import AuthMode, Limits, Role, Settings, Token
 from ledger.dispatcher import Dispatcher
 from ledger.log.application import Ledger
@@ -34,6 +38,7 @@ from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
 from ledger.wakeups import DUE, Wakeups
 from ledger.web.console import with_console
+from projections import runner as projections_runner
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
@@ -70,6 +75,8 @@ DEFINITION = (
 )
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 DEADLINE_S = 20.0
+#: How long the projections' thread sleeps, and so how long its end takes at most.
+PROJECTIONS_POLL_S = 0.02
 NEWEST = "2.105"
 
 
@@ -316,9 +323,16 @@ class AskedInTime:
 
 
 @asynccontextmanager
-async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[Api]:
+async def running_api(
+    dsn: str,
+    settings: Settings = SETTINGS,
+    tls: ServiceTls | None = None,
+    static: StaticTokens | None = None,
+) -> AsyncIterator[Api]:
     """The service on a free port."""
     async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
         log = Ledger(dsn)
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
@@ -342,10 +356,13 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
             runner=runner,
             cinder=asked,
             settings=settings,
-            authenticator=authenticator(settings, stack),
+            authenticator=authenticator(settings, stack, static, tls),
             clock=clock,
             registry=registry_of(log.log_recorder.writer),
+            warnings={} if tls is None else {"tls": tls.warning},
         )
+        if tls is not None:
+            components.registry.register(tls)
         dispatcher = Dispatcher(
             place="test",
             leases=components.queries,
@@ -357,13 +374,28 @@ async def running_api(dsn: str, settings: Settings = SETTINGS) -> AsyncIterator[
         )
         task = asyncio.create_task(dispatcher.run())
         stack.push_async_callback(_cancelled, task)
-        client = TestClient(_Server(with_console(make_app(components))))
+        # Whom a test believes is the test's own matter; the world's own calls believe anybody.
+        connector = None if tls is None else TCPConnector(ssl=False)
+        app = with_console(make_app(components))
+        client = TestClient(_Server(app, tls), connector=connector)
         await stack.enter_async_context(client)
         yield Api(client, components, model, faults, dispatcher, looker)
 
 
 class _Server(TestServer):
     """As in production, a handler goes on when its client has gone."""
+
+    def __init__(self, app: web.Application, tls: ServiceTls | None) -> None:
+        def factory(host: str, port: int, family: socket.AddressFamily) -> socket.socket:
+            listener = get_port_socket(host, port, family)
+            return listener if tls is None else Greeting(listener, app[CONNECTIONS])
+
+        super().__init__(app, socket_factory=factory)
+        self._tls = tls
+
+    async def start_server(self, *given: Any, **kwargs: Any) -> None:
+        context = None if self._tls is None else self._tls.context
+        await super().start_server(*given, ssl=context, **kwargs)
 
     async def _make_runner(self, **kwargs: Any) -> web.BaseRunner:
         return Runner(self.app, **{**kwargs, "handler_cancellation": False})

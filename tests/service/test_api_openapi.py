@@ -24,9 +24,10 @@ from ledger.log.application import Ledger
 from tests.service.api_world import HOST, OTHER, Api, guest
 from tests.service.test_api_v1 import parked_detach
 from tests.store.drifting import Seen, begin_look
+from tests.tiers import DEEP
 from tests.tokens import token_of
 
-EXAMPLES = 12
+EXAMPLES = 12 if DEEP else 4
 #: One has no end, and is tested by itself; the other schemathesis leaves out by itself.
 LEFT_OUT = frozenset({"event_stream", "openapi"})
 #: Beside migrations, which began with 2.23.
@@ -65,6 +66,7 @@ async def left_behind(api: Api) -> str:
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
 @pytest.mark.slow
+@pytest.mark.deep
 async def test_what_the_document_allows_is_answered_as_it_says(
     api: Api, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:

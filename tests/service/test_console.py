@@ -179,8 +179,8 @@ async def test_a_wrong_token_opens_nothing(api: Api) -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}],
-    ids=["origin", "site"],
+    [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
+    ids=["origin", "nobody", "site"],
 )
 @pytest.mark.parametrize("path", ["/ui/login", "/ui/logout"])
 async def test_another_sites_page_can_send_no_form(

@@ -133,6 +133,7 @@ def test_what_the_demo_offers_to_copy_works_until_it_is_told_to_stop(home: Path)
         assert "Operation completed" in history
         assert "host-1" in shell.run("attachment list --all")
         check_the_past(shell)
+        move_servers(shell)
         park_a_detach(demo, shell)
         restart_a_killed_agent(demo)
     finally:
@@ -191,6 +192,15 @@ def check_the_past(shell: Shell) -> None:
     topics = {event["Event"] for event in past}
     assert "Attachment.Completed" in topics
     assert "Attachment.Disconnected" not in topics
+
+
+def move_servers(shell: Shell) -> None:
+    """The cloud has servers without disks of their host's, and a volume to boot from."""
+    assert "completed" in shell.run("server create mail-1")
+    assert "destination" in shell.run("--live-migration")
+    assert "shelve" in shell.run("server shelve")
+    screen = shell.run(" top", 0, **{" top": " top --once"})
+    assert "0 parked, 0 running" in screen
 
 
 def park_a_detach(demo: Demo, shell: Shell) -> None:

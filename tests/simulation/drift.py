@@ -86,7 +86,6 @@ def _listed(row: Any) -> join.Listed:
 
 def _volumes(cloud: Cloud) -> Iterator[Joined]:
     had = {row["volume_id"] for row in cloud.rows("attachments")}
-    open_ = _by_volume(row for row in cloud.rows("attachments") if row["state"] != "deleted")
     mappings = _by_volume(cloud.rows("mappings"))
     for volume_id in sorted(had | cloud.cinder.volumes.keys()):
         volume = cloud.cinder.volumes.get(volume_id)
@@ -94,7 +93,6 @@ def _volumes(cloud: Cloud) -> Iterator[Joined]:
             volume_id,
             None if volume is None else _shown(cloud, volume),
             mappings=mappings[volume_id],
-            open_=open_[volume_id],
             had=volume_id in had,
         )
 

@@ -23,6 +23,7 @@ host_down_after_s = 90
 [listen]
 host = "0.0.0.0"
 port = 9000
+plain_http = true
 
 [[tokens]]
 token = "s3cret-of-ada-0123456789abcdef01"
@@ -119,6 +120,32 @@ def test_wrong_environment_is_refused_naming_the_variable(file: Path) -> None:
 
 def test_clients_variables_are_not_the_services(file: Path) -> None:
     load(file, LEDGER_URL="http://127.0.0.1", LEDGER_TOKEN="x", LEDGER_TEST_DATABASE_URL="x")
+
+
+WHERE = "auth = 'tokens'\n[[tokens]]\nname='a'\nuser_id='a'\nproject_id='p'\nroles=['reader']\n"
+
+
+def test_off_loopback_plain_http_has_to_be_asked_for(file: Path) -> None:
+    text = f"{WHERE}token='{STRONG}'\n[listen]\nhost = '192.0.2.1'\n"
+    said = refused(file, text)
+    assert "listen.certificate_file and listen.key_file" in said
+    assert "listen.plain_http = true" in said
+    load(file, f"{text}plain_http = true")
+    load(file, f"{text}certificate_file = 'a'\nkey_file = 'b'")
+
+
+@pytest.mark.parametrize(
+    ("listen", "said"),
+    [
+        ("certificate_file = 'a'", "need each other"),
+        ("key_file = 'a'", "need each other"),
+        ("client_ca_file = 'a'", "needs TLS"),
+        ("certificate_file = 'a'\nkey_file = 'b'\nplain_http = true", "contradict"),
+        ("public_url = 'ledger.example'", "begins with http"),
+    ],
+)
+def test_what_of_tls_does_not_fit_is_refused(file: Path, listen: str, said: str) -> None:
+    assert said in refused(file, f"[listen]\n{listen}")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "ledger.example.org", ""])

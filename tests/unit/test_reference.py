@@ -19,7 +19,7 @@ from handlers.plan import Place
 from host_agent import config as agent_config
 from host_agent.shared.contract import Verb
 from ledger import config
-from ledger.cli import drift_page, events_page, flow_pages, reference_page
+from ledger.cli import drift_page, events_page, examples, flow_pages, reference_page
 from ledger.cli.base import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
 from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
@@ -51,6 +51,17 @@ def test_the_tables_of_what_differs_are_what_the_classes_say() -> None:
     assert text == drift_page.page(text), "run: make docs"
     shown = re.findall(r"^\| `(\w+)` \| (?:critical|warning|info) \|", text, re.MULTILINE)
     assert shown == [each.name for each in CLASSES]
+
+
+def test_the_examples_of_the_manual_are_those_of_help() -> None:
+    assert examples.page(CLI) == CLI, "run: make docs"
+    for command, some in examples.EXAMPLES.items():
+        shell = Shell()
+        kind, name, _ = shell.command_manager.find_command(command.split())
+        shown = kind(shell, None, cmd_name=name).get_parser(name).format_help()
+        assert [
+            what for _, what in some if f"  # {what}\n  attachment-ledger {name}" not in shown
+        ] == []
 
 
 def test_every_event_of_the_aggregates_is_in_the_catalogue_with_its_meaning() -> None:

@@ -1,0 +1,114 @@
+"""What this host shows the ledger: its token or its certificate, read again when they are renewed.
+
+The files are looked at when something is sent, every few seconds at most.  What cannot be used
+changes nothing but the log; so the ledger's token may be replaced in its file while steps run.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from host_agent.shared import tls
+from host_agent.shared.settings import ConfigError, secret_in
+from host_agent.shared.tls import Validity, Watched, moment
+
+#: How often it is said that the certificate ends soon.
+SAY_AGAIN_S = 86_400.0
+
+_LOG = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where they are: paths, empty for what there is none of."""
+
+    token: str = ""
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """What is shown from now on; `context` None: no TLS."""
+
+    token: str = field(repr=False)
+    context: ssl.SSLContext | None
+    validity: Validity | None
+
+
+class Credentials:
+    """Of one host; for threads."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        files: Files,
+        clock: Callable[[], float],
+        watched: Watched | None = None,
+    ) -> None:
+        """`token`: where no file holds one; `clock`: seconds since 1970.  Raises ConfigError."""
+        self._tls, self._token, self._files = url.startswith("https:"), token, files
+        self._watched = watched or Watched(files.token, files.ca, files.certificate, files.key)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._said_at: float | None = None
+        self._shown = self._read()
+
+    def now(self) -> Shown:
+        """The same object until something is renewed."""
+        with self._lock:
+            if self._watched.changed():
+                self._renew()
+            self._warn()
+            return self._shown
+
+    def trouble(self) -> str | None:
+        """Why the certificate that is shown cannot be taken, as far as its time says."""
+        validity = self._shown.validity
+        return None if validity is None else validity.trouble(self._clock())
+
+    def _renew(self) -> None:
+        try:
+            self._shown = self._read()
+        except ConfigError as error:
+            _LOG.error("credentials_not_taken", why=str(error), hint="the former ones go on")
+        else:
+            self._said_at = None
+            _LOG.info("credentials_taken")
+
+    def _read(self) -> Shown:
+        """Raises ConfigError."""
+        token = secret_in(Path(self._files.token)) if self._files.token else self._token
+        if not self._tls:
+            return Shown(token, None, None)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = tls.MINIMUM
+        if self._files.ca:
+            tls.trust(context, self._files.ca)  # that authority, and no other
+        else:
+            context.load_default_certs()
+        validity = None
+        if self._files.certificate:
+            validity = tls.show(context, self._files.certificate, self._files.key)
+        return Shown(token, context, validity)
+
+    def _warn(self) -> None:
+        validity, now = self._shown.validity, self._clock()
+        if validity is None or not validity.is_ending(now):
+            return
+        if self._said_at is None or now - self._said_at >= SAY_AGAIN_S:
+            self._said_at = now
+            _LOG.warning(
+                "certificate_ends",
+                file=self._files.certificate,
+                ends=moment(validity.ends),
+                hint="put a new one there: it is taken without a restart",
+            )
