@@ -54,6 +54,16 @@ class Host(Aggregate):
         reason: str
 
     @dataclass(frozen=True, kw_only=True)
+    class Disabled(Event):
+        """An operator wants no servers to come to this host; what is there goes on."""
+
+        reason: str | None
+
+    @dataclass(frozen=True, kw_only=True)
+    class Enabled(Event):
+        """Servers may come to the host again."""
+
+    @dataclass(frozen=True, kw_only=True)
     class LeftoversFound(Event):
         """The host came back after a fence and has leftovers to release."""
 
@@ -73,6 +83,8 @@ class Host(Aggregate):
         self.epoch = 0
         self.fenced = False
         self.why = ""  # it is fenced
+        self.disabled = False
+        self.disabled_reason: str | None = None
         self.suspect = False  # fenced, and has not shown since that it holds nothing of others
         self.leftovers: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
@@ -90,6 +102,10 @@ class Host(Aggregate):
                 self.why = f"{event.reason} ({event.evidence})"
             case self.Unfenced():
                 self.fenced = False
+            case self.Disabled():
+                self.disabled, self.disabled_reason = True, event.reason
+            case self.Enabled():
+                self.disabled, self.disabled_reason = False, None
             case self.LeftoversFound():
                 self.leftovers = (tuple(event.guests), tuple(event.attachments))
             case self.LeftoversCleared():
@@ -136,3 +152,17 @@ class Host(Aggregate):
         """Unfencing a host that is not fenced records nothing."""
         if self.fenced:
             self.record(self.Unfenced, reason=reason)
+
+    def disable(self, reason: str | None) -> None:
+        """No server may come here from now on; the same reason again records nothing."""
+        if not self.disabled or reason != self.disabled_reason:
+            self.record(self.Disabled, reason=reason)
+
+    def enable(self) -> None:
+        """Enabling a host that is not disabled records nothing."""
+        if self.disabled:
+            self.record(self.Enabled)
+
+    @property
+    def why_disabled(self) -> str:
+        return f"it is disabled ({self.disabled_reason or 'nobody said why'})"

@@ -261,6 +261,8 @@ def _destination(request: ActOnServer, server: Server, hosts: Hosts) -> str:
         why = "no agent of that name has ever registered"
     elif name == server.instance.host:
         why = "the instance is there already"
+    elif host.disabled:
+        why = host.why_disabled
     elif host.suspect:
         why = "it was fenced, and has not released its leftovers yet"
     elif host.service_version < MOVES_VERSION:

@@ -71,8 +71,12 @@ def build(
     legacy: bool = False,
 ) -> Operation:
     """Accept a new server, or raise a DomainError.  `instance` is the new, empty one."""
+    why = None
     if host.service_version < MOVES_VERSION:
         why = f"its agent is of service version {host.service_version}, not {MOVES_VERSION}"
+    elif host.disabled:
+        why = host.why_disabled
+    if why is not None:
         raise errors.DestinationError(host=request.host, server_id=str(instance.id), why=why)
     check_contact(host, contact)
     server_id = str(instance.id)

@@ -213,12 +213,7 @@ class Service:
         Of what was begun before, `hand_over` is to be told: all open operations that concern
         the host, as the log has them after this (decision 0022).
         """
-
-        def change(unit: Unit) -> int:
-            unit.get(Host, host_uuid(name)).fence(reason, evidence)
-            return unit.save(context)
-
-        return run_optimistically(self._store, change)
+        return self.change_host(name, lambda host: host.fence(reason, evidence), context)
 
     def hand_over(self, operation_id: str, host: str, context: EventContext | None = None) -> int:
         """What a fenced host was asked to do and has not answered fails, or is the ledger's."""
@@ -233,9 +228,13 @@ class Service:
 
     def unfence(self, name: str, reason: str, context: EventContext) -> int:
         """Let the host work again, in its new epoch."""
+        return self.change_host(name, lambda host: host.unfence(reason), context)
+
+    def change_host(self, name: str, act: Callable[[Host], None], context: EventContext) -> int:
+        """Do an operator's act on a host; the position then."""
 
         def change(unit: Unit) -> int:
-            unit.get(Host, host_uuid(name)).unfence(reason)
+            act(unit.get(Host, host_uuid(name)))
             return unit.save(context)
 
         return run_optimistically(self._store, change)

@@ -12,6 +12,8 @@ _NEW: Row = {
     "fence_evidence": None,
     "suspect": False,
     "leftovers": None,
+    "disabled": False,
+    "disabled_reason": None,
     "connector": None,
     "connector_position": None,
 }
@@ -42,6 +44,10 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
             )
         case Host.Unfenced.TOPIC:
             row.update(fenced=False, fence_reason=None, fence_evidence=None)
+        case Host.Disabled.TOPIC:
+            row.update(disabled=True, disabled_reason=event.body["reason"])
+        case Host.Enabled.TOPIC:
+            row.update(disabled=False, disabled_reason=None)
         case Host.LeftoversFound.TOPIC:
             row["leftovers"] = {name: event.body[name] for name in ("guests", "attachments")}
         case Host.LeftoversCleared.TOPIC:
@@ -58,6 +64,8 @@ HOSTS = Projection(
             Host.HostRegistered.TOPIC,
             Host.Fenced.TOPIC,
             Host.Unfenced.TOPIC,
+            Host.Disabled.TOPIC,
+            Host.Enabled.TOPIC,
             Host.LeftoversFound.TOPIC,
             Host.LeftoversCleared.TOPIC,
         }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from aggregates.instance import Instance, VmState
 from aggregates.server import VM_STATE_OF as VM_STATE_OF_POWER_STATE
+from host_agent.shared.definition import size_of
 from projections.base import LoggedEvent, Projection, Row, originator
 
 _I = Instance
@@ -15,7 +16,10 @@ _NO_DISKS: Row = {"devices": [], "volumes": []}
 def _fold(row: Row | None, event: LoggedEvent) -> Row:
     row = {**(row or _new(event)), **event.stamp}
     if event.topic in _CHANGES:
-        row.update(_CHANGES[event.topic](row, event.body))
+        changed = _CHANGES[event.topic](row, event.body)
+        row.update(changed)
+        if "definition" in changed:
+            row["vcpus"], row["memory_mb"] = size_of(row["definition"])
     row["vm_state"] = _vm_state(row)
     return row
 
@@ -29,6 +33,8 @@ def _new(event: LoggedEvent) -> Row:
         "power_state": "nostate",
         **_NO_DISKS,
         "definition": None,
+        "vcpus": 0,
+        "memory_mb": 0,
         "shown_by": None,
         "faults": {},
         "claims": {},

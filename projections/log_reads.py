@@ -19,7 +19,7 @@ from typing import Any, Literal
 import orjson
 from psycopg import AsyncConnection, OperationalError
 from psycopg import sql as compose
-from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.errors import QueryCanceled, ReadOnlySqlTransaction
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
@@ -173,9 +173,14 @@ class LogReads:
         parts: Mapping[str, compose.Composable] = _NO_PARTS,
         /,
         group: str = "reads",
+        *,
+        timeout_ms: int | None = None,
         **parameters: Any,
     ) -> list[Row]:
-        """The rows of a query of `group`; `parts` are put into its text, `parameters` beside it."""
+        """The rows of a query of `group`; `parts` are put into its text, `parameters` beside it.
+
+        Raises QueryCanceled if that takes longer than `timeout_ms`.
+        """
         if "limit" in parameters:
             parameters["limit"] = max(0, min(parameters["limit"], PAGE_MAX))
         text: Any = sql.query(group, query)
@@ -183,19 +188,26 @@ class LogReads:
             text = compose.SQL(text.decode()).format(**parts)
         for _ in range(ATTEMPTS - 1):
             try:
-                return await self._fetch(text, parameters)
-            except PoolTimeout:
+                return await self._fetch(text, parameters, timeout_ms)
+            except (PoolTimeout, QueryCanceled):
                 raise
             except OperationalError:  # a restart of the database breaks every connection
                 await self._pool.check()
-        return await self._fetch(text, parameters)
+        return await self._fetch(text, parameters, timeout_ms)
 
-    async def _fetch(self, text: Any, parameters: dict[str, Any]) -> list[Row]:
+    async def _fetch(
+        self, text: Any, parameters: dict[str, Any], timeout_ms: int | None
+    ) -> list[Row]:
         # Without context managers: in autocommit there is nothing to end but the loan; and
         # without `description`, which makes objects of the columns: two fifths of a read.
         connection = await self._lent()
         try:
             cursor = connection.cursor(row_factory=dict_row)
+            if timeout_ms is not None:
+                async with connection.transaction():
+                    await cursor.execute(sql.query("reads", "timeout"), {"ms": str(timeout_ms)})
+                    await cursor.execute(text, parameters)
+                    return await cursor.fetchall()
             await cursor.execute(text, parameters or None)
             return [] if cursor.rownumber is None else await cursor.fetchall()
         finally:

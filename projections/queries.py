@@ -20,6 +20,7 @@ from projections.base import Row
 from projections.drift_reads import DriftReads
 from projections.log_reads import PAGE_MAX
 from projections.rights import Kind, rights
+from projections.server_lists import ServerLists
 from projections.surveys import SurveyReads
 from projections.tables import prepare
 
@@ -46,7 +47,7 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries(SurveyReads, DriftReads):
+class Queries(SurveyReads, DriftReads, ServerLists):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------
@@ -54,19 +55,6 @@ class Queries(SurveyReads, DriftReads):
     async def instance(self, server_id: str) -> Row | None:
         """With the last contact of its host's agent, `host_seen_at` (None: never)."""
         return await self._one("instance", server_id=server_id)
-
-    async def instances(
-        self,
-        *,
-        project_id: str | None = None,
-        name: str | None = None,
-        limit: int = PAGE_MAX,
-        marker: str | None = None,
-    ) -> list[Row]:
-        """Newest first; `name` is a substring, `marker` the last server id already seen."""
-        return await self._all(
-            "instances", project_id=project_id, name=name, limit=limit, marker=marker
-        )
 
     async def named(
         self, text: str, low: str | None, high: str | None, *, project_id: str | None = None
@@ -282,7 +270,7 @@ class Queries(SurveyReads, DriftReads):
 
     async def connectors_taken(self, **said: Sequence[str | None]) -> list[Row]:
         """`hosts` and their `initiators` and `nqns`: `other` hosts that said so before."""
-        return await self._all("connectors_taken", {}, "reads", **said)
+        return await self._all("connectors_taken", {}, "reads", timeout_ms=None, **said)
 
     async def touch_hosts(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
         """Note how many seconds ago hosts' agents were in contact, and by how many their clocks

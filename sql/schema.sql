@@ -211,8 +211,11 @@ CREATE TABLE instances (
     resize_source text,                  -- the host that a resize can be reverted to
     deleted boolean NOT NULL DEFAULT false,
     shown_by text,                       -- the host that showed it first; NULL: it was asked for
-    volumes jsonb NOT NULL DEFAULT '[]'  -- serials of its disks, as its host showed them last
+    volumes jsonb NOT NULL DEFAULT '[]', -- serials of its disks, as its host showed them last
+    vcpus int NOT NULL DEFAULT 0,        -- as the definition says; 0: it does not, or there is none
+    memory_mb int NOT NULL DEFAULT 0
 );
+CREATE INDEX instances_by_age ON instances (created_at, server_id);
 CREATE INDEX instances_by_project ON instances (project_id, name);
 CREATE INDEX instances_by_host ON instances (host);
 
@@ -371,7 +374,9 @@ CREATE TABLE hosts (
     suspect boolean NOT NULL DEFAULT false,  -- fenced, and not shown since that it is clean
     leftovers jsonb,                     -- what it has that is not its any more
     connector jsonb,                     -- what storage knows it by: initiator, nqn, ip, host
-    connector_position bigint            -- of the event that says so
+    connector_position bigint,           -- of the event that says so
+    disabled boolean NOT NULL DEFAULT false,  -- an operator wants no servers to come
+    disabled_reason text
 );
 CREATE INDEX hosts_by_initiator ON hosts ((connector->>'initiator'));
 CREATE INDEX hosts_by_nqn ON hosts ((connector->>'nqn'));

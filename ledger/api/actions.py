@@ -37,6 +37,8 @@ async def server_action(call: Call) -> web.StreamResponse:
         raise ApiError(400, "invalid", "A request must have exactly one action.")
     [(name, body)] = data.items()
     action = ACTIONS.get(name)
+    if name in NOT_HERE:
+        raise ApiError(400, "not_supported", f"Action {name} is not supported: {NOT_HERE[name]}.")
     if action is None:
         raise ApiError(400, "no_such_action", f"There is no such action: {name[:64]}")
     call = call.under(action.rule)
@@ -245,3 +247,37 @@ ACTIONS: dict[str, Action] = {
 
 #: One of these has to permit a request before it is read which action it wants.
 RULES = tuple(action.rule for action in ACTIONS.values())
+
+
+def _not_here(why: str, *names: str) -> dict[str, str]:
+    return dict.fromkeys(names, why)
+
+
+#: Nova's other actions, and why there are none of them here.
+NOT_HERE: dict[str, str] = {
+    **_not_here(
+        "no server is locked here, nor can be; roles say who may change it", "lock", "unlock"
+    ),
+    **_not_here(
+        "a server's state is what its host shows and its operations did; what to do about one that "
+        "is parked is said at /v1/operations",
+        "os-resetState",
+    ),
+    **_not_here("guests are paused, stopped or shelved here", "suspend", "resume"),
+    **_not_here("there are no images here", "createImage", "createBackup", "rescue", "unrescue"),
+    **_not_here("what is deleted is gone at once", "forceDelete", "restore"),
+    **_not_here(
+        "networks are not known here",
+        *("addFixedIp", "removeFixedIp", "addFloatingIp", "removeFloatingIp"),
+        *("addSecurityGroup", "removeSecurityGroup", "resetNetwork", "injectNetworkInfo"),
+    ),
+    **_not_here(
+        "consoles are the host's",
+        *("os-getConsoleOutput", "os-getVNCConsole", "os-getSPICEConsole"),
+        *("os-getSerialConsole", "os-getRDPConsole"),
+    ),
+    **_not_here(
+        "nothing inside of a guest is reached from here",
+        *("changePassword", "trigger_crash_dump"),
+    ),
+}

@@ -32,7 +32,7 @@ from ledger.api.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
 from ledger.api.refusals import REFUSALS, Refusals
-from ledger.api.route import Route
+from ledger.api.route import Route, also_at, is_nova
 from ledger.api.routes import ROUTES
 from ledger.auth.tls import certificate_of
 from ledger.auth.tokens import NOBODY, Asked, Identity
@@ -95,32 +95,43 @@ def add_routes(app: web.Application, routes: Sequence[Route]) -> None:
         first = next(other for other in routes if other.name == route.name)
         name = route.name if first is route else None
         app.router.add_route(route.method, route.path, _handler(route), name=name)
+    for route in routes:
+        for path in also_at(route):
+            app.router.add_route(route.method, path, _handler(route))
 
 
 def _handler(route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await route.handler(
-            Call(
-                request=request,
-                rules=route.rules,
-                components=request.app[COMPONENTS],
-                identity=request[IDENTITY],
-                request_id=request[REQUEST_ID],
-                version=request.get(VERSION, microversions.MIN),
-                global_request_id=request.get(GLOBAL_ID),
-            )
+        _refuse_another_project(request)
+        call = Call(
+            request=request,
+            rules=route.rules,
+            components=request.app[COMPONENTS],
+            identity=request[IDENTITY],
+            request_id=request[REQUEST_ID],
+            version=request.get(VERSION, microversions.MIN),
+            global_request_id=request.get(GLOBAL_ID),
         )
+        return await route.answer(call)
 
     handle.route = route  # type: ignore[attr-defined]
     return handle
 
 
+def _refuse_another_project(request: web.Request) -> None:
+    """Catalogs may have the project in the address; it is the token's, or a mistake."""
+    given, own = request.match_info.get("project_id"), request[IDENTITY].actor.project_id
+    if given is not None and given != own:
+        raise ApiError(
+            400,
+            "malformed",
+            f"Malformed request URL: URL's project_id '{given[:100]}' doesn't match Context's "
+            f"project_id '{own}'",
+        )
+
+
 def _route_of(request: web.Request) -> Route | None:
     return getattr(request.match_info.handler, "route", None)
-
-
-def _is_nova(request: web.Request) -> bool:
-    return request.path == "/" or request.path.startswith("/v2.1")
 
 
 @web.middleware
@@ -165,7 +176,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
     request_id = request.get(REQUEST_ID)
     if request_id is not None:
         response.headers["X-Openstack-Request-Id"] = request_id
-        if _is_nova(request):
+        if is_nova(request.path):
             response.headers["X-Compute-Request-Id"] = request_id
     if GLOBAL_ID in request:
         response.headers["X-OpenStack-Global-Request-Id"] = request[GLOBAL_ID]
@@ -230,7 +241,7 @@ def _error(request: web.Request, failure: Failure) -> web.Response:
     if request.path.startswith(CONSOLE) and ERROR_PAGE in request.app:
         return request.app[ERROR_PAGE](request, failure)
     headers = dict(failure.headers)
-    if _is_nova(request):
+    if is_nova(request.path):
         return answer(as_nova(failure), failure.status, headers)
     response = answer(as_problem(failure, request[REQUEST_ID]), failure.status, headers)
     response.content_type = "application/problem+json"

@@ -15,9 +15,10 @@ from aiohttp import web
 from aggregates.operation import Operation, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer
-from ledger.api.migrations import instant, moment
+from ledger.api.migrations import instant
 from ledger.api.paging import next_page, nova_limit
-from ledger.api.problem import ApiError, not_found, unexpected
+from ledger.api.parameters import period
+from ledger.api.problem import ApiError, not_found
 from ledger.api.servers import server_row
 from ledger.auth.policy import Target
 
@@ -53,12 +54,12 @@ async def instance_actions(call: Call) -> web.StreamResponse:
     if not paged:
         rows = await call.components.queries.operations_of_server(server_id)
         return answer({"instanceActions": [_shown(call, row) for row in rows]})
-    _refuse_unknown(call, query)
+    since, until = period(query)
     limit = nova_limit(call)
     rows = await call.components.queries.operations_of_server(
         server_id,
-        since=moment(query, "changes-since"),
-        until=moment(query, "changes-before"),
+        since=since,
+        until=until,
         after=await _position_of(call, server_id, query),
         limit=limit + 1,
     )
@@ -91,15 +92,6 @@ def _whose(server: Row) -> Target:
 
 async def _server(call: Call) -> Row:
     return await server_row(call, deleted=call.version >= microversions.ACTIONS_OF_DELETED)
-
-
-def _refuse_unknown(call: Call, query: Row) -> None:
-    known = {"limit", "marker", "changes-since"}
-    if call.version >= microversions.CHANGES_BEFORE:
-        known.add("changes-before")
-    for name in query:
-        if name not in known:
-            raise ApiError(400, "invalid", unexpected(name))
 
 
 async def _position_of(call: Call, server_id: str, query: Row) -> int | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ledger.api.problem import ApiError
+from ledger.api.problem import ApiError, not_found
 
 Version = tuple[int, int]
 
@@ -24,6 +24,7 @@ MAX: Version = (2, 105)
 #: What changes where (Nova's REST API version history); handlers compare with these.
 VOLUMES_ATTACHED_DELETE = (2, 3)  # volumes_attached tells delete_on_termination
 LOCKED = (2, 9)
+FORCED_DOWN = (2, 11)
 EVACUATE_WITHOUT_PASSWORD = (2, 14)
 DESCRIPTION = (2, 19)
 ACTIONS_OF_DELETED = (2, 21)  # instance actions of servers that are gone
@@ -31,9 +32,13 @@ FORCE_COMPLETE = (2, 22)
 SERVER_MIGRATIONS = (2, 23)
 ABORT = (2, 24)
 SERVER_TAGS = (2, 26)
+CPU_INFO = (2, 28)  # of a hypervisor as an object
+HYPERVISOR_PAGES = (2, 33)
+STATUS_CHECKED = (2, 38)  # servers by a status that there is not
 TAG_REQUEST = (2, 49)
 FLAVOR_EMBEDDED = (2, 47)
 EVENTS_FOR_ALL = (2, 51)  # the events of an instance action, not only for admins
+HYPERVISOR_UUID = (2, 53)
 FLAVOR_DESCRIPTION = (2, 55)
 ACTION_PAGES = (2, 58)
 MIGRATION_UUID = (2, 59)
@@ -42,15 +47,18 @@ FLAVOR_SPECS = (2, 61)
 EVENT_HOST = (2, 62)
 CHANGES_BEFORE = (2, 66)
 TAG_SHOWN = (2, 70)
-QUERY_STRICT = (2, 75)
+LOCKED_FILTER = (2, 73)
+SERVERS_OF_NONE = (2, 75)  # of a hypervisor without any: an empty list
 FLAVOR_SWAP_NUMBER = (2, 75)
 DELETE_ON_TERMINATION = (2, 79)
 MIGRATION_USER = (2, 80)
 EVENT_DETAILS = (2, 84)
 UPDATE = (2, 85)
+HYPERVISOR_UPTIME = (2, 88)
 ATTACHMENT_ID = (2, 89)
 EVACUATE_TO_STOPPED = (2, 95)
 ASYNC_ATTACH = (2, 101)
+FLAVOR_NAME = (2, 102)
 FLAVOR_WITHOUT_RXTX = (2, 102)
 ROOT_VOLUMES = MAX  # `is_root` in attach, `boot_index` shown, root volumes detached
 
@@ -96,6 +104,13 @@ def _of_compute(header: str) -> str | None:
 
 def shown(version: Version) -> str:
     return f"{version[0]}.{version[1]}"
+
+
+def refuse_before(version: Version, since: Version) -> None:
+    """What came later does not exist yet.  Raises ApiError 404."""
+    if version < since:
+        message = f"API version {shown(version)} is not supported on this method."
+        raise not_found("not_found", message)
 
 
 def answer_headers(version: Version) -> dict[str, str]:

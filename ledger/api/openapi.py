@@ -11,6 +11,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from ledger.api import microversions
+from ledger.api.parameters import Parameter
 from ledger.api.route import Model, Route
 from ledger.api.schemas_nova import NovaError
 from ledger.api.schemas_problem import Problem
@@ -128,7 +129,7 @@ def _path_and_headers(route: Route) -> list[Schema]:
 
 def _query(route: Route, references: Any, definitions: Schema) -> list[Schema]:
     if route.query is None:
-        return []
+        return [_named(parameter) for parameter in route.parameters or ()]
     name = references[route.query, "validation"]["$ref"].rpartition("/")[2]
     schema = definitions[name]
     return [
@@ -140,6 +141,21 @@ def _query(route: Route, references: Any, definitions: Schema) -> list[Schema]:
         }
         for key, value in schema.get("properties", {}).items()
     ]
+
+
+def _named(parameter: Parameter) -> Schema:
+    """One of Nova's; what is wrong with a text of it is told with 400."""
+    text: Schema = {"type": "string"}
+    many: Schema = {"style": "form", "explode": True} if parameter.many else {}
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": False,
+        "description": parameter.says,
+        "schema": {"type": "array", "items": text} if parameter.many else text,
+        **({"deprecated": True} if parameter.refused else {}),
+        **many,
+    }
 
 
 def _without_null(schema: Schema) -> Schema:

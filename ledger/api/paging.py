@@ -44,5 +44,6 @@ def nova_number(call: Call, name: str) -> int:
 
 def next_page(call: Call, marker: object) -> list[Mapping[str, Any]]:
     """Nova's links to the page after this item: the same query with another marker."""
-    query = urlencode({**call.request.query, "marker": str(marker)})
+    given = [(name, text) for name, text in call.request.query.items() if name != "marker"]
+    query = urlencode([*given, ("marker", str(marker))])
     return [{"rel": "next", "href": f"{base(call)}{call.request.path}?{query}"}]

@@ -41,6 +41,7 @@ def choose_host(
         and host["alive"]
         and not host["fenced"]
         and not host["suspect"]
+        and not host["disabled"]
         and host["service_version"] >= MOVES_VERSION
         and all(host["capabilities"].get(capability) for capability in needed)
     ]

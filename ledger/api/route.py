@@ -10,11 +10,17 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from ledger.api.call import Call
+from ledger.api.parameters import Parameters, check
 
 Model = type[BaseModel]
 
 #: The header of requests that can be repeated safely.
 IDEMPOTENT = ("Idempotency-Key",)
+
+
+def is_nova(path: str) -> bool:
+    """Whether what is at this path, or is not, speaks Nova's form."""
+    return path == "/" or path.startswith("/v2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +31,8 @@ class Route:
     handler is called; which of several it is, the handler says by `Call.under`.  Without a rule
     the route is open to everybody, with no token at all.
     `answers`: the model of the body by status, None for an empty one, or a media type.  `formats`:
-    other media types of an answer with 200.
+    other media types of an answer with 200.  `query`: what /v1 may be asked with; `parameters`:
+    what a reading call of Nova's form may be.
     """
 
     name: str
@@ -35,13 +42,35 @@ class Route:
     handler: Callable[[Call], Awaitable[web.StreamResponse]]
     answers: Mapping[int, Model | str | None]
     query: Model | None = None
+    parameters: Parameters | None = None
     body: Model | None = None
     headers: tuple[str, ...] = field(default=())
     formats: tuple[str, ...] = ()
 
+    async def answer(self, call: Call) -> web.StreamResponse:
+        """What the handler says to a request whose query parameters are the route's.
+
+        Raises ApiError, and whatever the handler raises.
+        """
+        if self.parameters is not None:
+            check(call, self.parameters)
+        return await self.handler(call)
+
     @property
     def nova(self) -> bool:
-        return self.path == "/" or self.path.startswith("/v2.1")
+        return is_nova(self.path)
+
+
+def also_at(route: Route) -> list[str]:
+    """The other addresses of a route of Nova's: /v2, which knows no microversions, and both with
+    the caller's project, as catalogs have it.
+    """
+    rest = route.path.removeprefix("/v2.1")
+    if rest == route.path:
+        return []
+    if rest in {"", "/"}:
+        return [f"/v2{rest}"]
+    return [f"/v2{rest}", *(f"{root}/{{project_id}}{rest}" for root in ("/v2.1", "/v2"))]
 
 
 def get(name: str, path: str, handler: Any, answer: Any, **more: Any) -> Route:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ledger.api import (
     actions,
     cinder_events,
+    compute_hosts,
     flavors,
     instance_actions,
     migrations,
     schemas_actions,
+    schemas_hosts,
     schemas_nova,
+    server_parts,
     servers,
     versions,
     volume_attachments,
 )
+from ledger.api import parameters_nova as parameters
+from ledger.api.parameters import Parameters
 from ledger.api.route import IDEMPOTENT, Route, get
 
 _SERVERS = "/v2.1/servers"
@@ -21,38 +28,46 @@ _VOLUMES = "/v2.1/servers/{server_id}/os-volume_attachments"
 _MIGRATIONS = "/v2.1/servers/{server_id}/migrations"
 _ACTIONS = "/v2.1/servers/{server_id}/os-instance-actions"
 
+
+def _read(
+    name: str, path: str, handler: Any, answer: Any, parameters: Parameters = (), **more: Any
+) -> Route:
+    """A route that reads, and takes these query parameters and no others."""
+    return get(name, path, handler, answer, parameters=parameters, **more)
+
+
 _VERSIONS_AND_VOLUMES = (
     get("version", "/v2.1", versions.version, schemas_nova.VersionAnswer, rules=()),
     get("version", "/v2.1/", versions.version, schemas_nova.VersionAnswer, rules=()),
-    get(
+    _read(
         "servers",
         _SERVERS,
         servers.servers,
         schemas_nova.Servers,
-        query=schemas_nova.ServersQuery,
+        parameters=parameters.SERVERS,
         rules=("os_compute_api:servers:index",),
     ),
-    get(
+    _read(
         "servers_detail",
         f"{_SERVERS}/detail",
         servers.servers_detail,
         schemas_nova.Servers,
-        query=schemas_nova.ServersQuery,
+        parameters=parameters.SERVERS,
         rules=("os_compute_api:servers:detail",),
     ),
-    get(
+    _read(
         "server",
         f"{_SERVERS}/{{server_id}}",
         servers.server,
         schemas_nova.ServerAnswer,
         rules=("os_compute_api:servers:show",),
     ),
-    get(
+    _read(
         "volume_attachments",
         _VOLUMES,
         volume_attachments.volume_attachments,
         schemas_nova.VolumeAttachments,
-        query=schemas_nova.VolumeAttachmentsQuery,
+        parameters=parameters.VOLUME_ATTACHMENTS,
         rules=("os_compute_api:os-volumes-attachments:index",),
     ),
     Route(
@@ -65,7 +80,7 @@ _VERSIONS_AND_VOLUMES = (
         headers=IDEMPOTENT,
         rules=("os_compute_api:os-volumes-attachments:create",),
     ),
-    get(
+    _read(
         "volume_attachment",
         f"{_VOLUMES}/{{volume_id}}",
         volume_attachments.volume_attachment,
@@ -116,50 +131,52 @@ _SERVERS_AND_MORE = (
         headers=IDEMPOTENT,
         rules=("os_compute_api:servers:delete",),
     ),
-    get(
+    _read(
         "flavors",
         "/v2.1/flavors",
         flavors.flavors,
         schemas_nova.Flavors,
+        parameters=parameters.FLAVORS,
         rules=("attachment-ledger:flavors:list",),
     ),
-    get(
+    _read(
         "flavors_detail",
         "/v2.1/flavors/detail",
-        flavors.flavors,
+        flavors.flavors_detail,
         schemas_nova.Flavors,
+        parameters=parameters.FLAVORS,
         rules=("attachment-ledger:flavors:list",),
     ),
-    get(
+    _read(
         "flavor",
         "/v2.1/flavors/{flavor_id}",
         flavors.flavor,
         schemas_nova.FlavorAnswer,
         rules=("attachment-ledger:flavors:show",),
     ),
-    get(
+    _read(
         "flavor_specs",
         "/v2.1/flavors/{flavor_id}/os-extra_specs",
         flavors.flavor_specs,
         schemas_nova.FlavorSpecs,
         rules=("os_compute_api:os-flavor-extra-specs:index",),
     ),
-    get(
+    _read(
         "migrations",
         "/v2.1/os-migrations",
         migrations.migrations,
         schemas_nova.Migrations,
-        query=schemas_nova.MigrationsQuery,
+        parameters=parameters.MIGRATIONS,
         rules=("os_compute_api:os-migrations:index",),
     ),
-    get(
+    _read(
         "server_migrations",
         _MIGRATIONS,
         migrations.server_migrations,
         schemas_nova.Migrations,
         rules=("os_compute_api:servers:migrations:index",),
     ),
-    get(
+    _read(
         "server_migration",
         f"{_MIGRATIONS}/{{migration_id}}",
         migrations.server_migration,
@@ -183,14 +200,15 @@ _SERVERS_AND_MORE = (
         answers={202: None},
         rules=("os_compute_api:servers:migrations:force_complete",),
     ),
-    get(
+    _read(
         "instance_actions",
         _ACTIONS,
         instance_actions.instance_actions,
         schemas_nova.InstanceActions,
+        parameters=parameters.INSTANCE_ACTIONS,
         rules=("os_compute_api:os-instance-actions:list",),
     ),
-    get(
+    _read(
         "instance_action",
         f"{_ACTIONS}/{{request_id}}",
         instance_actions.instance_action,
@@ -217,4 +235,115 @@ _SERVERS_AND_MORE = (
     ),
 )
 
-NOVA = (*_VERSIONS_AND_VOLUMES, *_SERVERS_AND_MORE)
+_HOSTS = (
+    _read(
+        "services",
+        "/v2.1/os-services",
+        compute_hosts.services,
+        schemas_hosts.Services,
+        parameters=parameters.SERVICES,
+        rules=("os_compute_api:os-services:list",),
+    ),
+    Route(
+        name="service_update",
+        method="PUT",
+        path="/v2.1/os-services/{service_id}",
+        handler=compute_hosts.service_update,
+        body=schemas_hosts.ServiceUpdate,
+        answers={200: schemas_hosts.ServiceAnswer},
+        rules=("os_compute_api:os-services:update",),
+    ),
+    _read(
+        "hypervisors",
+        "/v2.1/os-hypervisors",
+        compute_hosts.hypervisors,
+        schemas_hosts.Hypervisors,
+        parameters=parameters.HYPERVISORS,
+        rules=("os_compute_api:os-hypervisors:list",),
+    ),
+    _read(
+        "hypervisors_detail",
+        "/v2.1/os-hypervisors/detail",
+        compute_hosts.hypervisors_detail,
+        schemas_hosts.Hypervisors,
+        parameters=parameters.HYPERVISORS,
+        rules=("os_compute_api:os-hypervisors:list-detail",),
+    ),
+    _read(
+        "hypervisor",
+        "/v2.1/os-hypervisors/{hypervisor_id}",
+        compute_hosts.hypervisor,
+        schemas_hosts.HypervisorAnswer,
+        parameters=parameters.HYPERVISOR,
+        rules=("os_compute_api:os-hypervisors:show",),
+    ),
+    _read(
+        "aggregates",
+        "/v2.1/os-aggregates",
+        compute_hosts.aggregates,
+        schemas_hosts.Aggregates,
+        rules=("os_compute_api:os-aggregates:index",),
+    ),
+    _read(
+        "zones",
+        "/v2.1/os-availability-zone",
+        compute_hosts.zones,
+        schemas_hosts.Zones,
+        rules=("os_compute_api:os-availability-zone:list",),
+    ),
+    _read(
+        "zones_detail",
+        "/v2.1/os-availability-zone/detail",
+        compute_hosts.zones_detail,
+        schemas_hosts.Zones,
+        rules=("os_compute_api:os-availability-zone:detail",),
+    ),
+)
+
+_READ_ONLY = (
+    _read(
+        "metadata",
+        f"{_SERVERS}/{{server_id}}/metadata",
+        server_parts.metadata,
+        schemas_hosts.Metadata,
+        rules=("os_compute_api:server-metadata:index",),
+    ),
+    _read(
+        "metadata_item",
+        f"{_SERVERS}/{{server_id}}/metadata/{{key}}",
+        server_parts.metadata_item,
+        schemas_hosts.MetadataItem,
+        rules=("os_compute_api:server-metadata:show",),
+    ),
+    _read(
+        "tags",
+        f"{_SERVERS}/{{server_id}}/tags",
+        server_parts.tags,
+        schemas_hosts.Tags,
+        rules=("os_compute_api:os-server-tags:index",),
+    ),
+    _read(
+        "limits",
+        "/v2.1/limits",
+        server_parts.limits,
+        schemas_hosts.LimitsAnswer,
+        parameters=parameters.LIMITS,
+        rules=("os_compute_api:limits",),
+    ),
+    _read(
+        "extensions",
+        "/v2.1/extensions",
+        server_parts.extensions,
+        schemas_hosts.Extensions,
+        rules=("os_compute_api:extensions",),
+    ),
+    _read(
+        "extension",
+        "/v2.1/extensions/{alias}",
+        server_parts.extension,
+        schemas_hosts.ExtensionAnswer,
+        rules=("os_compute_api:extensions",),
+    ),
+)
+
+NOVA = (*_VERSIONS_AND_VOLUMES, *_SERVERS_AND_MORE, *_HOSTS, *_READ_ONLY)

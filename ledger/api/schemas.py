@@ -286,6 +286,8 @@ class HostShown(Shown):
     fence_reason: str | None = None
     fence_evidence: str | None = None
     suspect: bool = False
+    disabled: bool = False  # no servers are to come
+    disabled_reason: str | None = None
     leftovers: Leftovers | None = None
     registered_at: datetime
     seen_at: datetime | None = None

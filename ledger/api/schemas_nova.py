@@ -114,32 +114,6 @@ class ForceCompleteBody(Asked):
     force_complete: None
 
 
-class MigrationsQuery(BaseModel):
-    """Filters, and pages from 2.59; unknown ones are ignored before, then refused."""
-
-    status: str | None = None
-    host: str | None = None
-    instance_uuid: str | None = None
-    source_compute: str | None = None
-    migration_type: str | None = None
-
-
-class ServersQuery(BaseModel):
-    """Filters that are known; others are ignored."""
-
-    name: str | None = None
-    status: str | None = None
-    host: str | None = None
-    all_tenants: str | None = None
-    limit: Number | None = None
-    marker: Id | None = None
-
-
-class VolumeAttachmentsQuery(Asked):
-    limit: Number | None = None
-    offset: Number | None = None
-
-
 # ------------------------------------------------------------------------------ answers
 
 
@@ -212,6 +186,7 @@ class Anything(BaseModel):
 
 class Flavors(Shown):
     flavors: list[Anything]
+    flavors_links: list[Link] | None = None
 
 
 class FlavorAnswer(Shown):

@@ -7,6 +7,7 @@ is parked does nothing any more: the server is in ERROR, with a fault.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from host_agent.shared.definition import size_of
@@ -48,7 +49,10 @@ _STATUS_DURING = {
     "rebuilding": ("REBUILD", {"active", "stopped", "error"}),
     "rebooting": ("REBOOT", {"active"}),
 }
-_POWER_STATE = {"nostate": 0, "running": 1, "paused": 3, "shutdown": 4, "crashed": 6}
+POWER_STATE = {"nostate": 0, "running": 1, "paused": 3, "shutdown": 4, "crashed": 6}
+
+#: The one availability zone there is; Nova's default, which clients ask for.
+ZONE = "nova"
 
 _FLAVOR_ID = re.compile(r"c([1-9]\d{0,3})\.m([1-9]\d{0,7})\Z", re.ASCII)
 NO_FLAVOR = "unknown"
@@ -64,12 +68,33 @@ def task_state(row: Row) -> str | None:
 
 
 def status(row: Row) -> str:
-    name, states = _STATUS_DURING.get(task_state(row) or "", ("", set()))
-    return name if row["vm_state"] in states else _STATUS[row["vm_state"]]
+    return _status_of(row["vm_state"], task_state(row) or "")
+
+
+def _status_of(vm_state: str, task: str) -> str:
+    name, states = _STATUS_DURING.get(task, ("", set()))
+    return name if vm_state in states else _STATUS[vm_state]
+
+
+def states_of(statuses: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The pairs of a vm_state and a task state ("": none) that have one of these statuses."""
+    wanted = {status.upper() for status in statuses}
+    tasks = ("", *sorted(set(TASK_OF_FLOW.values())))
+    return tuple(
+        (vm_state, task)
+        for vm_state in _STATUS
+        for task in tasks
+        if _status_of(vm_state, task) in wanted
+    )
+
+
+def zone(row: Row) -> str:
+    """The availability zone of a server; what is on no host is in none."""
+    return ZONE if row["host"] else ""
 
 
 def power_state(row: Row) -> int:
-    return _POWER_STATE.get(row["power_state"], 0)
+    return POWER_STATE.get(row["power_state"], 0)
 
 
 def flavor_id(vcpus: int, memory_mb: int) -> str:

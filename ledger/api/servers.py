@@ -6,23 +6,19 @@ networks, and says so in the form that clients can print.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
 
-from ledger.api import microversions, redaction, server_state
+from ledger.api import microversions, redaction, server_filters, server_state
 from ledger.api.call import Call, answer, canonical
 from ledger.api.paging import next_page, nova_limit
+from ledger.api.parameters import invalid
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
 from ledger.auth.policy import Target
-
-#: Rows read for one page at most, when a filter lets few of them through.
-ROWS_READ_MAX = 5_000
-
-_TRUE = frozenset({"1", "t", "true", "on", "y", "yes", "", "none"})
+from projections.server_lists import PatternError
 
 #: Nova's rule of who is shown a server's host.
 _HOST_RULE = "os_compute_api:os-extended-server-attributes"
@@ -78,31 +74,18 @@ def seen(call: Call, server_id: str, row: Row | None) -> Row:
 
 
 async def _page(call: Call) -> tuple[list[Row], bool]:
-    """The rows of this page, and whether there may be more."""
-    limit = nova_limit(call)
-    page: list[Row] = []
-    async for row in _matching(call, limit):
-        page.append(row)
-        if len(page) > limit:
-            break
-    return page[:limit], len(page) > limit
-
-
-async def _matching(call: Call, limit: int) -> AsyncIterator[Row]:
-    query = call.request.query
-    status, host = query.get("status"), query.get("host")
-    marker, project = await _marker(call), _project(call)
-    for _ in range(0, ROWS_READ_MAX, limit + 1):
+    """The rows of this page, and whether there are more."""
+    limit, marker = nova_limit(call), await _marker(call)
+    wanted, order = server_filters.listed(call), server_filters.order(call)
+    if wanted is None:
+        return [], False
+    try:
         rows = await call.components.queries.instances(
-            project_id=project, name=query.get("name"), limit=limit + 1, marker=marker
+            wanted, server_filters.WORDS, order=order, marker=marker, limit=limit + 1
         )
-        for row in rows:
-            fits = status is None or server_state.status(row) == status.upper()
-            if fits and (host is None or row["host"] == host or not call.identity.everywhere):
-                yield row
-        if len(rows) <= limit:
-            return
-        marker = str(rows[-1]["server_id"])
+    except PatternError as error:
+        raise invalid("name", wanted.name or "", f"{error}.") from None
+    return rows[:limit], len(rows) > limit
 
 
 async def _marker(call: Call) -> str | None:
@@ -114,18 +97,6 @@ async def _marker(call: Call) -> str | None:
     if row is None or not call.identity.sees(row["project_id"]):
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return str(row["server_id"])
-
-
-def _project(call: Call) -> str | None:
-    """The project to list, None for all: what is asked for, within what may be seen."""
-    query, identity = call.request.query, call.identity
-    everything = [
-        query[name].lower() in _TRUE for name in ("all_tenants", "all_projects") if name in query
-    ]
-    if any(everything):
-        call.under(f"{call.rules[0]}:get_all_tenants")
-        return query.get("project_id") or query.get("tenant_id")
-    return identity.actor.project_id if identity.everywhere else identity.project_scope
 
 
 def _listed(call: Call, page: list[Row], more: bool) -> Row:
@@ -155,14 +126,14 @@ async def shown(call: Call, row: Row) -> Row:
         "image": "",  # booted from a volume, or from nothing this service knows
         "flavor": _flavor(row, version),
         "addresses": {},
-        "metadata": _metadata(call, row),
+        "metadata": metadata_of(call, row),
         "accessIPv4": "",
         "accessIPv6": "",
         "config_drive": "",
         "key_name": None,
         "hostId": "",
         "OS-DCF:diskConfig": "MANUAL",
-        "OS-EXT-AZ:availability_zone": "",
+        "OS-EXT-AZ:availability_zone": server_state.zone(row),
         "OS-SRV-USG:launched_at": None,
         "OS-SRV-USG:terminated_at": None,
         "os-extended-volumes:volumes_attached": await _volumes(call, row),
@@ -197,7 +168,7 @@ def _identity(call: Call, row: Row) -> Row:
     }
 
 
-def _metadata(call: Call, row: Row) -> dict[str, str]:
+def metadata_of(call: Call, row: Row) -> dict[str, str]:
     """Whether nobody asked for this server, so that only its host says that it is, and whose.
 
     Metadata is what all of Nova's clients show; users are not told names of hosts.

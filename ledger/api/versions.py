@@ -10,19 +10,21 @@ from ledger.api import microversions
 from ledger.api.call import Call, answer
 
 _UPDATED = "2013-07-23T11:33:21Z"  # v2.1 of Nova's form; clients compare nothing else
+_UPDATED_2 = "2011-01-21T11:33:21Z"
 
 
 async def versions(call: Call) -> web.StreamResponse:
     """GET /: the list of versions."""
-    return answer({"versions": [_version(call)]})
+    return answer({"versions": [_version_2(call), _version(call)]})
 
 
 async def version(call: Call) -> web.StreamResponse:
-    """GET /v2.1: the one version."""
-    described = _version(call)
+    """GET /v2.1: the one version; GET /v2: the same without microversions."""
+    old = not call.request.path.startswith("/v2.1")
+    described = _version_2(call) if old else _version(call)
     kind = {
         "base": "application/json",
-        "type": "application/vnd.openstack.compute+json;version=2.1",
+        "type": f"application/vnd.openstack.compute+json;version={'2' if old else '2.1'}",
     }
     return answer({"version": {**described, "media-types": [kind]}})
 
@@ -35,6 +37,18 @@ def _version(call: Call) -> dict[str, Any]:
         "min_version": microversions.shown(microversions.MIN),
         "updated": _UPDATED,
         "links": [{"rel": "self", "href": f"{base(call)}/v2.1/"}],
+    }
+
+
+def _version_2(call: Call) -> dict[str, Any]:
+    """/v2: what 2.1 is, for clients that know no microversions."""
+    return {
+        "id": "v2.0",
+        "status": "SUPPORTED",
+        "version": "",
+        "min_version": "",
+        "updated": _UPDATED_2,
+        "links": [{"rel": "self", "href": f"{base(call)}/v2/"}],
     }
 
 

@@ -31,7 +31,7 @@ from ledger.api import accepting, microversions
 from ledger.api.call import Call, answer
 from ledger.api.hosts import is_alive
 from ledger.api.paging import nova_limit, nova_number
-from ledger.api.problem import ApiError, not_found, unexpected
+from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
 from ledger.api.servers import named_server, seen, server_row
 from ledger.auth.rules import SWAP_FOR_CINDER
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 async def volume_attachments(call: Call) -> web.StreamResponse:
     """GET: the bound mappings of a server, in the order they were bound."""
-    limit, offset = _paging(call)
+    limit, offset = nova_limit(call), nova_number(call, "offset")
     server = await server_row(call)
     rows = await call.components.queries.mappings(
         str(server["server_id"]), limit, offset, legacy=_shows_legacy(call)
@@ -139,13 +139,6 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
 
 
 # ------------------------------------------------------------------------------ requests
-
-
-def _paging(call: Call) -> tuple[int, int]:
-    for name in call.request.query:
-        if name not in {"limit", "offset"} and call.version >= microversions.QUERY_STRICT:
-            raise ApiError(400, "invalid", unexpected(name))
-    return nova_limit(call), nova_number(call, "offset")
 
 
 def _volume_id(call: Call, server_id: str) -> str:

@@ -149,7 +149,26 @@ _OTHERS_OF_NOVA = (
         ("events:details", ADMIN, "with their details (2.84)"),
     ),
     *_under(
+        f"{_NOVAS}os-services:",
+        ("list", ADMIN, "list hosts as nova-compute services"),
+        ("update", ADMIN, "disable a host, or enable it again"),
+    ),
+    *_under(
+        f"{_NOVAS}os-hypervisors:",
+        ("list", ADMIN, "list hosts as hypervisors"),
+        ("list-detail", ADMIN, "list them with details"),
+        ("show", ADMIN, "show one"),
+    ),
+    *_under(
         _NOVAS,
+        ("os-aggregates:index", ADMIN, "list aggregates, of which there are none"),
+        ("os-availability-zone:list", READER, "list the one zone (Nova: everybody)"),
+        ("os-availability-zone:detail", ADMIN, "list it with its hosts"),
+        ("server-metadata:index", READER, "list a server's metadata"),
+        ("server-metadata:show", READER, "show an item of it"),
+        ("os-server-tags:index", READER, "list a server's tags"),
+        ("limits", READER, "what a project's servers use (Nova: everybody)"),
+        ("extensions", READER, "list extensions (Nova: everybody)"),
         ("os-extended-server-attributes", f"{ADMIN} or {SERVICE}", "OS-EXT-SRV-ATTR of a server"),
         ("os-flavor-extra-specs:index", READER, "list a flavor's extra specs"),
         (

@@ -13,15 +13,19 @@ import pkgutil
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from http import HTTPStatus
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from aggregates import errors
 from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger import api
+from ledger.api import microversions
 from ledger.api.actions import ACTIONS
 from ledger.api.metrics import Metrics, registry_of
+from ledger.api.parameters import Parameter, Parameters
 from ledger.api.routes import ROUTES
 from ledger.auth.tls import gauges
 from ledger.log.writer import Writer
@@ -45,6 +49,13 @@ The route `server_action` is under the rule of its action:
 
 {actions}
 
+## Query parameters of Nova's lists
+
+Each is answered as it says here, or refused by name; any other is 400. What is for operators is
+403 to others.
+
+{parameters}
+
 ## Error codes
 
 `code` of a problem of `/v1`; codes are stable. `/v2.1` shows only the status and the message.
@@ -63,6 +74,7 @@ def page() -> str:
     return _PAGE.format(
         routes=_table(["request", "name", "rule"], _routes()),
         actions=_table(["action", "rule", "and who names the host"], _actions()),
+        parameters=_table(["request", "parameter", "from", "what it says"], _parameters()),
         codes=_table(["code", "status", "message"], _codes()),
         metrics=_table(["metric", "type", "labels", "what it says"], _metrics()),
     )
@@ -80,6 +92,26 @@ def _routes() -> Iterator[list[str]]:
 def _actions() -> Iterator[list[str]]:
     for name, action in ACTIONS.items():
         yield [f"`{name}`", f"`{action.rule}`", f"`{action.host_rule}`" if action.host_rule else ""]
+
+
+def _parameters() -> Iterator[list[str]]:
+    """Those of one meaning, and lists with the same ones, are one row."""
+    lists: dict[Parameters, list[str]] = defaultdict(list)
+    for route in ROUTES:
+        if route.parameters:
+            lists[route.parameters].append(f"`{route.path.removeprefix('/v2.1')}`")
+    for parameters, paths in lists.items():
+        for alike in _alike(parameters):
+            first, names = alike[0], ", ".join(f"`{each.name}`" for each in alike)
+            who = "for operators: " if first.operators else ""
+            says = f"400: {first.says}" if first.refused else f"{who}{first.says}"
+            yield [", ".join(paths), names, microversions.shown(first.since), says]
+
+
+def _alike(parameters: Parameters) -> Iterator[list[Parameter]]:
+    """Parameters that differ in nothing but their names, as they follow each other."""
+    for _, same in groupby(parameters, lambda each: replace(each, name="")):
+        yield list(same)
 
 
 def _codes() -> Iterator[list[str]]:

@@ -59,6 +59,8 @@ COMMANDS = {
     "history operation": "ledger.cli.history:OfOperation",
     "history server": "ledger.cli.history:OfServer",
     "history volume": "ledger.cli.history:OfVolume",
+    "host disable": "ledger.cli.host:Disable",
+    "host enable": "ledger.cli.host:Enable",
     "host fence": "ledger.cli.host:Fence",
     "host list": "ledger.cli.host:List",
     "host show": "ledger.cli.host:Show",

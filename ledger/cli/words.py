@@ -222,6 +222,10 @@ def _device_volume(body: Body) -> str:
     return f"Volume {body['volume_id']} put" if "volume_id" in body else "No volume left"
 
 
+def _disabled(body: Body) -> str:
+    return f"Host takes no servers any more: {body.get('reason') or 'no reason was given'}"
+
+
 def _left_over(body: Body) -> str:
     guests, attachments = body.get("guests", []), body.get("attachments", [])
     return (
@@ -288,6 +292,8 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Host.HostRegistered": _text("Agent of {name} registered, service version {service_version}"),
     "Host.Fenced": _text("Host FENCED, epoch {epoch}: {reason}; evidence: {evidence}"),
     "Host.Unfenced": _text("Host unfenced: {reason}"),
+    "Host.Disabled": _disabled,
+    "Host.Enabled": _text("Host takes servers again"),
     "Host.LeftoversFound": _left_over,
     "Host.LeftoversCleared": _text("Host has released all leftovers"),
     "Instance.InstanceRegistered": _seen,

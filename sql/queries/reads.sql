@@ -7,18 +7,9 @@ SELECT i.*, c.seen_at AS host_seen_at
   FROM instances AS i LEFT JOIN host_contact AS c USING (host)
  WHERE i.server_id = %(server_id)s;
 
--- name: instances
--- Servers, newest first as Nova lists them, after a marker if one is given.  With a project
--- instances_by_project; name is a substring.
-SELECT i.*
-  FROM instances AS i
- WHERE (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s)
-   AND (%(name)s::text IS NULL OR strpos(i.name, %(name)s) > 0)
-   AND NOT i.deleted
-   AND (%(marker)s::uuid IS NULL OR (i.created_at, i.server_id) < (
-           SELECT m.created_at, m.server_id FROM instances AS m WHERE m.server_id = %(marker)s))
- ORDER BY i.created_at DESC, i.server_id DESC
- LIMIT %(limit)s;
+-- name: timeout
+-- How long a statement of this transaction may take, in milliseconds.
+SELECT set_config('statement_timeout', %(ms)s, true);
 
 -- name: named
 -- What has an id between two, or this name; with a project only what is of its servers.  At most

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 import sql
+from host_agent.shared.definition import size_of
 from ledger.log import schema
 from ledger.log.recorder import LedgerRecorder
 from ledger.log.schema import SchemaError
@@ -23,6 +25,22 @@ INSERT INTO operations (
 VALUES (gen_random_uuid(), 'attach', gen_random_uuid(), '{}', 'running', '{}', '[]', '{}', '{}',
     '{}', false, false, 'r', now(), 1, now(), 1)
 """
+OLD_SERVER = """
+INSERT INTO instances (
+    server_id, name, power_state, vm_state, base_vm_state, faults, devices, created_at, updated_at,
+    position, definition)
+VALUES (%s, 'vm', 'running', 'active', 'active', '{}', '[]', now(), now(), 1, %s)
+"""
+#: As libvirt writes them, and as this service does; the last two say nothing.
+DEFINITIONS = (
+    "<domain><memory unit='KiB'>524288</memory><vcpu placement='static'>2</vcpu></domain>",
+    '<domain><memory unit="MiB">512</memory><memoryBacking/><vcpu current="1">4</vcpu></domain>',
+    "<domain><memory dumpCore='off' unit='GiB'>2</memory><vcpu>1</vcpu></domain>",
+    "<domain><memory>1048576</memory><vcpu>\n  3\n</vcpu></domain>",
+    "<domain><memory unit='bytes'>2097152</memory><vcpu>1</vcpu></domain>",
+    "<domain><devices/></domain>",
+    None,
+)
 DETACHED = """
 INSERT INTO detached_months (month, first_position, last_position, file, sha256)
 VALUES ('2026-01-01', 1, 2, 'events-2026-01.jsonl.gz', 'x')
@@ -154,6 +172,26 @@ def test_operations_are_made_anew_by_the_upgrade_that_changed_their_rows(
         shown = connection.execute("SELECT operation_id::text, steps FROM operations").fetchall()
     expected = watched.folded.table("operations")
     assert sorted(shown) == sorted((row["operation_id"], row["steps"]) for row in expected)
+
+
+def test_sizes_are_read_from_definitions_by_the_upgrade_that_keeps_them(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As folds read them from then on."""
+    texts = sql.migrations()
+    before = {name: text for name, text in texts.items() if name < "0027"}
+    monkeypatch.setattr(sql, "migrations", lambda: before)
+    schema.upgrade(empty_database_url)
+    monkeypatch.setattr(sql, "migrations", lambda: texts)
+    definitions = {str(uuid4()): definition for definition in DEFINITIONS}
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        for server_id, definition in definitions.items():
+            connection.execute(OLD_SERVER, (server_id, definition))
+        schema.upgrade(empty_database_url)
+        query = "SELECT server_id::text, vcpus, memory_mb FROM instances"
+        sizes = {row[0]: row[1:] for row in connection.execute(query).fetchall()}
+    assert sizes == {server: size_of(definition) for server, definition in definitions.items()}
+    assert sum(map(any, sizes.values())) == len(DEFINITIONS) - 2
 
 
 def test_an_old_server_is_refused(empty_database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

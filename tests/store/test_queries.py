@@ -22,8 +22,11 @@ from projections.catalog import ALL
 from projections.log_reads import PAGE_MAX
 from projections.queries import Queries, read_pool
 from projections.runner import catch_up
+from projections.server_lists import Listed, Words
 from tests.store.histories import Watched, stored_events
 from tests.world import HOST, OTHER, SERVER, World
+
+WORDS = Words(tasks={"resize": "resizing"}, powers={"running": 1})
 
 
 @pytest.fixture
@@ -64,9 +67,14 @@ async def test_servers_are_found_by_id_project_and_part_of_the_name(
     assert found is not None
     assert (found["server_id"], found["vm_state"], found["devices"]) == (SERVER, "active", [])
     assert await queries.instance(str(uuid4())) is None
-    assert len(await queries.instances(project_id="p", name="instance-")) == 1
-    assert await queries.instances(project_id="q") == []
-    assert await queries.instances(name="%") == []
+    for wanted, found_too in (
+        (Listed(project_id="p", name="instance-"), [SERVER]),
+        (Listed(project_id="q"), []),
+        (Listed(name="^ance"), []),
+        (Listed(name="inst[a-c]n"), [SERVER]),
+    ):
+        rows = await queries.instances(wanted, WORDS)
+        assert [row["server_id"] for row in rows] == found_too, wanted
 
 
 async def test_servers_are_paged_newest_first(
@@ -85,8 +93,8 @@ async def test_servers_are_paged_newest_first(
         ids.append(str(instance.id))
     catch_up(database_url, ALL)
 
-    first = await queries.instances(limit=2)
-    rest = await queries.instances(limit=10, marker=first[-1]["server_id"])
+    first = await queries.instances(Listed(), WORDS, limit=2)
+    rest = await queries.instances(Listed(), WORDS, limit=10, marker=first[-1]["server_id"])
 
     assert [row["server_id"] for row in first + rest] == ids[::-1]
 

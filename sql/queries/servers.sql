@@ -1,0 +1,66 @@
+-- name: page
+-- Servers that fit all of what is asked (NULL: whatever it is), in an order that ends with their
+-- ids, after the one with the id `marker`, whether that one fits or not.  In the order of their age
+-- by instances_by_age, in others sorted; of a project by instances_by_project, on a host by
+-- instances_by_host.  The columns by_* are what Nova calls the sort keys; a task is the first
+-- claim's whose flow is one of `tasks`, and that is not parked (ledger.api.server_state).
+WITH keyed AS NOT MATERIALIZED (
+    SELECT i.*,
+           i.created_at AS by_created_at,
+           i.updated_at AS by_updated_at,
+           i.server_id AS by_uuid,
+           i.name AS by_display_name,
+           coalesce(i.host, '') AS by_host,
+           coalesce(i.project_id, '') AS by_project_id,
+           coalesce(i.user_id, '') AS by_user_id,
+           i.vm_state AS by_vm_state,
+           i.vcpus::bigint * 4294967296 + i.memory_mb AS by_instance_type_id,
+           coalesce((%(powers)s::jsonb ->> i.power_state)::int, 0) AS by_power_state,
+           coalesce((SELECT %(tasks)s::jsonb ->> (c.value ->> 'flow') FROM jsonb_each(i.claims) AS c
+                      WHERE %(tasks)s::jsonb ? (c.value ->> 'flow') AND NOT i.faults ? c.key
+                      LIMIT 1), '') AS by_task_state
+      FROM instances AS i)
+SELECT s.*
+  FROM keyed AS s
+  LEFT JOIN keyed AS m ON m.server_id = %(marker)s
+ WHERE (%(project_id)s::text IS NULL OR s.project_id = %(project_id)s)
+   AND (%(user_id)s::text IS NULL OR s.user_id = %(user_id)s)
+   AND (%(uuid)s::uuid IS NULL OR s.server_id = %(uuid)s)
+   AND (%(name)s::text IS NULL OR s.name ~ %(name)s)
+   AND (%(host)s::text IS NULL OR s.host = %(host)s)
+   AND (%(placed)s::boolean IS NULL OR (s.host IS NOT NULL) = %(placed)s)
+   AND (%(vcpus)s::int IS NULL OR (s.vcpus, s.memory_mb) = (%(vcpus)s, %(memory_mb)s))
+   AND (%(deleted)s::boolean IS NULL OR s.deleted = %(deleted)s)
+   AND (%(created_at)s::timestamptz IS NULL
+        OR date_trunc('second', s.created_at) = %(created_at)s)
+   AND (%(since)s::timestamptz IS NULL OR s.updated_at >= %(since)s)
+   AND (%(before)s::timestamptz IS NULL OR date_trunc('second', s.updated_at) <= %(before)s)
+   AND (%(vm_state)s::text IS NULL OR s.vm_state = %(vm_state)s)
+   AND (%(power_state)s::int IS NULL OR s.by_power_state = %(power_state)s)
+   AND (%(task_state)s::text IS NULL OR s.by_task_state = %(task_state)s)
+   AND (%(states)s::text[] IS NULL OR s.vm_state || '/' || s.by_task_state = ANY (%(states)s))
+   AND (%(marker)s::uuid IS NULL OR ({after}))
+ ORDER BY {order}
+ LIMIT %(limit)s;
+
+-- name: sizes
+-- The sizes of the servers that there are, of a project (instances_by_project) or of all; few, as
+-- people choose round ones.
+SELECT DISTINCT vcpus, memory_mb FROM instances
+ WHERE NOT deleted AND vcpus > 0 AND memory_mb > 0
+   AND (%(project_id)s::text IS NULL OR project_id = %(project_id)s)
+ ORDER BY vcpus, memory_mb LIMIT %(limit)s;
+
+-- name: used
+-- How many servers a project has, and of what size they are together.  instances_by_project.
+SELECT count(*) AS servers, coalesce(sum(vcpus), 0)::bigint AS vcpus,
+       coalesce(sum(memory_mb), 0)::bigint AS memory_mb
+  FROM instances WHERE NOT deleted AND project_id = %(project_id)s;
+
+-- name: on_hosts
+-- The servers on hosts: of each host its `servers` (id and name), and what they are together.
+-- instances_by_host.
+SELECT host, sum(vcpus)::bigint AS vcpus, sum(memory_mb)::bigint AS memory_mb,
+       json_agg(json_build_object('uuid', server_id, 'name', name) ORDER BY name, server_id)
+           AS servers
+  FROM instances WHERE NOT deleted AND host = ANY (%(hosts)s) GROUP BY host;
