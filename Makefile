@@ -36,7 +36,7 @@ test: $(STAMP) ## the tests that need neither root nor network
 	$(BIN)/pytest -n auto $(ARGS)
 
 # $(1) pairs of troubles for each flow, $(2) storms.
-deep = FLOW_PAIRS=$(1) SIMULATE_SEEDS=$(2) $(BIN)/pytest -m deep -q -n auto $(ARGS)
+deep = FLOW_PAIRS=$(1) SIMULATE_SEEDS=$(2) $(BIN)/pytest -m "deep or further" -q -n auto $(ARGS)
 
 test-deep: $(STAMP) ## many cases of what `make test` samples: 60 pairs of troubles for each flow, 200 storms
 	$(call deep,60,200)
@@ -77,11 +77,13 @@ format: $(STAMP) ## rewrite the code in the house's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## write docs/flows, reference.md, events.md and the tables of reconciliation.md anew
+docs: $(STAMP) ## write docs/flows, reference.md, events.md, policy.yaml.sample, the tables of policy.md and reconciliation.md, the examples of cli.md
 	$(BIN)/python -m ledger.cli.flow_pages docs/flows
 	$(BIN)/python -m ledger.cli.reference_page docs/reference.md
 	$(BIN)/python -m ledger.cli.events_page docs/events.md
 	$(BIN)/python -m ledger.cli.drift_page docs/reconciliation.md
+	$(BIN)/python -m ledger.cli.policy_page docs/policy.md docs/policy.yaml.sample
+	$(BIN)/python -m ledger.cli.examples docs/cli.md
 
 lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full)
 	tests/lab/run.sh $(TIER)

@@ -31,7 +31,7 @@ class IllegalTransitionError(DomainError):
 
 class SecondHostError(IllegalTransitionError):
     """Attachment {id} is {state} on host {host}; it cannot get the connector of host {other}
-    before {host} has let go of it.
+    before {host} has released the volume.
     """
 
     code = "second_host"
@@ -287,13 +287,13 @@ class NotLegacyError(DomainError):
 
 
 class StaleEpochError(DomainError):
-    """Epoch {given} of host {host} is over; it is {current} now. Register again."""
+    """Epoch {given} of host {host} is out of date, the current one is {current}. Register again."""
 
     code = "stale_epoch"
 
 
 class StaleReportError(DomainError):
-    """Operation {operation_id} does not wait for step {step} of run {run} on host {host}."""
+    """Operation {operation_id} expects no result of step {step} of run {run} from host {host}."""
 
     code = "stale_report"
 

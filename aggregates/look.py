@@ -13,7 +13,8 @@ from aggregates.base import About, Aggregate, Event
 class LookState(StrEnum):
     """Where a look stands."""
 
-    UNDER_WAY = "under_way"  # -> ended
+    UNDER_WAY = "under_way"  # -> stopped, ended
+    STOPPED = "stopped"  # -> under_way, ended
     ENDED = "ended"
 
 
@@ -31,8 +32,21 @@ class Look(Aggregate):
         why: str
 
     @dataclass(frozen=True, kw_only=True)
+    class LookStopped(Event):
+        """Somebody wants it to rest where it is."""
+
+        reason: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class LookResumed(Event):
+        """It is to go on where it was stopped."""
+
+        reason: str
+
+    @dataclass(frozen=True, kw_only=True)
     class LookEnded(Event):
-        """`outcome`: completed, stopped, void (Cinder's lists could not be believed: `trouble`).
+        """`outcome`: completed, stopped (and another one began before it was resumed), void
+        (Cinder's lists could not be believed); `trouble` says more of the last two.
 
         `compared`: rows by subject; `found`: findings by class that this look opened; `unknown`:
         of which hosts nothing is known, and why; `braked`: classes of which it saw too many to
@@ -51,7 +65,9 @@ class Look(Aggregate):
     S = LookState
     TRANSITIONS: ClassVar = {
         LookBegun: (frozenset({None}), S.UNDER_WAY),
-        LookEnded: (frozenset({S.UNDER_WAY}), S.ENDED),
+        LookStopped: (frozenset({S.UNDER_WAY}), S.STOPPED),
+        LookResumed: (frozenset({S.STOPPED}), S.UNDER_WAY),
+        LookEnded: (frozenset({S.UNDER_WAY, S.STOPPED}), S.ENDED),
     }
 
     def __init__(self, id: UUID) -> None:  # noqa: A002

@@ -38,6 +38,7 @@ from ledger.api.components import COMPONENTS, Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
+from ledger.auth.policy import Policy as AccessPolicy
 from ledger.auth.renewal import Again, Renewal
 from ledger.config import Settings
 from ledger.dispatcher import Dispatcher
@@ -138,7 +139,6 @@ async def running(
         renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
-
         listener = _listening_socket(settings)
         stack.callback(listener.close)
 
@@ -173,6 +173,7 @@ async def running(
             settings=settings,
             authenticator=authenticator(settings, stack, renewal.static, renewal.tls),
             clock=clock,
+            policy=_policy(settings, stack),
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
             warnings={**neighbours.warnings(settings, stack), **renewal.warnings()},
@@ -236,6 +237,15 @@ def _automatic(ledger: Ledger, components: Components) -> Automatic:
     return Automatic(
         ledger, components.requests, lambda: fleet_of(components, loop), so_far, policy
     )
+
+
+def _policy(settings: Settings, stack: AsyncExitStack) -> AccessPolicy:
+    """Who may do what, by a file that is read whenever it changes.  Raises ConfigError."""
+    file = settings.policy.file
+    policy = AccessPolicy(Path(file) if file is not None else None)
+    following = asyncio.create_task(policy.follow(), name="policy")
+    stack.push_async_callback(_cancelled, following)
+    return policy
 
 
 def _listening_socket(settings: Settings) -> socket.socket:

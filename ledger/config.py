@@ -53,11 +53,8 @@ class Role(StrEnum):
     READER = "reader"
     SERVICE = "service"
     OPERATOR = "operator"
+    MANAGER = "manager"
     AGENT = "agent"
-
-
-#: Roles to which all projects are open.
-EVERYWHERE = frozenset({Role.ADMIN, Role.OPERATOR, Role.SERVICE})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +143,6 @@ class KeystoneSettings:
     `auth`: options of a keystoneauth plugin that logs in at Keystone ("auth_type", "auth_url",
     "username", ...), of a user who may validate tokens; None: those of [cinder.auth].
     `www_authenticate_uri`: where the clients' Keystone is, which a 401 tells; None: the auth_url.
-    `roles`: which role here a role of Keystone's is; the others are none.
     """
 
     auth: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
@@ -157,23 +153,19 @@ class KeystoneSettings:
     cache_s: Seconds = 60.0  # for so long a token may be taken that was revoked
     cache_size: Positive = 10_000  # tokens that are known at once
     service_token_roles: tuple[str, ...] = ("service",)
-    roles: Mapping[str, Any] = dataclasses.field(
-        default_factory=lambda: {
-            "admin": "operator",
-            "member": "member",
-            "reader": "reader",
-            "service": "service",
-        }
-    )
 
     def __post_init__(self) -> None:
         if sorted(self.order) != [AuthMode.KEYSTONE, AuthMode.TOKENS]:
             raise ValueError("'order' names 'tokens' and 'keystone', each once")
         if not self.service_token_roles:
             raise ValueError("'service_token_roles' names no role")
-        known = [role.value for role in Role if role is not Role.AGENT]
-        if not (self.roles and all(role in known for role in self.roles.values())):
-            raise ValueError(f"'roles' gives each role of Keystone's one of {', '.join(known)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """`file`: rules of oslo.policy in place of the defaults; None: these alone."""
+
+    file: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +195,7 @@ class Settings:
     auth: AuthMode = AuthMode.NOAUTH
     tokens: tuple[Token, ...] = ()
     keystone: KeystoneSettings = dataclasses.field(default_factory=KeystoneSettings)
+    policy: PolicySettings = PolicySettings()
     cinder: CinderSettings = dataclasses.field(default_factory=CinderSettings)
     host_down_after_s: Seconds = 60.0
     #: Whether members may swap volumes themselves, and not only Cinder (LP 2112187).

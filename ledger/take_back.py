@@ -5,6 +5,9 @@ and goes on when its lease has long been another's, makes a second attachment in
 log refuses its result, and with it the id would be lost, and the volume reserved for ever.
 So whoever is told that a step is done takes back what it made beside.
 
+Where the answer never came it may make it all the same, later.  Whoever releases a volume looks for
+reservations that nobody knows; for a volume that was made nobody would look any more (seed 255).
+
 Another process may just have found the same attachment, and be about to take it over.  So it
 is given up in the log first (`Attachment.Disowned`): of the two saves one is refused, and
 either the attachment is somebody's, and stays, or nobody takes it over any more.
@@ -23,7 +26,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.plan import AnyVerb, LedgerVerb
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import PortError
+from host_agent.shared.ports import LATE_S, PortError
 from ledger.effects import UNFINISHED, EffectContext
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
 
@@ -54,6 +57,26 @@ def take_back(
         _TAKEN_BACK[verb](lane, made, operation, replace(effect, book=Unit(store)), store)
     except PortError as failure:
         _log.warning("not_taken_back", verb=verb, code=failure.code, why=failure.message)
+
+
+def take_back_late(
+    verb: AnyVerb,
+    lane: Lane,
+    operation: Operation,
+    effect: EffectContext,
+    store: AggregateStore,
+) -> None:
+    """The same where it is not known what the step made: by its mark, when it had time to come."""
+    if verb != LedgerVerb.VOLUME_CREATE or lane.create is None:
+        return
+    effect.wait(LATE_S)
+    try:
+        made = effect.cinder.volumes_made(lane.bdm_id, lane.create.get("project_id"))
+    except PortError as failure:
+        _log.warning("not_taken_back", verb=verb, code=failure.code, why=failure.message)
+        return
+    for volume in made:
+        take_back(verb, lane, {"volume_id": volume.id}, operation, effect, store)
 
 
 def _reservation(

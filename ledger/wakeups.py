@@ -181,7 +181,7 @@ class Wakeups:
         rows = await cursor.fetchall()
         marks |= {what: position for what, who, position, *_ in rows if who is None}
         time_s, log_ahead_s = (marks.pop(name) / 1e6 for name in ("time_us", "log_ahead_us"))
-        self._clock.told(asked_at, time_s, log_ahead_s)
+        self._clock.synchronise(asked_at, time_s, log_ahead_s)
         keys = set(_keys(row for row in rows if row[1] is not None))
         if seen.get("head", NEVER) < marks["head"]:
             keys.add(ANY_EVENT)

@@ -14,6 +14,7 @@ from aggregates.finding import Finding
 from projections.base import Row
 from projections.findings import FINDINGS
 from projections.log_reads import PAGE_MAX, LogReads
+from projections.looks import kind_of
 
 #: What begins a finding, and what ends it.
 _BOUNDS = [
@@ -124,7 +125,13 @@ class DriftReads(LogReads):
         return await self._all("looks", state=state, limit=limit, after=after)
 
     async def look(self, look_id: str) -> Row | None:
-        return await self._one("look", look_id=look_id)
+        """Also one that was asked for and has not begun: its `state` is "asked"."""
+        row = await self._one("look", look_id=look_id)
+        if row is None or row["state"] is not None:
+            return row
+        scope = row["asked_scope"]
+        asked = {"look_id": look_id, "scope": scope, "kind": kind_of(scope), "state": "asked"}
+        return {**row, **asked, "why": row["asked_why"]}
 
     async def looks_by_outcome(self) -> dict[str, int]:
         """How many looks have ended how."""

@@ -21,6 +21,10 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
         row.update(why=event.body["why"], state=LookState.UNDER_WAY.value)
         row.update(began_at=event.recorded_at, began_position=event.position)
         row.update(dict.fromkeys((*_END, "ended_at")))
+    elif event.topic == Look.LookStopped.TOPIC:
+        row.update(state=LookState.STOPPED.value)
+    elif event.topic == Look.LookResumed.TOPIC:
+        row.update(state=LookState.UNDER_WAY.value)
     else:
         row.update({name: event.body[name] for name in _END})
         row.update(state=LookState.ENDED.value, ended_at=event.recorded_at)
@@ -30,7 +34,9 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
 LOOKS = Projection(
     table="looks",
     key="look_id",
-    topics=frozenset({Look.LookBegun.TOPIC, Look.LookEnded.TOPIC}),
+    topics=frozenset(
+        kind.TOPIC for kind in (Look.LookBegun, Look.LookStopped, Look.LookResumed, Look.LookEnded)
+    ),
     key_of=originator,
     fold=_fold,
 )

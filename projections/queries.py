@@ -68,6 +68,15 @@ class Queries(SurveyReads, DriftReads):
             "instances", project_id=project_id, name=name, limit=limit, marker=marker
         )
 
+    async def named(
+        self, text: str, low: str | None, high: str | None, *, project_id: str | None = None
+    ) -> list[Row]:
+        """What has an id from `low` to `high`, or `text` as its name; `kind`, `id`, `name`.
+
+        With `project_id` only servers of that project, and what is theirs.
+        """
+        return await self._all("named", text=text, low=low, high=high, project_id=project_id)
+
     async def mappings(
         self, server_id: str, limit: int = PAGE_MAX, offset: int = 0, *, legacy: bool = True
     ) -> list[Row]:
@@ -198,14 +207,20 @@ class Queries(SurveyReads, DriftReads):
         flows: Sequence[str],
         *,
         server_id: str | None = None,
+        project_id: str | None = None,
         after: int | None = None,
         limit: int = PAGE_MAX,
     ) -> list[Row]:
         """Operations of these flows, newest first, with their progress in bytes, and what
-        settled a resize (`settled_flow`, `settled_outcome`).
+        settled a resize (`settled_flow`, `settled_outcome`).  `project_id`: the server's.
         """
         return await self._all(
-            "moves", flows=list(flows), server_id=server_id, after=after, limit=limit
+            "moves",
+            flows=list(flows),
+            server_id=server_id,
+            project_id=project_id,
+            after=after,
+            limit=limit,
         )
 
     async def note_progress(
@@ -310,13 +325,6 @@ class Queries(SurveyReads, DriftReads):
 
     # --- looks ------------------------------------------------------------------------
 
-    async def ask_look(self, look_id: str, scope: str, why: str, context: str) -> str:
-        """Ask for a look; `scope` and `context`: text of JSON.  Which one there will be."""
-        [row] = await self._all(
-            "ask", group="reconcile", look_id=look_id, scope=scope, why=why, context=context
-        )
-        return str(row["look_id"])
-
     async def look_overdue(self, interval_s: float) -> bool:
         """Whether the last look at everything began longer ago than that."""
         [row] = await self._all("overdue", group="reconcile", interval_s=interval_s)
@@ -326,6 +334,10 @@ class Queries(SurveyReads, DriftReads):
         """Of which kinds of look there is one to begin or to go on with."""
         rows = await self._all("waiting", group="reconcile", whole=whole, part=part)
         return [row["name"] for row in rows]
+
+    async def looks_stopped(self) -> list[str]:
+        """What of these somebody has stopped."""
+        return [row["name"] for row in await self._all("stopped", group="reconcile")]
 
     # --- the service itself -----------------------------------------------------------
 

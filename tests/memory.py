@@ -133,10 +133,14 @@ class MemoryStore:
         return read
 
     def _fold(self, kind: type[A], id_: UUID, version: int) -> A:
-        """What the log alone says, folded from the first event, once for each version."""
+        """What the log alone says: folded once for each version, from the one before it."""
         key = (kind, id_, version)
         if key not in self._folds:
-            self._folds[key] = kind.evolve(id_, self._events(id_)[:version])
+            if version == 0:
+                self._folds[key] = kind(id_)
+            else:
+                before = self._fold(kind, id_, version - 1)
+                self._folds[key] = before.fork().follow([self._events(id_)[version - 1]])
         return self._folds[key]  # type: ignore[return-value]
 
     def save(self, *aggregates: Aggregate, context: EventContext) -> int:

@@ -293,10 +293,11 @@ class World:
         return send
 
     def _started_at(self, operation: Operation, run: ActiveRun) -> int:
+        log = self.store.log
         return next(
             position
-            for position, (event, _) in enumerate(self.store.log, 1)
-            if isinstance(event, Operation.RunStarted)
+            for position in range(len(log), 0, -1)  # it is one of the last
+            if isinstance(event := log[position - 1][0], Operation.RunStarted)
             and (event.originator_id, event.run) == (operation.id, run.number)
         )
 

@@ -134,9 +134,15 @@ def _is_on_no_host(asked: Asked) -> str | None:
 
 
 def _guest_lets_it_go(asked: Asked) -> str | None:
-    """The verb itself refuses while a guest has the disk; that is better known before."""
-    if asked.lane.server_id in asked.shown["guests"]:
-        return f"Guest {asked.lane.server_id} has the disk: nothing is taken from a guest unasked."
+    """The verb itself refuses while a guest has the disk; that is better known before.
+
+    If the host has it connected for the guest by another attachment, the disk is that one's, and
+    only the record goes.
+    """
+    server, own = asked.lane.server_id, asked.lane.attachment_id
+    others = {of for id_, of in asked.shown["records"].items() if id_ != own}
+    if server in asked.shown["guests"] and server not in others:
+        return f"Guest {server} has the disk: nothing is taken from a guest unasked."
     return None
 
 

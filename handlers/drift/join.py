@@ -103,15 +103,12 @@ def volume(
     shown: CinderVolume | Unknown | None,
     *,
     mappings: int,
-    open_: int,
     had: bool,
     server_id: str | None = None,
 ) -> VolumeRow:
-    """One volume, of which the ledger has so many live mappings and open attachments."""
+    """One volume, of which the ledger has so many live mappings."""
     about = About(volume_id=volume_id, server_id=server_id)
-    return VolumeRow(
-        id=volume_id, about=about, mappings=mappings, open=open_, had=had, cinder=shown
-    )
+    return VolumeRow(id=volume_id, about=about, mappings=mappings, had=had, cinder=shown)
 
 
 # --- the pass over hosts ----------------------------------------------------------------------

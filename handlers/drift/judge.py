@@ -40,18 +40,23 @@ class Sight:
 
 def drifting(row: Row) -> Iterator[DriftClass]:
     """The classes of which this row is a case."""
-    return (each for each in _of(row) if rows.known(row, each.parties) and each.is_drift(row))
+    return (each for each in _told(row) if each.is_drift(row))
 
 
 def sound(row: Row) -> Iterator[DriftClass]:
     """The classes of which this row is known to be no case."""
     if getattr(row, "unknown_hosts", ()):
         return iter(())
-    return (each for each in _of(row) if rows.known(row, each.parties) and not each.is_drift(row))
+    return (each for each in _told(row) if not each.is_drift(row))
 
 
-def _of(row: Row) -> Iterator[DriftClass]:
-    return (each for each in CLASSES if each.row is type(row))
+def _told(row: Row) -> Iterator[DriftClass]:
+    """The classes of such rows of which all parties have said what they have to say."""
+    silent = rows.silent(row)  # once: a look judges all rows of a cloud
+    return (each for each in _BY_ROW[type(row)] if silent.isdisjoint(each.parties))
+
+
+_BY_ROW = {kind: [each for each in CLASSES if each.row is kind] for kind in rows.SUBJECTS}
 
 
 def differs(row: Row, parties: Iterable[Party]) -> dict[str, Any]:

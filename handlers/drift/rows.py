@@ -117,7 +117,7 @@ class CinderVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeRow:
-    """`mappings`, `open`: live mappings and open attachments that the ledger has of the volume.
+    """`mappings`: live ones that the ledger has of the volume.
 
     `had`: whether a server of ours has ever had it.
     """
@@ -125,7 +125,6 @@ class VolumeRow:
     id: str
     about: About
     mappings: int
-    open: int
     had: bool
     cinder: CinderVolume | Unknown | None
 
@@ -232,11 +231,13 @@ def key_of(row: Row) -> Key:
 
 def known(row: Row, parties: Iterable[Party]) -> bool:
     """Whether all of these have said what they have to say of the row."""
-    return not any(_UNKNOWN_OF[party](row) for party in parties)
+    return silent(row).isdisjoint(parties)
 
 
-def _cinder_unknown(row: Row) -> bool:
-    return getattr(row, "cinder", None) is UNKNOWN
+def silent(row: Row) -> frozenset[Party]:
+    """Who has not said what it has to say of the row."""
+    cinder = getattr(row, "cinder", None) is UNKNOWN
+    return _SILENT[cinder, _host_unknown(row)]
 
 
 def _host_unknown(row: Row) -> bool:
@@ -246,8 +247,9 @@ def _host_unknown(row: Row) -> bool:
     return getattr(row, "shown", None) is UNKNOWN
 
 
-_UNKNOWN_OF = {
-    Party.LEDGER: lambda row: False,  # noqa: ARG005
-    Party.CINDER: _cinder_unknown,
-    Party.HOST: _host_unknown,
+_SILENT = {
+    (False, False): frozenset[Party](),
+    (False, True): frozenset({Party.HOST}),
+    (True, False): frozenset({Party.CINDER}),
+    (True, True): frozenset({Party.CINDER, Party.HOST}),
 }

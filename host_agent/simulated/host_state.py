@@ -22,7 +22,6 @@ To begin with, describe guests instead: {"define": [{"server_id": ..., "name": .
 
 from __future__ import annotations
 
-import copy
 import fcntl
 import json
 import os
@@ -53,7 +52,7 @@ class HostState:
     def __init__(self, path: Path | None = None, initial: dict[str, Any] | None = None) -> None:
         self._path = path
         self._lock = threading.RLock()
-        self._state: dict[str, Any] = {}
+        self._text = "{}"  # the state, if no file has it: nobody can change it in passing
         with self.edit() as state:
             for key, value in (initial or {}).items():
                 state.setdefault(key, value)
@@ -64,9 +63,9 @@ class HostState:
         """The state, to be changed; durable when the block ends, untouched if it raises."""
         with self._lock, ExitStack() as held:
             if self._path is None:
-                draft = copy.deepcopy(self._state)
+                draft = json.loads(self._text)
                 yield draft
-                self._state = draft
+                self._text = json.dumps(draft)
                 return
             self._path.parent.mkdir(parents=True, exist_ok=True)
             guard = held.enter_context(self._path.with_name(self._path.name + ".lock").open("w"))
@@ -78,7 +77,7 @@ class HostState:
     def read(self) -> dict[str, Any]:
         """A copy of the state as it is now.  A file is replaced whole, so needs no lock."""
         with self._lock:
-            return copy.deepcopy(self._state) if self._path is None else _read(self._path)
+            return json.loads(self._text) if self._path is None else _read(self._path)
 
 
 def store_at(uri: str) -> HostState | None:

@@ -19,12 +19,12 @@ from handlers.actions import ActOnServer
 from host_agent.shared.definition import size_of
 from ledger.api import accepting, microversions, placement, server_state
 from ledger.api import schemas_actions as schemas
-from ledger.api.call import Call, answer
+from ledger.api.call import Call, answer, refuse_unless
 from ledger.api.hosts import is_alive
 from ledger.api.problem import ApiError
 from ledger.api.schemas import Asked
 from ledger.api.servers import server_row, shown
-from ledger.auth import tokens
+from ledger.auth.policy import Target
 
 Row = dict[str, Any]
 Extras = Callable[[Call, Row, Any], Awaitable[Row]]
@@ -39,15 +39,10 @@ async def server_action(call: Call) -> web.StreamResponse:
     action = ACTIONS.get(name)
     if action is None:
         raise ApiError(400, "no_such_action", f"There is no such action: {name[:64]}")
-    if not call.identity.roles & tokens.ACTION_POLICY[name]:
-        wanted = " or ".join(sorted(tokens.ACTION_POLICY[name]))
-        raise ApiError(
-            403,
-            "forbidden",
-            f"Policy doesn't allow {name} to be performed: it needs the role {wanted}.",
-        )
+    call = call.under(action.rule)
     row = await server_row(call)
     asked = action.asked(body, call.version)
+    _refuse_host(call, action, row, asked)
     extras = await action.extras(call, row, asked)
     request = ActOnServer(server_id=str(row["server_id"]), flow=action.flow, **extras)
     headers = await begun(call, request)
@@ -57,6 +52,13 @@ async def server_action(call: Call) -> web.StreamResponse:
     if name == "evacuate" and call.version < microversions.EVACUATE_WITHOUT_PASSWORD:
         return answer({"adminPass": asked.adminPass}, HTTPStatus.OK, headers)
     return web.Response(status=action.status, headers=headers)
+
+
+def _refuse_host(call: Call, action: Action, row: Row, asked: Any) -> None:
+    """Raises ApiError 403 if a host is named by who may not."""
+    if action.host_rule and getattr(asked, "host", None) is not None:
+        whose = Target(row["project_id"], row["user_id"])
+        refuse_unless(call.components.policy, call.identity, (action.host_rule,), whose)
 
 
 async def server_delete(call: Call) -> web.StreamResponse:
@@ -140,8 +142,6 @@ async def _evacuate(call: Call, row: Row, asked: schemas.Evacuate) -> Row:
 
 async def _unshelve(call: Call, row: Row, asked: schemas.Unshelve | None) -> Row:
     wanted = asked.host if asked else None
-    if wanted is not None and not call.identity.everywhere:
-        raise ApiError(403, "forbidden", "Naming the host needs the role admin or operator.")
     return {"destination": await _elsewhere(call, row, wanted)}
 
 
@@ -182,13 +182,18 @@ async def _plain(call: Call, row: Row, asked: None) -> Row:
 
 @dataclass(frozen=True)
 class Action:
-    """`body` None: whatever is sent says nothing; `nullable`: null will do."""
+    """`rule`: of the policy, Nova's; `host_rule`: for who names the host, besides.
+
+    `body` None: whatever is sent says nothing; `nullable`: null will do.
+    """
 
     flow: str
+    rule: str
     body: type[Asked] | None = None
     extras: Extras = _plain
     nullable: bool = False
     status: HTTPStatus = HTTPStatus.ACCEPTED
+    host_rule: str | None = None
 
     def asked(self, body: Any, version: microversions.Version) -> Any:
         if self.body is None or (body is None and self.nullable):
@@ -198,20 +203,45 @@ class Action:
         return asked
 
 
+_MIGRATE = "os_compute_api:os-migrate-server:migrate"
+_SERVERS, _SHELVE = "os_compute_api:servers", "os_compute_api:os-shelve"
+
 ACTIONS: dict[str, Action] = {
-    "os-migrateLive": Action("live_migrate", schemas.MigrateLive, _live),
-    "migrate": Action("resize", schemas.Migrate, _cold, nullable=True),
-    "resize": Action("resize", schemas.Resize, _resize),
-    "confirmResize": Action("confirm_resize", status=HTTPStatus.NO_CONTENT),
-    "revertResize": Action("revert_resize"),
-    "evacuate": Action("evacuate", schemas.Evacuate, _evacuate, status=HTTPStatus.OK),
-    "shelve": Action("shelve"),
-    "shelveOffload": Action("shelve", extras=_offload),
-    "unshelve": Action("unshelve", schemas.Unshelve, _unshelve, nullable=True),
-    "os-start": Action("start"),
-    "os-stop": Action("stop"),
-    "pause": Action("pause"),
-    "unpause": Action("unpause"),
-    "reboot": Action("reboot", schemas.Reboot, _reboot),
-    "rebuild": Action("rebuild", schemas.Rebuild, _rebuild),
+    "os-migrateLive": Action(
+        "live_migrate",
+        f"{_MIGRATE}_live",
+        schemas.MigrateLive,
+        _live,
+        host_rule=f"{_MIGRATE}_live:host",
+    ),
+    "migrate": Action(
+        "resize", _MIGRATE, schemas.Migrate, _cold, nullable=True, host_rule=f"{_MIGRATE}:host"
+    ),
+    "resize": Action("resize", f"{_SERVERS}:resize", schemas.Resize, _resize),
+    "confirmResize": Action(
+        "confirm_resize", f"{_SERVERS}:confirm_resize", status=HTTPStatus.NO_CONTENT
+    ),
+    "revertResize": Action("revert_resize", f"{_SERVERS}:revert_resize"),
+    "evacuate": Action(
+        "evacuate", "os_compute_api:os-evacuate", schemas.Evacuate, _evacuate, status=HTTPStatus.OK
+    ),
+    "shelve": Action("shelve", f"{_SHELVE}:shelve"),
+    "shelveOffload": Action("shelve", f"{_SHELVE}:shelve_offload", extras=_offload),
+    "unshelve": Action(
+        "unshelve",
+        f"{_SHELVE}:unshelve",
+        schemas.Unshelve,
+        _unshelve,
+        nullable=True,
+        host_rule=f"{_SHELVE}:unshelve_to_host",
+    ),
+    "os-start": Action("start", f"{_SERVERS}:start"),
+    "os-stop": Action("stop", f"{_SERVERS}:stop"),
+    "pause": Action("pause", "os_compute_api:os-pause-server:pause"),
+    "unpause": Action("unpause", "os_compute_api:os-pause-server:unpause"),
+    "reboot": Action("reboot", f"{_SERVERS}:reboot", schemas.Reboot, _reboot),
+    "rebuild": Action("rebuild", f"{_SERVERS}:rebuild", schemas.Rebuild, _rebuild),
 }
+
+#: One of these has to permit a request before it is read which action it wants.
+RULES = tuple(action.rule for action in ACTIONS.values())

@@ -197,16 +197,19 @@ def _refuse_survey(name: str, told: SurveyAnswer, mailbox: Row) -> None:
     if mailbox["epoch"] != told.epoch:
         raise _stale(name, told.epoch, mailbox["epoch"])
     if mailbox["shut"] or mailbox["awaited"]:
-        raise ApiError(409, "host_fenced", f"Nothing is believed of host {name}: it is fenced.")
+        why = "it is fenced, or has not registered since it was unfenced"
+        raise ApiError(409, "host_fenced", f"No survey of host {name} is accepted: {why}.")
     if mailbox["survey"] != told.token:
-        raise ApiError(409, "survey_not_wanted", f"No such survey of host {name} is wanted now.")
+        why = f"Host {name} was not asked for this survey, or it is no longer awaited."
+        raise ApiError(409, "survey_not_wanted", why)
 
 
 def _stale(name: str, given: int, current: int) -> ApiError:
     return ApiError(
         409,
         "stale_epoch",
-        f"Epoch {given} of host {name} is over; it is {current} now. Register again.",
+        f"Epoch {given} of host {name} is out of date, the current one is {current}. "
+        "Register again.",
     )
 
 

@@ -24,7 +24,7 @@ from host_agent.shared.text import one_line
 from ledger.api import microversions
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
-from ledger.api.call import Call, answer
+from ledger.api.call import Call, answer, refuse_unless
 from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
 from ledger.api.connections import CONNECTIONS, Connections, address_of
 from ledger.api.feed import FEED, Feed
@@ -35,7 +35,7 @@ from ledger.api.refusals import REFUSALS, Refusals
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
 from ledger.auth.tls import certificate_of
-from ledger.auth.tokens import NOBODY, POLICY, Asked, Identity
+from ledger.auth.tokens import NOBODY, Asked, Identity
 
 #: What reading a body raises if the client breaks off.
 _BROKEN_OFF = (ConnectionError, aiohttp.ClientPayloadError, PayloadEncodingError)
@@ -102,6 +102,7 @@ def _handler(route: Route) -> Handler:
         return await route.handler(
             Call(
                 request=request,
+                rules=route.rules,
                 components=request.app[COMPONENTS],
                 identity=request[IDENTITY],
                 request_id=request[REQUEST_ID],
@@ -240,34 +241,24 @@ def _error(request: web.Request, failure: Failure) -> web.Response:
 async def _authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Who is asking, and whether this route is open to them."""
     route = _route_of(request)
-    if route is not None and not POLICY[route.name]:
+    if route is not None and not route.rules:
         request[IDENTITY] = NOBODY
         return await handler(request)
-    identity = await request.app[COMPONENTS].authenticator.authenticate(_asked(request))
+    components = request.app[COMPONENTS]
+    identity = await components.authenticator.authenticate(_asked(request))
     if route is not None:
         identity = identity.on(route.name)
-    request[IDENTITY] = identity
+    request[IDENTITY] = identity = components.policy.admitted(identity)
     connections = request.app[CONNECTIONS]
     connections.known(request.protocol, identity)
     if route is not None:
-        refuse_unless_open(route.name, identity)
+        refuse_unless(components.policy, identity, route.rules)
     bind(**_of_log(identity))
     connections.began(identity)
     try:
         return await handler(request)
     finally:
         connections.ended(identity)
-
-
-def refuse_unless_open(route: str, identity: Identity) -> None:
-    """ApiError 403 if the route, by its name, is closed to the caller."""
-    if POLICY[route] and not identity.may(route):
-        wanted = " or ".join(sorted(POLICY[route]))
-        raise ApiError(
-            403,
-            "forbidden",
-            f"Policy doesn't allow {route} to be performed: it needs the role {wanted}.",
-        )
 
 
 def _asked(request: web.Request) -> Asked:

@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.components import HOLDS, Components, Holds, is_gone
 from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
+from ledger.auth.policy import Policy, Target
 from ledger.auth.tokens import Identity
 from projections.log_reads import MomentToComeError
 from projections.runner import NotProjectingError
@@ -50,9 +51,13 @@ _NUL = (b"\x00", b"\\u0000")
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A request that passed the middlewares.  `version` is Nova's microversion."""
+    """A request that passed the middlewares.  `version` is Nova's microversion.
+
+    `rules`: those of the policy that it is under, one of which has to permit it.
+    """
 
     request: web.Request
+    rules: tuple[str, ...]
     components: Components
     identity: Identity
     request_id: str
@@ -81,6 +86,38 @@ class Call:
             global_request_id=self.global_request_id,
         )
 
+    # --------------------------------------------------------------- who may do what
+
+    def under(self, *rules: str) -> Call:
+        """The request as one of these rules alone.  Raises ApiError 403."""
+        refuse_unless(self.components.policy, self.identity, rules)
+        return replace(self, rules=rules)
+
+    def permits(self, rule: str, target: Target | None = None) -> bool:
+        """Whether another rule permits the caller something more."""
+        return self.components.policy.permits(self.identity, rule, target)
+
+    @property
+    def permitted(self) -> bool:
+        """Whether the request would be let in now, too: rules change while it is held."""
+        return any(map(self.permits, self.rules))
+
+    @property
+    def own_project(self) -> str:
+        """The caller's; "", which is nobody's, for who is in none."""
+        return self.identity.actor.project_id or ""
+
+    def sees(self, project_id: str | None, user_id: str | None = None) -> bool:
+        """Whether something of this project, and of this user, exists for the caller.
+
+        Raises ApiError 403 if it does, and the request's rules do not permit it there.
+        """
+        if not self.identity.sees(project_id):
+            return False
+        target = Target(project_id, user_id)
+        refuse_unless(self.components.policy, self.identity, self.rules, target)
+        return True
+
     # ----------------------------------------------------------------- what was sent
 
     def id(self, name: str, message: str = "{} could not be found.") -> str:
@@ -95,7 +132,7 @@ class Call:
         """The host name of the path."""
         text = self.request.match_info["host"]
         if not _HOST.match(text):
-            raise not_found("host_not_found", "This is no host name.")
+            raise not_found("host_not_found", "This is not a valid host name.")
         return text
 
     def query(self, model: type[M]) -> M:
@@ -231,11 +268,19 @@ def shown(data: dict[str, Any]) -> dict[str, Any]:
         raise ApiError(
             400,
             "unshowable",
-            f"Invalid text: {one_line(bad)[:100]!r} holds a control character, or something "
-            "that is no character.",
+            f"Invalid text: {one_line(bad)[:100]!r} has a control character or an invalid one.",
             hint="Use characters that XML 1.0 allows and a terminal can show.",
         )
     return data
+
+
+def refuse_unless(
+    policy: Policy, identity: Identity, rules: tuple[str, ...], target: Target | None = None
+) -> None:
+    """Raises ApiError 403 unless one of the rules permits it: what all requests have to pass."""
+    if rules and not any(policy.permits(identity, rule, target) for rule in rules):
+        text = f"Policy doesn't allow {rules[0]} to be performed."
+        raise ApiError(403, "forbidden", text)
 
 
 def canonical(text: str) -> str | None:
@@ -259,7 +304,7 @@ async def refuse_to_come(call: Call, at: datetime) -> None:
         raise ApiError(
             400,
             "moment_to_come",
-            "That moment is still to come, by the database's clock.",
+            "'at' is in the future, by the database's clock.",
             hint="Leave 'at' out for what is so now.",
         ) from None
     await projected(call.components, position)

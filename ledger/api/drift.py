@@ -93,14 +93,14 @@ async def finding(call: Call) -> web.StreamResponse:
 
 
 async def ignore(call: Call) -> web.StreamResponse:
-    """POST ignore: it is to stay, for a while or for good."""
+    """POST ignore: the difference is to stay, for a while or for good."""
     row = await _row(call)
     body = await call.json(Ignore)
     _refuse_fact(row)
     until = None if body.until is None else body.until.timestamp()
     if until is not None and until <= call.components.clock():
-        raise ApiError(400, "moment_over", "That moment is over: 'until' is to be in the future.")
-    _refuse_unless(row, row["state"] != FindingState.OVER, "is over: nothing is to be ignored.")
+        raise ApiError(400, "moment_over", "'until' must be in the future.")
+    _refuse_unless(row, row["state"] != FindingState.OVER, "is over: there is nothing to ignore.")
     context, findings = call.context("operator"), call.components.findings
     position = await call.bulkheads.operators(
         findings.ignore, row["finding_id"], body.reason, until, context
@@ -136,7 +136,7 @@ async def _row(call: Call) -> Row:
     """The finding of the path, if it exists for the caller.  ApiError 404."""
     finding_id = call.id("finding_id", _NO_FINDING)
     row = await call.components.queries.drift_one(finding_id)
-    if row is None or not call.identity.sees(row["owner_id"]):
+    if row is None or not call.sees(row["owner_id"]):
         raise not_found("finding_not_found", _NO_FINDING.format(finding_id))
     return row
 
@@ -158,8 +158,8 @@ def _refuse_fact(row: Row) -> None:
         raise ApiError(
             409,
             "not_ignorable",
-            f"A look has nothing to do with this: it is over when somebody has seen to "
-            f"{kind.__name__.lower()} {row['finding_id']}.",
+            f"This difference is a fact of the log and cannot be ignored: it ends when somebody "
+            f"deals with {kind.__name__.lower()} {row['finding_id']}.",
             hint=_SETTLED_BY[kind].format(id=row["finding_id"]),
         )
 

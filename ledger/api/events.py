@@ -168,7 +168,7 @@ async def event_stream(call: Call) -> web.StreamResponse:
 async def _follow(call: Call, response: web.StreamResponse, changed: Any, after: int) -> None:
     feed = call.request.app[FEED]
     woken = True
-    while not call.ended:
+    while call.permitted and not call.ended:
         full = False
         if woken:
             page = await feed.after(after)

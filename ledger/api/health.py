@@ -78,6 +78,7 @@ def metrics_page(app: web.Application) -> Remembered[bytes]:
             agents=app[AGENT_BATCHER].connected,
             held=app[HOLDS].count,
             clock=components.clock,
+            stale_policy=components.policy.stale,
         )
 
     return Remembered(count)
@@ -150,7 +151,7 @@ class Readiness(Remembered[Found]):
             "projections": self._projections,
             **self._components.checks,
         }
-        warnings = self._components.warnings
+        warnings = {"policy": self._components.policy.check, **self._components.warnings}
         found = await asyncio.gather(*map(_asked, (*checks.values(), *warnings.values())))
         told = zip(warnings, found[len(checks) :], strict=True)
         return Found(

@@ -19,9 +19,13 @@ from ledger.api.migrations import instant, moment
 from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.servers import server_row
+from ledger.auth.policy import Target
 
 #: Events of the log that are read for one action.
 EVENTS_MAX = 1000
+
+#: Nova's rule of who is shown where events were, and what went wrong there.
+_EVENTS = "os_compute_api:os-instance-actions:events"
 
 NAMES = {
     "attach": "attach_volume",
@@ -74,11 +78,15 @@ async def instance_action(call: Call) -> web.StreamResponse:
     if not rows:
         raise not_found("action_not_found", f"Action {request_id[:100]} not found")
     shown = _shown(call, rows[0])
-    if call.identity.everywhere or call.version >= microversions.EVENTS_FOR_ALL:
+    if call.version >= microversions.EVENTS_FOR_ALL or call.permits(_EVENTS, _whose(server)):
         operation_id = str(rows[0]["operation_id"])
         log = await call.components.queries.events(("operation_id", operation_id), limit=EVENTS_MAX)
         shown["events"] = _events(call, server, log)
     return answer({"instanceAction": shown})
+
+
+def _whose(server: Row) -> Target:
+    return Target(server["project_id"], server["user_id"])
 
 
 async def _server(call: Call) -> Row:
@@ -164,13 +172,14 @@ def _events(call: Call, server: Row, log: list[Row]) -> list[Row]:
 def _particulars(call: Call, server: Row, host: str | None, error: Row | None) -> Row:
     """What only some may see, or some versions have."""
     more: Row = {}
-    if call.identity.everywhere:
+    if call.permits(_EVENTS, _whose(server)):
         more["traceback"] = None
         if call.version >= microversions.EVENT_HOST:
             more["host"] = host
     if call.version >= microversions.EVENT_HOST:
         text = f"{server['project_id'] or ''}{host or ''}"
         more["hostId"] = hashlib.sha224(text.encode()).hexdigest() if host else ""
-    if call.version >= microversions.EVENT_DETAILS and call.identity.everywhere:
+    details = call.version >= microversions.EVENT_DETAILS
+    if details and call.permits(f"{_EVENTS}:details", _whose(server)):
         more["details"] = error["message"] if error else None
     return more

@@ -1,26 +1,41 @@
-"""/v1/drift/runs: looks, under way and over, and asking for one now."""
+"""/v1/drift/runs: looks, under way and over, asking for one now, and having one rest."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import structlog
 from aiohttp import web
 
+from aggregates.base import EventContext
 from aggregates.look import LookState
 from ledger.api.call import Call, answer
 from ledger.api.hosts import host_row_of
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
-from ledger.api.schemas import NoQuery
-from ledger.api.schemas_drift import LookAsked, Looks, LookShown, LooksQuery, LookWanted
+from ledger.api.schemas import NoQuery, Why
+from ledger.api.schemas_drift import (
+    LookAsked,
+    Looks,
+    LookShown,
+    LooksQuery,
+    LookStanding,
+    LookWanted,
+)
 
 Row = dict[str, Any]
 
 _log = structlog.get_logger(__name__)
 _NO_LOOK = "Look {} could not be found."
+_IS = {
+    LookStanding.ASKED.value: "asked for and not begun",
+    LookStanding.UNDER_WAY.value: "under way",
+    LookStanding.STOPPED.value: "stopped",
+    LookStanding.ENDED.value: "over",
+}
 
 
 async def looks(call: Call) -> web.StreamResponse:
@@ -33,13 +48,46 @@ async def looks(call: Call) -> web.StreamResponse:
 
 
 async def look(call: Call) -> web.StreamResponse:
-    """GET /v1/drift/runs/{id}."""
+    """GET /v1/drift/runs/{id}: from when it is asked for."""
     call.query(NoQuery)
+    return answer(_shown(await _row(call)))
+
+
+async def stop(call: Call) -> web.StreamResponse:
+    """POST stop: it rests where it is, until it is resumed or another look begins."""
+    return await _told(call, LookState.UNDER_WAY, call.components.findings.stop_look)
+
+
+async def resume(call: Call) -> web.StreamResponse:
+    """POST resume: it goes on where it was stopped."""
+    return await _told(call, LookState.STOPPED, call.components.findings.resume_look)
+
+
+async def _told(
+    call: Call, only: LookState, act: Callable[[str, str, EventContext], int]
+) -> web.StreamResponse:
+    row = await _row(call)
+    body = await call.json(Why)
+    if row["state"] != only:
+        raise ApiError(
+            409,
+            "look_state",
+            f"Look {row['look_id']} is {_IS[row['state']]}, not {_IS[only]}.",
+            hint=f"See how far it is: GET /v1/drift/runs/{row['look_id']}",
+        )
+    context = call.context("operator")
+    position = await call.bulkheads.operators(act, row["look_id"], body.reason, context)
+    await call.written(position)
+    return answer(_shown(await _row(call)))
+
+
+async def _row(call: Call) -> Row:
+    """The look of the path.  ApiError 404."""
     look_id = call.id("look_id", _NO_LOOK)
     row = await call.components.queries.look(look_id)
     if row is None:
         raise not_found("look_not_found", _NO_LOOK.format(look_id))
-    return answer(_shown(row))
+    return row
 
 
 async def ask(call: Call) -> web.StreamResponse:
@@ -49,21 +97,17 @@ async def ask(call: Call) -> web.StreamResponse:
     if len(scope) > 1:
         raise ApiError(400, "invalid", "Name at most one of host, server, volume.")
     await _refuse_nothing(call, scope)
-    looker, context = call.components.looker, call.context("operator")
-    if looker is None:
-        raise ApiError(503, "no_looker", "Nobody looks for drift here.")
-    look_id = await call.bulkheads.operators(looker.ask, scope, "asked", context)
+    ask_for, context = call.components.looker.ask, call.context("operator")
+    look_id = await call.bulkheads.operators(ask_for, scope, "asked", context)
     return answer(LookAsked.model_validate({"look_id": look_id, "scope": scope}), 202)
 
 
 async def look_again(call: Call, scope: dict[str, str], why: str, cause: str) -> None:
     """Something happened that a look should see to; whoever did it does not wait for that."""
-    looker = call.components.looker
-    if looker is not None:
-        try:
-            await asyncio.to_thread(looker.ask, scope, why, call.context(cause))
-        except psycopg.Error as error:
-            _log.warning("look_not_asked", why=why, error=str(error), **scope)
+    try:
+        await asyncio.to_thread(call.components.looker.ask, scope, why, call.context(cause))
+    except psycopg.Error as error:
+        _log.warning("look_not_asked", why=why, error=str(error), **scope)
 
 
 async def _refuse_nothing(call: Call, scope: dict[str, str]) -> None:

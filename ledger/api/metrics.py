@@ -69,7 +69,7 @@ _GAUGES: dict[str, tuple[str, ...]] = {
         "state",
     ),
     "ledger_drift_open": (
-        "What differs and is not over, by class and state: suspected, confirmed, ignored",
+        "Findings that are not over, by class and state: suspected, confirmed, ignored",
         "class",
         "state",
     ),
@@ -94,6 +94,9 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     "ledger_database_clock_sets": ("Times that this process saw the database's clock set",),
     "ledger_log_ahead_seconds": (
         "How far the time of the log's last event is ahead of the database's clock",
+    ),
+    "ledger_policy_stale": (
+        "1 if an earlier policy file is in force than the one there is, else 0; see /readyz",
     ),
     "ledger_host_clock_skew_max_seconds": (
         "Largest clock skew of the hosts that are in contact, ahead or behind",
@@ -128,7 +131,9 @@ class Metrics:
     def requested(self, route: str, method: str, status: int, took_s: float) -> None:
         self._requests.add(route, method if method in _METHODS else "other", status, took_s)
 
-    def show(self, counted: Counted, *, agents: int, held: int, clock: DatabaseClock) -> bytes:
+    def show(
+        self, counted: Counted, *, agents: int, held: int, clock: DatabaseClock, stale_policy: bool
+    ) -> bytes:
         """Take what was counted just now and return the page."""
         gauges, counts, hosts = self._gauges, counted.counts, counted.hosts
         gauges["ledger_events"].set(counted.head["position"])
@@ -153,6 +158,7 @@ class Metrics:
         gauges["ledger_database_clock_sets"].set(clock.set_count)
         gauges["ledger_agents_connected"].set(agents)
         gauges["ledger_http_requests_held"].set(held)
+        gauges["ledger_policy_stale"].set(stale_policy)
         return generate_latest(self._registry)
 
     def _show_drift(self, drift: Drift) -> None:

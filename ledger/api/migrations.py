@@ -22,6 +22,7 @@ from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import ForceCompleteBody
 from ledger.api.servers import server_row
 from ledger.api.versions import base
+from ledger.auth.rules import NAMES
 from ledger.config import PAGE_ITEMS_MAX
 
 TYPES = {"live_migrate": "live-migration", "resize": "resize", "evacuate": "evacuation"}
@@ -44,13 +45,19 @@ async def migrations(call: Call) -> web.StreamResponse:
     if paged:
         _refuse_unknown(call, query)
     wanted = _matching(query) if paged else _matching(_without_times(query))
+    _refuse_hosts(call, query)
     limit = nova_limit(call) if paged else ROWS_READ_MAX
+    project_id = None if call.permits(f"{call.rules[0]}:all_projects") else call.own_project
     before = await _position_of(call, query["marker"]) if paged and "marker" in query else None
     server_id = query.get("instance_uuid")
     rows: list[Row] = []
     if server_id is None or canonical(server_id):
         rows = await call.components.queries.moves(
-            list(TYPES), server_id=server_id, after=before, limit=ROWS_READ_MAX
+            list(TYPES),
+            server_id=server_id,
+            project_id=project_id,
+            after=before,
+            limit=ROWS_READ_MAX,
         )
     found = [row for row in rows if wanted(row)]
     shown: Row = {"migrations": [_listed(call, row) for row in found[:limit]]}
@@ -175,6 +182,22 @@ def _refuse_unknown(call: Call, query: Row) -> None:
             raise ApiError(400, "invalid", unexpected(name))
 
 
+def _refuse_hosts(call: Call, query: Row) -> None:
+    """Asking host by host would tell what is not shown.  ApiError 403."""
+    if {"host", "source_compute"} & query.keys():
+        call.under(_host_rule(call))
+
+
+def _shows_hosts(call: Call) -> bool:
+    """Whether names of hosts are the caller's: of a list Nova asks that apart."""
+    rule = _host_rule(call)
+    return rule not in NAMES or call.permits(rule)
+
+
+def _host_rule(call: Call) -> str:
+    return f"{call.rules[0]}:host"
+
+
 def _without_times(query: Row) -> Row:
     """Before 2.59 these were taken, and filtered nothing."""
     return {k: v for k, v in query.items() if k not in {"changes-since", "changes-before"}}
@@ -221,7 +244,10 @@ def moment(query: Row, name: str) -> datetime | None:
 async def _position_of(call: Call, marker: str) -> int:
     known = canonical(marker)
     row = await call.components.queries.operation(known) if known else None
-    if row is None or row["flow"] not in TYPES:
+    own = row is not None and (
+        call.permits(f"{call.rules[0]}:all_projects") or row["owner_id"] == call.own_project
+    )
+    if not own or row is None or row["flow"] not in TYPES:
         raise ApiError(400, "marker_not_found", f"Marker {marker[:100]} could not be found.")
     return int(row["started_position"])
 
@@ -282,14 +308,17 @@ def _shown(call: Call, row: Row) -> Row:
 
 
 def _common(call: Call, row: Row) -> Row:
+    source, destination = row["host"], row["destination"]
+    if not _shows_hosts(call):
+        source = destination = None
     shown = {
         "id": row["started_position"],
         "status": status_of(row),
-        "source_compute": row["host"],
-        "source_node": row["host"],
-        "dest_compute": row["destination"],
-        "dest_node": row["destination"],
-        "dest_host": row["destination"],
+        "source_compute": source,
+        "source_node": source,
+        "dest_compute": destination,
+        "dest_node": destination,
+        "dest_host": destination,
         "created_at": instant(row["started_at"]),
         "updated_at": instant(row["updated_at"]),
     }

@@ -14,7 +14,6 @@ from ledger.api import microversions
 from ledger.api.route import Model, Route
 from ledger.api.schemas_nova import NovaError
 from ledger.api.schemas_problem import Problem
-from ledger.auth.tokens import POLICY
 
 OPENAPI_VERSION = "3.1.0"
 API_VERSION = "1.0.0"
@@ -95,9 +94,8 @@ def _operation(route: Route, references: Any, definitions: Schema) -> Schema:
         "parameters": [*_path_and_headers(route), *_query(route, references, definitions)],
         "responses": _responses(route, references),
     }
-    if POLICY[route.name]:
-        roles = ", ".join(sorted(POLICY[route.name]))
-        operation["description"] = f"Roles: {roles}."
+    if route.rules:
+        operation["description"] = f"Policy: {' or '.join(route.rules)}."
         operation["security"] = [{"token": []}]
     if route.body is not None:
         schema = references[route.body, "validation"]

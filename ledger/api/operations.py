@@ -114,7 +114,7 @@ async def operation_row(call: Call) -> Row:
 
 
 def _seen(call: Call, operation_id: str, row: Row | None) -> Row:
-    if row is None or not call.identity.sees(row["owner_id"]):
+    if row is None or not call.sees(row["owner_id"]):
         raise not_found("operation_not_found", _NO_OPERATION.format(operation_id))
     return row
 
@@ -124,7 +124,15 @@ def _seen(call: Call, operation_id: str, row: Row | None) -> Row:
 
 def _summary(call: Call, row: Row) -> Row:
     row = redacted(call.identity, redaction.operation, row)
-    return {**row, "why": _why(row)}
+    return {**row, "why": _why(row), "at": _at(row)}
+
+
+def _at(row: Row) -> Row | None:
+    """The step it is at; what is undone stands behind what was done."""
+    if row["state"] == OperationState.FINISHED:
+        return None
+    steps = [step for step in row["steps"] if step["undo"] == row["unwinding"]]
+    return next((step for step in steps if step["status"] not in {"done", "skipped"}), None)
 
 
 def _why(row: Row) -> str | None:

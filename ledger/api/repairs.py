@@ -13,10 +13,10 @@ from handlers.drift.classes import BY_NAME
 from handlers.plan import Place
 from handlers.progress import plan_of
 from handlers.repair import NEVER, RepairDrift
+from handlers.verb_texts import VERBS
 from ledger.api import accepting
 from ledger.api.call import Call, answer
 from ledger.api.schemas_repairs import RepairAccepted, RepairProposed, RepairStep, RepairWanted
-from ledger.cli.words import VERBS
 from ledger.requests import Fleet
 
 

@@ -19,14 +19,18 @@ IDEMPOTENT = ("Idempotency-Key",)
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """`name` is the one of `ledger.auth.tokens.POLICY` and the operationId of the OpenAPI document.
+    """`name` is the operationId of the OpenAPI document.
 
+    `rules` of the policy (`ledger.auth.rules`): one of them has to permit the request before the
+    handler is called; which of several it is, the handler says by `Call.under`.  Without a rule
+    the route is open to everybody, with no token at all.
     `answers`: the model of the body by status, None for an empty one, or a media type.
     """
 
     name: str
     method: str
     path: str
+    rules: tuple[str, ...]
     handler: Callable[[Call], Awaitable[web.StreamResponse]]
     answers: Mapping[int, Model | str | None]
     query: Model | None = None

@@ -16,6 +16,7 @@ from ledger.api import (
     attachments,
     builds,
     events,
+    find,
     flows,
     health,
     hosts,
@@ -26,6 +27,7 @@ from ledger.api import (
     schemas_agent,
     schemas_attachments,
     schemas_events,
+    schemas_find,
     schemas_nova,
     schemas_refusals,
     schemas_remnants,
@@ -51,17 +53,18 @@ def _document() -> bytes:
 
 
 _ROOT = (
-    get("versions", "/", versions.versions, schemas_nova.Versions),
-    get("health", "/healthz", health.health, schemas.Health),
+    get("versions", "/", versions.versions, schemas_nova.Versions, rules=()),
+    get("health", "/healthz", health.health, schemas.Health, rules=()),
     Route(
         name="ready",
         method="GET",
         path="/readyz",
         handler=health.ready,
         answers={200: schemas.Health, 503: schemas.Health},
+        rules=(),
     ),
-    get("metrics", "/metrics", health.metrics, "text/plain"),
-    get("openapi", "/openapi.json", _openapi, "application/json"),
+    get("metrics", "/metrics", health.metrics, "text/plain", rules=()),
+    get("openapi", "/openapi.json", _openapi, "application/json", rules=()),
 )
 
 _OWN_SERVERS = (
@@ -73,6 +76,7 @@ _OWN_SERVERS = (
         body=schemas_servers.Build,
         answers={202: schemas_servers.Started},
         headers=IDEMPOTENT,
+        rules=("attachment-ledger:servers:build",),
     ),
     Route(
         name="server_refresh",
@@ -81,6 +85,7 @@ _OWN_SERVERS = (
         handler=builds.server_refresh,
         answers={202: schemas_servers.Started},
         headers=IDEMPOTENT,
+        rules=("attachment-ledger:servers:refresh",),
     ),
     Route(
         name="server_convert",
@@ -89,6 +94,7 @@ _OWN_SERVERS = (
         handler=builds.server_convert,
         answers={202: schemas_servers.Started},
         headers=IDEMPOTENT,
+        rules=("attachment-ledger:servers:convert",),
     ),
     Route(
         name="refresh",
@@ -97,6 +103,7 @@ _OWN_SERVERS = (
         handler=builds.refresh,
         body=schemas_servers.Many,
         answers={202: schemas_servers.ManyBegun},
+        rules=("attachment-ledger:servers:refresh",),
     ),
     Route(
         name="convert",
@@ -105,16 +112,26 @@ _OWN_SERVERS = (
         handler=builds.convert,
         body=schemas_servers.Many,
         answers={202: schemas_servers.ManyBegun},
+        rules=("attachment-ledger:servers:convert",),
     ),
 )
 
 _OWN = (
+    get(
+        "find",
+        "/v1/find",
+        find.find,
+        schemas_find.FoundThings,
+        query=schemas_find.FindQuery,
+        rules=("attachment-ledger:find",),
+    ),
     get(
         "operations",
         "/v1/operations",
         operations.operations,
         schemas.Operations,
         query=schemas.OperationsQuery,
+        rules=("attachment-ledger:operations:list",),
     ),
     get(
         "operation",
@@ -122,6 +139,7 @@ _OWN = (
         operations.operation,
         schemas.OperationShown,
         query=schemas.OperationQuery,
+        rules=("attachment-ledger:operations:show",),
     ),
     Route(
         name="operation_act",
@@ -131,6 +149,7 @@ _OWN = (
         body=schemas.OperationAct,
         query=schemas.ActQuery,
         answers={200: schemas_remnants.OperationActed},
+        rules=("attachment-ledger:operations:act",),
     ),
     get(
         "remnants",
@@ -138,6 +157,7 @@ _OWN = (
         remnants.remnants,
         schemas_remnants.Remnants,
         query=schemas_remnants.RemnantsQuery,
+        rules=("attachment-ledger:remnants:list",),
     ),
     Route(
         name="remnant_acknowledge",
@@ -146,6 +166,7 @@ _OWN = (
         handler=remnants.acknowledge,
         body=schemas.Why,
         answers={200: schemas_remnants.RemnantShown},
+        rules=("attachment-ledger:remnants:acknowledge",),
     ),
     get(
         "attachments",
@@ -153,21 +174,30 @@ _OWN = (
         attachments.attachments,
         schemas_attachments.AttachmentsAnswer,
         query=schemas_attachments.AttachmentsQuery,
+        rules=("attachment-ledger:attachments:list",),
     ),
     get(
         "attachment",
         "/v1/attachments/{attachment_id}",
         attachments.attachment,
         schemas_attachments.AttachmentShown,
+        rules=("attachment-ledger:attachments:show",),
     ),
     get(
         "request",
         "/v1/requests/{refused_id}",
         refusals.request,
         schemas_refusals.RefusalShown,
+        rules=("attachment-ledger:requests:show",),
     ),
-    get("hosts", "/v1/hosts", hosts.hosts, schemas.Hosts),
-    get("host", "/v1/hosts/{host}", hosts.host, schemas.HostShown),
+    get("hosts", "/v1/hosts", hosts.hosts, schemas.Hosts, rules=("attachment-ledger:hosts:list",)),
+    get(
+        "host",
+        "/v1/hosts/{host}",
+        hosts.host,
+        schemas.HostShown,
+        rules=("attachment-ledger:hosts:show",),
+    ),
     Route(
         name="host_fence",
         method="POST",
@@ -175,6 +205,7 @@ _OWN = (
         handler=hosts.fence,
         body=schemas.Fence,
         answers={200: schemas.HostShown},
+        rules=("attachment-ledger:hosts:fence",),
     ),
     Route(
         name="host_unfence",
@@ -183,29 +214,75 @@ _OWN = (
         handler=hosts.unfence,
         body=schemas.Why,
         answers={200: schemas.HostShown},
+        rules=("attachment-ledger:hosts:unfence",),
     ),
-    get("flows", "/v1/flows", flows.flows, schemas.FlowsShown),
-    get("flow", "/v1/flows/{name}", flows.flow, schemas.FlowShown),
+    get(
+        "flows",
+        "/v1/flows",
+        flows.flows,
+        schemas.FlowsShown,
+        rules=("attachment-ledger:flows:list",),
+    ),
+    get(
+        "flow",
+        "/v1/flows/{name}",
+        flows.flow,
+        schemas.FlowShown,
+        rules=("attachment-ledger:flows:show",),
+    ),
 )
 
 
-def _history(name: str, path: str, handler: Any) -> Route:
+def _history(name: str, path: str, handler: Any, *, rules: tuple[str, ...]) -> Route:
     answer, query = schemas_events.Events, schemas.HistoryQuery
-    return get(name, f"{path}/history", handler, answer, query=query)
+    return get(name, f"{path}/history", handler, answer, query=query, rules=rules)
 
 
 _LOG = (
-    _history("volume_history", "/v1/volumes/{volume_id}", events.volume_history),
-    _history("server_history", "/v1/servers/{server_id}", events.server_history),
-    _history("attachment_history", "/v1/attachments/{attachment_id}", events.attachment_history),
-    _history("operation_history", "/v1/operations/{operation_id}", events.operation_history),
-    _history("host_history", "/v1/hosts/{host}", events.host_history),
-    get("events", "/v1/events", events.events, schemas_events.Events, query=schemas.EventsQuery),
+    _history(
+        "volume_history",
+        "/v1/volumes/{volume_id}",
+        events.volume_history,
+        rules=("attachment-ledger:volumes:history",),
+    ),
+    _history(
+        "server_history",
+        "/v1/servers/{server_id}",
+        events.server_history,
+        rules=("attachment-ledger:servers:history",),
+    ),
+    _history(
+        "attachment_history",
+        "/v1/attachments/{attachment_id}",
+        events.attachment_history,
+        rules=("attachment-ledger:attachments:history",),
+    ),
+    _history(
+        "operation_history",
+        "/v1/operations/{operation_id}",
+        events.operation_history,
+        rules=("attachment-ledger:operations:history",),
+    ),
+    _history(
+        "host_history",
+        "/v1/hosts/{host}",
+        events.host_history,
+        rules=("attachment-ledger:hosts:history",),
+    ),
+    get(
+        "events",
+        "/v1/events",
+        events.events,
+        schemas_events.Events,
+        query=schemas.EventsQuery,
+        rules=("attachment-ledger:events:list",),
+    ),
     get(
         "event_checkpoint",
         "/v1/events/checkpoint",
         events.event_checkpoint,
         schemas_events.CheckpointShown,
+        rules=("attachment-ledger:events:checkpoint",),
     ),
     get(
         "event_stream",
@@ -213,6 +290,7 @@ _LOG = (
         events.event_stream,
         "text/event-stream",
         query=schemas.StreamQuery,
+        rules=("attachment-ledger:events:stream",),
     ),
 )
 
@@ -224,6 +302,7 @@ _AGENT = (
         handler=agents.register,
         body=schemas_agent.RegistrationBody,
         answers={200: schemas.Registered},
+        rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
         name="host_guests",
@@ -232,6 +311,7 @@ _AGENT = (
         handler=agents.guests,
         body=schemas_agent.ChangesBody,
         answers={200: schemas_agent.Again},
+        rules=("attachment-ledger:hosts:agent",),
     ),
     get(
         "host_commands",
@@ -239,6 +319,7 @@ _AGENT = (
         agents.commands,
         schemas.Commands,
         query=schemas.CommandsQuery,
+        rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
         name="host_reports",
@@ -247,6 +328,7 @@ _AGENT = (
         handler=agents.reports,
         body=schemas_agent.ReportBody,
         answers={200: schemas_agent.Continue},
+        rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
         name="host_survey",
@@ -255,6 +337,7 @@ _AGENT = (
         handler=agents.survey,
         body=schemas_agent.SurveyBody,
         answers={200: schemas_agent.SurveyAgain},
+        rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
         name="host_progress",
@@ -263,6 +346,7 @@ _AGENT = (
         handler=agents.progress,
         body=schemas.ProgressBody,
         answers={204: None},
+        rules=("attachment-ledger:hosts:agent",),
     ),
     get(
         "host_volume_users",
@@ -270,6 +354,7 @@ _AGENT = (
         agents.volume_users,
         schemas.Users,
         query=schemas.UsersQuery,
+        rules=("attachment-ledger:hosts:agent",),
     ),
 )
 

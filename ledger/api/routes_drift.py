@@ -8,9 +8,29 @@ from ledger.api.route import IDEMPOTENT, Route, get
 
 # What has a name of its own comes before what is found by its id.
 DRIFT: tuple[Route, ...] = (
-    get("drift", "/v1/drift", drift.drift, shown.Drift, query=shown.DriftQuery),
-    get("drift_classes", "/v1/drift/classes", drift.classes, shown.DriftClasses),
-    get("drift_runs", "/v1/drift/runs", looks.looks, shown.Looks, query=shown.LooksQuery),
+    get(
+        "drift",
+        "/v1/drift",
+        drift.drift,
+        shown.Drift,
+        query=shown.DriftQuery,
+        rules=("attachment-ledger:drift:list",),
+    ),
+    get(
+        "drift_classes",
+        "/v1/drift/classes",
+        drift.classes,
+        shown.DriftClasses,
+        rules=("attachment-ledger:drift:classes",),
+    ),
+    get(
+        "drift_runs",
+        "/v1/drift/runs",
+        looks.looks,
+        shown.Looks,
+        query=shown.LooksQuery,
+        rules=("attachment-ledger:drift:looks",),
+    ),
     Route(
         name="drift_run_ask",
         method="POST",
@@ -18,9 +38,40 @@ DRIFT: tuple[Route, ...] = (
         handler=looks.ask,
         body=shown.LookWanted,
         answers={202: shown.LookAsked},
+        rules=("attachment-ledger:drift:look",),
     ),
-    get("drift_run", "/v1/drift/runs/{look_id}", looks.look, shown.LookShown),
-    get("drift_finding", "/v1/drift/{finding_id}", drift.finding, shown.FindingDetails),
+    get(
+        "drift_run",
+        "/v1/drift/runs/{look_id}",
+        looks.look,
+        shown.LookShown,
+        rules=("attachment-ledger:drift:looks",),
+    ),
+    get(
+        "drift_finding",
+        "/v1/drift/{finding_id}",
+        drift.finding,
+        shown.FindingDetails,
+        rules=("attachment-ledger:drift:show",),
+    ),
+    Route(
+        name="drift_run_stop",
+        method="POST",
+        path="/v1/drift/runs/{look_id}/stop",
+        handler=looks.stop,
+        body=schemas.Why,
+        answers={200: shown.LookShown},
+        rules=("attachment-ledger:drift:look",),
+    ),
+    Route(
+        name="drift_run_resume",
+        method="POST",
+        path="/v1/drift/runs/{look_id}/resume",
+        handler=looks.resume,
+        body=schemas.Why,
+        answers={200: shown.LookShown},
+        rules=("attachment-ledger:drift:look",),
+    ),
     Route(
         name="drift_ignore",
         method="POST",
@@ -28,6 +79,7 @@ DRIFT: tuple[Route, ...] = (
         handler=drift.ignore,
         body=shown.Ignore,
         answers={200: shown.FindingDetails},
+        rules=("attachment-ledger:drift:ignore",),
     ),
     Route(
         name="drift_heed",
@@ -36,6 +88,7 @@ DRIFT: tuple[Route, ...] = (
         handler=drift.heed,
         body=schemas.Why,
         answers={200: shown.FindingDetails},
+        rules=("attachment-ledger:drift:ignore",),
     ),
     Route(
         name="drift_repair",
@@ -45,5 +98,6 @@ DRIFT: tuple[Route, ...] = (
         body=schemas_repairs.RepairWanted,
         answers={200: schemas_repairs.RepairProposed, 202: schemas_repairs.RepairAccepted},
         headers=IDEMPOTENT,
+        rules=("attachment-ledger:drift:repair",),
     ),
 )

@@ -205,17 +205,23 @@ class StepShown(Shown):
 
 
 class OperationSummary(Shown):
-    """A flow under way, or over; `why` it is parked or has failed."""
+    """A flow under way, or over; `why` it is parked or has failed.
+
+    `at`: the first step that is not done, in the direction it goes; null once it is over.
+    `updated_at`: of its last event; a parked one is parked since then.
+    """
 
     operation_id: UUID
     flow: str
     server_id: UUID
+    server_name: str | None = None
     volume_ids: list[UUID]
     host: str | None
     destination: str | None = None
     state: OperationState
     outcome: str | None
     unwinding: bool
+    at: StepShown | None = None
     why: str | None
     actor: str | None = None
     user_id: str | None = None
@@ -223,6 +229,7 @@ class OperationSummary(Shown):
     request_id: str | None = None
     started_at: datetime
     finished_at: datetime | None
+    updated_at: datetime | None = None
     position: int
 
 

@@ -37,6 +37,7 @@ class AttachmentShown(Shown):
     attachment_id: UUID
     volume_id: UUID
     server_id: UUID
+    server_name: str | None = None
     host: str | None
     state: str
     driver: str | None

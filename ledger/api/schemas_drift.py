@@ -162,8 +162,17 @@ class LookAsked(Shown):
     scope: dict[str, str]
 
 
+class LookStanding(StrEnum):
+    """`asked`: nobody has begun it yet; `stopped`: it waits to be resumed, or for another look."""
+
+    ASKED = "asked"
+    UNDER_WAY = LookState.UNDER_WAY.value
+    STOPPED = LookState.STOPPED.value
+    ENDED = LookState.ENDED.value
+
+
 class LookShown(Shown):
-    """A look and what came of it: null while it is under way.
+    """A look and what came of it: null until it has ended.  When it began: null before that.
 
     `done` of about `total` things are compared so far; null where nobody is at it.  `found`: new
     findings by class.  `unknown`: of which hosts nothing is known, and why.  `braked`: what was too
@@ -174,7 +183,7 @@ class LookShown(Shown):
     kind: str
     scope: dict[str, str]
     why: str
-    state: LookState
+    state: LookStanding
     outcome: str | None
     done: int | None
     total: int | None
@@ -184,10 +193,10 @@ class LookShown(Shown):
     unknown: dict[str, str] | None
     braked: dict[str, int] | None
     trouble: str | None
-    began_at: datetime
-    began_position: int
+    began_at: datetime | None
+    began_position: int | None
     ended_at: datetime | None
-    position: int
+    position: int | None
 
 
 class Looks(Shown):

@@ -7,11 +7,11 @@ from ledger.api.problem import ApiError, not_found
 
 
 async def sees_server(call: Call, server_id: str) -> bool:
-    """Whether this server exists for the caller."""
+    """Whether this server exists for the caller.  ApiError 403 if the policy keeps it apart."""
     if call.identity.everywhere:
         return True
     row = await call.components.queries.instance(server_id)
-    return row is not None and call.identity.sees(row["project_id"])
+    return row is not None and call.sees(row["project_id"], row["user_id"])
 
 
 async def refuse_foreign_server(call: Call, server_id: str | None) -> None:

@@ -17,11 +17,15 @@ from ledger.api.call import Call, answer, canonical
 from ledger.api.paging import next_page, nova_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
+from ledger.auth.policy import Target
 
 #: Rows read for one page at most, when a filter lets few of them through.
 ROWS_READ_MAX = 5_000
 
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes", "", "none"})
+
+#: Nova's rule of who is shown a server's host.
+_HOST_RULE = "os_compute_api:os-extended-server-attributes"
 
 _NO_SERVER = "Instance {} could not be found."
 
@@ -65,7 +69,7 @@ def named_server(call: Call) -> str:
 
 def seen(call: Call, server_id: str, row: Row | None) -> Row:
     """A row with the server's `project_id`, if the server exists for the caller.  ApiError 404."""
-    if row is None or not call.identity.sees(row["project_id"]):
+    if row is None or not call.sees(row["project_id"], row.get("user_id")):
         raise not_found("server_not_found", _NO_SERVER.format(server_id))
     return row
 
@@ -118,14 +122,10 @@ def _project(call: Call) -> str | None:
     everything = [
         query[name].lower() in _TRUE for name in ("all_tenants", "all_projects") if name in query
     ]
-    if not identity.everywhere:
-        if any(everything):
-            rule = "os_compute_api:servers:index:get_all_tenants"
-            raise ApiError(403, "forbidden", f"Policy doesn't allow {rule} to be performed.")
-        return identity.project_scope
     if any(everything):
+        call.under(f"{call.rules[0]}:get_all_tenants")
         return query.get("project_id") or query.get("tenant_id")
-    return identity.actor.project_id
+    return identity.actor.project_id if identity.everywhere else identity.project_scope
 
 
 def _listed(call: Call, page: list[Row], more: bool) -> Row:
@@ -168,7 +168,7 @@ async def shown(call: Call, row: Row) -> Row:
         "os-extended-volumes:volumes_attached": await _volumes(call, row),
         "security_groups": [],
     }
-    if call.identity.everywhere:
+    if call.permits(_HOST_RULE, Target(row["project_id"], row["user_id"])):
         server |= {
             "OS-EXT-SRV-ATTR:host": row["host"],
             "OS-EXT-SRV-ATTR:hypervisor_hostname": row["host"],

@@ -34,11 +34,14 @@ from ledger.api.paging import nova_limit, nova_number
 from ledger.api.problem import ApiError, not_found, unexpected
 from ledger.api.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
 from ledger.api.servers import named_server, seen, server_row
-from ledger.config import Role
+from ledger.auth.rules import SWAP_FOR_CINDER
 from ledger.requests import Accepted
 
 #: How long an attach waits for Cinder's reservation before it answers as accepted.
 BIND_DEADLINE_S = 60.0
+
+_UPDATE = "os_compute_api:os-volumes-attachments:update"
+_SWAP = "os_compute_api:os-volumes-attachments:swap"
 
 Row = dict[str, Any]
 
@@ -101,13 +104,17 @@ async def volume_attachment_update(call: Call) -> web.StreamResponse:
     """PUT {volume_id}: delete_on_termination (2.85); with another volume's id, a swap."""
     body = (await call.json(UpdateBody)).volumeAttachment
     refuse_newer(body, call.version)
+    server_id = named_server(call)
+    old = call.version < microversions.UPDATE
+    swaps = old or body.volumeId != _volume_id(call, server_id)
+    call = call.under(_SWAP if swaps else _UPDATE)  # as Nova: who may swap may do both
     server_id = str((await server_row(call))["server_id"])
     row = await _mapping(call, server_id)
     headers: dict[str, str] = {}
-    if call.version >= microversions.UPDATE:
+    if not old:
         _refuse_immutable(body, row)
         await _update(call, body, row)
-    if call.version < microversions.UPDATE or body.volumeId != str(row["volume_id"]):
+    if swaps:
         headers = await _swapped(call, body.volumeId, row)
     return web.Response(status=HTTPStatus.ACCEPTED, headers=headers)
 
@@ -222,7 +229,7 @@ async def _swapped(call: Call, new_volume_id: str, row: Row) -> dict[str, str]:
 
     LP 2112187: without Cinder's migration behind it, a swap loses what Cinder knows.
     """
-    by_cinder = bool(call.identity.roles & {Role.ADMIN, Role.SERVICE})
+    by_cinder = call.permits(SWAP_FOR_CINDER)
     by_users = call.components.settings.swap_by_users
     if not (by_cinder or by_users):
         raise errors.NotMigratingError(volume_id=row["volume_id"])

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aggregates.base import Actor
+from host_agent.shared.cinder.session import ADMIN_ROLE
 from host_agent.shared.text import one_line
 from ledger.auth import access_rules
 from ledger.auth.keystone_client import KeystoneError, Proven
@@ -33,7 +34,7 @@ from ledger.auth.tokens import (
     WrongTokensError,
     presented,
 )
-from ledger.config import EVERYWHERE, AuthMode, KeystoneSettings, Role, Settings
+from ledger.config import AuthMode, Role, Settings
 from ledger.rooms import FullError, Room
 
 #: Questions to Keystone at once, a thread each.
@@ -50,6 +51,9 @@ WRONG_TOKENS_MAX = 100
 WRONG_TOKENS_S = 10.0
 #: Of a user's name, so many characters stand in the history.
 NAME_CHARS_MAX = 64
+
+#: Whose roles stand in the history; a cloud may have any number of others.
+_NOTED = frozenset(role.value for role in Role)
 
 SERVICE_TOKEN = "X-Service-Token"  # noqa: S105 - the name of a header
 
@@ -107,7 +111,7 @@ class KeystoneTokens:
             raise AuthError("Keystone does not know the token, or it has ended: get a new one.")
         if service is None:  # else it is the service that asks, for what it was asked for
             _refuse_unlisted(proven, asked)
-        return _identity(proven, service, self._settings)
+        return _identity(proven, service)
 
     async def _service(self, asked: Asked) -> Proven:
         """Which service passes the request on.  Raises AuthError if it is none."""
@@ -189,13 +193,13 @@ def _refuse_unlisted(proven: Proven, asked: Asked) -> None:
         )
 
 
-def _identity(proven: Proven, service: Proven | None, settings: KeystoneSettings) -> Identity:
-    roles = _roles(proven, settings)
+def _identity(proven: Proven, service: Proven | None) -> Identity:
+    roles = _roles(proven)
     actor = Actor(
         name=one_line(proven.user_name)[:NAME_CHARS_MAX],
         user_id=proven.user_id,
         project_id=proven.project_id,
-        roles=tuple(sorted(roles)),
+        roles=tuple(sorted(roles & _NOTED)),
     )
     vouched = Vouched(
         system=proven.system,
@@ -210,15 +214,12 @@ def _identity(proven: Proven, service: Proven | None, settings: KeystoneSettings
     return Identity(actor=actor, roles=roles, counted_as=counted_as, vouched=vouched)
 
 
-def _roles(proven: Proven, settings: KeystoneSettings) -> frozenset[Role]:
-    """The roles here.  Those that are for a project need one; a domain's are for nothing here.
+def _roles(proven: Proven) -> frozenset[str]:
+    """The roles that count.  A domain's are for nothing here, and an agent's are no user's.
 
     Where Keystone says which project administers the cloud, the others' administrators do not.
     """
-    given = settings.roles
-    roles = frozenset(Role(given[name]) for name in proven.roles if name in given)
-    if proven.project_id is None:
-        roles &= EVERYWHERE if proven.system else frozenset()
-    if not proven.is_admin_project:
-        roles -= {Role.ADMIN, Role.OPERATOR}
-    return roles
+    if proven.project_id is None and not proven.system:
+        return frozenset()
+    denied = {Role.AGENT.value} if proven.is_admin_project else {Role.AGENT.value, ADMIN_ROLE}
+    return proven.roles - denied

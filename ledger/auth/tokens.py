@@ -1,10 +1,9 @@
-"""Authentication and roles: who is asking, and what they may do.
+"""Authentication: who is asking.
 
 An `Authenticator` turns what a request says of its sender into an `Identity`; the third one,
-Keystone's, is `ledger.auth.keystone`.  `POLICY` says which roles each route is open to, by the
-route's name in `ledger.api.routes`; a test holds that every route has its line.  What a role may
-see of other projects is `Identity.project_scope`; what is outside of it does not exist for
-the caller (404, as in Nova; LP 2138566).
+Keystone's, is `ledger.auth.keystone`.  What the caller may do is the policy's to say
+(`ledger.auth.policy`).  What it may see of other projects is `Identity.project_scope`; what is
+outside of it does not exist for the caller (404, as in Nova; LP 2138566).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 
 from aggregates.base import Actor
 from host_agent.shared.tls import is_loopback
-from ledger.config import EVERYWHERE, Role, Settings, Token, hash_token
+from ledger.config import Role, Settings, Token, hash_token
 
 #: Header values become part of the log: ids of Keystone and names of people, no more.
 _NAME = re.compile(r"[\w.@:-]{1,64}\Z", re.ASCII)
@@ -99,19 +98,18 @@ class Identity:
     """A proven caller.  `host`: the one an agent is bound to, None for any.  `counted_as`: by what
     its requests under way are counted, a token's hash or Keystone's user; None: not at all.
     `certified`: by the certificate that its connection has shown.
+
+    `roles` are Keystone's, or for a static token those that it stands for.  `everywhere`: whether
+    all projects are open to it, which the policy says.
     """
 
     actor: Actor
-    roles: frozenset[Role]
+    roles: frozenset[str]
+    everywhere: bool = False
     host: str | None = None
     counted_as: str | None = field(default=None, repr=False)
     vouched: Vouched = Vouched()
     certified: bool = False
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether all projects are open to this caller."""
-        return bool(self.roles & EVERYWHERE)
 
     @property
     def project_scope(self) -> str | None:
@@ -121,9 +119,6 @@ class Identity:
     def sees(self, project_id: str | None) -> bool:
         """Whether something of this project exists for the caller."""
         return self.everywhere or (project_id is not None and project_id == self.project_scope)
-
-    def may(self, route: str) -> bool:
-        return bool(self.roles & POLICY[route])
 
     def on(self, route: str) -> Identity:
         """The caller as this route takes it: what a service asks is answered to the service.
@@ -139,6 +134,22 @@ class Identity:
         """Whether the caller is the agent of this host."""
         return Role.AGENT in self.roles and self.host in {None, host}
 
+
+_MANAGER = frozenset({"manager", "member", "reader"})
+
+#: Which of Keystone's roles a static token's role stands for, as there a role implies others.
+IMPLIED: dict[Role, frozenset[str]] = {
+    Role.ADMIN: _MANAGER | {"admin", "service"},
+    Role.OPERATOR: _MANAGER | {"admin"},
+    Role.MANAGER: _MANAGER,
+    Role.MEMBER: frozenset({"member", "reader"}),
+    Role.READER: frozenset({"reader"}),
+    Role.SERVICE: frozenset({"service"}),
+    Role.AGENT: frozenset({"agent"}),
+}
+
+#: What a service that proves itself by X-Service-Token is answered, whoever it asks for.
+ASKED_BY_SERVICES = frozenset({"volume_attachment"})
 
 #: The caller of what is open to everybody.
 NOBODY = Identity(actor=Actor(name="nobody"), roles=frozenset())
@@ -169,7 +180,7 @@ class NoAuth:
             project_id=_name(headers, "X-Project-Id"),
             roles=(Role.ADMIN.value,),
         )
-        return Identity(actor=actor, roles=frozenset(Role))
+        return Identity(actor=actor, roles=frozenset().union(*IMPLIED.values()))
 
 
 class StaticTokens:
@@ -223,9 +234,8 @@ def _identity(token: Token) -> Identity:
         project_id=token.project_id,
         roles=tuple(role.value for role in token.roles),
     )
-    return Identity(
-        actor=actor, roles=frozenset(token.roles), host=token.host, counted_as=token.token_sha256
-    )
+    roles = frozenset().union(*(IMPLIED[role] for role in token.roles))
+    return Identity(actor=actor, roles=roles, host=token.host, counted_as=token.token_sha256)
 
 
 def _refuse_websites(headers: Mapping[str, str]) -> None:
@@ -257,117 +267,3 @@ def _name(headers: Mapping[str, str], header: str) -> str | None:
     if value is not None and not _NAME.match(value):
         raise AuthError(f"{header} is no id: letters, digits and _.@:- up to 64 are.")
     return value
-
-
-_ANYONE: frozenset[Role] = frozenset()
-_OPERATORS = frozenset({Role.ADMIN, Role.OPERATOR})
-_WRITERS = _OPERATORS | {Role.MEMBER}
-_READERS = _WRITERS | {Role.READER}
-_AGENTS = frozenset({Role.AGENT})
-
-#: Which roles a route is open to; the empty set is everybody, with no token at all.
-POLICY: dict[str, frozenset[Role]] = {
-    "versions": _ANYONE,
-    "version": _ANYONE,
-    "health": _ANYONE,
-    "ready": _ANYONE,
-    "metrics": _ANYONE,  # counts only, no ids
-    "openapi": _ANYONE,
-    "console_login": _ANYONE,  # the form, and what it sends
-    "console_logout": _ANYONE,
-    "console_file": _ANYONE,
-    "console_home": _ANYONE,
-    # the console's pages, which read what the other routes are open for
-    "console": _READERS,
-    # Nova's form
-    "servers": _READERS | {Role.SERVICE},
-    "servers_detail": _READERS | {Role.SERVICE},
-    "server": _READERS | {Role.SERVICE},
-    "volume_attachments": _READERS | {Role.SERVICE},
-    "volume_attachment": _READERS | {Role.SERVICE},  # Cinder asks before it lets a user delete
-    "volume_attachment_create": _WRITERS,
-    "volume_attachment_update": _WRITERS | {Role.SERVICE},  # Cinder asks for swaps
-    "volume_attachment_delete": _WRITERS,
-    "server_action": _WRITERS,  # and ACTION_POLICY
-    "server_delete": _WRITERS,
-    "flavors": _READERS,
-    "flavors_detail": _READERS,
-    "flavor": _READERS,
-    "flavor_specs": _READERS,
-    "migrations": _OPERATORS,
-    "server_migrations": _OPERATORS,
-    "server_migration": _OPERATORS,
-    "server_migration_abort": _OPERATORS,
-    "server_migration_action": _OPERATORS,
-    "instance_actions": _READERS,
-    "instance_action": _READERS,
-    "assisted_snapshot": frozenset({Role.ADMIN, Role.SERVICE}),
-    "external_events": frozenset({Role.ADMIN, Role.SERVICE}),
-    # our own
-    "server_build": _WRITERS,
-    "server_refresh": _OPERATORS,
-    "server_convert": _OPERATORS,
-    "refresh": _OPERATORS,
-    "convert": _OPERATORS,
-    "operations": _READERS,
-    "operation": _READERS,
-    "operation_act": _OPERATORS,
-    "remnants": _OPERATORS,
-    "remnant_acknowledge": _OPERATORS,
-    "drift": _READERS,
-    "drift_finding": _READERS,
-    "drift_ignore": _OPERATORS,
-    "drift_heed": _OPERATORS,
-    "drift_repair": _OPERATORS,
-    "drift_classes": _READERS,
-    "drift_runs": _OPERATORS,
-    "drift_run": _OPERATORS,
-    "drift_run_ask": _OPERATORS,
-    "request": _READERS | {Role.SERVICE, Role.AGENT},  # one's own
-    "operation_history": _READERS,
-    "volume_history": _OPERATORS,  # a volume may have been another project's before
-    "server_history": _READERS,
-    "attachment_history": _READERS,
-    "host_history": _OPERATORS,
-    "attachments": _READERS,
-    "attachment": _READERS,
-    "hosts": _OPERATORS,
-    "host": _OPERATORS,
-    "host_fence": _OPERATORS,
-    "host_unfence": _OPERATORS,
-    "events": _OPERATORS,
-    "event_checkpoint": _OPERATORS,
-    "event_stream": _OPERATORS,
-    "flows": _READERS,
-    "flow": _READERS,
-    # agents, each for its own host
-    "host_register": _AGENTS,
-    "host_guests": _AGENTS,
-    "host_commands": _AGENTS,
-    "host_reports": _AGENTS,
-    "host_progress": _AGENTS,
-    "host_survey": _AGENTS,
-    "host_volume_users": _AGENTS,
-}
-
-#: What a service that proves itself by X-Service-Token is answered, whoever it asks for.
-ASKED_BY_SERVICES = frozenset({"volume_attachment"})
-
-#: Which roles a server action is open to, by its name in `ledger.api.actions`.
-ACTION_POLICY: dict[str, frozenset[Role]] = {
-    "os-migrateLive": _OPERATORS,
-    "migrate": _OPERATORS,
-    "evacuate": _OPERATORS,
-    "resize": _WRITERS,
-    "confirmResize": _WRITERS,
-    "revertResize": _WRITERS,
-    "shelve": _WRITERS,
-    "shelveOffload": _OPERATORS,
-    "unshelve": _WRITERS,
-    "os-start": _WRITERS,
-    "os-stop": _WRITERS,
-    "pause": _WRITERS,
-    "unpause": _WRITERS,
-    "reboot": _WRITERS,
-    "rebuild": _WRITERS,
-}

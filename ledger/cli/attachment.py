@@ -10,6 +10,7 @@ from uuid import UUID
 
 from ledger.cli.archived import Subject, add_archive, archive_errors, history_of
 from ledger.cli.base import CliError, ExitCode, Lister, ShowOne, add_at, add_limit, usage
+from ledger.cli.naming import named
 
 HISTORY_EVENTS_MAX = 100_000
 
@@ -20,10 +21,13 @@ FLOWS = ("new", "old")
 class List(Lister):
     """List attachments: the open ones, or those that were on a host at a moment."""
 
+    brief = ("ID", "Volume", "Server", "Host", "State", "Operation", "Since")
+    empty = "No attachments."
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--volume", metavar="ID")
-        parser.add_argument("--server", metavar="ID")
+        parser.add_argument("--volume", metavar="ID", type=named("volume"))
+        parser.add_argument("--server", metavar="ID", type=named("server"))
         parser.add_argument("--host", metavar="NAME")
         parser.add_argument(
             "--flow", choices=FLOWS, help="made by Cinder's attachment calls, or by its old ones"
@@ -37,6 +41,8 @@ class List(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.table import Called
+
         names = ("volume", "server", "host", "flow")
         asked = {name: getattr(parsed_args, name) for name in names}
         if parsed_args.at:
@@ -48,7 +54,7 @@ class List(Lister):
             (
                 row["attachment_id"],
                 row["volume_id"],
-                row["server_id"],
+                Called(row["server_id"], row.get("server_name")),
                 row["host"],
                 row["state"],
                 row["flow"],
@@ -85,7 +91,7 @@ class Show(ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<attachment>")
+        parser.add_argument("id", metavar="<attachment>", type=named("attachment"))
         add_at(parser, "the attachment as it was at that time")
         add_archive(parser, "with --at, also what is in an archive's files")
         return parser

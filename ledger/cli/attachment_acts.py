@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ledger.cli.base import ExitCode, Lister
+from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.operating import OfServer
 
 OF_MANY_COLUMNS = ("Server", "Operation", "State", "Why not")
@@ -19,7 +20,9 @@ Begun = dict[str, Any]
 class _OfVolume(OfServer):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("volume", metavar="<volume>", help="the id of the volume")
+        parser.add_argument(
+            "volume", metavar="<volume>", type=named("volume"), help="the id of the volume"
+        )
         return parser
 
     def path(self, parsed_args: argparse.Namespace) -> str:
@@ -73,6 +76,7 @@ class Swap(_OfVolume):
         parser.add_argument(
             "new_volume",
             metavar="<new volume>",
+            type=named("volume"),
             help="the new volume: available, and at least as large",
         )
         return parser
@@ -100,7 +104,7 @@ class _OfMany(Lister):
         return parser
 
     def add_server(self, whose: argparse._MutuallyExclusiveGroup) -> None:
-        whose.add_argument("--server", metavar="ID")
+        whose.add_argument("--server", metavar="ID", type=named("server"))
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         begun = list(self._begun(parsed_args))
@@ -148,4 +152,6 @@ class Convert(_OfMany):
     act, which = "convert", "volumes attached by the old calls"
 
     def add_server(self, whose: argparse._MutuallyExclusiveGroup) -> None:
-        whose.add_argument("server", metavar="<server>", nargs="?", help="the id of the server")
+        whose.add_argument(
+            "server", metavar="<server>", nargs="?", type=named("server"), help=SERVER_HELP
+        )

@@ -11,7 +11,7 @@ import os
 import sys
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from cliff import lister, show
 
@@ -83,7 +83,10 @@ def from_client(error: ClientError) -> CliError:
 
 
 class Reporting(WithoutPlugins):
-    """Errors go to stderr in one form and become exit codes; `exit_code` may be set too."""
+    """Errors go to stderr in one form and become exit codes; `exit_code` may be set too.
+
+    What names a thing (`type=naming.named(...)`) is its id when the command acts.
+    """
 
     exit_code = ExitCode.OK
 
@@ -94,19 +97,32 @@ class Reporting(WithoutPlugins):
         options = self.app.options
         return Client(options.url, options.token, options.cacert)
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        told_first(parser)
+        _with_examples(parser, self.cmd_name or "")
+        return parser
+
     def run(self, parsed_args: argparse.Namespace) -> int:
+        from ledger.cli import naming
+
         try:
+            naming.resolve(lambda: self.client, parsed_args)
             code = super().run(parsed_args)
         except Exception as error:  # noqa: BLE001 - told to the user, with an exit code
-            return self._ended(error)
+            return self._ended(error, parsed_args)
         return self.exit_code or code
 
-    def _ended(self, error: Exception) -> int:
-        from ledger.cli.client import ClientError
+    def _ended(self, error: Exception, parsed_args: argparse.Namespace) -> int:
+        from ledger.cli.client import ApiError, ClientError
 
         if isinstance(error, BrokenPipeError):
             raise error
         if isinstance(error, ClientError):
+            if isinstance(error, ApiError) and error.status == 404:  # noqa: PLR2004
+                from ledger.cli import naming
+
+                error.hint = error.hint or naming.hint(self.client, parsed_args)
             error = from_client(error)
         if self.app.options.debug:
             import traceback
@@ -122,20 +138,83 @@ class Reporting(WithoutPlugins):
         return ExitCode.UNEXPECTED
 
 
+def told_first(parser: argparse.ArgumentParser) -> None:
+    """Let wrong usage be told by what is wrong, not by all that would be right."""
+
+    def error(message: str) -> NoReturn:
+        complain(f"{message}.", f"See: {parser.prog} --help")
+        raise SystemExit(ExitCode.USAGE)
+
+    parser.error = error  # type: ignore[method-assign]
+
+
+def _with_examples(parser: argparse.ArgumentParser, command: str) -> None:
+    """Let help end with command lines that can be typed, each on a line of its own."""
+    from ledger.cli.examples import lines
+
+    plain_help = parser.format_help
+
+    def format_help() -> str:
+        examples = "".join(f"  {line}\n" for line in lines(command))
+        return plain_help() + (f"\nexamples:\n{examples}" if examples else "")
+
+    parser.format_help = format_help  # type: ignore[method-assign]
+
+
 class Command(Reporting):
     """A command that prints nothing, or something of its own."""
 
 
-class Lister(Reporting, lister.Lister):
-    """A command that prints a list in the format asked for."""
+class _Tables(Reporting):
+    """Prints tables of ours in the place of cliff's."""
+
+    def _load_formatter_plugins(self) -> Any:
+        from stevedore import ExtensionManager
+        from stevedore.extension import Extension
+
+        from ledger.cli.table import Table
+
+        table = Extension("table", None, None, Table())  # type: ignore[arg-type]
+        others = super()._load_formatter_plugins()  # type: ignore[misc]
+        kept = [each for each in others.extensions if each.name != table.name]
+        return ExtensionManager.make_test_instance([*kept, table])
+
+
+class Lister(_Tables, lister.Lister):
+    """A command that prints a list in the format asked for.
+
+    `brief`: the columns of a table on a terminal, unless others are asked for; (): all.
+    """
+
+    brief: tuple[str, ...] = ()
+    #: What is said of a list without rows.
+    empty = "Nothing was found."
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        if self.brief:
+            parser.add_argument(
+                "--long", action="store_true", help="all columns, on a terminal as in a pipe"
+            )
+        return parser
+
+    def is_brief(self, parsed_args: argparse.Namespace) -> bool:
+        """Whether a person reads it, who asked for no columns."""
+        asked = parsed_args.columns or getattr(parsed_args, "long", False)
+        return parsed_args.formatter == "table" and not asked and bool(self.app.stdout.isatty())
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        data = list(data)
+        if not data and parsed_args.formatter == "table" and not parsed_args.print_empty:
+            note(self.empty)
+            return 0
+        parsed_args.brief = self.brief if self.is_brief(parsed_args) else ()
         return _with_known_columns(
             lambda: super(Lister, self).produce_output(parsed_args, column_names, data)
         )
 
 
-class ShowOne(Reporting, show.ShowOne):
+class ShowOne(_Tables, show.ShowOne):
     """A command that prints one thing in the format asked for."""
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
@@ -157,13 +236,14 @@ class Visible:
     """A stream on which no text can give a terminal an order: names are tenants' and agents'."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        #: For text that is visible already, and colours that are ours.
+        self.below = stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(visible(text))
+        return self.below.write(visible(text))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.below, name)
 
 
 def complain(message: str, hint: str | None = None) -> None:

@@ -65,7 +65,10 @@ class Grant(Command):
 
 
 class Status(ShowOne):
-    """Show which migrations the database has, and which it lacks."""
+    """Show which migrations the database has, and which it lacks.
+
+    Exit 0 if the schema is exactly this version's, else 4.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -77,6 +80,9 @@ class Status(ShowOne):
 
         with database(parsed_args) as dsn:
             state = schema.status(dsn)
+        if not state.current:
+            self.exit_code = ExitCode.REFUSED
+            note("The schema is not this version's. What to do: attachment-ledger db check")
         columns = ("current", "applied", "pending", "unknown", "changed")
         values = [getattr(state, name) for name in columns]
         if parsed_args.formatter in {"table", "value", "shell"}:

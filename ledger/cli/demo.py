@@ -40,6 +40,15 @@ With the unmodified OpenStack client:
   openstack server volume list {other}
   openstack server remove volume {other} {spare}
 
+Servers that move, and their volumes with them:
+
+  {me} server create mail-1 --volume {boot} --wait
+  {me} server add volume {other} {spare_id} --wait && \\
+    {me} server migrate {other} --live-migration --wait
+  {me} server shelve {other} --wait && {me} server unshelve {other} --wait && \\
+    {me} server remove volume {other} {spare_id} --wait
+  {me} top
+
 An incident for the night shift: Cinder refuses to delete the attachment, so the detach
 parks; then the cause is removed, and the operation is retried.
 
@@ -114,7 +123,7 @@ class Demo(Command):
 
     def _stay(self, cloud: Cloud, story: Story) -> None:
         """Until told to stop; what was killed is started again."""
-        other, spare = cloud.guests[1], cloud.volumes[1]
+        other, spare, boot = cloud.guests[1], cloud.volumes[1], cloud.volumes[3]
         pids = "\n".join(f"  {p.pid:>8}  {name}  (log: {p.log})" for name, p in _of(cloud))
         self._say(
             NEXT.format(
@@ -125,6 +134,8 @@ class Demo(Command):
                 clouds=cloud.clouds_yaml,
                 other=other.name,
                 spare=spare.name,
+                spare_id=spare.id,
+                boot=boot.id,
                 cinder=cloud.cinder_url,
                 pause=RESTART_AFTER_S,
                 pids=pids,

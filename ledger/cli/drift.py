@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, add_at, add_limit, clock, moment
+from ledger.cli.naming import named
 
 Finding = dict[str, Any]
 
@@ -34,13 +35,15 @@ _ACTS = {
 class List(Lister):
     """List what differs, newest first: what is open now, or what differed at a moment."""
 
+    empty = "Nothing differs, as far as looks have found."
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
         add("--class", dest="drift_class", metavar="NAME", help="see 'drift classes'")
         add("--severity", choices=("critical", "warning", "info"))
-        add("--server", metavar="ID")
-        add("--volume", metavar="ID")
+        add("--server", metavar="ID", type=named("server"))
+        add("--volume", metavar="ID", type=named("volume"))
         add("--host", metavar="NAME")
         when = parser.add_mutually_exclusive_group()
         when.add_argument("--state", choices=STATES, help="open: suspected or confirmed (default)")
@@ -64,7 +67,7 @@ class List(Lister):
 class _OfFinding(ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<finding>")
+        parser.add_argument("id", metavar="<finding>", type=named("finding"))
         return parser
 
 

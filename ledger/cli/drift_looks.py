@@ -1,4 +1,4 @@
-"""`drift run|looks`: looking for drift now, and how looks have ended."""
+"""`drift run|looks|stop|resume`: looking for drift now, having that rest, and how it ended."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import time
 from typing import Any
 
 from ledger.cli.base import ExitCode, Lister, ShowOne, add_limit, clock, complain, note
+from ledger.cli.naming import named
 
 Look = dict[str, Any]
 
 COLUMNS = ("ID", "Of", "Why", "State", "Found", "Unknown hosts", "Began", "Ended")
-#: Between two questions how far a look is.
+#: Between two questions how far a look is: the service holds no request until one has ended.
 ASKED_INTERVAL_S = 1.0
 
 
 class Looks(Lister):
     """List looks, newest first: what they were at, and what came of them."""
 
+    brief = ("ID", "Of", "Why", "State", "Found", "Began")
+    empty = "No looks."
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--state", choices=("under_way", "ended"))
+        parser.add_argument("--state", choices=("under_way", "stopped", "ended"))
         add_limit(parser, "so many at most")
         return parser
 
@@ -53,8 +57,8 @@ class Run(ShowOne):
         parser = super().get_parser(prog_name)
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--host", metavar="NAME")
-        what.add_argument("--server", metavar="ID")
-        what.add_argument("--volume", metavar="ID")
+        what.add_argument("--server", metavar="ID", type=named("server"))
+        what.add_argument("--volume", metavar="ID", type=named("volume"))
         parser.add_argument("--wait", action="store_true", help="until the look has ended")
         add_timeout(parser)
         return parser
@@ -66,7 +70,7 @@ class Run(ShowOne):
         if not parsed_args.wait:
             note("It begins soon; see: attachment-ledger drift looks")
             return self.dict2columns(asked)
-        return self._shown(self._waited(asked["look_id"], parsed_args.timeout))
+        return shown(self._waited(asked["look_id"], parsed_args.timeout))
 
     def _waited(self, look_id: str, timeout_s: float) -> Look:
         """The look when it has ended; the exit code says how."""
@@ -74,7 +78,8 @@ class Run(ShowOne):
 
         def look(hold_s: float) -> Look:
             time.sleep(min(hold_s, ASKED_INTERVAL_S))
-            return self._look(look_id)
+            answer: Look = self.client.get(f"/v1/drift/runs/{look_id}")
+            return answer
 
         seen = waiting.until(look, _is_over, progress, timeout_s)
         if not _is_over(seen):
@@ -83,6 +88,12 @@ class Run(ShowOne):
                 f"look {look_id} has not ended after {timeout_s:g} s; it goes on.",
                 "See how far it is: attachment-ledger drift looks",
             )
+        elif seen["state"] == "stopped":
+            self.exit_code = ExitCode.OPERATION_FAILED
+            complain(
+                f"look {look_id} is stopped at {share(seen)}.",
+                f"Have it go on: attachment-ledger drift resume {look_id} --reason TEXT",
+            )
         elif seen["outcome"] != "completed":
             self.exit_code = ExitCode.OPERATION_FAILED
             complain(f"look {look_id} is {seen['outcome']}: {seen['trouble'] or 'no reason told'}")
@@ -90,29 +101,47 @@ class Run(ShowOne):
             note("See what it has found: attachment-ledger drift list")
         return seen
 
-    def _look(self, look_id: str) -> Look:
-        """As it is; one that nobody has begun yet is not there."""
-        from ledger.cli.client import ApiError
 
-        try:
-            answer: Look = self.client.get(f"/v1/drift/runs/{look_id}")
-        except ApiError as error:
-            if error.status != 404:  # noqa: PLR2004
-                raise
-            return {"state": "asked", "look_id": look_id}
-        return answer
+class _OfLook(ShowOne):
+    act = ""
 
-    def _shown(self, look: Look) -> tuple[Any, Any]:
-        from ledger.cli.plan import Lines
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<look>")
+        parser.add_argument("--reason", required=True, metavar="TEXT")
+        return parser
 
-        if look["state"] == "asked":
-            return self.dict2columns(look)
-        counts = {name: look[name] or {} for name in ("compared", "found", "unknown", "braked")}
-        lines = {
-            name: Lines(look[name], [f"{key}: {value}" for key, value in told.items()])
-            for name, told in counts.items()
-        }
-        return self.dict2columns({**look, "scope": scope_of(look), **lines})
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        path = f"/v1/drift/runs/{parsed_args.id}/{self.act}"
+        return shown(self.client.post(path, {"reason": parsed_args.reason}))
+
+
+class Stop(_OfLook):
+    """Have a look rest where it is, until it is resumed or another one begins."""
+
+    act = "stop"
+
+
+class Resume(_OfLook):
+    """Have a look go on where it was stopped."""
+
+    act = "resume"
+
+
+# ------------------------------------------------------------------------------- in words
+
+
+def shown(look: Look) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """One look, as the API shows it."""
+    from ledger.cli.plan import Lines
+
+    counts = {name: look[name] or {} for name in ("compared", "found", "unknown", "braked")}
+    lines = {
+        name: Lines(look[name], [f"{key}: {value}" for key, value in told.items()])
+        for name, told in counts.items()
+    }
+    fields = {**look, "scope": scope_of(look), **lines}
+    return tuple(fields), tuple(fields.values())
 
 
 def scope_of(look: Look) -> str:
@@ -124,18 +153,25 @@ def standing(look: Look) -> str:
     """Its state; how far it is, or how it ended."""
     if look["state"] == "ended":
         return str(look["outcome"])
+    if look["state"] == "stopped":
+        return f"stopped at {share(look)}"
     if not look["total"]:
         return "under way"
     eta = f", {look['eta_s']:.0f} s left" if look["eta_s"] is not None else ""
-    return f"{look['done'] / look['total']:.0%}{eta}"
+    return f"{share(look)}{eta}"
+
+
+def share(look: Look) -> str:
+    """How much of it is done."""
+    return f"{look['done'] / look['total']:.0%}" if look["total"] else "its beginning"
 
 
 def progress(look: Look) -> str:
     """One line while it is waited for."""
     if look["state"] == "asked":
-        return "look: asked for, and not begun"
+        return f"look at {scope_of(look)}: asked for, and not begun"
     return f"look at {scope_of(look)}: {standing(look)}"
 
 
 def _is_over(look: Look) -> bool:
-    return bool(look["state"] == "ended")
+    return look["state"] in {"stopped", "ended"}

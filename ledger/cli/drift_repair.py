@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ledger.cli.naming import named
 from ledger.cli.operating import Waiting
 
 
@@ -15,7 +16,7 @@ class Repair(Waiting):
         from ledger.cli.waiting import add_wait
 
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<finding>")
+        parser.add_argument("id", metavar="<finding>", type=named("finding"))
         parser.add_argument(
             "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
         )

@@ -17,6 +17,9 @@ RECONNECT_S = 1.0
 class List(Lister):
     """List events in the order of the log."""
 
+    brief = ("Position", "Time", "Who", "What", "Operation")
+    empty = "No events."
+
     @property
     def need_sort_by_cliff(self) -> bool:
         return False

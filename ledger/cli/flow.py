@@ -42,8 +42,8 @@ class Show(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from handlers.flows import FLOWS
+        from handlers.verb_texts import VERBS
         from ledger.cli import diagram
-        from ledger.cli.words import VERBS
 
         flow = FLOWS.get(parsed_args.name)
         if flow is None:

@@ -17,8 +17,8 @@ from types import ModuleType
 from handlers import flows
 from handlers.flows import FLOWS
 from handlers.plan import FENCED_INSTEAD, Flow, Place, Side
+from handlers.verb_texts import VERBS
 from ledger.cli import diagram
-from ledger.cli.words import VERBS
 
 INDEX = "README.md"
 

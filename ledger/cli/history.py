@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from ledger.cli.archived import Subject, add_archive, archive_errors, history_of
-from ledger.cli.base import Lister, add_at, add_limit, note
+from ledger.cli.base import CliError, ExitCode, Lister, add_at, add_limit, clock, note
+from ledger.cli.naming import named
 
 TIMELINE = "timeline"
 
@@ -35,7 +36,7 @@ class History(Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         what = "name" if self.noun == "host" else "id"
-        parser.add_argument("id", metavar=f"<{self.noun} {what}>")
+        parser.add_argument("id", metavar=f"<{self.noun} {what}>", type=named(self.noun))
         add_at(parser, "only events until that time")
         add_limit(parser, "the newest N events")
         add_archive(parser, "also what is in an archive's files")
@@ -48,13 +49,19 @@ class History(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.client import ApiError
         from ledger.cli.timeline import COLUMNS, Entry
 
         subject = Subject(self.noun, parsed_args.id)
-        with archive_errors():
-            events = history_of(
-                self.client, subject, parsed_args.limit, parsed_args.at, parsed_args.archive
-            )
+        try:
+            with archive_errors():
+                events = history_of(
+                    self.client, subject, parsed_args.limit, parsed_args.at, parsed_args.archive
+                )
+        except ApiError as error:
+            if error.status == 404 and parsed_args.at:  # noqa: PLR2004
+                self._refuse_before(subject, parsed_args.at)
+            raise
         entries = [Entry.of(event) for event in events]
         if len(entries) == parsed_args.limit:
             note(f"Only the last {parsed_args.limit} events are shown: --limit shows more.")
@@ -62,6 +69,16 @@ class History(Lister):
             entries.reverse()
         self.entries = entries
         return COLUMNS, [entry.row for entry in entries]
+
+    def _refuse_before(self, subject: Subject, at: str) -> None:
+        """Raises CliError if it began only later than that, ClientError if it never did."""
+        first = next(iter(self.client.items(subject.path, "events", 1)), None)
+        if first is not None:
+            raise CliError(
+                f"at {clock(at)} nothing had happened to {self.noun} {subject.id} yet.",
+                ExitCode.NOT_FOUND,
+                f"Its history begins at {clock(first['recorded_at'])}.",
+            )
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
         from ledger.cli.timeline import lines

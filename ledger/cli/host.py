@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, clock
+from ledger.cli.naming import named
 
 COLUMNS = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact", "Version")
 
@@ -21,6 +22,9 @@ def state(host: dict[str, Any]) -> str:
 
 class List(Lister):
     """List hosts: up, down, suspect or fenced, and what they hold."""
+
+    brief = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact")
+    empty = "No hosts: no agent has registered yet."
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         rows = [
@@ -42,7 +46,7 @@ class List(Lister):
 class _OfHost(ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("host", metavar="<host>")
+        parser.add_argument("host", metavar="<host>", type=named("host"))
         return parser
 
     def shown(self, name: str) -> tuple[Any, Any]:
@@ -88,8 +92,15 @@ class Fence(_OfHost):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        from ledger.cli.client import ApiError
+
         body = {name: getattr(parsed_args, name) for name in ("reason", "evidence", "force")}
-        self.client.post(f"/v1/hosts/{parsed_args.host}/fence", body)
+        try:
+            self.client.post(f"/v1/hosts/{parsed_args.host}/fence", body)
+        except ApiError as error:
+            if error.code == "host_answers":
+                error.hint = "If it is cut off from the storage all the same: --force"
+            raise
         return self.shown(parsed_args.host)
 
 

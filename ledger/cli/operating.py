@@ -10,6 +10,7 @@ import argparse
 from typing import Any
 
 from ledger.cli.base import ExitCode, ShowOne, complain
+from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.operation import shown
 
 
@@ -34,13 +35,13 @@ class Waiting(ShowOne):
                 f"operation {operation_id} is parked: {'; '.join(plan.left(operation))}",
                 f"See what may be done: attachment-ledger operation show {operation_id}",
             )
-        return shown(operation)
+        return shown(self.client, operation)
 
     def under_way(self, operation_id: str, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """The operation as it is, or as it has ended (`--wait`)."""
         if parsed_args.wait:
             return self.waited(operation_id, parsed_args.timeout)
-        return shown(self.client.get(f"/v1/operations/{operation_id}"))
+        return shown(self.client, self.client.get(f"/v1/operations/{operation_id}"))
 
 
 class Beginning(Waiting):
@@ -66,5 +67,5 @@ class OfServer(Beginning):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="<server>", help="the id of the server")
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         return parser

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ledger.cli.base import note
+from ledger.cli.naming import named
 from ledger.cli.operating import Waiting
 
 
@@ -14,7 +15,7 @@ class _OfOperation(Waiting):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<operation>")
+        parser.add_argument("id", metavar="<operation>", type=named("operation"))
         return parser
 
 
@@ -33,7 +34,7 @@ class Wait(_OfOperation):
 
 
 class Act(_OfOperation):
-    """An act with a reason, which is recorded with who asked."""
+    """An act with a reason, which is recorded with who asked; it may leave something behind."""
 
     act = ""
 
@@ -43,6 +44,11 @@ class Act(_OfOperation):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
+        )
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="change nothing; say what it would do, and what would stay behind",
         )
         add_wait(parser)
         return parser
@@ -54,30 +60,6 @@ class Act(_OfOperation):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         body = {self.act: {"reason": parsed_args.reason, **self.details(parsed_args)}}
-        self.client.post(f"/v1/operations/{parsed_args.id}/actions", body)
-        return self.under_way(parsed_args.id, parsed_args)
-
-
-class Retry(Act):
-    """Try the failed steps of a parked operation again, or at once what one that runs puts off."""
-
-    act = "retry"
-
-
-class Vouching(Act):
-    """An act that may leave something behind, and says what: with `--dry-run` before it is done."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--dry-run", action="store_true", help="change nothing; say what would stay behind"
-        )
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.plan import Lines
-
-        body = {self.act: {"reason": parsed_args.reason, **self.details(parsed_args)}}
         path = f"/v1/operations/{parsed_args.id}/actions"
         acted = self.client.post(path + "?dry_run=true" * parsed_args.dry_run, body)
         would = "would stay" if parsed_args.dry_run else "may stay"
@@ -86,12 +68,32 @@ class Vouching(Act):
         if acted["remnants"] and not parsed_args.dry_run:
             note("See to it, then: attachment-ledger remnant list")
         if parsed_args.dry_run:
-            remnants = Lines(acted["remnants"], [each["detail"] for each in acted["remnants"]])
-            return self.dict2columns({"operation_id": acted["operation_id"], "remnants": remnants})
+            return self._proposed(acted)
         return self.under_way(parsed_args.id, parsed_args)
 
+    def _proposed(self, operation: dict[str, Any]) -> tuple[Any, Any]:
+        """What the act would do to the operation as it is."""
+        from ledger.cli.consequences import will
+        from ledger.cli.plan import Lines
 
-class Skip(Vouching):
+        note("Nothing was changed.")
+        remnants = operation["remnants"]
+        return self.dict2columns(
+            {
+                "operation_id": operation["operation_id"],
+                "would": f"{self.act.replace('_', ' ')}: {will(operation, self.act)}",
+                "remnants": Lines(remnants, [each["detail"] for each in remnants]),
+            }
+        )
+
+
+class Retry(Act):
+    """Try the failed steps of a parked operation again, or at once what one that runs puts off."""
+
+    act = "retry"
+
+
+class Skip(Act):
     """Go on as if a step were done: you vouch for it, and say why."""
 
     act = "skip"
@@ -118,7 +120,7 @@ class Unwind(Act):
     act = "unwind"
 
 
-class GiveUp(Vouching):
+class GiveUp(Act):
     """End a parked operation as it is; what is left stays as the log shows it."""
 
     act = "give_up"

@@ -6,12 +6,16 @@ Pure.  Works on the answers of `GET /v1/operations` and `/v1/operations/{id}`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from cliff.columns import FormattableColumn
 
 from aggregates.operation import SERVER
 from ledger.cli.base import ExitCode, clock
+from ledger.cli.consequences import Known, stands, told
+from ledger.cli.diagram import CALLS
+from ledger.cli.table import Called, age
 from ledger.cli.words import error_text, left_text
 
 GIB = 2**30
@@ -19,11 +23,14 @@ GIB = 2**30
 Operation = dict[str, Any]
 Step = dict[str, Any]
 
+NOTHING = Known()
+#: Whom a step waits for, and with which call.
+_CALLS = {str(verb): call for verb, call in CALLS.items()}
 _ACTS = {
-    "retry": "operation retry {id} --reason ...",
-    "skip": "operation skip {id} {step} --reason ...",
-    "unwind": "operation unwind {id} --reason ...",
-    "give_up": "operation give-up {id} --reason ...",
+    "retry": "operation retry {id} --reason TEXT",
+    "skip": "operation skip {id} {step} --reason TEXT",
+    "unwind": "operation unwind {id} --reason TEXT",
+    "give_up": "operation give-up {id} --reason TEXT",
 }
 
 
@@ -58,8 +65,8 @@ def is_done(step: Step) -> bool:
 
 def current(operation: Operation) -> Step | None:
     """The step it is at: the first that is not done, in the direction it goes."""
-    if operation["state"] == "finished":
-        return None
+    if operation["state"] == "finished" or "steps" not in operation:
+        return operation.get("at")  # a list tells no more steps
     back = [step for step in operation["steps"] if step["undo"]]
     waiting = (step for step in back or operation["steps"] if not is_done(step))
     return next(waiting, None)
@@ -75,6 +82,16 @@ def progress(operation: Operation) -> str:
     if step["error"]:
         text += f", {step['attempts']} attempts: {error_text(step['error'])}"
     return text
+
+
+def ended(operation: Operation) -> Iterator[str]:
+    """A line for each step that is done, in the order of the plan."""
+    several = len({step["lane"] for step in operation["steps"]} - {SERVER}) > 1
+    for step in operation["steps"]:
+        if is_done(step):
+            lane = f" of lane {step['lane']}" if several and step["lane"] != SERVER else ""
+            took = f", {step['took_ms']} ms" if step["took_ms"] is not None else ""
+            yield f"  {name_of(step)}{lane} on {step['place']}: {step['status']}{took}"
 
 
 def copied(operation: Operation) -> Iterator[str]:
@@ -127,13 +144,48 @@ def left(operation: Operation) -> Iterator[str]:
         yield f"{left_text(item)}: {why}"
 
 
-def next_commands(operation: Operation) -> Iterator[str]:
-    """The acts that the service would take now, ready to be copied."""
+def doing(operation: Operation, now: datetime, *, brief: bool = False) -> str:
+    """What a running operation waits for, since when, and in which attempt; else "".
+
+    `brief`: for a cell of a list, without the call and the place.
+    """
+    step = current(operation)
+    if operation["state"] != "running" or step is None:
+        return ""
+    if step["retry_at"]:
+        why = f": {error_text(step['error'])}" if step["error"] else ""
+        return f"{name_of(step)} is tried again at {clock(step['retry_at'])}{why}"
+    party, call = _CALLS.get(step["verb"], ("ledger", step["verb"]))
+    at = "" if step["place"] == "ledger" else f" on {step['place']}"
+    since = operation.get("updated_at") or operation["started_at"]
+    waited = age(datetime.fromisoformat(since), now)
+    if brief:
+        again = [f"attempt {step['attempts'] + 1}"] if step["attempts"] else []
+        return ", ".join([f"{name_of(step)}: waiting for {party}", waited, *again])
+    words = [f"{name_of(step)}{at}: waiting for {party}", call, waited]
+    far = copied(operation) if "progress" in operation else ()
+    return ", ".join([*words, f"attempt {step['attempts'] + 1}", *far])
+
+
+def next_commands(operation: Operation, known: Known = NOTHING) -> Iterator[str]:
+    """The acts that the service would take now, ready to be copied, and what they would do."""
     first = (operation["left"] or [{"step": "STEP", "lane": 0}])[0]
     step = first["step"] + (f" --lane {first['lane']}" if first["lane"] else "")
     for act in operation["acts"]:
         if act in _ACTS:
             yield "attachment-ledger " + _ACTS[act].format(id=operation["operation_id"], step=step)
+            yield from (f"    {line}" for line in told(operation, act, known))
+
+
+class Why(FormattableColumn[str | None]):
+    """Why it is parked or has failed; for people also what a running one does."""
+
+    def __init__(self, operation: Operation, now: datetime) -> None:
+        super().__init__(operation["why"])
+        self._doing = doing(operation, now, brief=True)
+
+    def human_readable(self) -> str:
+        return self._doing or self._value or ""
 
 
 class Drawing(FormattableColumn[list[Step]]):
@@ -158,7 +210,16 @@ class Lines(FormattableColumn[Any]):
         return "\n".join(self._lines)
 
 
-def fields(operation: Operation) -> dict[str, Any]:
+def _standing_since(operation: Operation, now: datetime) -> dict[str, Any]:
+    match operation["state"]:
+        case "running":
+            return {"doing": doing(operation, now)}
+        case "parked":
+            return {"parked since": operation.get("updated_at")}
+    return {}
+
+
+def fields(operation: Operation, known: Known, now: datetime) -> dict[str, Any]:
     """One operation, from the answer that has its steps."""
     at = current(operation)
     shown: dict[str, Any] = {
@@ -166,10 +227,11 @@ def fields(operation: Operation) -> dict[str, Any]:
         "flow": operation["flow"],
         "state": operation["state"],
         "outcome": operation["outcome"],
+        **_standing_since(operation, now),
         "unwinding": operation["unwinding"],
         "step": name_of(at) if at else None,
         "why": operation["why"],
-        "server": operation["server_id"],
+        "server": Called(operation["server_id"], operation.get("server_name")),
         "volumes": Lines(operation["volume_ids"], operation["volume_ids"]),
         "host": operation["host"],
         "destination": operation["destination"],
@@ -183,6 +245,7 @@ def fields(operation: Operation) -> dict[str, Any]:
         shown["progress"] = Lines(operation["progress"], copied(operation))
     if operation["state"] == "parked":
         shown["left"] = Lines(operation["left"] or [], left(operation))
+        shown["stands"] = Lines(known.attachments, stands(operation, known))
     if operation["state"] != "finished":
-        shown["next"] = Lines(operation["acts"], next_commands(operation))
+        shown["next"] = Lines(operation["acts"], next_commands(operation, known))
     return shown

@@ -19,10 +19,10 @@ from typing import Any
 
 from aggregates import errors
 from ledger import api
+from ledger.api.actions import ACTIONS
 from ledger.api.metrics import Metrics, registry_of
 from ledger.api.routes import ROUTES
 from ledger.auth.tls import gauges
-from ledger.auth.tokens import ACTION_POLICY, POLICY
 from ledger.log.writer import Writer
 
 #: A code that is used for more kinds of refusal says too little of each.
@@ -35,9 +35,11 @@ Made from the code by `make docs`. What the tables mean is in [the API](api.md).
 
 ## Routes, and who may use them
 
+Each names its rule of [the policy](policy.md); of several, one has to permit the request.
+
 {routes}
 
-The route `server_action` also asks the policy of its action:
+The route `server_action` is under the rule of its action:
 
 {actions}
 
@@ -57,8 +59,8 @@ What Cinder refuses has Cinder's message, and 400, 403, 404 or 503.
 def page() -> str:
     """The text of the page."""
     return _PAGE.format(
-        routes=_table(["request", "name", "roles"], _routes()),
-        actions=_table(["action", "roles"], _actions()),
+        routes=_table(["request", "name", "rule"], _routes()),
+        actions=_table(["action", "rule", "and who names the host"], _actions()),
         codes=_table(["code", "status", "message"], _codes()),
         metrics=_table(["metric", "type", "labels", "what it says"], _metrics()),
     )
@@ -66,19 +68,16 @@ def page() -> str:
 
 def _routes() -> Iterator[list[str]]:
     for route in ROUTES:
-        yield [f"`{route.method} {route.path}`", f"`{route.name}`", _roles(POLICY[route.name])]
+        rules = [f"`{rule}`" for rule in route.rules]
+        told = ", ".join(rules) if rules else "everybody, without a token"
+        if route.name == "server_action":
+            told = "its action's"
+        yield [f"`{route.method} {route.path}`", f"`{route.name}`", told]
 
 
 def _actions() -> Iterator[list[str]]:
-    by_roles = defaultdict(list)
-    for name, roles in ACTION_POLICY.items():
-        by_roles[_roles(roles)].append(f"`{name}`")
-    for wanted, names in by_roles.items():
-        yield [", ".join(names), wanted]
-
-
-def _roles(roles: Iterable[str]) -> str:
-    return ", ".join(sorted(roles)) or "everybody, without a token"
+    for name, action in ACTIONS.items():
+        yield [f"`{name}`", f"`{action.rule}`", f"`{action.host_rule}`" if action.host_rule else ""]
 
 
 def _codes() -> Iterator[list[str]]:

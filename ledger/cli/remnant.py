@@ -6,12 +6,16 @@ import argparse
 from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, add_limit, clock
+from ledger.cli.naming import named
 
 COLUMNS = ("ID", "State", "What", "Operation", "Act", "Reason", "Left", "Acknowledged")
 
 
 class List(Lister):
     """List what may be left in Cinder and on hosts, newest first: what nobody has seen to yet."""
+
+    brief = ("ID", "State", "What", "Act", "Reason", "Left")
+    empty = "No remnants."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -20,7 +24,7 @@ class List(Lister):
         state.add_argument(
             "--all", dest="state", action="store_const", const=None, help="in any state"
         )
-        parser.add_argument("--server", metavar="ID")
+        parser.add_argument("--server", metavar="ID", type=named("server"))
         parser.add_argument("--host", metavar="NAME")
         add_limit(parser, "so many at most")
         return parser
@@ -48,7 +52,7 @@ class Acknowledge(ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<remnant>")
+        parser.add_argument("id", metavar="<remnant>", type=named("remnant"))
         parser.add_argument(
             "--reason", required=True, metavar="TEXT", help="how; kept in the history for ever"
         )

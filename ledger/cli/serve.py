@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ledger.cli import settings
 from ledger.cli.base import CliError, Command, ExitCode, usage
+
+if TYPE_CHECKING:
+    from ledger.config import Settings
 
 
 class Serve(Command):
     """Run the service until SIGTERM or SIGINT.
 
-    Without a database in its settings it starts the embedded PostgreSQL, for trial.  On a
-    database whose schema is not this version's it refuses, and says what to run.
+    On a database whose schema is not this version's it refuses, and says what to run.  With
+    `--trial` it starts a PostgreSQL of its own, whose content is gone when it ends.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         settings.add_config(parser)
         add = parser.add_argument
+        add(
+            "--trial",
+            action="store_true",
+            help="with an embedded PostgreSQL that is gone at the end, for trying it out",
+        )
         add("--host", help="overrides listen.host")
         add("--port", type=int, help="overrides listen.port; 0 takes a free one, which is logged")
         add("--log-level", choices=("debug", "info", "warning", "error"), default="info")
@@ -29,6 +38,7 @@ class Serve(Command):
         flags = {"listen.host": parsed_args.host, "listen.port": parsed_args.port}
         again = settings.again(parsed_args, **flags)
         chosen = settings.load(parsed_args, **flags)
+        _refuse_wrong_database(chosen, trial=parsed_args.trial)
 
         import psycopg
 
@@ -49,7 +59,7 @@ class Serve(Command):
         try:
             bootstrap.serve(chosen, again)
         except ConfigError as error:
-            hint = "See docs/tls.md and docs/keystone.md."
+            hint = "See docs/tls.md, docs/keystone.md and docs/policy.md."
             raise usage(f"the settings cannot be used: {error}", hint) from None
         except SchemaError as error:
             raise settings.schema_error(error) from None
@@ -70,3 +80,17 @@ class Serve(Command):
                 "Another --port, or stop what uses this one.",
             ) from None
         return 0
+
+
+def _refuse_wrong_database(chosen: Settings, *, trial: bool) -> None:
+    """A trial has no database but its own, and a service none that nobody named."""
+    if not trial:
+        try:
+            settings.named(chosen)
+        except CliError as error:
+            raise usage(str(error), f"{error.hint} For a trial: serve --trial") from None
+    elif chosen.database_url is not None:
+        raise usage(
+            "--trial is with a database of its own, and the settings name one.",
+            "Leave out --trial, or database_url.",
+        )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, add_limit
+from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.operating import Beginning, OfServer
 
 #: What `--block-device` may say, as OpenStack's client has it, and what the ledger calls it.
@@ -31,6 +32,8 @@ Server = dict[str, Any]
 
 class List(Lister):
     """List servers: where they are, their state, and what is being done to them."""
+
+    empty = "No servers (operators: --all-projects shows those of all projects)."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -76,7 +79,7 @@ class Show(ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="<server>", help="the id of the server")
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -128,7 +131,7 @@ class Create(Beginning):
         )
         add("--initrd", metavar="PATH", help="the initrd of that kernel, a file of the host")
         add("--cmdline", metavar="TEXT", help="the command line of that kernel")
-        add("--volume", metavar="ID", help="the root volume")
+        add("--volume", metavar="ID", type=named("volume"), help="the root volume")
         add(
             "--block-device",
             action="append",

@@ -9,6 +9,7 @@ import argparse
 from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, add_limit
+from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.operating import OfServer
 
 MIGRATION_COLUMNS = ("ID", "Operation", "Type", "Status", "Server", "Source", "Dest", "Created")
@@ -18,10 +19,13 @@ EVENT_COLUMNS = ("Request", "Action", "Message", "Start", "User")
 class MigrationList(Lister):
     """List migrations of all kinds, newest first."""
 
+    brief = ("ID", "Type", "Status", "Server", "Source", "Dest", "Created")
+    empty = "No migrations."
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("--server", metavar="ID")
+        add("--server", metavar="ID", type=named("server"))
         add("--host", metavar="NAME", help="migrations from or to this host")
         add("--status", metavar="STATUS", help="e.g. running, finished, confirmed, error")
         add("--type", choices=("live-migration", "resize", "evacuation"))
@@ -58,7 +62,7 @@ class MigrationShow(ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="<server>", help="the id of the server")
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         parser.add_argument("migration", metavar="<migration>", help="from 'migration list'")
         return parser
 
@@ -86,9 +90,11 @@ class MigrationAbort(OfServer):
 class EventList(Lister):
     """List what was asked to be done to a server, newest first."""
 
+    empty = "Nothing was asked to be done to it."
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="<server>", help="the id of the server")
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         add_limit(parser, "at most N actions")
         return parser
 
@@ -104,7 +110,7 @@ class EventShow(ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="<server>", help="the id of the server")
+        parser.add_argument("server", metavar="<server>", type=named("server"), help=SERVER_HELP)
         parser.add_argument("request", metavar="<request>", help="from 'event list'")
         return parser
 

@@ -59,7 +59,7 @@ def again(arguments: argparse.Namespace, **flags: Any) -> Again | None:
 
 @contextmanager
 def database(arguments: argparse.Namespace) -> Iterator[str]:
-    """The DSN of the database that the settings name, else of the embedded one.
+    """The DSN of the database that the settings name; none is ever started for a command.
 
     Database errors within end the command with what to look at.
     """
@@ -71,15 +71,23 @@ def database(arguments: argparse.Namespace) -> Iterator[str]:
     logs.set_up("warning")  # to stderr: stdout is for results
     settings = load(arguments)
     try:
-        if settings.database_url:
-            yield settings.database_url
-            return
-        with _embedded() as dsn:
-            yield dsn
+        yield named(settings)
     except SchemaError as error:
         raise schema_error(error) from None
     except psycopg.OperationalError as error:
         raise database_error(error) from None
+
+
+def named(settings: Settings) -> str:
+    """The database that the settings name.  Raises CliError if they name none."""
+    if settings.database_url is None:
+        raise CliError(
+            "the settings name no database.",
+            ExitCode.USAGE,
+            "Name one: --database-url postgresql://..., LEDGER_DATABASE_URL, or database_url in "
+            "the file of the settings.",
+        )
+    return settings.database_url
 
 
 def schema_error(error: Exception) -> CliError:
@@ -94,18 +102,3 @@ def database_error(error: Exception) -> CliError:
         ExitCode.UNEXPECTED,
         "Check database_url: attachment-ledger config show",
     )
-
-
-@contextmanager
-def _embedded() -> Iterator[str]:
-    from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
-
-    try:
-        with EmbeddedPostgres() as server:
-            yield server.start()
-    except EmbeddedPostgresError as error:
-        raise CliError(
-            f"no database is named, and the embedded one is not to be had: {error}",
-            ExitCode.UNEXPECTED,
-            "Name one: --database-url postgresql://..., or LEDGER_DATABASE_URL.",
-        ) from None

@@ -17,7 +17,7 @@ from typing import TextIO, cast
 
 from cliff import app
 
-from ledger.cli.base import ExitCode, Visible, complain
+from ledger.cli.base import ExitCode, Visible, complain, told_first
 from ledger.cli.cliff_parts import Table
 
 NAME = "attachment-ledger"
@@ -41,8 +41,10 @@ COMMANDS = {
     "drift ignore": "ledger.cli.drift:Ignore",
     "drift list": "ledger.cli.drift:List",
     "drift looks": "ledger.cli.drift_looks:Looks",
+    "drift resume": "ledger.cli.drift_looks:Resume",
     "drift run": "ledger.cli.drift_looks:Run",
     "drift show": "ledger.cli.drift:Show",
+    "drift stop": "ledger.cli.drift_looks:Stop",
     "event archive": "ledger.cli.retention:Archive",
     "drift repair": "ledger.cli.drift_repair:Repair",
     "event checkpoint": "ledger.cli.audit:Checkpoint",
@@ -101,6 +103,8 @@ COMMANDS = {
     "sim cinder": "ledger.cli.sim:Cinder",
     "sim fault list": "ledger.cli.sim:FaultList",
     "sim fault set": "ledger.cli.sim:FaultSet",
+    "top": "ledger.cli.top:Top",
+    "volume list": "ledger.cli.volume:List",
 }
 
 EXIT_BROKEN_PIPE = 141  # 128 and SIGPIPE, as cliff has it
@@ -130,6 +134,7 @@ class Shell(app.App):
             NAME, description=description, add_help=False, allow_abbrev=False
         )
         add = parser.add_argument
+        told_first(parser)
         add("--version", action=_Version, nargs=0, help="print the version and exit")
         add(
             "--url",

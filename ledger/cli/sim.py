@@ -7,9 +7,12 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ledger.cli.base import Command, Lister, note, usage
+
+if TYPE_CHECKING:
+    from host_agent.shared.faults import Faults
 
 CINDER_URL = "http://127.0.0.1:8776"
 
@@ -41,7 +44,7 @@ class Cinder(Command):
 async def _serve(arguments: argparse.Namespace) -> None:
     import asyncio
 
-    from host_agent.shared.faults import FaultError, Faults
+    from host_agent.shared.faults import FaultError
     from ledger.simulation import cinder
     from ledger.simulation.cinder_compute import ComputeCheck
     from ledger.simulation.cinder_model import CinderModel
@@ -52,7 +55,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     if store is not None:
         store.load(model)
     try:
-        faults = Faults.load(arguments.faults) if arguments.faults else Faults()
+        faults = faults_of(arguments.faults)
     except FaultError as error:
         raise usage(str(error)) from None
     app = cinder.make_app(
@@ -68,6 +71,15 @@ async def _serve(arguments: argparse.Namespace) -> None:
             f"cannot listen on {arguments.host}:{arguments.port}: {error.strerror or error}.",
             "Choose another --port.",
         ) from None
+
+
+def faults_of(path: Path | None) -> Faults:
+    """The rules of a file.  How often each was met is kept beside it, so that the server that is
+    started after a `crash` does not crash again.  Raises FaultError.
+    """
+    from host_agent.shared.faults import Faults
+
+    return Faults() if path is None else Faults.load(path, path.with_name(f"{path.name}.cinder"))
 
 
 def _announce(url: str) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from host_agent.shared.text import one_line
 from ledger.cli import plan
 from ledger.cli.base import on_terminal
 from ledger.cli.client import ApiError, Client, ClientError, UnreachableError
+from ledger.cli.table import now, span
 
 TIMEOUT_S = 600.0
 TERMINAL_LINE_S = 1.0
@@ -35,7 +36,7 @@ def wait(client: Client, operation_id: str, timeout_s: float) -> dict[str, Any]:
     def look(hold_s: float) -> dict[str, Any]:
         return _look(client, operation_id, hold_s)
 
-    return until(look, plan.is_over, plan.progress, timeout_s)
+    return until(look, plan.is_over, Telling().words, timeout_s, ended=plan.ended)
 
 
 def until(
@@ -43,10 +44,13 @@ def until(
     is_over: Callable[[dict[str, Any]], bool],
     words: Callable[[dict[str, Any]], str],
     timeout_s: float,
+    *,
+    ended: Callable[[dict[str, Any]], Iterator[str]] = lambda _: iter(()),
 ) -> dict[str, Any]:
     """What `look` finds once it is over, or when time is up; meanwhile it is told in `words`.
 
-    `look` may take as many seconds as it is given.  Raises as `wait`.
+    `look` may take as many seconds as it is given; `ended`: what stays told, a line each.
+    Raises as `wait`.
     """
     end = time.monotonic() + timeout_s
     with Progress() as progress:
@@ -60,6 +64,7 @@ def until(
                 progress.say(f"{error} Trying again.")
                 time.sleep(min(left_s, OUTAGE_PAUSE_S))
                 continue
+            progress.keep(ended(found))
             if is_over(found) or left_s <= 0:
                 return found
             progress.say(words(found))
@@ -76,10 +81,37 @@ def _is_outage(error: ClientError) -> bool:
     return away or isinstance(error, UnreachableError)
 
 
+class Telling:
+    """Words for an operation that is looked at again and again: the pace of its copies, too."""
+
+    def __init__(self) -> None:
+        self._copied: tuple[float, int] | None = None  # when it was first seen, and how far
+
+    def words(self, operation: dict[str, Any]) -> str:
+        left_s = self.left_s(operation, time.monotonic())
+        eta = "" if left_s is None else f", {span(left_s)} left"
+        if on_terminal():  # where the line is written anew each second
+            return f"{operation['flow']}: {plan.doing(operation, now())}{eta}"
+        return plan.progress(operation) + eta
+
+    def left_s(self, operation: dict[str, Any], at: float) -> float | None:
+        """How long its copies will take at the pace so far; None: it cannot be told."""
+        done = sum(known["done_bytes"] for known in operation["progress"])
+        total = sum(known["total_bytes"] for known in operation["progress"])
+        if not total:
+            self._copied = None
+            return None
+        if self._copied is None or done < self._copied[1]:
+            self._copied = (at, done)
+        began, first = self._copied
+        return (total - done) * (at - began) / (done - first) if done > first else None
+
+
 class Progress:
     """Shows progress on stderr."""
 
     def __init__(self) -> None:
+        self._kept: set[str] = set()
         self._terminal = on_terminal()
         self.interval_s = TERMINAL_LINE_S if self._terminal else PLAIN_LINE_S
         self._said = ""
@@ -92,6 +124,14 @@ class Progress:
         if self._terminal and self._said:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+    def keep(self, lines: Iterable[str]) -> None:
+        """Tell what is not told yet, in lines that stay."""
+        for line in lines:
+            if line not in self._kept:
+                self._kept.add(line)
+                sys.stderr.write("\r\x1b[K" * self._terminal + one_line(line) + "\n")
+        sys.stderr.flush()
 
     def say(self, text: str) -> None:
         now, text = time.monotonic(), one_line(text)

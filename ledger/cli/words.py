@@ -1,4 +1,4 @@
-"""What happened, in words: one sentence per event, one phrase per verb.
+"""What happened, in words: one sentence per event.
 
 Pure.  An event whose topic is not known here (it was stored by a newer version)
 is shown by its name, never left out.
@@ -9,9 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
-
-from handlers.plan import LedgerVerb
-from host_agent.shared.contract import Verb
 
 Body = Mapping[str, Any]
 
@@ -33,66 +30,6 @@ BOOKKEEPING = frozenset(
         "Volume.Released",
     }
 )
-
-#: What a step does, as an order.
-VERBS: dict[str, str] = {
-    LedgerVerb.ATTACHMENT_RESERVE: "reserve the volume in Cinder (attachment without connector)",
-    LedgerVerb.RESERVATION_TIDY: "keep the reservation; delete unknown ones",
-    LedgerVerb.RESERVATION_CONVERT: "put a reservation in the place of the old calls' record",
-    LedgerVerb.ATTACHMENTS_CLEAR: "delete unknown attachments of the server",
-    LedgerVerb.MAPPING_BIND: "record the device of the server",
-    LedgerVerb.MAPPING_UNBIND: "forget the device of the server",
-    LedgerVerb.MAPPING_SWITCH: "let the server have the volume through this attachment",
-    LedgerVerb.MAPPING_SWITCH_KEEPING: "the same, and keep the old one until confirm or revert",
-    LedgerVerb.VOLUME_CREATE: "create the volume in Cinder, if it is to be made",
-    LedgerVerb.VOLUME_AWAIT: "wait until Cinder has made the volume",
-    LedgerVerb.VOLUME_UNMAKE: "delete the volume that was made, unless the server has it",
-    LedgerVerb.VOLUME_DELETE: "delete the volume in Cinder, if it goes with the server",
-    LedgerVerb.MIGRATION_COMPLETE: "tell Cinder that its migration is done",
-    LedgerVerb.MIGRATION_FAIL: "tell Cinder that its migration failed",
-    LedgerVerb.DISK_WAIVE: "take the disk as unplugged: no guest has it",
-    LedgerVerb.CONNECTION_WAIVE: "take the volume as disconnected: no host has it",
-    LedgerVerb.GUEST_WAIVE: "take the guest as removed: no host has it",
-    LedgerVerb.POWER_WAIVE: "record whether it is to run, for who takes it from the fenced host",
-    LedgerVerb.INSTANCE_FAIL: "put the server into ERROR until it is deleted",
-    LedgerVerb.INSTANCE_OFFLOAD: "record that the server is on no host",
-    LedgerVerb.INSTANCE_DELETE: "record that the server is deleted",
-    LedgerVerb.INSTANCE_RESIZED: "record that the server is to be confirmed or reverted",
-    LedgerVerb.INSTANCE_SETTLED: "record that the resize is confirmed or reverted",
-    LedgerVerb.DRIFT_AGAIN: "look again: do nothing unless the finding still holds",
-    LedgerVerb.ATTACHMENT_DROP: "delete the attachment that nobody has from Cinder",
-    LedgerVerb.ATTACHMENT_FORGET: "record that Cinder does not have the attachment",
-    LedgerVerb.VOLUME_SETTLE: "let Cinder set the volume's status by its attachments",
-    LedgerVerb.VOLUME_DROP: "delete the volume that nobody has had from Cinder",
-    LedgerVerb.NOTHING: "nothing",
-    Verb.ATTACHMENT_UPDATE: "give Cinder this host's connector",
-    Verb.VOLUME_WAIT_READY: "wait until the volume is provisioned",
-    Verb.VOLUME_CONNECT: "connect the volume to the host (os-brick)",
-    Verb.DISK_PLUG: "plug the disk into the guest (libvirt)",
-    Verb.ATTACHMENT_COMPLETE: "tell Cinder that the attachment is in use",
-    Verb.DISK_UNPLUG: "unplug the disk from the guest (libvirt)",
-    Verb.VOLUME_DISCONNECT: "disconnect the volume from the host (os-brick)",
-    Verb.ATTACHMENT_DELETE: "delete the attachment in Cinder",
-    Verb.ATTACHMENT_CREATE: "create an attachment with this host's connector in Cinder",
-    Verb.ATTACHMENT_CONVERT: "put an attachment in the place of the old calls' record in Cinder",
-    Verb.ATTACHMENT_REFRESH: "get the connection information from Cinder again",
-    Verb.DISK_REPLACE: "define the disk by its new connection (libvirt)",
-    Verb.DISK_COPY: "copy the disk to the new volume and switch over (libvirt)",
-    Verb.DISK_COPY_ABORT: "end the copy and stay on the old volume (libvirt)",
-    Verb.GUEST_SPAWN: "define the guest with its disks, and start it if wanted (libvirt)",
-    Verb.GUEST_START: "start the guest as it is defined, if wanted (libvirt)",
-    Verb.GUEST_STOP: "shut the guest down (libvirt)",
-    Verb.GUEST_PAUSE: "pause the guest (libvirt)",
-    Verb.GUEST_RESUME: "resume the guest (libvirt)",
-    Verb.GUEST_REMOVE: "stop and undefine the guest (libvirt)",
-    Verb.GUEST_MIGRATE: "move the running guest to the destination (libvirt)",
-    Verb.GUEST_STAY: "end the migration, if it is not too late (libvirt)",
-    Verb.DRIFT_LOOK: "say what the host has of the volume and the guest",
-    Verb.DISK_VERIFY: "make sure that the guest's disk is the volume (libvirt)",
-    Verb.CONNECTION_RELEASE: "disconnect by the host's own record, and forget that (os-brick)",
-    Verb.SECRET_DROP: "let the hypervisor forget the volume's passphrase (libvirt)",
-    Verb.GUEST_FIND: "look whether the migration has brought the guest (libvirt)",
-}
 
 
 def is_bookkeeping(topic: str, body: Body) -> bool:
@@ -372,6 +309,8 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.Faulted": _text("Server shows ERROR: {message}"),
     "Instance.FaultCleared": _text("Server no longer shows the error of operation {claimant}"),
     "Look.LookBegun": _look,
+    "Look.LookStopped": _text("Look stopped: {reason}"),
+    "Look.LookResumed": _text("Look resumed: {reason}"),
     "Look.LookEnded": _looked,
     "Operation.OperationStarted": _started,
     "Operation.RunStarted": _run_started,

@@ -1,9 +1,9 @@
 """The ledger as an eventsourcing application: load aggregates, save several at once.
 
 A change is load, decide, save.  `save` stores the new events of all given aggregates in one
-transaction, and only if none of them, changed or not, has moved since it was loaded; so what
-was decided on still holds when it is stored.  Who lost the race gets a ConflictError and
-starts again from loading: `retrying`, and ledger.log.unit.run_optimistically.
+transaction, and only if none of them, changed or not, has moved since it was loaded; so the
+state that was decided on is still the current one.  Otherwise a ConflictError is raised, and the
+caller starts again from loading: `retrying`, and ledger.log.unit.run_optimistically.
 
 All calls block until the answer is durable; from an event loop use `asyncio.to_thread`.
 """
@@ -55,8 +55,8 @@ class Ledger(Application[UUID]):
         self._cache_of = (0, AggregateCache(self._events_after))
 
     def construct_env(self, name: str, env: EnvType | None = None) -> Environment:
-        """Only what the ledger says: its configuration has one source (ledger.config), and a
-        cipher or compressor in the process's environment must not change the stored form.
+        """Nothing from the process's environment: the configuration has one source (ledger.config),
+        and a cipher or compressor there must not change the stored form.
         """
         return Environment(name, env)
 
@@ -69,7 +69,7 @@ class Ledger(Application[UUID]):
     def _cache(self) -> AggregateCache:
         """Empty again once the writer's connection has broken.
 
-        Whoever answers after that may be a standby missing acknowledged commits, or a log
+        The server that answers after that may be a standby missing acknowledged commits, or a log
         restored from a backup: the cached versions may not exist there.
         """
         lost = self.log_recorder.writer.lost
@@ -78,7 +78,7 @@ class Ledger(Application[UUID]):
         return self._cache_of[1]
 
     def load(self, kind: type[A], id: UUID) -> A:  # noqa: A002 - the library's name for it
-        """The aggregate as it is now; at version 0 if nothing ever happened to it."""
+        """The aggregate as it is now; at version 0 if it has no events."""
         [aggregate] = self._cache.load([(kind, id)])
         return cast("A", aggregate)
 

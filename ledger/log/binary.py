@@ -1,14 +1,14 @@
 """PostgreSQL's binary form of rows, and of arrays of rows.
 
 A row is the number of its fields and then, for each, the number of its type, the length of
-its value in bytes (-1 for NULL) and the value.  So an append is encoded where it is made, and to
-send many of them is to join their bytes.  The numbers of PostgreSQL's own types are for ever.
+its value in bytes (-1 for NULL) and the value.  So each thread encodes its own append, and the
+leader only joins bytes.  The type numbers of PostgreSQL's built-in types never change.
 
-It replaces psycopg's adaptation of composites and arrays in the writer, and gives 12 us of CPU
-for an event, made and encoded, where that takes 18, all of it while others wait for the lead
-(row 12 of docs/benchmarks.md; measure again with `make bench ARGS=shortcuts`).  The hash chain
+It replaces psycopg's adaptation of composites and arrays in the writer: 12 us of CPU for an
+event, made and encoded, instead of 18, which would be spent while other threads wait (row 12 of
+docs/benchmarks.md; measure again with `make bench ARGS=shortcuts`).  The hash chain
 (ledger.log.chain) needs the same form without a database.  Should psycopg come within a tenth,
-the writer can leave encoding to it; what the chain needs stays.
+the writer can leave encoding to it; the chain keeps what it needs.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Theory of operation.  `load` always asks the log, but only for the events after those that are
 cached, for all wanted aggregates by one query.  So what is loaded is as of a moment after the
-call began, whichever process wrote last, and a stream that grows for ever costs no more to
-load than a new one.  `cached` asks nobody and may be old: it is for decisions that the append
-checks (ledger.log.unit).
+call began, whichever process wrote last, and a long stream costs no more to load than a short
+one.  `cached` makes no query and may be out of date: it is for decisions that the append checks
+(ledger.log.unit).
 
 The cache holds what the log holds: read from it, or stored in it and acknowledged.  Callers
 get copies, so neither a decision that is not stored nor a save that fails reaches the cache.
@@ -50,12 +50,12 @@ class AggregateCache:
         return [self._caught_up(key, found, list(events[key[1]])) for key, found in pairs]
 
     def cached(self, key: Key) -> Aggregate:
-        """As it was when it was last loaded or kept; at version 0 if it is not here."""
+        """As it was when it was last loaded or kept; at version 0 if it is not cached."""
         [found] = self._known([key])
         return key[0](key[1]) if found is None else found.fork()
 
     def keep(self, stored: Iterable[Aggregate]) -> None:
-        """Take aggregates that are as they are in the log."""
+        """Cache aggregates whose state is stored in the log."""
         with self._lock:
             for aggregate in stored:
                 self._keep((type(aggregate), aggregate.id), aggregate.fork())

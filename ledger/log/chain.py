@@ -7,8 +7,8 @@ Theory of operation.  Each call of `append_events` extends the chain by one link
 The link stands in the column `chain` of the call's last event (the other events have NULL),
 and the newest one also in `log_head`.  So the links of a few thousand events a second cost
 one hash each, and an event cannot be changed, removed, added or moved without changing
-every link after it.  Who can write to the database can of course make a new, consistent
-chain; but it ends in another value than the one that an auditor wrote down.  Such a pair of
+every link after it.  Somebody who can write to the database can make a new, consistent chain;
+but it ends in another value than the one that an auditor has kept.  Such a pair of
 position and link is a `Checkpoint`; there is one after the last event of every call.
 
 The canonical form is PostgreSQL's own binary form of a row (`record_send`, made by the SQL
@@ -36,7 +36,7 @@ HASH_BYTES = 32
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What an auditor writes down: the chain's value after the event at `position`."""
+    """What an auditor keeps elsewhere: the chain's value after the event at `position`."""
 
     position: int
     chain: bytes
@@ -67,7 +67,7 @@ class ChainRow(NamedTuple):
 
 
 class Verifier:
-    """Goes along the log from a checkpoint; `checkpoint` is how far everything is proven."""
+    """Verifies the log from a checkpoint on; `checkpoint` is how far everything is proven."""
 
     def __init__(self, start: Checkpoint = GENESIS) -> None:
         self.checkpoint = start
@@ -77,7 +77,7 @@ class Verifier:
     def feed(self, rows: Iterable[ChainRow]) -> None:
         """Go on with the next events, in the order of the log; any number at a time.
 
-        Raises BrokenChainError; the verifier is of no use then.
+        Raises BrokenChainError; the verifier must not be used after that.
         """
         for canonical, chain in rows:
             self._position += 1
@@ -91,7 +91,7 @@ class Verifier:
                 self._close(chain)
 
     def finish(self, head: Checkpoint) -> None:
-        """Say that there are no more events; `head` is where the log says that it ends.
+        """To be called after the last event; `head` is the end of the log by `log_head`.
 
         Raises BrokenChainError if events are missing at the end, or are not covered.
         """

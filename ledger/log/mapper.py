@@ -1,8 +1,8 @@
 """Between events and their stored form.
 
 The body of a stored event is the JSON of exactly the fields its class declares, so that
-`event_log` reads in SQL as the class reads in Python.  Whom an event of ours concerns (`about`)
-goes beside it into typed, indexed columns and is not read back: an aggregate knows it.
+`event_log` reads in SQL as the class reads in Python.  What an event concerns (`about`) is stored
+beside it in typed, indexed columns and not read back: the aggregate has it.
 
 Upcasting is the library's: an event class raises `class_version` and adds
 `upcast_v1_v2(state)`; a body without "class_version" is of version 1.
@@ -28,7 +28,7 @@ _BESIDE_THE_BODY = ("originator_id", "originator_version", "about", "recording_o
 
 @dataclass(frozen=True)
 class IndexedEvent(StoredEvent):
-    """A stored event that says whom it concerns."""
+    """A stored event with the ids of what it concerns."""
 
     about: About = NOBODY
 

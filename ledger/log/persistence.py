@@ -6,8 +6,8 @@ chain, if its environment says so (each name may be prefixed with the applicatio
     PERSISTENCE_MODULE=ledger.log.persistence
     DATABASE_URL=postgresql:///ledger
 
-The schema must be there (`attachment-ledger db upgrade`); the library's CREATE_TABLE is not
-heard.  Ids of aggregates are UUIDs.  What this log does not do is refused, never ignored:
+The schema must exist (`attachment-ledger db upgrade`); the library's CREATE_TABLE has no
+effect.  Ids of aggregates are UUIDs.  What this log does not support is refused, never ignored:
 ciphers and compressors (each body is JSON that `event_log` shows), snapshots, and tracking in
 the same transaction (ledger projections have their own: projections.runner).
 Decision 0030 says what the ledger itself uses of the library.
@@ -72,7 +72,7 @@ class Factory(InfrastructureFactory[Any]):
         _refuse("This log has no process recorder: use one of the library's, beside it.")
 
     def close(self) -> None:
-        """Store what is queued and let go of all connections.  Can be called twice."""
+        """Store what is queued and close all connections.  Can be called twice."""
         while self._recorders:
             self._recorders.pop().close()
 

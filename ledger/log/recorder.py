@@ -2,10 +2,10 @@
 
 Differences from the library's PostgreSQL recorder, and why (docs/log.md has the figures):
 
-* positions are gap-free and in commit order, whatever the number of writers, so whoever
-  tails the log by position misses nothing;
+* positions are gap-free and in commit order, whatever the number of writers, so a reader that
+  follows the log by position misses nothing;
 * appends of all threads share commits (ledger.log.writer), and are idempotent;
-* each event has typed columns for whom it concerns and why it is there;
+* each event has typed columns for what it concerns and for its metadata;
 * a stream never has a hole: a version that is too high is refused like one too low;
 * subscriptions poll.  Nothing of the ledger subscribes: its projections page through the
   log by themselves (projections.runner).
@@ -79,7 +79,7 @@ class LedgerRecorder(ApplicationRecorder):
         context: EventContext | None = None,
         relied_on: Mapping[UUID, int] | None = None,
         tracking: Tracking | None = None,
-        **kwargs: Any,  # noqa: ARG002 - the library lets applications pass what they like
+        **kwargs: Any,  # noqa: ARG002 - the library lets applications pass further arguments
     ) -> Sequence[int]:
         """Store all of the events or none and return their positions, when they are durable.
 
@@ -148,11 +148,11 @@ class LedgerRecorder(ApplicationRecorder):
         return position or None
 
     def subscribe(self, gt: int | None = None, topics: Sequence[str] = ()) -> PollingSubscription:
-        """Every event after `gt`, then each new one as it comes; blocks in between."""
+        """Every event after `gt`, then each new one; blocks until there is one."""
         return PollingSubscription(self, gt, topics)
 
     def close(self) -> None:
-        """Store what is queued and let go of all connections."""
+        """Store what is queued and close all connections."""
         self.writer.close()
         self._pool.close()
 
@@ -176,7 +176,7 @@ def _configure(connection: psycopg.Connection[Any]) -> None:
 
 
 def _literal(values: Iterable[object]) -> str:
-    """An array as PostgreSQL writes it; psycopg looks at each element of a list, at length."""
+    """An array in PostgreSQL's text form; psycopg would inspect each element of a list, slowly."""
     return f"{{{','.join(map(str, values))}}}"
 
 

@@ -1,7 +1,7 @@
-"""Give a role of the database what its kind needs, and take from it what is more.
+"""Grant a role of the database what its kind needs, and revoke what it has beyond that.
 
-The least that does: a service that is taken over cannot change what was recorded, an auditor
-reads the views that are promised and writes nothing.
+Least privilege: a service that is compromised cannot change what was recorded; an auditor
+reads the documented views and writes nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from projections.rights import SCHEMAS, Kind, rights
 
 
 class RoleError(Exception):
-    """The role cannot be had as it should be; nothing was changed.  The message says why."""
+    """The role's rights cannot be set; nothing was changed.  The message says why."""
 
 
 def grant(dsn: str, role: str, kind: Kind) -> tuple[str, ...]:
-    """Make the role what its kind is; returns the statements that were needed, none if it was.
+    """Set the role's rights to those of its kind; returns the statements that this needed.
 
-    A role that does not exist is created, with LOGIN and no password.  To be called as the owner
-    of the tables, who may create roles.  Raises RoleError.
+    A role that does not exist is created, with LOGIN and no password.  The DSN's user must own
+    the tables, and may create roles.  Raises RoleError.
     """
     needed = rights(kind)
-    asked = {
+    parameters = {
         "role": role,
         "schemas": list(SCHEMAS[kind]),
         "names": [name for name, _ in needed],
@@ -33,39 +33,39 @@ def grant(dsn: str, role: str, kind: Kind) -> tuple[str, ...]:
     }
     with psycopg.connect(dsn, application_name="attachment-ledger roles") as connection:
         try:
-            return _grant(connection, role, asked)
+            return _grant(connection, role, parameters)
         except psycopg.errors.InsufficientPrivilege as error:
             raise RoleError(
-                f"this may be done by the owner of the tables alone, and by one who may create "
-                f"roles where there is none of that name: {error.diag.message_primary}"
+                "this needs the owner of the tables and, where the role does not exist, the "
+                f"right to create roles: {error.diag.message_primary}"
             ) from None
 
 
 def _grant(
-    connection: psycopg.Connection[Any], role: str, asked: dict[str, Any]
+    connection: psycopg.Connection[Any], role: str, parameters: dict[str, Any]
 ) -> tuple[str, ...]:
     done = []
-    [unlimited] = _rows(connection, "role", asked)
+    [unlimited] = _rows(connection, "role", parameters)
     if unlimited is None:
-        done += _do(connection, "create", asked)
+        done += _do(connection, "create", parameters)
     elif unlimited:
         raise RoleError(f"role {role} is a superuser or owns the log: rights do not limit it")
-    done += _do(connection, "lacking", asked)
-    done += _do(connection, "beyond", asked)
-    if left := _rows(connection, "beyond", asked):
+    done += _do(connection, "lacking", parameters)
+    done += _do(connection, "beyond", parameters)
+    if left := _rows(connection, "beyond", parameters):
         raise RoleError(
-            f"role {role} has more than it needs by PUBLIC or by a role that it is in; it would "
-            f"have to be: {'; '.join(left)}"
+            f"role {role} has more than it needs by PUBLIC or by a role that it is in; this "
+            f"would be needed: {'; '.join(left)}"
         )
     return tuple(done)
 
 
-def _do(connection: psycopg.Connection[Any], query: str, asked: dict[str, Any]) -> list[str]:
-    statements = _rows(connection, query, asked)
+def _do(connection: psycopg.Connection[Any], query: str, parameters: dict[str, Any]) -> list[str]:
+    statements = _rows(connection, query, parameters)
     for statement in statements:
         connection.execute(statement)
     return statements
 
 
-def _rows(connection: psycopg.Connection[Any], query: str, asked: dict[str, Any]) -> list[Any]:
-    return [value for (value,) in connection.execute(sql.query("roles", query), asked)]
+def _rows(connection: psycopg.Connection[Any], query: str, parameters: dict[str, Any]) -> list[Any]:
+    return [value for (value,) in connection.execute(sql.query("roles", query), parameters)]

@@ -1,8 +1,8 @@
 """Bring a database to the schema of this code, and refuse to work on any other.
 
 Migrations only go forward.  Each runs in a transaction that also records its name and
-checksum; a lock lets any number of processes start at once.  What was applied must
-never change afterwards: a database that was made by another text is not ours to guess at.
+checksum; a lock lets any number of processes start at once.  A migration must not change after
+it was applied: a database that another text has made is refused.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _refuse_foreign(state: Status) -> None:
     if state.changed:
         raise SchemaError(
             f"The database was upgraded with a different text of {', '.join(state.changed)}. "
-            "Run the version that made it; released migrations must never be edited."
+            "Run the version that upgraded it; released migrations must never be edited."
         )
 
 

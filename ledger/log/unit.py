@@ -1,11 +1,11 @@
 """A unit of work over the log: aggregates looked at once each, saved together.
 
-Theory of operation.  A decision is stored only if every aggregate that it looked at, changed
-or not, is still at the version that it saw (`AggregateStore.save`).  So it may be taken on
-the cache, without a read (`run_optimistically`); an aggregate that is not cached counts as
-new.  If such a decision is stored, it was right.  Any other outcome - a refusal, nothing to
-store, a stream that has moved - may come of an old cache.  Then the decision is taken again
-on a read of the log, which begins with all that the first attempt looked at, in one query.
+Theory of operation.  A decision is stored only if every aggregate that it read, changed or
+not, is still at the version that it read (`AggregateStore.save`).  So it may be made on the
+cache, without a query (`run_optimistically`); an aggregate that is not cached counts as new.  If
+such a decision is stored, it was right.  Any other outcome - a refusal, nothing to store, a
+stream at another version - may be due to an outdated cache.  Then the decision is made again on
+the log: all aggregates that the first attempt read are loaded by one query first.
 
 Also here: the metadata of what is saved for an operation.  The request id stays the one that
 the operation began with, whoever writes the next event.
@@ -49,7 +49,7 @@ class AggregateStore(Protocol):
 class Unit:
     """A unit of work: aggregates looked at once each, saved together (a `meaning.Book`).
 
-    `cached`: they are taken from this process's memory, possibly old or empty; else from the log.
+    `cached`: they come from this process's cache, possibly outdated or empty; else from the log.
     """
 
     def __init__(self, store: AggregateStore, *, cached: bool = False) -> None:
@@ -71,7 +71,7 @@ class Unit:
         return self._used[key]  # type: ignore[return-value]
 
     def read(self, these: Iterable[tuple[type[Aggregate], str | UUID]]) -> None:
-        """Read several by one query.  What is not looked at afterwards is not relied on."""
+        """Load several by one query.  What is not used afterwards is not relied on."""
         keys = list(dict.fromkeys((kind, _uuid(id_)) for kind, id_ in these))
         self._read.update(zip(keys, self._store.load_many(*keys), strict=True))
 
@@ -97,9 +97,9 @@ def run_optimistically(store: AggregateStore, change: Callable[[Unit], T]) -> T:
         answer = change(unit)
         if unit.stored:
             return answer
-    except Exception as error:  # one that is not caused by an old cache comes again below
+    except Exception as error:  # if not due to an outdated cache, it is raised again below
         if unit.stored or isinstance(error, PersistenceError | PortError):
-            raise  # something is stored, or the failure is not of the decision
+            raise  # something is stored, or the error is not the decision's
 
     def run_on_the_log() -> T:
         fresh = Unit(store)

@@ -1,25 +1,25 @@
 """The group-commit writer: every append of this process goes through its one connection.
 
-Theory of operation.  Whoever appends puts the append into a queue and waits.  One of those
-who wait leads: it takes what is queued, up to a limit, sends it as one call of
-`append_events` (one round trip, one lock of the log, one fsync), and tells the others what
-became of theirs.  When its own append is answered it hands the lead to who has waited
-longest.  So under load batches grow by themselves, and an append alone waits for nobody and
-for no change of threads.
+Theory of operation.  A thread that appends puts its append into a queue and waits.  One of the
+waiting threads is the leader: it takes a batch from the queue, up to a limit, sends it as one
+call of `append_events` (one round trip, one lock of the log, one fsync), and stores the result
+of each append.  When its own append is answered, the thread that has waited longest becomes the
+leader.  So batches grow under load, and a single append waits for no other and needs no switch
+of threads.
 
-Those who are answered wake each other, one by one.  Were all of a batch woken at once, they
-would queue for the interpreter's lock, and the next leader, with its batch sent and answered,
-behind them; so the next batch is made and stored while this one's callers come back.
+The threads of a batch wake each other, one by one.  If all were woken at once, they would
+compete for the interpreter's lock with the next leader.  So the next batch is made and stored
+while the callers of this one return.
 
-* A stream gets events from one append of a batch only; what else needs that stream waits,
-  in its order, for the next batch.
+* A stream gets events from one append of a batch only; another append that needs the stream
+  waits, in its order, for the next batch.
 * If the connection is lost, or the server asks to try again, the same batch is sent again
-  with growing pauses.  Appends carry an id, so one that had been stored is answered with
-  its position instead of a conflict with itself.
+  with growing pauses.  Each append has an id: if it was stored already, the answer is its
+  position, not a conflict with itself.
 * An append that cannot be stored for a reason of its own (text the database refuses)
   fails alone: the batch is repeated append by append.
-* An append that got no answer before its deadline fails with UnknownOutcomeError.  Its
-  caller knows nothing then, and has to read before it acts.
+* An append without an answer at its deadline fails with UnknownOutcomeError.  Its caller has
+  to read the log before it acts.
 * A process that dies leaves whole appends or nothing: a call is one transaction.
 """
 
@@ -86,7 +86,7 @@ class UnknownOutcomeError(OperationalError):
 
 @dataclass(eq=False, slots=True)
 class Append:
-    """Events that are stored together or not at all, encoded, and what became of them."""
+    """Events that are stored together or not at all, encoded, and the result."""
 
     streams: Mapping[uuid.UUID, bytes]  # rows for append_events, less the number of the append
     events: Sequence[bytes]
@@ -96,11 +96,11 @@ class Append:
     first_position: int | None = None
     error: Exception | None = None
     turn: threading.Lock = field(default_factory=threading.Lock)
-    wakes: Append | None = None  # who is to wake after this one
-    left: bool = False  # nobody waits for it any more
+    wakes: Append | None = None  # the append whose thread is woken by this one's
+    abandoned: bool = False  # no thread waits for it
 
     def __post_init__(self) -> None:
-        self.turn.acquire()  # until it is answered, or has to lead
+        self.turn.acquire()  # until it is answered, or its thread becomes the leader
 
     @property
     def answered(self) -> bool:
@@ -129,7 +129,7 @@ def encode(
     Raises ValueError for an id that is no uuid, IntegrityError if the events of a stream do
     not follow each other.
     """
-    append_id, why = binary.uuid(uuid.uuid4()), _why(context)
+    append_id, metadata = binary.uuid(uuid.uuid4()), _metadata(context)
     streams: dict[uuid.UUID, bytes] = {}
     versions: dict[uuid.UUID, int] = {}
     rows = []
@@ -152,7 +152,7 @@ def encode(
             binary.uuid(about.volume_id),
             binary.uuid(about.server_id),
             binary.text(about.host),
-            why,
+            metadata,
         )
         rows.append(b"".join(fields))
     writes = frozenset(streams)
@@ -162,7 +162,7 @@ def encode(
     return Append(streams, rows, writes)
 
 
-def _why(context: EventContext | None) -> bytes:
+def _metadata(context: EventContext | None) -> bytes:
     if context is None:
         return _NO_CONTEXT
     actor = context.actor
@@ -192,18 +192,18 @@ def _parameters(batch: Sequence[Append], types: tuple[int, int]) -> list[bytes]:
 
 
 class Writer:
-    """The queue, the lead and the connection.  Thread-safe."""
+    """The queue, the leader and the connection.  Thread-safe."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._lock = threading.Lock()  # of the queue and of the lead
+        self._lock = threading.Lock()  # of the queue and of the leader
         self._queue: deque[Append] = deque()
         self._leader: Append | None = None  # its thread alone uses the connection
-        self._idle = threading.Condition(self._lock)  # nobody leads
-        self._hurry = threading.Event()  # set on close: pauses end, deadlines shrink
+        self._idle = threading.Condition(self._lock)  # there is no leader
+        self._closing = threading.Event()  # pauses end, deadlines shrink
         self._close_deadline = float("inf")
         self._connection: psycopg.Connection[Any] | None = None
-        self.trouble = Trouble()  # why events could not be stored a moment ago
+        self.trouble = Trouble()  # why the last attempt to store events failed
         self.lost = 0  # connections
         self.append_seconds = Tally(SECONDS)  # from the call to the answer
         self.batch_appends = Tally(SIZES)
@@ -217,7 +217,7 @@ class Writer:
     ) -> list[int]:
         """Store the events, all or none, and return their positions, when they are durable.
 
-        `relied_on` are streams that only have to stay as they are, by the version of each.
+        `relied_on`: streams that get no event and must still be at the version given.
         Raises the library's IntegrityError if one of them is not at it, or a stream not at
         the version before the first given; DatabaseError if the database refuses something
         in the events, UnknownOutcomeError or OperationalError after APPEND_DEADLINE_S; for
@@ -252,16 +252,16 @@ class Writer:
     def close(self) -> None:
         """Store what is queued, for CLOSE_DEADLINE_S at most, and end."""
         with self._lock:
-            if not self._hurry.is_set():
+            if not self._closing.is_set():
                 self._close_deadline = time.monotonic() + CLOSE_DEADLINE_S
-                self._hurry.set()
+                self._closing.set()
             self._idle.wait_for(lambda: self._leader is None)
         self._disconnect()
 
     def _join(self, mine: Append) -> bool:
-        """Queue up; true if nobody leads, so that the newcomer does."""
+        """Enter the queue; true if this thread becomes the leader."""
         with self._lock:
-            if self._hurry.is_set():
+            if self._closing.is_set():
                 raise ProgrammingError("the log is closed")
             self._queue.append(mine)
             if self._leader is None:
@@ -269,7 +269,7 @@ class Writer:
             return self._leader is mine
 
     def _pass_on(self, mine: Append) -> None:
-        """Wake who is next; hand the lead to who has waited longest."""
+        """Wake the next thread; if this one is the leader, appoint the one that waited longest."""
         if mine.wakes is not None:
             mine.wakes.turn.release()
         if self._leader is not mine:
@@ -282,14 +282,14 @@ class Writer:
                 self._leader.turn.release()
 
     def _withdraw(self, mine: Append) -> None:
-        """Take the append back, if it is not under way, and out of the row of those who wake."""
+        """Remove the append from the queue, if it is not sent; its thread is not to be woken."""
         with self._lock:
-            mine.left = True
+            mine.abandoned = True
             if mine in self._queue:
                 self._queue.remove(mine)
 
     def _lead(self, mine: Append) -> None:
-        """Store one batch; all of it is answered after, whatever happens."""
+        """Store one batch; each append of it has an answer then, whatever happens."""
         batch = self._pick()
         try:
             self._store(batch)
@@ -303,7 +303,7 @@ class Writer:
     def _wake(self, answered: list[Append]) -> None:
         """Wake the first; each wakes the next."""
         with self._lock:
-            waiting = [append for append in answered if not append.left]
+            waiting = [append for append in answered if not append.abandoned]
             for append, following in itertools.pairwise(waiting):
                 append.wakes = following
         if waiting:
@@ -333,14 +333,14 @@ class Writer:
         return batch
 
     def _store(self, batch: list[Append]) -> None:
-        """Send until there is an answer for each of the batch."""
+        """Send until each append of the batch has an answer."""
         pause_s = RETRY_PAUSE_FIRST_S
         while batch := self._without_expired(batch):
             try:
                 self._send(batch)
             except psycopg.Error as error:
                 self.trouble.met(error)
-                if not self._may_try_again(error):
+                if not self._is_transient(error):
                     self._store_apart(batch, error)
                     return
                 log.warning("append_retried", wait_s=pause_s, why=str(error))
@@ -361,7 +361,7 @@ class Writer:
             self.append_seconds.add(now - append.since)
 
     def _store_apart(self, batch: list[Append], error: psycopg.Error) -> None:
-        """One of the batch is poison: let each stand for itself."""
+        """The database refuses an append of the batch: store each by itself, to find which."""
         if len(batch) > 1:
             for append in batch:
                 self._store([append])
@@ -401,12 +401,12 @@ class Writer:
                 append.refused(OperationalError("no connection to the database; nothing stored"))
         return alive
 
-    def _may_try_again(self, error: psycopg.Error) -> bool:
+    def _is_transient(self, error: psycopg.Error) -> bool:
         lost = self._connection is None or self._connection.closed
         return lost or (error.sqlstate or "").startswith(_TRY_AGAIN)
 
     def _pause(self, pause_s: float) -> None:
-        if self._hurry.wait(pause_s):
+        if self._closing.wait(pause_s):
             time.sleep(RETRY_PAUSE_FIRST_S)
 
     def _connect(self) -> psycopg.Connection[Any]:

@@ -1,14 +1,17 @@
-"""What people do about findings: have one ignored, for a while or for good, and heed it again."""
+"""What people do about looks and what they find: have a finding ignored, for a while or for good,
+and heed it again; have a look rest, and go on.
+"""
 
 from __future__ import annotations
 
-from aggregates.base import EventContext
+from aggregates.base import Event, EventContext
 from aggregates.finding import Finding
+from aggregates.look import Look
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 
 
 class Findings:
-    """Acts on what looks have found; each returns the position of what it stored."""
+    """Acts on looks and what they have found; each returns the position of what it stored."""
 
     def __init__(self, store: AggregateStore) -> None:
         self._store = store
@@ -33,6 +36,24 @@ class Findings:
 
         def change(unit: Unit) -> int:
             unit.get(Finding, finding_id).record(Finding.DriftHeeded, reason=reason)
+            return unit.save(context)
+
+        return run_optimistically(self._store, change)
+
+    def stop_look(self, look_id: str, reason: str, context: EventContext) -> int:
+        """It is to rest; whoever is at it lets go soon (job.Looking).
+
+        Raises IllegalTransitionError if it is not under way.
+        """
+        return self._tell(look_id, Look.LookStopped, reason, context)
+
+    def resume_look(self, look_id: str, reason: str, context: EventContext) -> int:
+        """It is to go on where it was stopped.  Raises IllegalTransitionError if it was not."""
+        return self._tell(look_id, Look.LookResumed, reason, context)
+
+    def _tell(self, look_id: str, what: type[Event], reason: str, context: EventContext) -> int:
+        def change(unit: Unit) -> int:
+            unit.get(Look, look_id).record(what, reason=reason)
             return unit.save(context)
 
         return run_optimistically(self._store, change)

@@ -152,13 +152,10 @@ class HostPass:
                 yield join.server(here, stored)
 
     def _in_scope(self, row: Joined) -> bool:
-        """Of a server or volume alone its own; what hosts tell may be anything."""
+        """Of a server or volume alone its own."""
         of, scope = row.about, self.state.scope
-        ids = (of.server_id, of.volume_id, of.attachment_id)
-        return (
-            all(id_ is None or is_uuid(id_) for id_ in ids)
-            and scope.get("server") in {None, of.server_id}
-            and scope.get("volume") in {None, of.volume_id}
+        return scope.get("server") in {None, of.server_id} and (
+            scope.get("volume") in {None, of.volume_id}
         )
 
     # --- what is kept -------------------------------------------------------------------------
@@ -169,6 +166,7 @@ class HostPass:
             for row in rows
             for each in judge.drifting(row)
             if not isinstance(row, AttachmentRow) or Party.HOST in each.parties
+            if _is_named(row)
         ]
         moves = self.reads.moves([row.about for _, row in drifting])
         boot_id, epoch = (here.survey.boot_id, here.survey.epoch) if here.survey else (None, None)
@@ -201,6 +199,13 @@ class HostPass:
             look_id = self.state.look_id
             sight = Sight(look_id=look_id, position=self._since, unknown_hosts=unknown)
             self.cases.miss(gone, sight)
+
+
+def _is_named(row: Joined) -> bool:
+    """By ids: what hosts tell may be anything."""
+    of = row.about
+    ids = (of.server_id, of.volume_id, of.attachment_id)
+    return all(id_ is None or is_uuid(id_) for id_ in ids)
 
 
 #: By which part of a survey a subject is seen, or seen not to be.

@@ -54,7 +54,7 @@ class IdPass:
         ours = ((row["attachment_id"], row) for row in chain.from_iterable(pages))
         listed = chain.from_iterable(self.cinder.attachments(self.state.after))
         for chunk in batched(list_of(ours, ((row.id, row) for row in listed)), CHUNK):
-            servers = self.reads.servers(row.server_id for _, _, row in chunk if row is not None)
+            servers = self._servers((stored, theirs) for _, stored, theirs in chunk)
             rows = [
                 row
                 for _, stored, theirs in chunk
@@ -92,9 +92,16 @@ class IdPass:
         """What the list of volumes tells of attachments: their hosts."""
         attached = [row for volume in listed for row in volume.attached]
         stored = self.reads.attachments(row.id for row in attached)
-        servers = self.reads.servers(row.server_id for row in attached)
+        servers = self._servers((stored.get(row.id), row) for row in attached)
         rows = (_attachment(stored.get(row.id), row, servers) for row in attached)
         return [row for row in rows if row is not None]
+
+    def _servers(
+        self, pairs: Iterable[tuple[Row | None, ListedAttachment | None]]
+    ) -> dict[str, Row]:
+        """Of what the ledger does not know: few, and most often none."""
+        asked = [theirs.server_id for stored, theirs in pairs if theirs and stored is None]
+        return self.reads.servers(asked) if asked else {}
 
     # --- what is suspected --------------------------------------------------------------------
 
@@ -129,7 +136,6 @@ class IdPass:
                 volume_id,
                 shown.volume,
                 mappings=facts["mappings"],
-                open_=facts["open"],
                 had=facts["had"],
                 server_id=facts["server_id"],
             )
@@ -209,7 +215,6 @@ def _volume(facts: Row, listed: ListedVolume | None) -> Joined:
         facts["volume_id"],
         shown,
         mappings=facts["mappings"],
-        open_=facts["open"],
         had=facts["had"],
         server_id=facts["server_id"],
     )

@@ -1,14 +1,17 @@
 """Begins looks, and goes on with them, for as long as a service lives.
 
 Each process looks now and then whether there is a look that nobody is at: one that was asked for,
-one that was stopped with its process, or one at everything that is due.  Whoever is first has
-it (ledger.upkeep.long_work); the others go on without.
+one that was left by its process or resumed by somebody, or one at everything that is due.  Whoever
+is first has it (ledger.upkeep.long_work); the others go on without.  In the same moment it lets go
+of a look that somebody has stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psycopg
 import structlog
@@ -36,13 +39,19 @@ class Looking:
         self._interval_s = interval_s
         self._threads = ThreadPoolExecutor(len((WHOLE, PART)), thread_name_prefix="look")
         self._at: dict[str, asyncio.Task[None]] = {}
+        #: Has it let go, of each that this process is at.
+        self._stops: dict[str, threading.Event] = {}
 
     async def run(self) -> None:
         """Until it is cancelled; then `stop`."""
         while True:
             try:
+                for name in await self._queries.looks_stopped():
+                    if name in self._at:
+                        self._stops[name].set()
                 for name in await self._waiting():
                     if name not in self._at:
+                        self._stops[name] = threading.Event()
                         task = asyncio.create_task(self._look(name), name=name)
                         self._at[name] = task
             except Exception:  # noqa: BLE001 - the next tick tries again
@@ -51,7 +60,8 @@ class Looking:
 
     async def stop(self) -> None:
         """Stop what is under way where it is; another process may go on there."""
-        self._sides.stop.set()
+        for stop in self._stops.values():
+            stop.set()
         for task in self._at.values():
             task.cancel()
         await asyncio.gather(*self._at.values(), return_exceptions=True)
@@ -78,7 +88,8 @@ class Looking:
             del self._at[name]
 
     def _run(self, name: str) -> None:
-        work = look(self._sides, whole=name == WHOLE)
+        sides = replace(self._sides, stop=self._stops[name])
+        work = look(sides, whole=name == WHOLE)
         long_work.run(self._sides.dsn, name, work, _unwatched)
 
 

@@ -1,8 +1,9 @@
 """A look: ledger, Cinder and hosts held against each other once, and what comes of it.
 
 It is long work (ledger.upkeep.long_work): one process does it at a time, it shows how far it is,
-and another process goes on with it where it was stopped.  Its phases, in order, are a table; each
-says, by ids, how far it has come.
+and another process goes on with it where it was left, at once if its process ended.  One that
+somebody has stopped waits until it is resumed; another look that is to begin by then ends it.
+Its phases, in order, are a table; each says, by ids, how far it has come.
 
 Theory of operation.  The look is judged as of the position of its first event.  The projections are
 waited for until they are there; what happens to a thing later, or has claimed it, explains
@@ -20,13 +21,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import structlog
 from eventsourcing.persistence import PersistenceError
 
 from aggregates.base import Actor, EventContext
-from aggregates.look import Look
+from aggregates.look import Look, LookState
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME
 from handlers.drift.judge import Sight
@@ -67,7 +69,8 @@ class BehindError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """Whom a look asks.  `share`: of one API worker of Cinder's; `stop`: the service ends.
+    """Whom a look asks.  `share`: of one API worker of Cinder's; `stop`: the service ends, or
+    somebody has stopped the look.
 
     `confirmed` is called with each finding that a look has confirmed, once that is stored.
     """
@@ -109,10 +112,17 @@ def _began(
     sides: Sides, connection: psycopg.Connection[Any], begun: Checkmark, *, whole: bool
 ) -> State | None:
     """The look that is under way; else the one that was asked for first, which begins now."""
-    if begun.kept is not None:
-        return State.from_json(begun.kept)
     reads = LedgerReads(connection, {})
-    for asked in reads.rows("asked", whole=whole):
+    questions = reads.rows("asked", whole=whole)
+    if begun.kept is not None:
+        last = State.from_json(begun.kept)
+        standing = sides.store.load(Look, UUID(last.look_id)).state  # the log's word
+        if standing is LookState.UNDER_WAY:
+            return last
+        if standing is LookState.STOPPED and not questions:
+            raise StoppedError
+        _Look(sides, connection, last).give_way()
+    for asked in questions:
         look_id, context = asked["look_id"], context_of(asked["context"])
 
         def begin(unit: Unit) -> None:
@@ -127,6 +137,7 @@ def _began(
             position=reads.one("began", look_id=look_id),
             scope=asked["scope"],
             context=asked["context"],
+            why=asked["why"],
             total=sum(reads.rows("totals")[0].values()) if whole else 0,
         )
     return None
@@ -195,6 +206,7 @@ class _Look:
             for after in self._phases[name]():
                 state.after = after
                 yield self._checkmark()
+                self._cinder.wait(0)
 
     def _checkmark(self) -> Checkmark:
         state = self._state
@@ -263,6 +275,11 @@ class _Look:
         self._cases.miss(gone, sight)
 
     # --- the end ------------------------------------------------------------------------------
+
+    def give_way(self) -> None:
+        """It was stopped, and another one is to begin; or it is over."""
+        self._end("stopped", trouble="another look began before this one was resumed")
+        self._cases.drop()
 
     def _end(self, outcome: str, **more: Any) -> None:
         state = self._state

@@ -106,7 +106,6 @@ def _volume_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
         id=lane.volume_id,
         about=_about(finding),
         mappings=sum(each.device_of(lane.volume_id) is not None for each in instances),
-        open=len(volume.holders),
         had=volume.had,
         cinder=_volume_in_cinder(finding, lane, context),
     )

@@ -16,7 +16,7 @@ from handlers.drift.rows import SUBJECTS, Row
 class State:
     """`position`: as of which the look is judged.  `after`: ids of the phase that are done last.
 
-    `context`: of who asked for it (look.context_of).
+    `context`: of who asked for it (look.context_of), `why`: as aggregates.look.Look has it.
     `total`: about how many things there are to compare; `done`: those that are.  `open_`: findings
     by class that were open when it began.  `cases`: what it has seen, by class, and
     `passed`: what it has not even asked about, because there is too much of the class.
@@ -27,6 +27,7 @@ class State:
     position: int
     scope: dict[str, str]
     context: dict[str, Any]
+    why: str = ""
     phase: str = "begin"
     after: list[str] = field(default_factory=list)
     total: int = 0

@@ -2,9 +2,9 @@
 
 The unmodified python-cinderclient, openstacksdk and `openstack` talk to it: version
 documents, microversion headers, URLs with and without a project, Cinder's error
-shapes.  As with Cinder's own noauth, the token "user:project" says who asks, every
-user is an administrator, and the header `X-Service-Roles: service` says a service
-asks.  Faults (docs/faults.md) strike around each call, named as in `cinder_handlers.ROUTES`.
+shapes.  As with Cinder's own noauth, the token "user:project" names the caller, every
+user is an administrator, and the header `X-Service-Roles: service` marks a service.
+Faults (docs/faults.md) apply to each call, named as in `cinder_handlers.ROUTES`.
 
 One event loop serves it; a handler holds the model's lock only while it changes the
 model, never while it waits.  With a `store` the model is on disk before the answer
@@ -36,10 +36,10 @@ BODY_BYTES_MAX = 1_000_000
 HOLD_S = 600.0  # how long a `timeout` fault keeps the caller waiting at most
 DEFAULT_PORT = 8776
 
-#: Calls whose answer says nothing but yes, so that a `lie` can be told.
+#: Calls whose answer has no content: a `lie` answers success without doing them.
 _LIES = frozenset({"attachment_complete", "attachment_delete", "volume_delete"})
 
-#: Calls of which a `lie` leaves out the second half of the answer.
+#: Calls for which a `lie` leaves out the second half of the answer.
 _CUT = {"attachment_list": "attachments", "volume_list": "volumes"}
 
 _FAULT_NAMES = {
@@ -62,7 +62,7 @@ class _Injected(Exception):  # noqa: N818 - carried from the fault helper to the
 
 @dataclass(kw_only=True)
 class CinderServer:
-    """What the handlers share."""
+    """The state that the handlers share."""
 
     model: CinderModel
     faults: Faults = field(default_factory=Faults)
@@ -82,10 +82,10 @@ class CinderServer:
             response = await self._perform(call, handler, asked)
         except CinderFault as refused:
             response = error_response(refused.status, refused.message)
-        except _Injected as struck:
-            if struck.fault.is_timeout:
+        except _Injected as injected:
+            if injected.fault.is_timeout:
                 await self._hold(request)
-            response = error_response(struck.fault.status, _about(request, struck.fault))
+            response = error_response(injected.fault.status, _about(request, injected.fault))
         response.headers["OpenStack-API-Version"] = f"volume {views.version_text(version)}"
         response.headers["Vary"] = "OpenStack-API-Version"
         response.headers["x-openstack-request-id"] = f"req-{self.model.new_id()}"
@@ -129,7 +129,7 @@ class CinderServer:
         )
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it beside the answers; what it changed is on disk as well."""
+        """Run it in the background, and save the model after it."""
 
         async def run() -> None:
             await work
@@ -163,14 +163,14 @@ def _cut(response: web.Response, name: str) -> web.Response:
 
 
 def _about(request: web.Request, fault: Fault) -> str:
-    """What is not found is named, as Cinder does."""
+    """The message of a 404 names what was not found, as Cinder's does."""
     named = any(id_ in fault.message for id_ in request.match_info.values())
     missing = fault.status == HTTPStatus.NOT_FOUND and not named
     return f"{fault.message} ({request.path})" if missing else fault.message
 
 
 def _ids(model: CinderModel, asked: Call) -> dict[str, str | None]:
-    """What a fault rule may match: as much as is known before the call."""
+    """The ids that a fault rule may match: those known before the call."""
     match = asked.request.match_info
     row = model.attachments.get(match.get("attachment_id", ""))
     inner = asked.body.get("attachment")
@@ -252,7 +252,7 @@ async def serve(
     ready: Callable[[str], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until `stop` is set (for ever without); `ready` learns the base URL.
+    """Serve until `stop` is set (for ever without); `ready` is called with the base URL.
 
     Port 0 takes a free one.  Raises OSError if the address is taken.
     """

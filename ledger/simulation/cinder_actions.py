@@ -47,7 +47,7 @@ async def _reset_status(call: Call) -> web.Response:
 
 
 async def _force_detach(call: Call) -> web.Response:
-    """Both halves of the old flow's end, each asked for like that flow's own."""
+    """Terminates the connection and detaches; each of the two needs the check of `may_delete`."""
     inner = _inner(call)
     await may_delete(call, volume_id=call.volume_id)
     with call.model.lock:
@@ -64,7 +64,7 @@ async def _force_detach(call: Call) -> web.Response:
 async def _migrate(call: Call) -> web.Response:
     with call.model.lock:
         volume = call.model.volume(call.volume_id)
-        _go_on(call, volume, migration.migrate(call.model, volume, _inner(call)))
+        _start_migration(call, volume, migration.migrate(call.model, volume, _inner(call)))
     return web.Response(status=202)
 
 
@@ -73,11 +73,11 @@ async def _retype(call: Call) -> web.Response:
         volume = call.model.volume(call.volume_id)
         target = migration.retype(call.model, volume, _inner(call))
         if target is not None:
-            _go_on(call, volume, target)
+            _start_migration(call, volume, target)
     return web.Response(status=202)
 
 
-def _go_on(call: Call, volume: Volume, target: Volume) -> None:
+def _start_migration(call: Call, volume: Volume, target: Volume) -> None:
     if not migration.copied_by_cinder(call.model, volume, target):
         call.later(_ask_for_swaps(call, volume, target, call.model.attachments_of(volume.id)))
 
@@ -85,7 +85,7 @@ def _go_on(call: Call, volume: Volume, target: Volume) -> None:
 async def _ask_for_swaps(
     call: Call, volume: Volume, target: Volume, rows: list[Attachment]
 ) -> None:
-    """One swap for each attachment; who swaps reports the end by a completion."""
+    """One swap for each attachment; the compute service reports the end by a completion."""
     try:
         for row in rows:
             await call.compute.swap(row.instance, volume.id, target.id)

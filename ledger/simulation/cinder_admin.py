@@ -1,4 +1,4 @@
-"""The simulation's own endpoints: seed volumes, script faults, look at everything.
+"""The simulation's own endpoints: add volumes, set fault rules, read the whole state.
 
 PUT  /sim/volumes   one volume or a list: {"id", "name", "size", "driver",
 "multiattach", "shared_targets", "service_uuid", "bootable",
@@ -6,7 +6,7 @@ PUT  /sim/volumes   one volume or a list: {"id", "name", "size", "driver",
 "service_uuid_after_s|_reads", ...}
 GET  /sim/faults    the fault rules in force, with `seen`
 PUT  /sim/faults    replace them by a list (docs/faults.md)
-GET  /sim/state     every row, and the secrets that were ever given out
+GET  /sim/state     every row, and the secrets that were ever issued
 GET  /sim/calls     how often each call was made, and the newest of them in order
 """
 
@@ -24,7 +24,7 @@ from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_rows import CinderFault, Volume
 from ledger.simulation.cinder_store import CinderStore
 
-#: What may be said of a volume, and as what.
+#: The keys of a volume, and their types.
 _KEYS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "status", "attach_status", "driver", "volume_type"), str),
     **dict.fromkeys(("availability_zone", "project_id", "user_id"), str),

@@ -15,7 +15,7 @@ MULTI = "-multi"
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """Where volumes are.  `shared_targets` and the service are told to each volume."""
+    """Where volumes are.  Each volume gets its `shared_targets` and `service_uuid`."""
 
     name: str
     driver: str
@@ -31,7 +31,7 @@ class Backend:
 
     @property
     def host(self) -> str:
-        """What `os-migrate_volume` calls it."""
+        """Its name in `os-migrate_volume`."""
         return f"sim@{self.name}#{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""One request to the simulated Cinder, and what its handlers share."""
+"""One request to the simulated Cinder, as its handlers get it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVICE_ROLE = "service"
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request: who asks, at which microversion, with which JSON body."""
+    """One request: the caller, the microversion, and the JSON body."""
 
     model: CinderModel
     compute: ComputeCheck
@@ -30,7 +30,7 @@ class Call:
     user: str
     project: str
     body: dict[str, Any]
-    later: Callable[[Coroutine[Any, Any, None]], None]  # what goes on after the answer
+    later: Callable[[Coroutine[Any, Any, None]], None]  # runs it after the answer
 
     @property
     def volume_id(self) -> str:
@@ -47,7 +47,7 @@ class Call:
 
     @property
     def is_admin(self) -> bool:
-        """Lists of all projects are for administrators; others get their own, unrefused."""
+        """Lists of all projects are for administrators; others get their own, without an error."""
         return self.user not in self.model.without_admin_role
 
     def part(self, name: str) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def wrong(name: str, value: Any, why: str) -> CinderFault:
 async def may_delete(
     call: Call, *, attachment_id: str | None = None, volume_id: str | None = None
 ) -> None:
-    """Return if this caller may; else raise what Cinder answers (CVE-2023-2088)."""
+    """Return if this caller may delete; else raise Cinder's error (CVE-2023-2088)."""
     if call.is_service:
         return
     with call.model.lock:
-        row = call.model.deletion_question(attachment_id=attachment_id, volume_id=volume_id)
+        row = call.model.row_to_ask_about(attachment_id=attachment_id, volume_id=volume_id)
     if row is not None:
         await call.compute.ask(row, call.request.headers.get("X-Auth-Token", ""))

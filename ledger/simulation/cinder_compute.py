@@ -1,10 +1,9 @@
-"""Asking the compute endpoint, as Cinder 29 does: may this go, and please swap.
+"""Requests to the compute endpoint, as Cinder 29 makes them: before a deletion, and for swaps.
 
-Before a user's deletion of what is connected (LP 2004555) it asks `GET
+Before a user's deletion of a connected attachment (LP 2004555) it sends `GET
 /servers/{server}/os-volume_attachments/{volume}` at 2.89 with the user's token, and
 compares `attachment_id`.  404 or another id allow the deletion; any other error answer
-is passed on with its status and no words of the compute service; no answer, or one
-without the id, is a 500.
+is passed on with its status, without its text; no answer, or one without the id, is a 500.
 
 A migration of a volume in use asks for a swap of each attachment, at 2.1 and with a
 token of Cinder's own.
@@ -23,7 +22,7 @@ from ledger.simulation.cinder_rows import Attachment, CinderFault
 TIMEOUT_S = 30.0
 CINDER_TOKEN = "cinder:service"  # noqa: S105 - user and project, as noauth has it
 SERVER_ERROR = 500
-#: All that a user learns of an error answer; other statuses become a 500.
+#: The texts that a user gets for an error status; other statuses become a 500.
 _TEXTS = {
     400: "The server could not comply with the request since it is either malformed or "
     "otherwise incorrect.",
@@ -41,9 +40,9 @@ _TEXTS = {
 
 
 class ComputeCheck:
-    """The compute endpoint (".../v2.1"), or none: then it counts as unreachable.
+    """The compute endpoint (".../v2.1"); None counts as unreachable.
 
-    `token` replaces the user's token, for an endpoint that would not know it;
+    `token` replaces the user's token, for an endpoint that would not accept it;
     `own_token` is Cinder's, for swaps.
     """
 

@@ -1,7 +1,7 @@
 """Connection information as backends make it, secrets included.
 
 The secrets are derived from the attachment's id, so that a scan for leaks knows
-what to look for (`CinderModel.secrets`); none of them opens anything.
+what to look for (`CinderModel.secrets`); they give access to nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _secret(attachment_id: str, what: str) -> str:
 
 
 def _data_of(volume: Volume) -> str:
-    """A migrated volume's data keep the name they were made under."""
+    """A migrated volume's data keep the name of the volume that they were made for."""
     return volume.name_id or volume.id
 
 

@@ -49,7 +49,7 @@ def migrate(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume:
 def retype(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume | None:
     """`os-retype`; returns the target if that takes a migration.
 
-    Without leave to migrate it is accepted, and has silently changed nothing.
+    Where a migration is needed and `migration_policy` forbids it, it is accepted without effect.
     """
     kind = str(body.get("new_type"))
     backend, multiattach = model.backend_of_type(kind)
@@ -95,7 +95,7 @@ def _begin(model: CinderModel, volume: Volume, backend: Backend, volume_type: st
 
 
 def copied_by_cinder(model: CinderModel, volume: Volume, target: Volume) -> bool:
-    """A volume that nobody uses needs no compute service: it has moved already."""
+    """True if the volume has no attachment: it is moved at once, without the compute service."""
     if model.attachments_of(volume.id):
         return False
     complete(model, volume, target, error=False)
@@ -103,9 +103,9 @@ def copied_by_cinder(model: CinderModel, volume: Volume, target: Volume) -> bool
 
 
 def fail(model: CinderModel, volume: Volume, target: Volume) -> None:
-    """The compute service could not be asked, or refused."""
+    """To be called when the compute service did not answer, or refused."""
     if volume.migration_status == "migrating":
-        model.let_go(target)
+        model.begin_deletion(target)
     volume.migration_status = "error"
     if volume.status in ("retyping", "maintenance"):
         volume.status = volume.previous_status or volume.status
@@ -127,7 +127,7 @@ def complete(model: CinderModel, old: Volume, new: Volume, *, error: bool) -> st
     if error:
         old.migration_status, old.status = "error", old.previous_status or old.status
         if new.attach_status != "attached":
-            model.let_go(new)
+            model.begin_deletion(new)
         return old.id
     _swap_records(model, old, new)
     return old.id
@@ -159,7 +159,7 @@ def _swap_records(model: CinderModel, old: Volume, new: Volume) -> None:
     old.previous_status, old.migration_status, old.status = old.status, "success", status
     for row in model.attachments_of(new.id):
         model.move_attachment(row, old.id)
-    model.let_go(new)
+    model.begin_deletion(new)
 
 
 def _swap_old_attachments(model: CinderModel, old: Volume, new: Volume, *, error: bool) -> str:

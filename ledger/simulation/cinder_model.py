@@ -1,7 +1,7 @@
 """The state machine of Cinder's volumes and attachments, pure and synchronous.
 
 Rules, codes and texts are those observed on cinder 29.0.0; where this and the real
-one differ, this is wrong.  Rules that surprise:
+one differ, this is wrong.  Rules that one may not expect:
 
 * a volume's status is overwritten by the last attachment call and recomputed at
   delete only (attached > attaching > detaching > reserved; error_* do not count);
@@ -51,7 +51,7 @@ def invalid_volume(reason: str) -> CinderFault:
 class CinderModel:
     """All volumes and attachments.  `clock` gives seconds since the epoch.
 
-    `deleting_reads` is how many reads still see a volume that was deleted.
+    `deleting_reads`: how many reads still find a volume after its deletion.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class CinderModel:
     # --- backends ------------------------------------------------------------------------------
 
     def add_backend(self, name: str, driver: str, **more: Any) -> Backend:
-        """A further backend; its volume types are `name` and `name`-multi."""
+        """Add a backend; its volume types are `name` and `name`-multi."""
         self.backends[name] = Backend(name=name, driver=driver, **more)
         return self.backends[name]
 
     def backend(self, name: str) -> Backend:
-        """Raises ValueError for one that there is not."""
+        """Raises ValueError if there is none of that name."""
         if name not in self.backends:
             raise ValueError(
                 f"driver {name!r} is not simulated; use one of {', '.join(self.backends)}"
@@ -111,9 +111,9 @@ class CinderModel:
         service_uuid_after_reads: int = 0,
         **fields: Any,
     ) -> Volume:
-        """Seed a volume; the `after` knobs make it `creating` or nameless at first.
+        """Add a volume; the `after` parameters make it `creating` or without `service_uuid` first.
 
-        `driver` is the backend's name; a volume is what its backend makes it, unless given.
+        `driver` is the backend's name; fields that are not given are the backend's.
         """
         if len(self.volumes) >= MAX_VOLUMES:
             raise CinderFault(413, f"VolumeLimitExceeded: Maximum of {MAX_VOLUMES} volumes.")
@@ -150,7 +150,7 @@ class CinderModel:
         return found
 
     def read_volume(self, volume_id: str) -> Volume:
-        """The row as a GET sees it: a read more, which may make it ready."""
+        """The row as a GET shows it.  Counts as a read, which may end a delay."""
         volume = self.volume(volume_id)
         for late in (volume.creating, volume.late_uuid, volume.going):
             if late is not None:
@@ -158,7 +158,7 @@ class CinderModel:
         return self.current(volume_id)
 
     def listed_volumes(self) -> list[Volume]:
-        """All rows as a list shows them: a read of each, which a volume that is gone ends."""
+        """All rows as a list shows them.  Counts as a read of each; deleted ones are left out."""
         rows = []
         for volume_id in list(self.volumes):
             try:
@@ -168,7 +168,7 @@ class CinderModel:
         return rows
 
     def current(self, volume_id: str) -> Volume:
-        """The row after time and reads have made true what was late; 404 if it is gone."""
+        """The row with all delays applied that are over; 404 if it is deleted."""
         volume = self.volume(volume_id)
         now = self.clock()
         if volume.going is not None and volume.going.is_due(now):
@@ -191,10 +191,10 @@ class CinderModel:
                 "attached, belong to a group, have snapshots, awaiting a transfer, or be "
                 "disassociated from snapshots after volume transfer."
             )
-        self.let_go(volume)
+        self.begin_deletion(volume)
 
-    def let_go(self, volume: Volume) -> None:
-        """The backend deletes it, which takes `deleting_reads`."""
+    def begin_deletion(self, volume: Volume) -> None:
+        """Delete it, which takes `deleting_reads` reads."""
         volume.status = "deleting"
         if self.deleting_reads:
             volume.going = Late(at=self.clock(), reads=self.deleting_reads)
@@ -314,7 +314,7 @@ class CinderModel:
         volume.status, volume.attach_status = "in-use", "attached"
 
     def attachment_delete(self, attachment_id: str) -> list[Attachment]:
-        """Delete; whether the caller may is asked first (`deletion_question`)."""
+        """Delete; the caller checks `row_to_ask_about` before."""
         row = self.attachment(attachment_id)
         self.drop_attachment(attachment_id)
         return self.attachments_of(row.volume_id)
@@ -330,7 +330,7 @@ class CinderModel:
         self.recompute(self.volume(row.volume_id))
 
     def recompute(self, volume: Volume) -> None:
-        """What a volume's status is once an attachment is gone."""
+        """Set the volume's status after the deletion of an attachment."""
         rows = self._by_volume[volume.id].values()
         left = sorted(row.status for row in rows if not row.status.startswith("error_"))
         volume.attach_status = left[0] if left else "detached"
@@ -340,13 +340,13 @@ class CinderModel:
         elif not migrating and volume.status != "uploading":
             volume.status = "available"
 
-    def deletion_question(
+    def row_to_ask_about(
         self, *, attachment_id: str | None = None, volume_id: str | None = None
     ) -> Attachment | None:
-        """What a user's deletion depends on: the compute service's word on this row.
+        """The row that the compute service must be asked about before a user's deletion.
 
-        None: no need to ask.  Raises the 409 of CVE-2023-2088 where it cannot even
-        be asked.  A service (role `service`) is not asked at all (LP 2004555).
+        None: it need not be asked.  Raises the 409 of CVE-2023-2088 if it cannot be known which row
+        is meant.  For a service (role `service`) nobody is asked (LP 2004555).
         """
         if attachment_id is None and volume_id is not None:
             rows = self.attachments_of(volume_id)
@@ -361,7 +361,7 @@ class CinderModel:
         return row if row.instance and row.connection_info else None
 
     def note_call(self, call: str, **ids: str | None) -> None:
-        """Remember a call for tests and for /sim/calls."""
+        """Record a call, for tests and for /sim/calls."""
         self.counts[call] = self.counts.get(call, 0) + 1
         self.recent.append({"call": call, **{k: v for k, v in ids.items() if v is not None}})
 

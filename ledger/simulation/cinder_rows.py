@@ -1,4 +1,4 @@
-"""The rows of the simulated Cinder, and how it refuses."""
+"""The rows of the simulated Cinder, and its errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_USER = "sim-user"
 
 
 class CinderFault(Exception):  # noqa: N818 - what Cinder calls an error answer
-    """Cinder refuses or fails: an HTTP status and the text a client gets to see."""
+    """Cinder refuses or fails: the HTTP status and the text of the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -20,10 +20,10 @@ class CinderFault(Exception):  # noqa: N818 - what Cinder calls an error answer
 
 @dataclass(slots=True, kw_only=True)
 class Late:
-    """When something becomes true: at a time (s since the epoch), after so many reads."""
+    """A delay: until a time (s since the epoch), and for a number of reads."""
 
     at: float
-    reads: int  # reads that still see it untrue; counted down below 0
+    reads: int  # reads that come before its end; counted down below 0
 
     def is_due(self, now: float) -> bool:
         return self.reads < 0 and now >= self.at
@@ -31,7 +31,9 @@ class Late:
 
 @dataclass(slots=True, kw_only=True)
 class Volume:
-    """A volume row.  `creating`, `late_uuid` and `going` say what a later read will find."""
+    """A volume row.  `creating`, `late_uuid`, `going`: until it is made, has its `service_uuid`,
+    is deleted.
+    """
 
     id: str
     name: str | None = None

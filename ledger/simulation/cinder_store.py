@@ -38,13 +38,13 @@ def restore(model: CinderModel, data: dict[str, Any]) -> None:
 
 
 class CinderStore:
-    """Where a model survives a crash of its server."""
+    """Keeps a model in a file, so that it survives a crash of its server."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self, model: CinderModel) -> None:
-        """What was saved last; nothing if there is no file."""
+        """Load what was saved last; nothing if there is no file."""
         if self._path.exists():
             restore(model, json.loads(self._path.read_text()))
 

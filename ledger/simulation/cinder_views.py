@@ -122,7 +122,7 @@ def _metadata(volume: Volume) -> dict[str, str]:
 
 
 def encryption(volume: Volume) -> dict[str, Any]:
-    """What an administrator, or the owner, is told of it."""
+    """The encryption of a volume, as administrators and its owner see it."""
     if not volume.encrypted:
         return {"encryption_key_id": None}
     return {
@@ -186,7 +186,7 @@ def attachment_detail(row: Attachment) -> dict[str, Any]:
 
 
 def created_attachment(row: Attachment) -> dict[str, Any]:
-    """The answer of a create: it says `reserved` even where it has connected."""
+    """The answer of a create: `reserved`, even if it has connected."""
     return {**attachment_detail(row), "status": "reserved", "attached_at": ""}
 
 

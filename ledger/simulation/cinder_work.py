@@ -1,8 +1,8 @@
 """What Cinder does with a volume by itself: backups and extensions, as cinder 29 does them.
 
-Both take the volume's status away while they last, ask for a status at
-their beginning only, and set one at their end whatever was done to the volume meanwhile: a backup
-the one from before, an extension the one that its attachments make.
+Both set a status of their own while they last, check the status at their beginning only, and set
+one at their end whatever was done to the volume meanwhile: a backup the status before it, an
+extension the one that follows from its attachments.
 """
 
 from __future__ import annotations

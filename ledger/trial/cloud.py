@@ -25,6 +25,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 from uuid import uuid4
 
+import psycopg
+
+import sql
 from ledger.cli.client import Client, ClientError
 from ledger.log import schema
 from ledger.trial.embedded import EmbeddedPostgres
@@ -116,6 +119,7 @@ class Guest:
     name: str
     host: str
     power_state: str = "running"
+    devices: tuple[str, ...] = ()  # disks of its host's own: with such it cannot leave
     id: str = field(default_factory=lambda: str(uuid4()))
 
 
@@ -126,6 +130,7 @@ class DemoVolume:
     name: str
     size: int
     multiattach: bool = False
+    bootable: bool = False
     id: str = field(default_factory=lambda: str(uuid4()))
 
 
@@ -135,7 +140,7 @@ class Cloud:
     def __init__(self, home: Path, port: int | None, cinder_port: int | None) -> None:
         self.home = home
         self.guests = (
-            Guest("web-1", HOSTS[0]),
+            Guest("web-1", HOSTS[0], devices=("vda",)),
             Guest("db-1", HOSTS[1]),
             Guest("batch-1", HOSTS[1], "shutdown"),
         )
@@ -143,6 +148,7 @@ class Cloud:
             DemoVolume("data-1", 10),
             DemoVolume("data-2", 20),
             DemoVolume("shared-1", 5, multiattach=True),
+            DemoVolume("boot-1", 20, bootable=True),
         )
         self.url = f"http://127.0.0.1:{port or free_port()}"
         self.cinder_url = f"http://127.0.0.1:{cinder_port or free_port()}"
@@ -152,6 +158,7 @@ class Cloud:
         self.operator_token = secrets.token_hex(16)
         self._agent_tokens = {host: secrets.token_hex(16) for host in HOSTS}
         self.processes: dict[str, Process] = {}
+        self._dsn = ""
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -171,9 +178,9 @@ class Cloud:
         cinder = ["--port", _port(self.cinder_url), "--compute-url", f"{self.url}/v2.1"]
         state = str(self.home / "cinder.json")
         self._run("cinder", ["ledger", "sim", "cinder", "--state", state, *cinder])
-        dsn = self._stack.enter_context(EmbeddedPostgres()).start(self.home / "postgresql")
-        schema.upgrade(dsn)
-        self._run("ledger", ["ledger", "serve", "--config", str(self._write_settings(dsn))])
+        self._dsn = self._stack.enter_context(EmbeddedPostgres()).start(self.home / "postgresql")
+        schema.upgrade(self._dsn)
+        self._run("ledger", ["ledger", "serve", "--config", str(self._write_settings(self._dsn))])
         for host in HOSTS:
             self._run_agent(host)
         self._seed()
@@ -209,6 +216,7 @@ class Cloud:
                 "server_id": guest.id,
                 "name": guest.name,
                 "power_state": guest.power_state,
+                "devices": guest.devices,
                 "project_id": self._project,
                 "user_id": USER,
             }
@@ -231,6 +239,7 @@ class Cloud:
                 "name": volume.name,
                 "size": volume.size,
                 "multiattach": volume.multiattach,
+                "bootable": volume.bootable,
                 "driver": "iscsi",
                 "project_id": self._project,
             }
@@ -347,6 +356,11 @@ class Cloud:
                 ends = "\n".join(f"{p.name}:\n{p.log_end()}" for p in self.processes.values())
                 raise DemoError(f"not within {deadline_s:g} s: {what}{why}\n{ends}")
             time.sleep(POLL_S)
+
+    def age_findings(self, seconds: float) -> None:
+        """Spare whoever watches the wait between two looks of which the second one counts."""
+        with psycopg.connect(self._dsn, autocommit=True) as database:
+            database.execute(sql.query("trial", "wait_for_findings"), {"seconds": seconds})
 
     def kill(self, name: str) -> None:
         os.kill(self.processes[name].pid, signal.SIGKILL)

@@ -1,10 +1,12 @@
-"""The demo: attach a volume, kill the host's agent in the middle, see that nothing is lost.
+"""The demo: attach a volume, kill the host's agent in the middle, see that nothing is lost; then
+find a reservation in Cinder of which nobody told the ledger, and take it away.
 
 The agent is told by a fault rule to end itself with SIGKILL right after it connected the
 volume and before it could say so: the host has the device, and nobody knows.  Then it
 is started again, the operation finishes, the volume is detached, and each party is asked
-what is true now.  Every check looks at the thing itself: Cinder's rows, the guest's XML,
-the host's connections, the log.
+what is true now.  Last, somebody reserves the volume in Cinder, past the ledger: one look finds
+that, a second one confirms it, and a repair mends it.  Every check looks at the thing itself:
+Cinder's rows, the guest's XML, the host's connections, the log.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from handlers.drift.judge import APART_S
 from ledger.cli import timeline
 from ledger.cli.client import ApiError, ClientError
 from ledger.trial.cloud import Cloud, DemoError, DemoVolume, Guest
 
 CRASH_DEADLINE_S = 30.0
 OPERATION_DEADLINE_S = 60.0
+LOOK_DEADLINE_S = 60.0
 NOVA = {"OpenStack-API-Version": "compute 2.89"}
 CINDER = {"OpenStack-API-Version": "volume 3.44"}
 SECRETS_MIN = 1
@@ -70,7 +74,7 @@ class Summary:
 
 
 class Story:
-    """The demo on a running cloud: one server, one volume, one crash."""
+    """The demo on a running cloud: one server, one volume, one crash, one drift."""
 
     def __init__(self, cloud: Cloud, say: Say, summary: Summary) -> None:
         self._cloud = cloud
@@ -87,6 +91,7 @@ class Story:
         self._timed("detach", self._detach)
         self._check_detached()
         self._check_log(while_attached)
+        self._timed("drift", self._mend_drift)
         self._show_history()
 
     def _timed(self, name: str, act: Callable[[], None]) -> None:
@@ -126,6 +131,46 @@ class Story:
         path = f"{self._nova_path()}/{self.volume.id}"
         self._cloud.compute.send("DELETE", path, headers=NOVA)
         self._finish("detach", self._operation("detach"))
+
+    def _mend_drift(self) -> None:
+        """What nobody told the ledger of is found, confirmed by a second look, and mended."""
+        self._say(f"\nSomebody reserves volume {self.volume.name} in Cinder, past the ledger.")
+        body = {"attachment": {"volume_uuid": self.volume.id, "instance_uuid": self.guest.id}}
+        self._cloud.cinder.send("POST", "/v3/attachments", body=body, headers=CINDER)
+        first = self._look()
+        self._say(f"  A second look counts after {APART_S:g} s; the demo's database skips them.")
+        self._cloud.age_findings(APART_S)
+        second = self._look()
+        found = [f"{each['drift_class']}, {each['state']}" for each in (first, second)]
+        drift = "reservation_unknown"
+        self._check(
+            "drift_is_found", found == [f"{drift}, suspected", f"{drift}, confirmed"], found
+        )
+        path = f"/v1/drift/{second['finding_id']}"
+        repair = {"reason": "nobody waits for it", "apply": True}
+        begun = self._cloud.ledger.post(f"{path}/repair", repair)
+        self._summary.subjects |= {"finding": second["finding_id"]}
+        self._finish("repair", begun["operation_id"])
+        volume, rows = self._cinder_state()
+        over = self._cloud.ledger.get(path)["over_how"]
+        state = {"finding": over, "volume": volume["status"], "attachments": len(rows)}
+        mended = {"finding": "repaired", "volume": "available", "attachments": 0}
+        self._check("drift_is_repaired", state == mended, state)
+
+    def _look(self) -> dict[str, Any]:
+        """Look at the volume now; what differs there."""
+        ledger = self._cloud.ledger
+        look_id = ledger.post("/v1/drift/runs", {"volume": self.volume.id})["look_id"]
+
+        def ended() -> bool:
+            return bool(ledger.get(f"/v1/drift/runs/{look_id}")["state"] == "ended")
+
+        self._cloud.until("the look ends", ended, LOOK_DEADLINE_S)
+        found = ledger.get("/v1/drift", volume=self.volume.id)["findings"]
+        if not found:
+            raise DemoError(f"look {look_id} has found nothing")
+        finding: dict[str, Any] = found[0]
+        return finding
 
     def _nova_path(self) -> str:
         return f"/servers/{self.guest.id}/os-volume_attachments"

@@ -56,6 +56,9 @@ FOUND = (
     ("volume", "volume_history", "volume_id"),
 )
 
+#: Of the policy; what a page shows is under the rules of the routes that it reads, besides.
+_RULES = ("attachment-ledger:console:pages",)
+
 SESSIONS: web.AppKey[Sessions] = web.AppKey("sessions", Sessions)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -90,7 +93,12 @@ def _route_of(page: Page) -> Route:
         return await _page(call, page)
 
     return Route(
-        name="console", method="GET", path=page.path, handler=handle, answers={200: "text/html"}
+        name="console",
+        method="GET",
+        path=page.path,
+        handler=handle,
+        answers={200: "text/html"},
+        rules=_RULES,
     )
 
 
@@ -339,19 +347,32 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 ROUTES = (
     *map(_route_of, PAGES),
-    Route(name="console_home", method="GET", path="/ui", handler=home, answers={303: None}),
+    Route(
+        name="console_home", method="GET", path="/ui", handler=home, answers={303: None}, rules=()
+    ),
     Route(
         name="console_login",
         method="GET",
         path="/ui/login",
         handler=login_form,
         answers={200: "text/html"},
+        rules=(),
     ),
     Route(
-        name="console_login", method="POST", path="/ui/login", handler=login, answers={303: None}
+        name="console_login",
+        method="POST",
+        path="/ui/login",
+        handler=login,
+        answers={303: None},
+        rules=(),
     ),
     Route(
-        name="console_logout", method="POST", path="/ui/logout", handler=logout, answers={303: None}
+        name="console_logout",
+        method="POST",
+        path="/ui/logout",
+        handler=logout,
+        answers={303: None},
+        rules=(),
     ),
     Route(
         name="console_file",
@@ -359,6 +380,7 @@ ROUTES = (
         path="/ui/files/{name}",
         handler=file,
         answers={200: "text/css"},
+        rules=(),
     ),
     Route(
         name="console",
@@ -366,5 +388,6 @@ ROUTES = (
         path="/ui/search",
         handler=search,
         answers={200: "text/html"},
+        rules=_RULES,
     ),
 )

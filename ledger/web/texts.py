@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
+from handlers.verb_texts import VERBS
 from ledger.api.problem import ApiError
 from ledger.cli.timeline import Entry
-from ledger.cli.words import VERBS
 from ledger.upkeep.long_work import duration
 
 #: Of an id, so much is shown where the whole one is the link's.

@@ -20,6 +20,56 @@ SELECT i.*
  ORDER BY i.created_at DESC, i.server_id DESC
  LIMIT %(limit)s;
 
+-- name: named
+-- What has an id between two, or this name; with a project only what is of its servers.  At most
+-- ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume; a name reads all
+-- servers, as their list does.
+WITH own AS (
+    (SELECT 'server' AS kind, server_id::text AS id, name FROM instances
+      WHERE server_id BETWEEN %(low)s AND %(high)s
+        AND (%(project_id)s::text IS NULL OR project_id = %(project_id)s) LIMIT 10)
+    UNION
+    (SELECT 'server', server_id::text, name FROM instances
+      WHERE name = %(text)s AND NOT deleted
+        AND (%(project_id)s::text IS NULL OR project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'volume', v.volume_id::text, NULL
+       FROM (SELECT volume_id, server_id FROM attachments
+              WHERE volume_id BETWEEN %(low)s AND %(high)s
+              UNION ALL
+             SELECT volume_id, server_id FROM mappings
+              WHERE volume_id BETWEEN %(low)s AND %(high)s) AS v
+       LEFT JOIN instances AS i USING (server_id)
+      WHERE %(project_id)s::text IS NULL OR i.project_id = %(project_id)s LIMIT 10)
+    UNION ALL
+    (SELECT 'attachment', a.attachment_id::text, NULL
+       FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+      WHERE a.attachment_id BETWEEN %(low)s AND %(high)s
+        AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT 'operation', o.operation_id::text, o.flow
+       FROM operations AS o LEFT JOIN instances AS i USING (server_id)
+      WHERE o.operation_id BETWEEN %(low)s AND %(high)s
+        AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT 'finding', f.finding_id::text, f.drift_class
+       FROM findings AS f LEFT JOIN instances AS i USING (server_id)
+      WHERE f.finding_id BETWEEN %(low)s AND %(high)s
+        AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT 'remnant', remnant_id::text, kind FROM remnants
+      WHERE remnant_id BETWEEN %(low)s AND %(high)s
+        AND %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    (SELECT 'look', look_id::text, kind FROM looks
+      WHERE look_id BETWEEN %(low)s AND %(high)s
+        AND %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    SELECT 'host', host, NULL FROM hosts
+     WHERE host = %(text)s AND %(project_id)s::text IS NULL
+)
+SELECT kind, id, name FROM own ORDER BY kind, id;
+
 -- name: mappings
 -- A server's mappings that have a volume, in the order they were made.  mappings_by_server.
 SELECT * FROM mappings
@@ -53,13 +103,16 @@ SELECT m.*, i.project_id, i.deleted, i.host, c.seen_at AS host_seen_at,
  WHERE i.server_id = %(server_id)s;
 
 -- name: attachment
--- One attachment.  Primary key.
-SELECT * FROM attachments WHERE attachment_id = %(attachment_id)s;
+-- One attachment, and its server's name.  Primary keys.
+SELECT a.*, i.name AS server_name
+  FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+ WHERE a.attachment_id = %(attachment_id)s;
 
 -- name: attachments
--- Attachments in the order they were made, after a created_position.  The index of
--- whichever filter is given; those of the old flow have one of their own.
-SELECT * FROM attachments
+-- Attachments in the order they were made, after a created_position, with their servers' names.
+-- The index of whichever filter is given; those of the old flow have one of their own.
+SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS server_name
+  FROM attachments AS a
  WHERE (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
    AND (%(host)s::text IS NULL OR host = %(host)s)
@@ -110,7 +163,7 @@ SELECT s.*, a.legacy
 
 -- name: operation
 -- One operation, whose server it is about, and how far its long steps have come.  Primary keys.
-SELECT o.*, i.project_id AS owner_id,
+SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
        ARRAY(SELECT json_build_object('run', p.run, 'done_bytes', p.done_bytes,
                         'total_bytes', p.total_bytes, 'updated_at', p.updated_at)
                FROM progress AS p
@@ -119,8 +172,10 @@ SELECT o.*, i.project_id AS owner_id,
  WHERE o.operation_id = %(operation_id)s;
 
 -- name: operations
--- Operations, newest first, before a started_position.  The index of the filter given.
-SELECT * FROM operations
+-- Operations, newest first, before a started_position, with their servers' names.  The index of
+-- the filter given.
+SELECT o.*, (SELECT name FROM instances AS i WHERE i.server_id = o.server_id) AS server_name
+  FROM operations AS o
  WHERE (%(state)s::text IS NULL OR state = %(state)s)
    AND (%(flow)s::text IS NULL OR flow = %(flow)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
@@ -143,11 +198,12 @@ SELECT * FROM operations
  LIMIT %(limit)s;
 
 -- name: moves
--- Operations of some flows, newest first, before a started_position; with how far the last
--- long step has come, and the operation that settled a resize, if it did or is at it.
--- operations_by_start, or operations_by_server.
+-- Operations of some flows, newest first, before a started_position, of servers of a project; with
+-- how far the last long step has come, and the operation that settled a resize, if it did or is
+-- at it.  operations_by_start, or operations_by_server.
 SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS settled_outcome
   FROM operations AS o
+  LEFT JOIN instances AS i ON i.server_id = o.server_id
   LEFT JOIN LATERAL (
        SELECT done_bytes, total_bytes FROM progress
         WHERE operation_id = o.operation_id ORDER BY run DESC LIMIT 1) AS p ON true
@@ -160,6 +216,7 @@ SELECT o.*, p.done_bytes, p.total_bytes, s.flow AS settled_flow, s.outcome AS se
         ORDER BY started_position LIMIT 1) AS s ON true
  WHERE o.flow = ANY(%(flows)s)
    AND (%(server_id)s::uuid IS NULL OR o.server_id = %(server_id)s)
+   AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s)
    AND (%(after)s::bigint IS NULL OR o.started_position < %(after)s)
  ORDER BY o.started_position DESC
  LIMIT %(limit)s;
@@ -720,13 +777,18 @@ SELECT l.*, w.done, w.total,
  LIMIT %(limit)s;
 
 -- name: look
--- One look, as `looks` has it.  Primary key.
+-- One look, as `looks` has it; one that has not begun, or not been projected yet, by what it
+-- was asked for with (`asked_scope`, `asked_why`).  Primary keys; of long_work there are a few rows.
 SELECT l.*, w.done, w.total,
        (w.done - w.began_done)
-           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate
-  FROM looks AS l
-  LEFT JOIN long_work AS w ON w.kept->>'look_id' = l.look_id::text AND l.state <> 'ended'
- WHERE l.look_id = %(look_id)s;
+           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate,
+       coalesce(a.scope, w.kept->'scope') AS asked_scope, coalesce(a.why, w.kept->>'why') AS asked_why
+  FROM (SELECT %(look_id)s::uuid AS look_id) AS wanted
+  LEFT JOIN looks AS l USING (look_id)
+  LEFT JOIN looks_asked AS a USING (look_id)
+  LEFT JOIN long_work AS w ON w.kept->>'look_id' = wanted.look_id::text
+                          AND l.state IS DISTINCT FROM 'ended'
+ WHERE coalesce(l.look_id, a.look_id) IS NOT NULL OR w.name IS NOT NULL;
 
 -- name: last_looks
 -- By kind (all, host, server, volume): how many seconds ago the last look ended that was

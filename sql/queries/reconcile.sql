@@ -288,6 +288,12 @@ SELECT coalesce(
            (SELECT recorded_at FROM events WHERE position = 1))
        < clock_timestamp() - make_interval(secs => %(interval_s)s) IS TRUE AS overdue;
 
+-- name: stopped
+-- The kinds of look of which somebody has stopped the one that was begun last.
+SELECT w.name
+  FROM long_work AS w JOIN looks AS l ON l.look_id = (w.kept->>'look_id')::uuid
+ WHERE l.state = 'stopped';
+
 -- name: waiting
 -- The kinds of look, of the whole and of a part, of which there is one to begin, or to go on with,
 -- and that nobody is at.
@@ -295,6 +301,8 @@ SELECT k.name
   FROM (VALUES (%(whole)s::text, true), (%(part)s, false)) AS k (name, whole)
   LEFT JOIN long_work AS w USING (name)
  WHERE (w.kept IS NOT NULL
+           AND NOT EXISTS (SELECT FROM looks AS l WHERE l.look_id = (w.kept->>'look_id')::uuid
+                                                    AND l.state = 'stopped')
         OR EXISTS (SELECT FROM looks_asked AS a WHERE (a.scope = '{}') = k.whole))
    AND NOT EXISTS (SELECT FROM pg_stat_activity AS holder
                     WHERE holder.pid = w.holder_pid AND holder.backend_start = w.holder_since);

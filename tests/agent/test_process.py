@@ -22,6 +22,7 @@ from tests.agent.fake_ledger import FakeLedger
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
+from tests.tiers import one_then_further
 from tests.tokens import write_private
 
 SERVER = "11111111-1111-1111-1111-111111111111"
@@ -101,19 +102,20 @@ def host(tmp_path: Path, fake_ledger: FakeLedger) -> Iterator[Host]:
         yield Host(tmp_path, fake_ledger, cinder)
 
 
-KILLS = [
+KILLS = one_then_further(
+    ("attach", "brick.connect", "crash_after"),
     ("attach", "brick.connector", "crash"),
     ("attach", "guests.keep_secret", "crash_after"),
     ("attach", "brick.connect", "crash"),
-    ("attach", "brick.connect", "crash_after"),
     ("attach", "guests.plug", "crash"),
     ("attach", "guests.plug", "crash_after"),
-    ("detach", "guests.unplug", "crash"),
+) + one_then_further(
     ("detach", "guests.unplug", "crash_after"),
+    ("detach", "guests.unplug", "crash"),
     ("detach", "brick.disconnect", "crash"),
     ("detach", "brick.disconnect", "crash_after"),
     ("detach", "guests.drop_secret", "crash_after"),
-]
+)
 
 
 @pytest.mark.slow

@@ -208,7 +208,7 @@ class Region:
 
         def sample() -> None:
             while True:
-                samples.append(Sample(time.time(), _memory_bytes(pid), cpu_s(pid)))
+                samples.append(Sample(time.time(), memory_bytes(pid), cpu_s(pid)))
                 if over.wait(SAMPLE_S):
                     return
 
@@ -239,7 +239,7 @@ def cpu_s(pid: int) -> float:
     return 0.0
 
 
-def _memory_bytes(pid: int) -> int:
+def memory_bytes(pid: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     return 0

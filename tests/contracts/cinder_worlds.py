@@ -38,6 +38,10 @@ LUKS_ATTEMPTS = 10
 READY_DEADLINE_S = 180.0  # what is slow is no failure
 
 
+def status(world: World, volume: str) -> str:
+    return world.port.volume(volume).status
+
+
 def connector(host: str = "compute-a", **more: Any) -> dict[str, Any]:
     return {
         "platform": "x86_64",

@@ -1,4 +1,4 @@
-"""The hypervisors of the guests' contract: simulated, and in the lab real libvirt.
+"""What is held to a contract: Cinders, and hypervisors, simulated and in the lab real ones.
 
 LEDGER_LAB_LIBVIRT is the URI of a hypervisor to make throw-away guests on, and
 LAB_LIBVIRT_URI_2 that of another to migrate them to, whose libvirt the first one reaches
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts import cinder_worlds as worlds
+from tests.contracts.cinder_worlds import SimulatedWorld, World
 from tests.contracts.machines import Machine, RealMachine, SimulatedMachine
 
 
@@ -33,3 +35,15 @@ def machine(request: pytest.FixtureRequest) -> Machine:
         return SimulatedMachine()
     real_machine: RealMachine = request.getfixturevalue("real")
     return real_machine
+
+
+@pytest.fixture(params=worlds.ALL)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with worlds.WORLDS[request.param]() as made:
+        yield made
+
+
+@pytest.fixture(params=worlds.SIMULATED)
+def simulated(request: pytest.FixtureRequest) -> Iterator[SimulatedWorld]:
+    with worlds.WORLDS[request.param]() as made:
+        yield made

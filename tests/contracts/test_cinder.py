@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
 from host_agent.shared.contract import ErrorKind
-from tests.contracts import cinder_worlds as worlds
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,
     World,
@@ -17,24 +16,8 @@ from tests.contracts.cinder_worlds import (
     connector,
     new_uuid,
     refusal,
+    status,
 )
-
-
-@pytest.fixture(params=worlds.ALL)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with worlds.WORLDS[request.param]() as made:
-        yield made
-
-
-@pytest.fixture(params=worlds.SIMULATED)
-def simulated(request: pytest.FixtureRequest) -> Iterator[SimulatedWorld]:
-    with worlds.WORLDS[request.param]() as made:
-        yield made
-
-
-def status(world: World, volume: str) -> str:
-    return world.port.volume(volume).status
-
 
 # --- the life of an attachment -------------------------------------------------------------------
 

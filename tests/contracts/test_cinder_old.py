@@ -10,7 +10,6 @@ import pytest
 from host_agent.shared import masking
 from host_agent.shared.contract import ErrorKind
 from ledger.simulation.cinder_model import CinderModel
-from tests.contracts import cinder_worlds as worlds
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,
     World,
@@ -20,25 +19,10 @@ from tests.contracts.cinder_worlds import (
     new_uuid,
     old_client_of,
     refusal,
+    status,
 )
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.running_cinder import running_cinder
-
-
-@pytest.fixture(params=worlds.ALL)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with worlds.WORLDS[request.param]() as made:
-        yield made
-
-
-@pytest.fixture(params=worlds.SIMULATED)
-def simulated(request: pytest.FixtureRequest) -> Iterator[SimulatedWorld]:
-    with worlds.WORLDS[request.param]() as made:
-        yield made
-
-
-def status(world: World, volume: str) -> str:
-    return world.port.volume(volume).status
 
 
 def old_attached(world: World, volume: str, server: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from host_agent.shared.ports import Encryption
 from host_agent.storage.keys import FIXED_KEY_ID
 from ledger.simulation import cinder_migration as migration
 from ledger.simulation.cinder_rows import Volume
-from tests.contracts import cinder_worlds as worlds
 from tests.contracts.cinder_worlds import (
     SimulatedWorld,
     World,
@@ -25,18 +23,6 @@ from tests.contracts.cinder_worlds import (
 )
 
 OTHER_PROJECT = "33333333333333333333333333333333"
-
-
-@pytest.fixture(params=worlds.ALL)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with worlds.WORLDS[request.param]() as made:
-        yield made
-
-
-@pytest.fixture(params=worlds.SIMULATED)
-def simulated(request: pytest.FixtureRequest) -> Iterator[SimulatedWorld]:
-    with worlds.WORLDS[request.param]() as made:
-        yield made
 
 
 def create(world: World, key: str, **more: Any) -> str:

@@ -189,7 +189,6 @@ def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
         id=world.volumes[0],
         about=About(volume_id=world.volumes[0]),
         mappings=len(volume.holders),
-        open=len(volume.holders),
         had=volume.had,
         cinder=rows.CinderVolume(status=status, **shown),
     )
@@ -243,6 +242,14 @@ def _left(world: World, attachment_id: str) -> World:
     )
     row = rows.ConnectionRow(id=attachment_id, about=about, ledger=None, shown=shown)
     return found(world, "connection_left", row)
+
+
+def connection_left_beside() -> World:
+    """What an earlier attachment left, of a volume that the guest has by another one now."""
+    world = _attached(encrypted=False)
+    [record], old = world.records[HOST].values(), str(UUID(int=11))
+    world.records[HOST][old] = replace(record, attachment_id=old)
+    return _left(world, old)
 
 
 def record_left() -> World:
@@ -342,6 +349,7 @@ DRIFTS: dict[str, Drift] = {
     "repair-attachment": Drift(attachment_unknown, "drop_attachment"),
     "repair-owner-gone": Drift(owner_gone, "drop_attachment"),
     "repair-connection": Drift(connection_left, "release_connection"),
+    "repair-connection-beside": Drift(connection_left_beside, "release_connection"),
     "repair-record": Drift(record_left, "release_connection"),
     "repair-lost": Drift(attachment_lost, "replace_attachment"),
     "repair-lost-encrypted": Drift(attachment_lost_encrypted, "replace_attachment"),

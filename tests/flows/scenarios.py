@@ -236,7 +236,7 @@ _ENDS = {
     "active: 1 attached compute-1": """
         attach-running attach-rbd attach-shared attach-encrypted swap migrate-volume legacy-attach
         repair-reservation repair-attachment repair-lost repair-lost-encrypted repair-taken-back
-        repair-detaching repair-disk-pulled repair-disk-undefined
+        repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
     """,
     "active: 2 attached compute-1": """
         boot boot-shared revert start unpause reboot rebuild refresh-running legacy-revert
@@ -269,3 +269,8 @@ _ENDS = {
 }
 ENDS = {name: end for end, names in _ENDS.items() for name in names.split()}
 BY_NAME = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+
+
+def turn_of(scenario: Scenario) -> int:
+    """Which of its points a sampled test begins with, so that scenarios meet them by turns."""
+    return SCENARIOS.index(scenario)

@@ -16,11 +16,12 @@ import pytest
 from aggregates import errors
 from aggregates.operation import Operation, OperationState
 from tests.doubles.host_checks import plugged
-from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario
+from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario, turn_of
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
 from tests.flows.test_every_flow import _undisturbed as undisturbed
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import host_returns
+from tests.tiers import every
 from tests.world import CONTEXT, HOST, OTHER, World
 
 
@@ -61,7 +62,7 @@ def test_no_guest_runs_twice_or_on_what_is_given_up_by_a_fence(
     """Fenced at every point of a move: nobody saw there then what it brings later."""
     calm, arrived = undisturbed(scenario), 0
     for number in range(points_of_asking(scenario), len(calm.points)):
-        world = scenario.world()
+        world = scenario.begin()
         trouble = world.trouble = Fencing(world=world, host=host, number=number)
         operation, where = world.run(scenario.ask(world)), calm.points[number]
         world.trouble, what = Trouble(), f"{scenario.name}, {host} fenced at {number} {where}"
@@ -111,12 +112,14 @@ _UNDECIDED = frozenset(
 _FOUND_AGAIN = frozenset({"repair-lost-everywhere"})
 
 
+@pytest.mark.deep
 @BY_NAME
 def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario, tmp_path: Path) -> None:
     """At every point of the flow: nothing waits for the host, parks for it, or keeps a claim;
     and when the host is back, it has what the ledger says.
     """
-    for first, point in enumerate(undisturbed(scenario).points):
+    cases = list(enumerate(undisturbed(scenario).points))
+    for first, point in every(2, cases, turn_of(scenario)):
         world = scenario.begin()
         was_wrong = world.wrong()  # which is for a repair to end
         operation = fenced_at(first, world, scenario)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -25,13 +26,11 @@ from host_agent.shared.contract import Report, StepResult
 from host_agent.verbs import GUEST_VERBS, VERBS
 from ledger.effects import EFFECTS
 from tests.flows.drifted import finding
-from tests.flows.scenarios import BY_NAME, ENDS, SCENARIOS, Scenario, prepared
+from tests.flows.scenarios import BY_NAME, ENDS, SCENARIOS, Scenario, prepared, turn_of
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
+from tests.tiers import PAIRS, every
 from tests.world import CONTEXT, HOST, World
 
-#: So many pairs of each scenario, chosen by a seed; `make test-deep` and nightly runs take more.
-PAIRS_DEFAULT = 5
-PAIRS = int(os.environ.get("FLOW_PAIRS", PAIRS_DEFAULT))
 #: What a deletion does not end, or not to its end, if it is parked.
 _KEPT_PARKED = frozenset({"delete", "migrate_volume", "convert", "convert_offloaded"})
 #: Nor what had been wrong before, which is for its repair to end.
@@ -48,6 +47,7 @@ class Undisturbed:
     was_wrong: list[str]
 
 
+@cache
 def _undisturbed(scenario: Scenario) -> Undisturbed:
     world = scenario.begin()
     before, was_wrong = world.summary(), world.wrong()
@@ -71,11 +71,6 @@ def _modes(point: str) -> tuple[str, ...]:
     if point == "cinder.volume_delete":  # Cinder's refusal is noted, and nothing fails (S3)
         return tuple(mode for mode in CALL_MODES if not mode.startswith("final"))
     return SAVE_MODES if point == "save" else CALL_MODES
-
-
-def _some(n: int, modes: tuple[str, ...]) -> tuple[str, ...]:
-    """Every third one, so that three points in a row meet all of them."""
-    return modes if PAIRS > PAIRS_DEFAULT else modes[n % 3 :: 3]
 
 
 def _disturbed(scenario: Scenario, trouble: dict[int, str]) -> tuple[World, Operation]:
@@ -128,9 +123,11 @@ def test_no_case_meets_what_another_one_left() -> None:
 def test_every_kind_of_trouble_at_every_point(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:
-    """Each point meets some kinds by default, in turn; all of them in the deep tier."""
+    """Three points in a row meet all kinds between them; in the deep tier each meets all."""
     calm = _undisturbed(scenario)
-    cases = [{n: mode} for n, point in enumerate(calm.points) for mode in _some(n, _modes(point))]
+    cases = [
+        {n: mode} for n, point in enumerate(calm.points) for mode in every(3, _modes(point), n)
+    ]
     ended = {_check(scenario, calm, trouble) for trouble in cases}
     record_property("cases", len(cases))
     assert "completed" in ended
@@ -167,7 +164,7 @@ def test_an_agent_that_dies_and_then_fails_further_back_leaves_nothing(scenario:
     """What it had done is not all told: its next life begins before it, and gets stuck there."""
     calm = _undisturbed(scenario)
     kind = _failure(calm)
-    for first in range(len(calm.points)):
+    for first in every(2, range(len(calm.points)), turn_of(scenario)):
         _check(scenario, calm, {first: "crash_after", first + 1: kind})
 
 
@@ -175,7 +172,7 @@ def test_an_agent_that_dies_and_then_fails_further_back_leaves_nothing(scenario:
 def test_an_agent_that_reports_each_result_by_itself_does_the_same(scenario: Scenario) -> None:
     """As agents did before results travelled together, and as they do with such a ledger."""
     calm = _undisturbed(scenario)
-    world = scenario.world()
+    world = scenario.begin()
     world.alone = True
     operation = world.run(scenario.ask(world))
     assert operation.outcome is Outcome.COMPLETED
@@ -183,6 +180,7 @@ def test_an_agent_that_reports_each_result_by_itself_does_the_same(scenario: Sce
     assert world.wrong() == []
 
 
+@pytest.mark.deep
 @BY_NAME
 def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> None:
     """From each point on every call of a port fails; when all is healed, a retry ends it.
@@ -194,7 +192,7 @@ def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> 
     kinds = ["retryable", _failure(calm), "unknown"]
     for first, point in enumerate(calm.points):
         if point != "save" and first >= asked:
-            for kind in kinds if PAIRS > PAIRS_DEFAULT else (kinds[first % 3],):
+            for kind in every(3, kinds, first):
                 _check(scenario, calm, dict.fromkeys(range(first, first + 300), kind))
 
 
@@ -203,6 +201,7 @@ def _failure(calm: Undisturbed) -> str:
     return "retryable" if "cinder.volume_delete" in calm.points else "final"
 
 
+@cache
 def _points_of_asking(scenario: Scenario) -> int:
     world = scenario.begin()
     world.trouble = Trouble()
@@ -210,6 +209,7 @@ def _points_of_asking(scenario: Scenario) -> int:
     return len(world.trouble.met)
 
 
+@pytest.mark.deep
 @BY_NAME
 def test_a_server_is_deleted_with_all_that_a_parked_operation_left(scenario: Scenario) -> None:
     """From each point on every call fails, and the first one has been carried out all the same.
@@ -217,7 +217,8 @@ def test_a_server_is_deleted_with_all_that_a_parked_operation_left(scenario: Sce
     Not that of a conversion: the old calls do not show what it has begun to convert.
     """
     calm, asked = _undisturbed(scenario), _points_of_asking(scenario)
-    for first, point in enumerate(calm.points):
+    cases = list(enumerate(calm.points))
+    for first, point in every(2, cases, turn_of(scenario)):
         if point == "save" or first < asked:
             continue
         trouble = {**dict.fromkeys(range(first, first + 300), "final"), first: "final_after"}

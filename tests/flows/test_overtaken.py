@@ -14,11 +14,14 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
-from host_agent.shared.ports import LATE_S
+from handlers.build import BootDisk
+from host_agent.shared.contract import ErrorKind
+from host_agent.shared.ports import LATE_S, PortError
 from ledger.dispatcher import LEASE_S
-from tests.flows.scenarios import BY_NAME, Scenario
+from tests.flows.scenarios import BY_NAME, Scenario, turn_of
 from tests.flows.test_every_flow import _undisturbed
 from tests.memory import Crash, Trouble
+from tests.tiers import every
 from tests.world import CONTEXT, SERVER, World, events
 
 
@@ -50,18 +53,19 @@ def paused_at(number: int, world: World, ask: Callable[[World], str]) -> str:
     return operation_id
 
 
+@pytest.mark.deep
 @BY_NAME
 def test_whoever_was_paused_leaves_nothing_behind(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:
     calm = _undisturbed(scenario)
-    world = scenario.world()
+    world = scenario.begin()
     operation_id = scenario.ask(world)
     world.trouble = Trouble()
     world.run(operation_id)
-    points = world.trouble.met
-    for number, point in enumerate(points):
-        world = scenario.world()
+    points = every(2, list(enumerate(world.trouble.met)), turn_of(scenario))
+    for number, point in points:
+        world = scenario.begin()
         operation = world.run(paused_at(number, world, scenario.ask))
         what = f"{scenario.name} paused at {number} {point}: {operation.first_error}"
         assert operation.outcome is Outcome.COMPLETED, what
@@ -162,6 +166,35 @@ def test_what_a_dispatcher_sent_that_died_beside_a_paused_one_is_found() -> None
     world.cinder.attachment_create(*late.pop())  # within LATE_S of that
     world.done(operation_id)
     assert [row.status for row in world.cinder.attachments_of(world.volumes[0])] == ["attached"]
+    assert world.wrong() == []
+
+
+def test_what_a_paused_process_asked_for_in_vain_is_found_when_it_comes_all_the_same() -> None:
+    """Storm 255: the boot was undone and over when its request for a volume was sent, was given up
+    for want of an answer, and was carried out after that; nobody looked for that volume any more.
+    """
+    world = World()
+    operation_id = world.build(BootDisk(create={"size_gb": 1}, delete_on_termination=True))
+    cinder: Any = world.service._cinder
+    create, late = cinder.volume_create, []
+
+    def given_up(*args: Any) -> Any:
+        world.service.act(operation_id, "unwind", "changed my mind", CONTEXT)
+        overtaken(world, operation_id)
+        assert world.run(operation_id).outcome is Outcome.CANCELLED
+        late.append(args)
+        raise PortError(ErrorKind.UNKNOWN, "cinder_timeout", "no answer")
+
+    def wait(seconds: float) -> None:
+        world.clock.wait(seconds)
+        if late:
+            create(*late.pop())
+
+    cinder.volume_create = given_up
+    world.service._wait = wait
+    world.service.carry_on(operation_id)
+    assert not late, "it had time to come"
+    assert [each.id for each in world.cinder.volumes.values() if each.id not in world.volumes] == []
     assert world.wrong() == []
 
 

@@ -37,6 +37,7 @@ CHANGES = {
     "repair-owner-gone": {"cinder", "volumes"},
     "repair-connection": {"connected"},
     "repair-record": set(),
+    "repair-connection-beside": set(),  # but the record
     "repair-lost": {"cinder", "volumes"},
     "repair-lost-encrypted": {"cinder", "volumes"},
     "repair-lost-everywhere": {"ledger", "mappings", "connected", "devices"},
@@ -155,6 +156,16 @@ def test_a_device_that_another_server_uses_stays_when_a_record_goes() -> None:
     world.done(drifted.repair(world))
     assert list(world.records[HOST]) == [other]
     assert world.host.read()["connected"] == connected
+
+
+def test_a_guest_keeps_the_disk_that_it_has_by_another_attachment_when_a_record_goes() -> None:
+    world = drifted.connection_left_beside()
+    [held] = world.attachments()
+    before = world.host.read()
+    world.done(drifted.repair(world))
+    assert list(world.records[HOST]) == [str(held.id)]
+    assert world.host.read() == before
+    assert not {"brick.disconnect", "guests.unplug"} & set(world.trouble.met)
 
 
 # --- what is not so any more ------------------------------------------------------------------

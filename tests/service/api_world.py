@@ -12,9 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import pytest
 from aiohttp import ClientResponse, TCPConnector, web
 from aiohttp.test_utils import TestClient, TestServer, get_port_socket
 
@@ -25,6 +27,7 @@ from ledger.api.components import Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
+from ledger.auth.policy import Policy
 from ledger.auth.tls import ServiceTls
 from ledger.auth.tokens import StaticTokens
 from ledger.config import AuthMode, Limits, Role, Settings, Token
@@ -37,6 +40,7 @@ from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
 from ledger.wakeups import DUE, Wakeups
 from ledger.web.console import with_console
+from projections import runner as projections_runner
 from projections.catalog import ALL
 from projections.queries import Queries, read_pool
 from projections.runner import ProjectionRunner
@@ -73,6 +77,8 @@ DEFINITION = (
 )
 PROJECT = "9d1f5b0c6a7e4d8f9b2a3c4d5e6f7a8b"
 DEADLINE_S = 20.0
+#: How long the projections' thread sleeps, and so how long its end takes at most.
+PROJECTIONS_POLL_S = 0.02
 NEWEST = "2.105"
 
 
@@ -327,6 +333,8 @@ async def running_api(
 ) -> AsyncIterator[Api]:
     """The service on a free port."""
     async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(projections_runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
         log = Ledger(dsn)
         stack.callback(log.close)
         model, faults = CinderModel(), Faults()
@@ -352,6 +360,7 @@ async def running_api(
             settings=settings,
             authenticator=authenticator(settings, stack, static, tls),
             clock=clock,
+            policy=Policy(Path(settings.policy.file) if settings.policy.file else None),
             registry=registry_of(log.log_recorder.writer),
             warnings={} if tls is None else {"tls": tls.warning},
         )

@@ -7,16 +7,18 @@ the service does not have.
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel
 
-from ledger.api import schemas, schemas_events, schemas_problem
+from ledger.api import schemas, schemas_attachments, schemas_events, schemas_problem
 from ledger.api.schemas_remnants import OperationActed, RemnantSummary
 
 SERVER = "11111111-1111-4111-8111-111111111111"
@@ -28,6 +30,16 @@ START_DEADLINE_S = 10.0
 
 #: The command line: arguments to exit status.
 Run = Callable[..., int]
+#: The same on a terminal of 80 columns: arguments (and the exit status) to what it shows.
+Screen = Callable[..., str]
+NOW = datetime(2026, 11, 20, 10, 3, 20, tzinfo=UTC)
+
+
+class Terminal(io.StringIO):
+    """A place to write to that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,37 @@ def parked() -> schemas.OperationShown:
 def acted(*remnants: RemnantSummary, dry_run: bool = False) -> OperationActed:
     shown = dict(parked() if dry_run else operation())
     return OperationActed(**shown, dry_run=dry_run, remnants=list(remnants))
+
+
+def operations(**changes: Any) -> schemas.Operations:
+    shown = dict(parked())
+    long_why = "Terminate volume connection failed: the backend array-7.example.org is away"
+    known = {**shown, "server_name": "db-1", "why": long_why, **changes}
+    rows = [schemas.OperationSummary.model_validate(known)]
+    return schemas.Operations(operations=rows, next=None)
+
+
+def attachment(**changes: Any) -> schemas_attachments.AttachmentShown:
+    shown = {
+        "attachment_id": ATTACHMENT,
+        "volume_id": VOLUME,
+        "server_id": SERVER,
+        "server_name": "db-1",
+        "host": "hv1",
+        "state": "attached",
+        "driver": "iscsi",
+        "target_digest": None,
+        "device_path": None,
+        "adopted": False,
+        "access_mode": "rw",
+        "flow": "new",
+        "operation_id": OPERATION,
+        "created_at": "2026-11-20T10:00:00Z",
+        "ended_at": None,
+        "updated_at": "2026-11-20T10:00:00Z",
+        "position": 7,
+    }
+    return schemas_attachments.AttachmentShown.model_validate({**shown, **changes})
 
 
 def finished(outcome: str = "completed") -> schemas.OperationShown:

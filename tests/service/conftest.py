@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
-from ledger.cli import shell
-from projections import runner
+from ledger.cli import shell, table
 from tests.doubles.simulated_keystone import SimulatedKeystone, running_keystone
 from tests.service.api_world import Api, running_api
-from tests.service.cli_stub import Run, Stub, running_stub
-
-#: How long the projections' thread sleeps, and so how long its end takes at most.
-PROJECTIONS_POLL_S = 0.02
+from tests.service.cli_stub import NOW, Run, Screen, Stub, Terminal, running_stub
+from tests.stack import Stack, running_stack
 
 
 @pytest.fixture
-async def api(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+async def api(database_url: str) -> AsyncIterator[Api]:
     """The API on a fresh database, with the dispatcher at work and no host yet."""
-    monkeypatch.setattr(runner, "POLL_INTERVAL_S", PROJECTIONS_POLL_S)
     async with running_api(database_url) as running:
         yield running
 
@@ -44,3 +41,37 @@ def run(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("LEDGER_URL", stub.url)
     monkeypatch.delenv("LEDGER_TOKEN", raising=False)
     return lambda *arguments: shell.main(arguments)
+
+
+@pytest.fixture
+def screen(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """What a command shows on a terminal of 80 columns that wants no colours."""
+    for name, value in {"COLUMNS": "80", "LINES": "24", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LEDGER_URL", stub.url)
+    monkeypatch.setattr(table, "now", lambda: NOW)
+
+    def shown(*arguments: str, code: int = 0) -> str:
+        out = Terminal()
+        monkeypatch.setattr("sys.stdout", out)
+        assert shell.main(arguments) == code
+        return out.getvalue()
+
+    return shown
+
+
+@pytest.fixture
+def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
+    """Services and agents as processes of their own, none of which is started yet."""
+    with running_stack(tmp_path, database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def ready(stack: Stack) -> Stack:
+    """One service, one agent, one running server."""
+    stack.add_server()
+    stack.start_service()
+    stack.start_agent()
+    stack.wait_for_host()
+    return stack

@@ -8,8 +8,6 @@ from uuid import uuid4
 import pytest
 
 from ledger.api import accepting
-from ledger.api.actions import ACTIONS
-from ledger.auth.tokens import ACTION_POLICY
 from tests.service.api_world import HOST, OTHER, Api, guest
 
 
@@ -239,15 +237,13 @@ async def test_a_deleted_server_is_gone_and_its_volumes_still_answer_cinder(api:
 # ------------------------------------------------------------------------------- refusals
 
 
-def test_every_action_has_its_line_in_the_policy_and_no_line_is_left_over() -> None:
-    assert set(ACTIONS) == set(ACTION_POLICY)
-
-
 async def test_moves_are_the_operators_and_the_rest_is_the_members(api: Api) -> None:
     server, _ = await with_volume(api)
     head = await api.head()
     for name in ("os-migrateLive", "migrate", "evacuate", "shelveOffload"):
-        assert "needs the role" in await text_of(await api.act(server, name, {}, "member"), 403)
+        assert "Policy doesn't allow" in await text_of(
+            await api.act(server, name, {}, "member"), 403
+        )
     assert (await api.act(server, "os-stop", who="reader")).status == 403
     assert (await api.act(server, "os-stop", who="stranger")).status == 404
     assert await api.head() == head

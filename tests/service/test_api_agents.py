@@ -95,7 +95,7 @@ async def test_changes_are_of_a_host_that_is_registered_in_this_epoch(api: Api) 
         answer = await api.ask("POST", f"{path}/guests", "agent-1", json={**said, "epoch": epoch})
         problem = await answer.json()
         assert (answer.status, problem["code"]) == (409, "stale_epoch")
-    assert f"of host {HOST} is over" in problem["detail"], "its own name is no secret for it"
+    assert f"of host {HOST} is out of date" in problem["detail"], "its own name is no secret for it"
 
 
 async def test_a_guest_that_is_not_shown_any_more_is_lost(api: Api) -> None:

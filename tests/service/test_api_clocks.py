@@ -13,6 +13,7 @@ import structlog
 
 from handlers.retries import PUT_OFF_MAX_S
 from host_agent.shared.clocks import AHEAD_HEADER, SKEW_MAX_S, TIME_HEADER
+from ledger import wakeups
 from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.log.clock import DatabaseClock
 from tests.doubles.database_time import DatabaseTime
@@ -27,6 +28,11 @@ RETRYABLE = {"kind": "retryable", "code": "busy", "message": "Not now."}
 def database_time(database_url: str) -> Iterator[DatabaseTime]:
     with psycopg.connect(database_url, autocommit=True) as connection:
         yield DatabaseTime(connection)
+
+
+@pytest.fixture(autouse=True)
+def _time_is_asked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeups, "POLL_INTERVAL_S", 0.05)
 
 
 @pytest.fixture
@@ -284,7 +290,7 @@ def test_a_skew_is_logged_when_it_comes_and_when_it_goes() -> None:
     with structlog.testing.capture_logs() as lines:
         for wall_s, log_ahead_s in ((1_000, 0), (1_045, 0), (1_045, 9), (1_000, 0)):
             wall[0] = wall_s
-            clock.told(0.0, 1_000.0, log_ahead_s)
+            clock.synchronise(0.0, 1_000.0, log_ahead_s)
     assert [(line["event"], line["wrong"], line["ahead_s"]) for line in lines] == [
         ("service_clock_skewed", True, 45.0),
         ("log_ahead_of_database_clock", True, 9),

@@ -351,6 +351,46 @@ async def test_looks_are_listed_with_how_far_they_are(
     assert (answer.status, (await answer.json())["code"]) == (404, "look_not_found")
 
 
+async def test_a_look_is_shown_from_when_it_is_asked_for(api: Api, database_url: str) -> None:
+    """Also in the moment between its beginning and its row."""
+    look_id, gone = str(uuid4()), str(uuid4())
+    with psycopg.connect(database_url, autocommit=True) as db:
+        db.execute(
+            "INSERT INTO looks_asked (look_id, scope, why, context)"
+            """ VALUES (%s, '{"host": "compute-1"}', 'asked', '{}')""",
+            [look_id],
+        )
+        db.execute(
+            """INSERT INTO long_work (name, kept) VALUES ('look', jsonb_build_object(
+               'look_id', %s::text, 'scope', '{}'::jsonb, 'why', 'schedule'))""",
+            [gone],
+        )
+    asked, begun = [await api.get(f"/v1/drift/runs/{each}") for each in (look_id, gone)]
+    told = ("state", "scope", "kind", "why", "began_at", "outcome")
+    assert [asked[name] for name in told] == ["asked", {"host": HOST}, "host", "asked", None, None]
+    assert [begun[name] for name in told] == ["asked", {}, "all", "schedule", None, None]
+
+
+async def test_a_look_that_is_under_way_is_stopped_and_resumed(api: Api, ledger: Ledger) -> None:
+    look = begin_look(ledger)
+    await api.projected()
+
+    async def act(name: str, who: str = "operator") -> Any:
+        path = f"/v1/drift/runs/{look.id}/{name}"
+        answer = await api.ask("POST", path, who, json={"reason": "Cinder is slow"})
+        return answer.status, await answer.json()
+
+    for name, opposite, state in (("stop", "resume", "under_way"), ("resume", "stop", "stopped")):
+        status, told = await act(opposite)
+        assert (status, told["code"]) == (409, "look_state")
+        assert (await api.get(f"/v1/drift/runs/{look.id}"))["state"] == state
+        status, told = await act(name)
+        assert (status, told["state"]) == (200, {"stop": "stopped"}.get(name, "under_way"))
+    assert (await act("stop", "reader"))[0] == 403
+    listed = await api.get("/v1/drift/runs?state=stopped")
+    assert listed["looks"] == []
+
+
 async def test_a_look_that_another_process_begins_is_shown(api: Api, ledger: Ledger) -> None:
     look = begin_look(ledger)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from ledger.config import PolicySettings
 from tests.doubles.simulated_keystone import HOUR, SimulatedKeystone
 from tests.service.api_world import PROJECT, Api, running_api
 from tests.service.keystone_world import SERVERS, ask, settings, status
@@ -67,14 +70,21 @@ async def test_roles_are_what_the_table_says(
             assert found == expected, role
 
 
-async def test_a_role_of_the_clouds_own_is_what_the_settings_make_it(
-    keystone: SimulatedKeystone, database_url: str
+async def test_a_role_of_the_clouds_own_is_what_the_policy_makes_it(
+    keystone: SimulatedKeystone, database_url: str, tmp_path: Path
 ) -> None:
-    given = settings(keystone, roles={"storage-crew": "operator"})
+    file = tmp_path / "policy.yaml"
+    file.write_text('"context_is_admin": "role:storage-crew"\n')
+    given = replace(settings(keystone), policy=PolicySettings(file=str(file)))
     async with running_api(database_url, given) as api:
+        server = await api.server(project_id="another-project")
         crew = keystone.token("carl", "storage-crew", project=PROJECT)
-        assert await status(api, crew, "/v1/hosts") == 200
-        assert await status(api, keystone.token("root", "admin", project=PROJECT)) == 403
+        admin = keystone.token("root", "admin", project=PROJECT)
+        for token, hosts, foreign in ((crew, 200, 200), (admin, 403, 404)):
+            assert await status(api, token, "/v1/hosts") == hosts
+            assert await status(api, token, f"{SERVERS}/{server}") == foreign
+        agent = keystone.token("mallory", "agent", project=PROJECT)
+        assert await status(api, agent, "/v1/hosts/compute-1/commands?epoch=0") == 403
 
 
 SCOPES: list[tuple[str, dict[str, Any], int, int]] = [

@@ -271,9 +271,7 @@ def test_a_look_is_waited_for_from_before_it_begins(
     stub: Stub,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def not_begun(_: Any) -> Any:
-        return problem(404, "look_not_found", "Look could not be found.")
-
+    not_begun = look(state="asked", done=None, total=None, began_at=None, position=None)
     trouble = "the list is cut" if outcome == "void" else None
     stub.answers["POST /v1/drift/runs"] = LookAsked(look_id=LOOK, scope={"host": "hv1"})  # type: ignore[arg-type]
     stub.answers[f"GET /v1/drift/runs/{LOOK}"] = [
@@ -283,7 +281,7 @@ def test_a_look_is_waited_for_from_before_it_begins(
     ]
     assert run("drift", "run", "--host", "hv1", "--wait") == code
     told = capsys.readouterr()
-    assert "look: asked for, and not begun" in told.err
+    assert "look at host hv1: asked for, and not begun" in told.err
     assert "look at host hv1: 25%, 45 s left" in told.err
     assert said in told.err
     assert "disk_missing: 1" in told.out
@@ -298,7 +296,7 @@ def test_a_look_that_does_not_end_in_time_goes_on(
     assert "it goes on" in capsys.readouterr().err
 
 
-def test_another_refusal_than_not_begun_is_told(run: Run, stub: Stub) -> None:
+def test_a_refusal_is_told(run: Run, stub: Stub) -> None:
     async def refused(_: Any) -> Any:
         return problem(403, "forbidden", "Policy doesn't allow it.")
 
@@ -307,17 +305,45 @@ def test_another_refusal_than_not_begun_is_told(run: Run, stub: Stub) -> None:
     assert run("drift", "run", "--wait") == 4
 
 
+@pytest.mark.parametrize("act", ["stop", "resume"])
+def test_a_look_is_stopped_and_resumed(act: str, run: Run, stub: Stub) -> None:
+    stub.answers[f"POST /v1/drift/runs/{LOOK}/{act}"] = look(state="stopped")
+    with pytest.raises(SystemExit):
+        run("drift", act, LOOK)
+    assert run("drift", act, LOOK, "--reason", "Cinder is slow") == 0
+    assert [asked.body for asked in stub.asked] == [{"reason": "Cinder is slow"}]
+
+
+def test_who_waits_for_a_look_that_is_stopped_is_told_how_it_goes_on(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.answers["POST /v1/drift/runs"] = LookAsked(look_id=LOOK, scope={})  # type: ignore[arg-type]
+    stub.answers[f"GET /v1/drift/runs/{LOOK}"] = [look(), look(state="stopped")]
+    assert run("drift", "run", "--wait") == 5
+    told = capsys.readouterr().err
+    assert "is stopped at 25%" in told
+    assert f"drift resume {LOOK}" in told
+
+
 def test_looks_are_listed_with_how_far_they_are_or_how_they_ended(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unknown = {"hv2": "silent"}
     stub.answers["GET /v1/drift/runs"] = Looks(
-        looks=[look(), look(total=None), ended(unknown=unknown, scope={})], next=None
+        looks=[
+            look(),
+            look(total=None),
+            look(state="stopped"),
+            ended(unknown=unknown, scope={}),
+        ],
+        next=None,
     )
     assert run("drift", "looks", "-f", "json") == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["State"] for row in rows] == ["25%, 45 s left", "under way", "completed"]
-    assert [row["Of"] for row in rows] == ["host hv1", "host hv1", "everything"]
-    assert (rows[2]["Found"], rows[2]["Unknown hosts"]) == (1, 1)
+    assert [row["State"] for row in rows] == [
+        *("25%, 45 s left", "under way", "stopped at 25%", "completed"),
+    ]
+    assert [row["Of"] for row in rows] == [*["host hv1"] * 3, "everything"]
+    assert (rows[3]["Found"], rows[3]["Unknown hosts"]) == (1, 1)
     assert run("drift", "looks", "--state", "ended") == 0
     assert stub.asked[1].query["state"] == "ended"

@@ -10,13 +10,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledger.cli import shell
+from ledger import bootstrap
+from ledger.cli import shell, sim
 from ledger.cli.client import Client
 from ledger.log import schema
+from ledger.trial.embedded import EmbeddedPostgres
 from projections.catalog import ALL
+from tests.service.cli_stub import Run, Stub
 from tests.tokens import write_private
 
 EXIT_DEADLINE_S = 15.0
@@ -38,6 +42,10 @@ def test_upgrade_brings_an_empty_database_to_the_schema(
     where = ["--database-url", empty_database_url]
     assert shell.main(["db", "check", *where]) == 4
     assert "Run: attachment-ledger db upgrade" in capsys.readouterr().err
+    assert shell.main(["db", "status", *where, "-f", "json"]) == 4
+    state = json.loads(capsys.readouterr().out)
+    assert state["current"] is False
+    assert state["applied"] == []
     assert shell.main(["db", "upgrade", *where]) == 0
     applied = capsys.readouterr().out.split()
     assert applied == list(schema.status(empty_database_url).applied)
@@ -73,6 +81,44 @@ def test_a_database_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().err
     assert "error: the database cannot be used" in said
     assert "config show" in said
+
+
+@pytest.mark.parametrize(
+    "command", ["db status", "db check", "db upgrade", "projection list", "event verify"]
+)
+def test_no_command_starts_a_database_of_its_own(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(EmbeddedPostgres, "start", _must_not)
+    assert shell.main(command.split()) == 2
+    said = capsys.readouterr().err
+    assert "error: the settings name no database." in said
+    assert "--database-url" in said
+
+
+@pytest.mark.parametrize("trial", [False, True], ids=["without", "with"])
+def test_a_service_and_a_trial_are_told_apart(
+    trial: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --trial a database is to be named, with it none may be."""
+    monkeypatch.setattr(bootstrap, "serve", _must_not)
+    monkeypatch.setenv("LEDGER_CINDER__ENDPOINT", "http://127.0.0.1:9/v3")
+    if trial:
+        monkeypatch.setenv("LEDGER_DATABASE_URL", NO_SERVER)
+    assert shell.main(["serve", *["--trial"] * trial]) == 2
+    assert "--trial" in capsys.readouterr().err
+
+
+def test_a_trial_serves_without_a_named_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(bootstrap, "serve", lambda settings, *_: served.append(settings))
+    monkeypatch.setenv("LEDGER_CINDER__ENDPOINT", "http://127.0.0.1:9/v3")
+    assert shell.main(["serve", "--trial"]) == 0
+    assert [settings.database_url for settings in served] == [None]
+
+
+def _must_not(*_arguments: object) -> None:
+    raise AssertionError("nothing may be started")
 
 
 def test_projections_are_listed_and_rebuilt(
@@ -170,7 +216,28 @@ def test_sim_faults_are_set_and_listed(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads(rule["Match"]) == {"volume_id": "v"}
 
 
+def test_a_crash_that_a_fault_file_asks_for_happens_once(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('[{"call": "volume_list", "do": "crash"}]')
+    assert sim.faults_of(rules).take("volume_list") is not None, "here the process is killed"
+    assert sim.faults_of(rules).take("volume_list") is None, "the one that is started after it"
+
+
 def test_sim_cinder_says_when_its_port_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with simulated_cinder() as (url, _):
         assert shell.main(["sim", "cinder", "--port", url.rpartition(":")[2]]) == 2
     assert "Choose another --port" in capsys.readouterr().err
+
+
+# --- the simulated Cinder -------------------------------------------------------------------------
+
+
+def test_fault_rules_are_checked_before_they_are_sent(
+    run: Run, stub: Stub, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text('[{"call": "attachment_delete", "do": "explode"}]')
+    assert run("sim", "fault", "set", str(rules), "--cinder", stub.url) == 2
+    assert "rule 1: 'do' is 'explode'" in capsys.readouterr().err
+    assert run("sim", "fault", "set", str(tmp_path / "none"), "--cinder", stub.url) == 2
+    assert stub.asked == []

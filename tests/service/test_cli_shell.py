@@ -99,6 +99,19 @@ def test_an_unknown_option_is_a_usage_error() -> None:
     assert ended.value.code == 2
 
 
+@pytest.mark.parametrize("typed", ["operation show", "operation list --limit 0"])
+def test_wrong_usage_is_told_first_and_no_dump_of_all_options(
+    typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        shell.main(typed.split())
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert lines[1].endswith("--help")
+    assert len(lines) == 2
+
+
 def test_a_reason_is_demanded_of_whoever_fences(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         shell.main(["host", "fence", "hv1", "--reason", "it is gone"])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from datetime import UTC, datetime
 
 import aggregates
 from aggregates.base import Aggregate, Event
 from handlers.plan import LedgerVerb
+from handlers.verb_texts import VERBS
 from host_agent.shared.contract import Verb
 from ledger.cli import plan, timeline
-from ledger.cli.words import BOOKKEEPING, SENTENCES, VERBS, sentence
+from ledger.cli.words import BOOKKEEPING, SENTENCES, sentence
 from tests.service.cli_stub import (
     OPERATION,
     REQUEST,
@@ -22,6 +24,8 @@ from tests.service.cli_stub import (
     parked,
     step,
 )
+
+NOW = datetime(2026, 11, 20, 10, 1, tzinfo=UTC)
 
 
 def all_topics() -> set[str]:
@@ -157,10 +161,11 @@ def test_the_plan_shows_where_it_is_and_why_it_stands() -> None:
         "disconnect: The device is busy. (busy)",
         "delete: waits for the step above",
     ]
-    assert list(plan.next_commands(shown)) == [
-        f"attachment-ledger operation retry {OPERATION} --reason ...",
-        f"attachment-ledger operation skip {OPERATION} disconnect --reason ...",
-        f"attachment-ledger operation give-up {OPERATION} --reason ...",
+    commands = [line for line in plan.next_commands(shown) if not line.startswith(" ")]
+    assert commands == [
+        f"attachment-ledger operation retry {OPERATION} --reason TEXT",
+        f"attachment-ledger operation skip {OPERATION} disconnect --reason TEXT",
+        f"attachment-ledger operation give-up {OPERATION} --reason TEXT",
     ]
 
 
@@ -215,7 +220,7 @@ def test_the_plan_of_a_move_tells_hosts_volumes_sides_and_what_is_for_the_server
         "    disconnect",
     ]
     assert plan.progress(shown) == "live_migrate: running, step migrate, 25% of 4.0 GiB"
-    told = plan.fields(shown)
+    told = plan.fields(shown, plan.NOTHING, NOW)
     assert told["destination"] == "hv2"
     assert told["progress"].human_readable() == "25% of 4.0 GiB"
 
@@ -224,5 +229,6 @@ def test_the_commands_offered_name_the_lane_that_is_left() -> None:
     left = {"step": "remove", "lane": -1, "undo": False, "volume_id": None, "error": None}
     shown = operation(state="parked", left=[left], acts=["skip"]).model_dump(mode="json")
     assert list(plan.next_commands(shown)) == [
-        f"attachment-ledger operation skip {OPERATION} remove --lane -1 --reason ..."
+        f"attachment-ledger operation skip {OPERATION} remove --lane -1 --reason TEXT",
+        "    takes remove as done without doing it, then disconnect, delete, unbind",
     ]

@@ -40,6 +40,9 @@ CHECKS = [
     "log_has_each_fact_once",
     "past_is_known",
     "no_secret_is_written",
+    "drift_is_found",
+    "repair_completed",
+    "drift_is_repaired",
 ]
 
 
@@ -119,6 +122,7 @@ def test_nothing_is_lost_when_the_agent_is_killed_in_the_middle(home: Path) -> N
     assert [c["name"] for c in summary["checks"]] == CHECKS
     assert (code, summary["ok"], summary["error"]) == (0, True, None)
     assert "Attach requested" in demo.errors
+    assert "A second look sees the same difference" in demo.errors
     assert processes_of(home) == []
     assert list(home.glob("attachment-ledger-demo-*")) == []
 
@@ -133,6 +137,7 @@ def test_what_the_demo_offers_to_copy_works_until_it_is_told_to_stop(home: Path)
         assert "Operation completed" in history
         assert "host-1" in shell.run("attachment list --all")
         check_the_past(shell)
+        move_servers(shell)
         park_a_detach(demo, shell)
         restart_a_killed_agent(demo)
     finally:
@@ -191,6 +196,15 @@ def check_the_past(shell: Shell) -> None:
     topics = {event["Event"] for event in past}
     assert "Attachment.Completed" in topics
     assert "Attachment.Disconnected" not in topics
+
+
+def move_servers(shell: Shell) -> None:
+    """The cloud has servers without disks of their host's, and a volume to boot from."""
+    assert "completed" in shell.run("server create mail-1")
+    assert "destination" in shell.run("--live-migration")
+    assert "shelve" in shell.run("server shelve")
+    screen = shell.run(" top", 0, **{" top": " top --once"})
+    assert "0 parked, 0 running" in screen
 
 
 def park_a_detach(demo: Demo, shell: Shell) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -12,24 +12,9 @@ import pytest
 import requests
 
 from host_agent.shared.contract import PowerState
-from tests.stack import Stack, eventually, running_stack
+from tests.stack import Stack, eventually
+from tests.tiers import one_then_further
 from tests.tokens import token_of
-
-
-@pytest.fixture
-def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
-    with running_stack(tmp_path, database_url) as running:
-        yield running
-
-
-@pytest.fixture
-def ready(stack: Stack) -> Stack:
-    """One service, one agent, one running server."""
-    stack.add_server()
-    stack.start_service()
-    stack.start_agent()
-    stack.wait_for_host()
-    return stack
 
 
 def the_server(stack: Stack) -> str:
@@ -86,10 +71,19 @@ def test_a_stopped_guest_likewise(stack: Stack) -> None:
     assert stack.disks(server) == {}
 
 
-@pytest.mark.parametrize("call", ["brick.connect", "guests.plug", "brick.connector"])
-@pytest.mark.parametrize("deed", ["crash", "crash_after"])
+@pytest.mark.parametrize(
+    ("deed", "call"),
+    one_then_further(
+        ("crash_after", "guests.plug"),
+        ("crash", "guests.plug"),
+        ("crash", "brick.connect"),
+        ("crash_after", "brick.connect"),
+        ("crash", "brick.connector"),
+        ("crash_after", "brick.connector"),
+    ),
+)
 def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
-    ready: Stack, call: str, deed: str
+    ready: Stack, deed: str, call: str
 ) -> None:
     server, volume = the_server(ready), ready.add_volume()
     ready.set_agent_faults({"call": call, "do": deed})
@@ -103,7 +97,7 @@ def test_an_agent_killed_in_the_middle_of_an_attach_loses_nothing(
     ready.check_host()
 
 
-@pytest.mark.parametrize("call", ["guests.unplug", "brick.disconnect"])
+@pytest.mark.parametrize("call", one_then_further("brick.disconnect", "guests.unplug"))
 def test_an_agent_killed_in_the_middle_of_a_detach_loses_nothing(ready: Stack, call: str) -> None:
     server, volume = the_server(ready), ready.add_volume()
     ready.finished(ready.operation_of(ready.attach(server, volume)))
@@ -118,7 +112,10 @@ def test_an_agent_killed_in_the_middle_of_a_detach_loses_nothing(ready: Stack, c
 
 
 @pytest.mark.parametrize(
-    "call", ["attachment_create", "attachment_update", "attachment_complete", "attachment_delete"]
+    "call",
+    one_then_further(
+        "attachment_create", "attachment_update", "attachment_complete", "attachment_delete"
+    ),
 )
 def test_a_service_killed_while_cinder_works_loses_nothing(ready: Stack, call: str) -> None:
     """Cinder is slow at one call; the service dies meanwhile, and comes back."""

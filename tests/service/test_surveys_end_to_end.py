@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from projections.surveys import Standing, Surveys
 from projections.tables import prepare
-from tests.stack import Stack, eventually, running_stack
+from tests.stack import Stack, eventually
 
 SILENT_S = 30.0
-
-
-@pytest.fixture
-def stack(tmp_path: Path, database_url: str) -> Iterator[Stack]:
-    with running_stack(tmp_path, database_url) as running:
-        running.add_server()
-        running.start_service()
-        running.start_agent()
-        running.wait_for_host()
-        yield running
 
 
 @pytest.fixture
@@ -43,10 +32,10 @@ def answered(surveys: Surveys) -> Standing:
 
 
 def test_a_host_shows_what_it_has_and_what_was_planted_there(
-    stack: Stack, surveys: Surveys
+    ready: Stack, surveys: Surveys
 ) -> None:
-    [server], volume = stack.servers, stack.add_volume(driver="iscsi")
-    stack.completed(stack.attach(server, volume))
+    [server], volume = ready.servers, ready.add_volume(driver="iscsi")
+    ready.completed(ready.attach(server, volume))
     first = answered(surveys)
     assert (first.why_unknown, first.epoch) == (None, 0)
     survey = surveys.survey("compute-1", first.token or "")
@@ -60,7 +49,7 @@ def test_a_host_shows_what_it_has_and_what_was_planted_there(
     assert (again.digest, again.boot_id) == (first.digest, first.boot_id)
     assert again.token != first.token
 
-    with stack.host().edit() as state:
+    with ready.host().edit() as state:
         state["connected"]["planted"] = {"driver": "iscsi", "path": "/dev/planted"}
     third = answered(surveys)
     survey = surveys.survey("compute-1", third.token or "")
@@ -70,11 +59,11 @@ def test_a_host_shows_what_it_has_and_what_was_planted_there(
     ]
 
 
-def test_an_agent_that_was_killed_answers_when_it_is_back(stack: Stack, surveys: Surveys) -> None:
-    stack.agents["compute-1"].kill()
+def test_an_agent_that_was_killed_answers_when_it_is_back(ready: Stack, surveys: Surveys) -> None:
+    ready.agents["compute-1"].kill()
     asked = surveys.want(None, silent_after_s=SILENT_S)
     assert asked, "it was heard of just now"
-    stack.start_agent()
+    ready.start_agent()
 
     def look() -> bool:
         [found] = surveys.standings(["compute-1"], silent_after_s=SILENT_S)

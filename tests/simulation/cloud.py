@@ -70,6 +70,8 @@ class Cloud:
         self.strays: set[str] = set()
         #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
         self.overtaken: set[str] = set()
+        #: What somebody put there past everybody: attachments, volumes, secrets, by their ids.
+        self.planted: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.

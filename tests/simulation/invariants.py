@@ -10,6 +10,7 @@ from uuid import UUID
 
 from aggregates.attachment import Attachment
 from aggregates.base import Aggregate, Event
+from aggregates.finding import Finding
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
@@ -270,7 +271,7 @@ def _streams(cloud: Cloud) -> Iterator[str]:
     recorded: dict[UUID, list[Event]] = {}
     for event, _ in cloud.store.log:
         recorded.setdefault(event.originator_id, []).append(event)
-    kinds: list[Any] = [Attachment, BlockDeviceMapping, Host, Instance, Operation, Volume]
+    kinds: list[Any] = [Attachment, BlockDeviceMapping, Finding, Host, Instance, Operation, Volume]
     for id_, events in recorded.items():
         kind = next(k for k in kinds if type(events[0]).TOPIC.startswith(f"{k.__name__}."))
         stored, fresh = vars(cloud.store.load(kind, id_)), vars(kind.evolve(id_, events))
@@ -279,7 +280,7 @@ def _streams(cloud: Cloud) -> Iterator[str]:
 
 
 #: Whole events, which as stored do not say whom they are about: that is in the log's columns.
-_EVENTS = frozenset({"started", "_last", "_pending"})
+_EVENTS = frozenset({"started", "found", "_last", "_pending"})
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:

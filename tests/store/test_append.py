@@ -322,7 +322,7 @@ def test_closing_stores_what_is_queued(database_url: str, db: psycopg.Connection
         futures = [pool.submit(writer.append, stored(uuid4(), 1)) for _ in range(20)]
         eventually(lambda: len(writer._queue) == 20, "the appends in the queue")
         closing = pool.submit(recorder.close)
-        eventually(writer._hurry.is_set, "closing")
+        eventually(writer._closing.is_set, "closing")
         with pytest.raises(ProgrammingError, match="closed"):
             writer.append(stored(uuid4(), 1))
         writer._pass_on(busy)

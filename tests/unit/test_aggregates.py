@@ -278,7 +278,7 @@ def test_a_released_device_name_is_free_at_once() -> None:
 def test_an_attachment_is_on_one_host_until_that_has_let_go(state: AttachmentState) -> None:
     attachment = Attachment(uuid4())
     attachment.state, attachment.host = state, "compute-1"
-    with pytest.raises(errors.SecondHostError, match="before compute-1 has let go"):
+    with pytest.raises(errors.SecondHostError, match="before compute-1 has released the volume"):
         attachment.record(Attachment.ConnectorUpdated, host="compute-2")
     assert attachment.host == "compute-1"
     attachment.record(Attachment.ConnectorUpdated, host="compute-1")

@@ -51,7 +51,7 @@ ATTACHMENT = AttachmentRow(
     connected=True,
 )
 MADE = CinderVolume(status="in-use", attachments=1, made=True)
-VOLUME = VolumeRow(id="v", about=About(volume_id="v"), mappings=1, open=1, had=True, cinder=MADE)
+VOLUME = VolumeRow(id="v", about=About(volume_id="v"), mappings=1, had=True, cinder=MADE)
 BUILT = LedgerServer(hosts=(HERE,), power_state=RUNNING, built=True, deleted=False)
 SERVER = ServerRow(
     id="s", about=About(server_id="s", host=HERE), ledger=BUILT, shown=((HERE, RUNNING),)
@@ -147,13 +147,11 @@ CASES: dict[str, Case] = {
         attachment(connected=False, ledger=replace(OURS, state="reserved")),
     ),
     "legacy_mapping": Case(attachment(ledger=replace(OURS, legacy=True)), ATTACHMENT),
-    "volume_gone": Case(
-        replace(VOLUME, cinder=None), replace(VOLUME, cinder=None, mappings=0, open=0)
-    ),
+    "volume_gone": Case(replace(VOLUME, cinder=None), replace(VOLUME, cinder=None, mappings=0)),
     "volume_status_differs": Case(volume("available", 1), volume("in-use", 1)),
     "volume_of_nobody": Case(
-        volume("available", 0, mappings=0, open=0, had=False),
-        volume("available", 0, mappings=0, open=0, had=True),
+        volume("available", 0, mappings=0, had=False),
+        volume("available", 0, mappings=0, had=True),
     ),
     "guest_twice": Case(
         server((HERE, RUNNING), (THERE, RUNNING)),

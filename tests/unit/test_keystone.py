@@ -337,9 +337,6 @@ async def test_wrong_tokens_of_one_address_are_not_anothers_and_are_forgiven(
     [
         ({"order": (AuthMode.KEYSTONE,)}, "each once"),
         ({"order": (AuthMode.NOAUTH, AuthMode.KEYSTONE)}, "each once"),
-        ({"roles": {"admin": "agent"}}, "one of admin, member"),
-        ({"roles": {"admin": ["operator"]}}, "one of admin, member"),
-        ({"roles": {}}, "one of admin, member"),
         ({"service_token_roles": ()}, "names no role"),
     ],
     ids=str,

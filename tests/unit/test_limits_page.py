@@ -22,6 +22,7 @@ ALL_LIMITS = (
     "auth/keystone",
     "auth/keystone_client",
     "auth/known",
+    "auth/policy",
 )
 
 

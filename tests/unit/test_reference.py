@@ -19,7 +19,15 @@ from handlers.plan import Place
 from host_agent import config as agent_config
 from host_agent.shared.contract import Verb
 from ledger import config
-from ledger.cli import drift_page, events_page, flow_pages, reference_page
+from ledger.auth.rules import RULES
+from ledger.cli import (
+    drift_page,
+    events_page,
+    examples,
+    flow_pages,
+    policy_page,
+    reference_page,
+)
 from ledger.cli.base import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
 from ledger.simulation.cinder_handlers import ROUTES as CINDER_CALLS
@@ -42,6 +50,14 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert (ROOT / "docs/reference.md").read_text() == reference_page.page(), "run: make docs"
 
 
+def test_the_policys_tables_and_its_sample_are_what_the_rules_say() -> None:
+    text = (ROOT / "docs/policy.md").read_text()
+    assert text == policy_page.page(text), "run: make docs"
+    shown = re.findall(r"^\| `([^`]+)` \| `[^`]+` \| ", text, re.MULTILINE)
+    assert shown == [rule.name for rule in RULES]
+    assert (ROOT / "docs/policy.yaml.sample").read_text() == policy_page.sample(), "run: make docs"
+
+
 def test_the_events_are_what_their_classes_say() -> None:
     assert (ROOT / "docs/events.md").read_text() == events_page.page(), "run: make docs"
 
@@ -51,6 +67,17 @@ def test_the_tables_of_what_differs_are_what_the_classes_say() -> None:
     assert text == drift_page.page(text), "run: make docs"
     shown = re.findall(r"^\| `(\w+)` \| (?:critical|warning|info) \|", text, re.MULTILINE)
     assert shown == [each.name for each in CLASSES]
+
+
+def test_the_examples_of_the_manual_are_those_of_help() -> None:
+    assert examples.page(CLI) == CLI, "run: make docs"
+    for command, some in examples.EXAMPLES.items():
+        shell = Shell()
+        kind, name, _ = shell.command_manager.find_command(command.split())
+        shown = kind(shell, None, cmd_name=name).get_parser(name).format_help()
+        assert [
+            what for _, what in some if f"  # {what}\n  attachment-ledger {name}" not in shown
+        ] == []
 
 
 def test_every_event_of_the_aggregates_is_in_the_catalogue_with_its_meaning() -> None:
@@ -84,7 +111,7 @@ EXAMPLES = {
     "agent": {"agent.host", "ledger.url", "ledger.token_file", "keys.fixed_key_file"}
     | {"keys.barbican"},
     "service": {"database_url", "auth", "listen.host"}
-    | {"keystone.www_authenticate_uri", "keystone.cacert"},
+    | {"keystone.www_authenticate_uri", "keystone.cacert", "policy.file"},
 }
 #: Given in another way in the example, as the comment beside it says.
 ELSEWHERE = {

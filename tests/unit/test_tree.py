@@ -109,6 +109,7 @@ def test_nobody_decides_by_a_wall_clock() -> None:
     }
     assert reading == {
         "host_agent/shared/clocks.py",  # to tell how wrong it is
+        "ledger/cli/table.py",  # how long ago, for people
         "ledger/log/clock.py",
         "ledger/simulation/cinder_model.py",  # Cinder's own
         "ledger/trial/demo.py",  # a user's

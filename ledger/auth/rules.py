@@ -1,0 +1,221 @@
+"""The rules of the policy: their names, and who may by default.  Data alone.
+
+A call of Nova's has Nova's name for its rule (nova/policies), so that a cloud's policy file for
+Nova does here what it does there; our own calls are under `attachment-ledger:`.  Where a default
+is not Nova's, `what` says so.  `ledger.auth.policy` answers by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+OURS = "attachment-ledger:"
+_NOVAS = "os_compute_api:"
+
+# Nova's names for its personas (nova/policies/base.py).
+ADMIN = "rule:context_is_admin"
+MANAGER = "rule:project_manager_or_admin"
+MEMBER = "rule:project_member_or_admin"
+READER = "rule:project_reader_or_admin"
+SERVICE = "rule:service_api"
+AGENT = "role:agent"
+
+#: Decides whether the caller is an administrator.
+IS_ADMIN = "context_is_admin"
+#: Whose calls are about all projects; to others only their own project exists.
+ALL_PROJECTS = f"{OURS}all-projects"
+#: Who may finish Cinder's own migrations of volumes.
+SWAP_FOR_CINDER = f"{OURS}volume-attachments:swap-for-cinder"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`check` is in oslo.policy's language.
+
+    `formerly`: the older name that stands for this one in a file that does not have it.
+    """
+
+    name: str
+    check: str
+    what: str
+    formerly: str | None = None
+
+
+def _under(prefix: str, *rules: tuple[str, str, str]) -> Iterator[Rule]:
+    for name, check, what in rules:
+        yield Rule(f"{prefix}{name}", check, what)
+
+
+_PERSONAS = (
+    Rule(IS_ADMIN, "role:admin", "who administers the cloud"),
+    Rule(
+        "admin_or_owner",
+        "is_admin:True or project_id:%(project_id)s",
+        "for older files alone: no rule here refers to it",
+    ),
+    Rule("admin_api", "is_admin:True", "for older files alone: no rule here refers to it"),
+    Rule("project_manager_api", "role:manager and project_id:%(project_id)s", "a manager's"),
+    Rule("project_member_api", "role:member and project_id:%(project_id)s", "a member's"),
+    Rule("project_reader_api", "role:reader and project_id:%(project_id)s", "a reader's"),
+    Rule("service_api", "role:service", "a service's"),
+    Rule("project_manager_or_admin", f"rule:project_manager_api or {ADMIN}", "managers and up"),
+    Rule("project_member_or_admin", f"rule:project_member_api or {ADMIN}", "members and up"),
+    Rule("project_reader_or_admin", f"rule:project_reader_api or {ADMIN}", "readers and up"),
+    Rule("service_or_admin", f"{SERVICE} or {ADMIN}", "services and administrators"),
+)
+
+_OR_SERVICE = f"{READER} or {SERVICE}"
+
+_VOLUMES = _under(
+    f"{_NOVAS}os-volumes-attachments:",
+    ("index", _OR_SERVICE, "list a server's volumes; Nova: no services"),
+    ("show", _OR_SERVICE, "show one; Cinder asks before it lets a user delete. Nova: no services"),
+    ("create", MEMBER, "attach a volume"),
+    ("update", MEMBER, "change delete_on_termination"),
+    (
+        "swap",
+        f"{MEMBER} or {SERVICE}",
+        "swap volumes; users need `swap_by_users`, too. Nova: services and administrators alone",
+    ),
+    ("delete", MEMBER, "detach a volume"),
+)
+
+_SERVERS = _under(
+    f"{_NOVAS}servers:",
+    ("index", _OR_SERVICE, "list servers; Nova: no services"),
+    ("detail", _OR_SERVICE, "list them with details; Nova: no services"),
+    ("index:get_all_tenants", f"{ADMIN} or {SERVICE}", "of all projects; Nova: no services"),
+    ("detail:get_all_tenants", f"{ADMIN} or {SERVICE}", "of all projects; Nova: no services"),
+    ("show", _OR_SERVICE, "show a server; Nova: no services"),
+    ("delete", MEMBER, "delete a server"),
+    ("resize", MEMBER, "resize"),
+    ("confirm_resize", MEMBER, "confirmResize"),
+    ("revert_resize", MEMBER, "revertResize"),
+    ("start", MEMBER, "os-start"),
+    ("stop", MEMBER, "os-stop"),
+    ("reboot", MEMBER, "reboot"),
+    ("rebuild", MEMBER, "rebuild"),
+)
+
+_MOVES = (
+    *_under(
+        f"{_NOVAS}os-migrate-server:",
+        ("migrate", MANAGER, "migrate, to a host that is chosen here"),
+        ("migrate:host", ADMIN, "migrate to a host that the caller names"),
+        ("migrate_live", MANAGER, "os-migrateLive, to a host that is chosen here"),
+    ),
+    Rule(
+        f"{_NOVAS}os-migrate-server:migrate_live:host",
+        ADMIN,
+        "os-migrateLive to a host that the caller names",
+        formerly=f"{_NOVAS}os-migrate-server:migrate_live",
+    ),
+    Rule(f"{_NOVAS}os-evacuate", ADMIN, "evacuate"),
+    *_under(
+        f"{_NOVAS}os-shelve:",
+        ("shelve", MEMBER, "shelve"),
+        ("shelve_offload", ADMIN, "shelveOffload"),
+        ("unshelve", MEMBER, "unshelve, on a host that is chosen here"),
+        ("unshelve_to_host", ADMIN, "unshelve on a host that the caller names"),
+    ),
+    *_under(
+        f"{_NOVAS}os-pause-server:", ("pause", MEMBER, "pause"), ("unpause", MEMBER, "unpause")
+    ),
+)
+
+_INDEX, _LIVE = f"{_NOVAS}os-migrations:index", f"{_NOVAS}servers:migrations:index"
+
+_MIGRATIONS = (
+    Rule(_INDEX, MANAGER, "list migrations of the caller's project, without hosts"),
+    Rule(f"{_INDEX}:all_projects", ADMIN, "list those of all projects", formerly=_INDEX),
+    Rule(f"{_INDEX}:host", ADMIN, "list them with their hosts", formerly=_INDEX),
+    Rule(_LIVE, MANAGER, "list a server's live migrations in progress, without hosts"),
+    Rule(f"{_LIVE}:host", ADMIN, "list them with their hosts", formerly=_LIVE),
+    *_under(
+        f"{_NOVAS}servers:migrations:",
+        ("show", ADMIN, "show a live migration in progress, with its hosts"),
+        ("delete", MANAGER, "abort a live migration"),
+        ("force_complete", MANAGER, "force_complete, which is refused here"),
+    ),
+)
+
+_OTHERS_OF_NOVA = (
+    *_under(
+        f"{_NOVAS}os-instance-actions:",
+        ("list", READER, "list a server's actions"),
+        ("show", READER, "show one"),
+        ("events", ADMIN, "with its events before 2.51; with their hosts and tracebacks"),
+        ("events:details", ADMIN, "with their details (2.84)"),
+    ),
+    *_under(
+        _NOVAS,
+        ("os-extended-server-attributes", f"{ADMIN} or {SERVICE}", "OS-EXT-SRV-ATTR of a server"),
+        ("os-flavor-extra-specs:index", READER, "list a flavor's extra specs"),
+        (
+            "os-assisted-volume-snapshots:create",
+            SERVICE,
+            "Cinder's call. Nova: administrators, too",
+        ),
+        ("os-server-external-events:create", SERVICE, "Cinder's call. Nova: administrators, too"),
+    ),
+)
+
+_OWN = _under(
+    OURS,
+    ("all-projects", f"{ADMIN} or {SERVICE}", "see all projects, and names of hosts"),
+    (
+        "volume-attachments:swap-for-cinder",
+        SERVICE,
+        "swap while Cinder migrates the volume, whatever swap_by_users says",
+    ),
+    ("flavors:list", READER, "list flavors (Nova: everybody)"),
+    ("flavors:show", READER, "show a flavor (Nova: everybody)"),
+    ("find", READER, "what the beginning of an id, or a server's name, means"),
+    ("servers:build", MEMBER, "make a server of volumes"),
+    ("servers:refresh", ADMIN, "fetch the connections of a server, or of many, anew"),
+    ("servers:convert", ADMIN, "convert attachments of the old flow"),
+    ("servers:history", READER, "a server's events"),
+    ("operations:list", READER, "list operations"),
+    ("operations:show", READER, "show one, and wait for its end"),
+    ("operations:history", READER, "an operation's events"),
+    ("operations:act", ADMIN, "retry, skip, give up, ... what is parked"),
+    ("remnants:list", ADMIN, "list remnants, of all projects"),
+    ("remnants:acknowledge", ADMIN, "acknowledge one"),
+    ("attachments:list", READER, "list attachments"),
+    ("attachments:show", READER, "show one"),
+    ("attachments:history", READER, "an attachment's events"),
+    ("volumes:history", ADMIN, "a volume's events; it may have been another project's before"),
+    ("requests:show", f"{READER} or {SERVICE} or {AGENT}", "why a request of one's own failed"),
+    ("hosts:list", ADMIN, "list hosts"),
+    ("hosts:show", ADMIN, "show one"),
+    ("hosts:history", ADMIN, "a host's events"),
+    ("hosts:fence", ADMIN, "fence a host"),
+    ("hosts:unfence", ADMIN, "let it come back"),
+    ("hosts:agent", AGENT, "an agent's calls; each for the host of its token alone"),
+    ("drift:list", READER, "list what differs"),
+    ("drift:show", READER, "show a finding"),
+    ("drift:classes", READER, "list the classes of drift"),
+    ("drift:ignore", ADMIN, "ignore a finding, or heed it again"),
+    ("drift:repair", ADMIN, "repair it"),
+    ("drift:looks", ADMIN, "list and show looks"),
+    ("drift:look", ADMIN, "ask for a look, stop one, go on with one"),
+    ("events:list", ADMIN, "the log, of all projects"),
+    ("events:checkpoint", ADMIN, "a checkpoint of it"),
+    ("events:stream", ADMIN, "the log as it grows"),
+    ("flows:list", READER, "list the flows"),
+    ("flows:show", READER, "show one"),
+    ("console:pages", READER, "the console; what its pages show is under the rules of that"),
+)
+
+RULES: tuple[Rule, ...] = (
+    *_PERSONAS,
+    *_VOLUMES,
+    *_SERVERS,
+    *_MOVES,
+    *_MIGRATIONS,
+    *_OTHERS_OF_NOVA,
+    *_OWN,
+)
+
+NAMES = frozenset(rule.name for rule in RULES)

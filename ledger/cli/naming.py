@@ -1,0 +1,132 @@
+"""What people type for a thing: its id, the beginning of one, or a name that is unique.
+
+A command says of an argument what kind of thing it names (`type=naming.named("server")`); before
+the command acts, the service says which one is meant (`GET /v1/find`).  An id that is whole is
+taken as it is, so a script asks nothing more than before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from ledger.cli.base import CliError, ExitCode, usage
+
+if TYPE_CHECKING:
+    from ledger.cli.client import Client
+
+#: A finding may be a remnant or a parked operation: they are listed together (docs/api.md).
+_TAKEN_AS = {"finding": {"finding", "remnant", "operation"}}
+_HOSTS_NAMED = 8
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")
+
+SERVER_HELP = "its name, its id, or the beginning of that"
+
+Thing = dict[str, Any]
+
+
+class Named(str):
+    """What somebody typed for a thing of a kind."""
+
+    __slots__ = ("kind",)
+    kind: str
+
+
+def named(kind: str) -> Callable[[str], Named]:
+    """The type of an argument that names a thing of this kind."""
+
+    def read(text: str) -> Named:
+        name = Named(text)
+        name.kind = kind
+        return name
+
+    return read
+
+
+def is_id(text: str) -> bool:
+    return _UUID.match(text) is not None
+
+
+def resolve(client: Callable[[], Client], arguments: argparse.Namespace) -> None:
+    """Put ids in the place of what was typed.
+
+    Raises CliError if that fits nothing, or several things; ClientError as the client does.
+    """
+    for key, value in list(vars(arguments).items()):
+        if isinstance(value, Named) and value.kind != "host" and not is_id(value):
+            setattr(arguments, key, _meant(client(), value))
+
+
+def _meant(client: Client, name: Named) -> Named:
+    found = client.get("/v1/find", text=name)["found"] if name else []
+    fitting = [thing for thing in found if thing["kind"] in _kinds(name)]
+    ids = {thing["id"] for thing in fitting}
+    if len(ids) > 1:
+        raise usage(
+            f"{str(name)!r} may be any of {len(ids)}: name one.",
+            "\n  ".join(_told(thing) for thing in fitting),
+        )
+    if not ids:
+        raise CliError(
+            f"there is no {name.kind} {str(name)!r}.", ExitCode.NOT_FOUND, _other(name, found)
+        )
+    return named(name.kind)(ids.pop())
+
+
+def _other(name: Named, found: list[Thing]) -> str:
+    if found:
+        return f"{str(name)!r} is {_told(found[0])}. {_a(name.kind)} is wanted here."
+    if name.kind == "volume":
+        return "The ledger knows the volumes that a server has had; of others give the whole id."
+    name_too = "a name, " if name.kind == "server" else ""
+    listed = _LISTS.get(name.kind, f"{name.kind} list")
+    return f"Wanted: {name_too}an id, or 4 characters of its beginning: attachment-ledger {listed}"
+
+
+#: The lists that have all of a kind, where it is not just `KIND list`.
+_LISTS = {
+    "attachment": "attachment list --all",
+    "finding": "drift list --all",
+    "remnant": "remnant list --all",
+}
+
+
+def hint(client: Client, arguments: argparse.Namespace) -> str | None:
+    """What the whole ids and the hosts are that the service did not find; None: unknown, too."""
+    from ledger.cli.client import ClientError
+
+    for value in vars(arguments).values():
+        if not isinstance(value, Named):
+            continue
+        with suppress(ClientError):
+            if value.kind == "host":
+                return _near(value, [each["host"] for each in client.get("/v1/hosts")["hosts"]])
+            found = client.get("/v1/find", text=value)["found"]
+            if found and not {thing["kind"] for thing in found} & _kinds(value):
+                return _other(value, found)
+    return None
+
+
+def _a(kind: str) -> str:
+    return f"{'An' if kind[0] in 'aeiou' else 'A'} {kind}"
+
+
+def _near(name: str, hosts: list[str]) -> str | None:
+    if name in hosts or not hosts:
+        return None
+    near = get_close_matches(name, hosts) or hosts[:_HOSTS_NAMED]
+    return f"Did you mean: {', '.join(near)}"
+
+
+def _kinds(name: Named) -> set[str]:
+    return _TAKEN_AS.get(name.kind, {name.kind})
+
+
+def _told(thing: Thing) -> str:
+    called = f" ({thing['name']})" if thing["name"] else ""
+    return f"{thing['kind']} {thing['id']}{called}"
