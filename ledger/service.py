@@ -35,7 +35,7 @@ from host_agent.shared.ports import Cinder, OldCinder
 from ledger.effects import EffectContext, Result, carry_out
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
-from ledger.take_back import take_back, take_back_late
+from ledger.take_back import take_back
 
 W = TypeVar("W")
 
@@ -375,11 +375,8 @@ class Service:
             why = {"code": refusal.code, "message": str(refusal)}
             result = Result(error=StepError(kind=ErrorKind.RETRYABLE, **why))
             recorded = run_optimistically(self._store, record)
-        if recorded is None:  # another did the step too, and was first
-            if result.error is None:
-                take_back(verb, lane, result.outputs, operation, effect, self._store)
-            elif result.error.kind is ErrorKind.UNKNOWN:
-                take_back_late(verb, lane, operation, effect, self._store)
+        if recorded is None:
+            take_back(verb, lane, result, operation, effect, self._store)
         return recorded or (Wait(None), 0)  # whoever was first goes on with it
 
     def _record(

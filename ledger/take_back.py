@@ -25,9 +25,10 @@ from aggregates.attachment import Attachment
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.plan import AnyVerb, LedgerVerb
+from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, PortError
-from ledger.effects import UNFINISHED, EffectContext
+from ledger.effects import UNFINISHED, EffectContext, Result
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
 
 Made = dict[str, Any]
@@ -42,41 +43,35 @@ _log = structlog.get_logger(__name__)
 def take_back(
     verb: AnyVerb,
     lane: Lane,
-    made: Made,
+    result: Result,
     operation: Operation,
     effect: EffectContext,
     store: AggregateStore,
 ) -> None:
-    """End what a step made that was done.  A failure is not tried again here: whoever releases
-    the volume next ends all that nobody knows.
+    """End what a step made that another has done, and was first.  A failure is not tried again
+    here: whoever releases the volume next ends all that nobody knows.
     """
     if verb not in _TAKEN_BACK:
         return
-    _log.warning("step_done_twice", verb=verb, operation=str(operation.id))
     try:
-        _TAKEN_BACK[verb](lane, made, operation, replace(effect, book=Unit(store)), store)
+        for made in _made(verb, lane, result, effect):
+            _log.warning("step_done_twice", verb=verb, operation=str(operation.id))
+            fresh = replace(effect, book=Unit(store))
+            _TAKEN_BACK[verb](lane, made, operation, fresh, store)
     except PortError as failure:
         _log.warning("not_taken_back", verb=verb, code=failure.code, why=failure.message)
 
 
-def take_back_late(
-    verb: AnyVerb,
-    lane: Lane,
-    operation: Operation,
-    effect: EffectContext,
-    store: AggregateStore,
-) -> None:
-    """The same where it is not known what the step made: by its mark, when it had time to come."""
-    if verb != LedgerVerb.VOLUME_CREATE or lane.create is None:
-        return
+def _made(verb: AnyVerb, lane: Lane, result: Result, effect: EffectContext) -> list[Made]:
+    """What the step says that it made; a volume may be there, by its mark, if it cannot tell."""
+    if result.error is None:
+        return [result.outputs]
+    unknown = result.error.kind is ErrorKind.UNKNOWN
+    if verb != LedgerVerb.VOLUME_CREATE or lane.create is None or not unknown:
+        return []
     effect.wait(LATE_S)
-    try:
-        made = effect.cinder.volumes_made(lane.bdm_id, lane.create.get("project_id"))
-    except PortError as failure:
-        _log.warning("not_taken_back", verb=verb, code=failure.code, why=failure.message)
-        return
-    for volume in made:
-        take_back(verb, lane, {"volume_id": volume.id}, operation, effect, store)
+    found = effect.cinder.volumes_made(lane.bdm_id, lane.create.get("project_id"))
+    return [{"volume_id": volume.id} for volume in found]
 
 
 def _reservation(

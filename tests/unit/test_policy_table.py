@@ -59,7 +59,8 @@ GROUPS: dict[str, tuple[set[str], set[str]]] = {
 REQUESTS = {
     "read": """find flavors flavors_detail flavor flavor_specs instance_actions instance_action
         operations operation operation_history drift drift_finding drift_classes server_history
-        attachment_history attachments attachment flows flow console""",
+        attachment_history attachments attachment flows flow console zones metadata metadata_item
+        tags limits extensions extension""",
     "read, services too": """servers servers_detail server volume_attachments volume_attachment
         request""",
     "write": """volume_attachment_create volume_attachment_delete server_delete server_build
@@ -71,8 +72,9 @@ REQUESTS = {
     "operate": """os-migrateLive:host migrate:host unshelve:host evacuate shelveOffload
         server_migration server_refresh server_convert refresh convert operation_act remnants
         remnant_acknowledge drift_ignore drift_heed drift_repair drift_runs drift_run drift_run_ask
-        volume_history host_history hosts host host_fence host_unfence events event_checkpoint
-        event_stream""",
+        drift_run_stop drift_run_resume services service_update hypervisors hypervisors_detail
+        hypervisor aggregates zones_detail volume_history host_history hosts host host_fence
+        host_unfence events event_checkpoint event_stream""",
     "in Cinder's name": "assisted_snapshot external_events",
     "an agent's": """host_register host_guests host_commands host_reports host_progress host_survey
         host_volume_users""",
