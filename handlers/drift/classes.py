@@ -131,7 +131,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_unmapped,
         severity=_WARNING,
         meaning="The ledger holds an attachment open that no device of the server goes through.",
-        by_hand="A fault of the ledger: keep its history (`attachment history`) and report it.",
+        by_hand="A fault of the ledger: keep its history (`history attachment`) and report it.",
     ),
     DriftClass(
         name="attachment_status_differs",
@@ -150,7 +150,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_host,
         severity=_CRITICAL,
         meaning="Cinder says that another host has the volume than the one where the guest is.",
-        by_hand="Make sure that the other host does not have it; then `server refresh` gives "
+        by_hand="Make sure that the other host does not have it; then `attachment refresh` gives "
         "Cinder this host's connector. Deleting the attachment would take the guest's disk away.",
     ),
     DriftClass(
@@ -171,7 +171,7 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_WARNING,
         meaning="The host has no record of a connection that the server uses: it could not be "
         "ended without Cinder's help.",
-        by_hand="A refresh of the server's connections writes the record anew (`server refresh`).",
+        by_hand="`attachment refresh` of the server writes the record anew.",
     ),
     DriftClass(
         name="legacy_mapping",
@@ -306,7 +306,7 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_CRITICAL,
         meaning="The guest may write to a disk that is read-only for its server, or may not "
         "write to one that is not.",
-        by_hand="`server refresh` of the stopped server defines its disks anew.",
+        by_hand="`attachment refresh` of the stopped server defines its disks anew.",
     ),
     DriftClass(
         name="connection_left",
@@ -364,7 +364,7 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.paths_faulty,
         severity=_WARNING,
         meaning="A volume in use has no working path on its host.",
-        by_hand="Look at the fabric and the array; a refresh connects it anew (`server refresh`).",
+        by_hand="Look at the fabric and the array; `attachment refresh` connects it anew.",
     ),
     DriftClass(
         name="remnant",

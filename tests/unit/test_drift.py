@@ -5,6 +5,7 @@ A new class of drift is one more row in `handlers/drift/classes.py`, and one mor
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -34,6 +35,7 @@ from handlers.drift.rows import (
 )
 from host_agent.shared.contract import PowerState
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
+from ledger.cli.shell import COMMANDS
 
 HERE, THERE = "compute-1", "compute-2"
 RUNNING, OFF = PowerState.RUNNING.value, PowerState.SHUTDOWN.value
@@ -283,6 +285,13 @@ def test_what_is_ignored_for_good_stays_so_when_its_host_reboots(ignored: bool) 
     assert finding.state is (FindingState.IGNORED if ignored else FindingState.SUSPECTED)
     see(finding, drift_class, row, Sight(look_id="3", position=3, boot_id="b"))
     assert finding.state is (FindingState.IGNORED if ignored else FindingState.CONFIRMED)
+
+
+def test_the_commands_that_a_class_names_exist() -> None:
+    texts = " ".join(f"{each.meaning} {each.by_hand}" for each in CLASSES)
+    named = set(re.findall(r"`([a-z]+ [a-z]+)`", texts)) - {"virsh undefine"}
+    assert named
+    assert named - set(COMMANDS) == set()
 
 
 def test_the_brake_is_ten_or_a_hundredth_of_what_was_compared() -> None:
