@@ -169,7 +169,7 @@ class Instance(Aggregate):
 
     @dataclass(frozen=True, kw_only=True)
     class GrowthAwaited(Event):
-        """Cinder said so, and an operation was in the way; `waiting`: it wants to hear the end."""
+        """Something was in the way of what Cinder told; `waiting`: it wants to hear the end."""
 
         volume_id: str
         waiting: bool

@@ -5,6 +5,8 @@ for a while: if an operation is in the way, the server remembers what it has not
 (`Instance.GrowthAwaited`), and that operation begins with it when it ends, in the same
 transaction (`begin_awaited`).  What comes twice is done twice, for the volume may have grown again
 in between.  A host that is silent has its command waiting for it; one whose agent is too old parks.
+A fence ends what its host had not done yet (`wait_again`); but it may have cut off a guest that
+runs on, and nobody tells that one a second time: so it is begun when a host shows the guest again.
 
 No host, no guest: whoever starts it next has the volume as it is then.
 """
@@ -12,10 +14,12 @@ No host, no guest: whoever starts it next has the volume as it is then.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import UUID, uuid5
+from typing import Any
+from uuid import uuid5
 
 from aggregates import errors
 from aggregates.base import Actor, EventContext
+from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
@@ -64,19 +68,43 @@ def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Boo
 def wait(request: GrowVolume, origin: Origin, instance: Instance) -> None:
     """Remember it until what is in the way has ended."""
     context = origin.context
+    actor = {**vars(context.actor), "roles": list(context.actor.roles)}
+    _await(instance, request.volume_id, context.request_id, actor, waiting=request.waiting)
+
+
+def wait_again(operation: Operation, instance: Instance) -> None:
+    """What a fence has ended is remembered until the guest is seen again."""
+    started = operation.started
+    if started and started.flow == "grow" and operation.history.moot:
+        for lane in operation.lanes:
+            _await(instance, lane.volume_id, started.request_id, started.actor)
+
+
+def _await(
+    instance: Instance,
+    volume_id: str,
+    request_id: str,
+    actor: dict[str, Any],
+    *,
+    waiting: bool = False,
+) -> None:
     instance.record(
         Instance.GrowthAwaited,
-        volume_id=request.volume_id,
-        waiting=request.waiting,
-        request_id=context.request_id,
-        actor={**vars(context.actor), "roles": list(context.actor.roles)},
+        volume_id=volume_id,
+        waiting=waiting,
+        request_id=request_id,
+        actor=actor,
     )
 
 
-def begin_awaited(ended: UUID, instance: Instance, book: Book) -> None:
-    """An operation has ended: begin what waited for that, as far as nothing else is in the way."""
+def begin_awaited(instance: Instance, book: Book) -> None:
+    """An operation has ended, or a host shows the guest: begin what waited for that, as far as
+    nothing else is in the way.
+    """
+    if not instance.growth or (instance.host and _is_fenced(instance.host, book)):
+        return
     for volume_id, awaited in list(instance.growth.items()):
-        origin = _origin(uuid5(ended, volume_id), awaited)
+        origin = _origin(instance, awaited)
         request = GrowVolume(
             server_id=str(instance.id), volume_id=volume_id, waiting=awaited.waiting
         )
@@ -97,7 +125,12 @@ def forget(instance: Instance) -> None:
         instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)
 
 
-def _origin(operation_id: UUID, awaited: Instance.GrowthAwaited) -> Origin:
+def _is_fenced(host: str, book: Book) -> bool:
+    return book.get(Host, str(host_uuid(host))).fenced
+
+
+def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> Origin:
+    operation_id = uuid5(instance.id, f"growth of {awaited.volume_id}, {instance.version}")
     told = awaited.actor
     context = EventContext(
         actor=Actor(**{**told, "roles": tuple(told["roles"])}),

@@ -9,15 +9,16 @@ from __future__ import annotations
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.server import SeenDisks
+from handlers import grow
 from handlers.meaning import Book
 from host_agent.shared.contract import Guest
 from host_agent.shared.guest_xml import kept
 
 
 def seen(host: str, guest: Guest, book: Book) -> bool:
-    """The host shows this guest."""
+    """The host shows this guest; what it was to hear of, and a fence kept from it, is begun."""
     instance = book.get(Instance, guest.server_id)
-    return instance.observe(
+    looked = instance.observe(
         name=guest.name,
         host=host,
         power_state=guest.power_state,
@@ -26,6 +27,9 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
         definition=_definition(guest.definition, instance),
         epoch=book.get(Host, str(host_uuid(host))).epoch,
     )
+    if instance.host == host:
+        grow.begin_awaited(instance, book)
+    return looked
 
 
 def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] | None:

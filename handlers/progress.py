@@ -435,7 +435,8 @@ def finish(
         else:  # a root's place is kept, with or without a volume
             instance.set_device_volume(lane.bdm_id, mapping.volume_id)
     instance.release(str(operation.id))
-    grow.begin_awaited(operation.id, instance, book)
+    grow.wait_again(operation, instance)
+    grow.begin_awaited(instance, book)
 
 
 def volumes_of(operation: Operation) -> set[str]:

@@ -166,14 +166,19 @@ def set_power(store: HostState, server_id: str, power_state: PowerState) -> None
         guest["power_state"] = power_state.value
         guest.pop("stranded", None)
         if power_state in _LIVE_STATES:
-            guest["live"] = guest["live"] or guest["persistent"]
+            if guest["live"] is None:
+                switch_on(guest)
             measure(state, guest)
         elif guest["persistent"] is None:
             del state["guests"][server_id]
         else:
             guest["live"] = None
             guest.pop("job", None)
-            guest.pop("sizes", None)
+
+
+def switch_on(guest: dict[str, Any]) -> None:
+    """Run it from its definition: whatever took its power, its disks are opened anew."""
+    guest.update(live=guest["persistent"], sizes={})
 
 
 def finish_move(store: HostState, server_id: str) -> str | None:

@@ -180,7 +180,8 @@ class SimulatedHypervisor:
             for disk in disk_xml.parse(guest["persistent"]).disks:
                 if disk.is_volume:
                     _open(state, disk.xml)
-            guest.update(live=guest["persistent"], power_state=PowerState.RUNNING.value)
+            guest.update(power_state=PowerState.RUNNING.value)
+            host_state.switch_on(guest)
             host_state.measure(state, guest)
 
     def shutdown(self, server_id: str) -> None:

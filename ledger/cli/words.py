@@ -303,7 +303,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.Placed": _text("Guest is on {host} now, {power_state}"),
     "Instance.GuestLeft": _text("Only the fence says that the guest is off {host}"),
     "Instance.Resized": _text("Server moved from {source}, to be confirmed or reverted"),
-    "Instance.GrowthAwaited": _text("Volume {volume_id} has grown; to be seen to after this"),
+    "Instance.GrowthAwaited": _text("Volume {volume_id} has grown; to be seen to later"),
     "Instance.GrowthBegun": _text("Growth of volume {volume_id} is seen to"),
     "Instance.ResizeSettled": _text("Resize confirmed or reverted"),
     "Instance.Offloaded": _text("Server is on no host; its volumes stay reserved for it"),

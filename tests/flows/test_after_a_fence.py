@@ -171,6 +171,8 @@ def wrong_when_back(world: World, operation: Operation, tmp_path: Path) -> list[
     if world.instance.deleted:
         return []
     host_returns(world, HOST, tmp_path)
+    for begun in world.running():  # what its guest was to hear
+        world.done(str(begun))
     if operation.history.moot and world.instance.power_state == "shutdown":
         world.done(world.act("start"))
     return world.wrong()

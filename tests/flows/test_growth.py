@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from host_agent.shared.contract import PowerState
 from host_agent.shared.ports import GIB
 from tests.doubles.host_checks import seen_sizes
 from tests.growing import extend, size_behind
+from tests.regressions.worlds import host_returns
 from tests.world import CONTEXT, HOST, OTHER, World, events
 
 
@@ -122,12 +124,37 @@ def test_an_agent_that_does_not_know_how_is_named_and_may_be_upgraded() -> None:
 
 def test_a_guest_of_a_fenced_host_has_the_size_where_it_is_started_next() -> None:
     world = attached()
+    fenced_before_it_grows(world)
+    world.done(world.act("evacuate", destination=OTHER))
+    assert guest_has(world, OTHER) == 2 * GIB
+    settle(world)
+    assert (world.instance.growth, world.wrong()) == ({}, [])
+
+
+@pytest.mark.parametrize("told", ["before", "meanwhile"])
+def test_a_guest_that_outlives_a_fence_hears_it_when_its_host_is_back(
+    told: str, tmp_path: Path
+) -> None:
+    """It was cut off, not switched off: nobody starts it anew, and Cinder tells nobody twice."""
+    world = attached()
+    if told == "before":
+        fenced_before_it_grows(world)
+    else:
+        world.fence(HOST)
+        grow(world)
+    world.register(HOST)
+    assert list(world.instance.growth) == world.volumes
+    assert (world.running(), guest_has(world)) == ([], GIB)
+    host_returns(world, HOST, tmp_path)
+    settle(world)
+    assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
+
+
+def fenced_before_it_grows(world: World) -> None:
     world.dead.add(HOST)
     operation_id = extend(world)
     world.fence(HOST)
     assert world.operation(operation_id).state is OperationState.FINISHED
-    world.done(world.act("evacuate", destination=OTHER))
-    assert guest_has(world, OTHER) == 2 * GIB
 
 
 def test_a_stopped_server_has_the_size_at_its_next_start() -> None:

@@ -225,6 +225,8 @@ CLAIMED = {
     "migrate_volume": ({Place.HOST}, True),
     "rebuild": (set[Place](), False),
     "refresh": (set[Place](), False),
+    "grow": (set[Place](), False),
+    "grow_for_cinder": (set[Place](), False),
     "convert": (set[Place](), False),
     "convert_offloaded": (set[Place](), False),
     "delete": (set[Place](), False),

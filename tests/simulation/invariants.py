@@ -199,7 +199,8 @@ def _sizes(cloud: Cloud) -> Iterator[str]:
     uneven = set(cloud.uneven)
     for row in cloud.rows("operations"):
         swapped = row["flow"] in {"swap", "migrate_volume"}
-        if swapped or (row["flow"].startswith("grow") and row["outcome"] != "completed"):
+        given_up = row["flow"].startswith("grow") and row["outcome"] == "cancelled"
+        if swapped or given_up or (row["flow"], row["outcome"]) == ("grow_for_cinder", "failed"):
             uneven |= set(row["volume_ids"])
     for instance in cloud.instances():
         if instance.growth and not instance.claims:
