@@ -47,10 +47,7 @@ def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Boo
     ClaimedError.
     """
     instance = book.get(Instance, request.server_id)
-    device = instance.device_of(request.volume_id)
-    mapping = book.get(BlockDeviceMapping, device.bdm_id) if device else None
-    if mapping is None or not mapping.live or mapping.attachment_id is None or not instance.host:
-        raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
+    mapping, host = _had(instance, request.volume_id, book)
     volume = book.get(Volume, request.volume_id)
     # Before anything is changed: what is refused here is not given up, but waits.
     instance.refuse_claimed(exclusive=False)
@@ -59,10 +56,19 @@ def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Boo
         "grow_for_cinder" if request.waiting else "grow",
         origin,
         instance,
-        [lane_of_mapping(mapping, volume, instance.host)],
-        {Place.HOST: instance.host},
+        [lane_of_mapping(mapping, volume, host)],
+        {Place.HOST: host},
         Concerned(known=[volume], shown=lambda: [view]),
     )
+
+
+def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMapping, str]:
+    """As what the server has the volume, and on which host; else NotAttachedError."""
+    device = instance.device_of(volume_id)
+    mapping = book.get(BlockDeviceMapping, device.bdm_id) if device else None
+    if mapping is None or not mapping.live or mapping.attachment_id is None or not instance.host:
+        raise errors.NotAttachedError(server_id=str(instance.id), volume_id=volume_id)
+    return mapping, instance.host
 
 
 def wait(request: GrowVolume, origin: Origin, instance: Instance) -> None:
@@ -99,16 +105,17 @@ def _await(
 
 def begin_awaited(instance: Instance, book: Book) -> None:
     """An operation has ended, or a host shows the guest: begin what waited for that, as far as
-    nothing else is in the way.
+    nothing else is in the way, a fence among that.
     """
-    if not instance.growth or (instance.host and _is_fenced(instance.host, book)):
-        return
     for volume_id, awaited in list(instance.growth.items()):
         origin = _origin(instance, awaited)
         request = GrowVolume(
             server_id=str(instance.id), volume_id=volume_id, waiting=awaited.waiting
         )
         try:
+            _, host = _had(instance, volume_id, book)
+            if book.get(Host, str(host_uuid(host))).fenced:
+                continue
             operation = grow(request, origin, None, book)
         except errors.ClaimedError:
             continue
@@ -123,10 +130,6 @@ def forget(instance: Instance) -> None:
     """The server is deleted: nothing of it grows any more."""
     for volume_id in list(instance.growth):
         instance.record(Instance.GrowthBegun, volume_id=volume_id, by_operation=None)
-
-
-def _is_fenced(host: str, book: Book) -> bool:
-    return book.get(Host, str(host_uuid(host))).fenced
 
 
 def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> Origin:

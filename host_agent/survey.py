@@ -194,23 +194,13 @@ def _connection(
 
 def _is_used(record: Record, view: StorageView, in_guests: frozenset[str] | None) -> bool | None:
     """None: it is not recorded where the data is, or guests could not be looked at."""
-    places = {view.place(path) for path in _paths(record)}
+    places = {view.place(path) for path in record.paths}
     if any(view.held(place) for place in places):
         return True
-    places |= {str(info["name"]) for info in record.infos if _is_network(info)}
+    places.update(record.names)
     if in_guests is None or not places:
         return None
     return not in_guests.isdisjoint(places)
-
-
-def _is_network(info: Mapping[str, Any]) -> bool:
-    """Whether QEMU opens it itself, by its name."""
-    return info.get("driver_volume_type") == "rbd" and isinstance(info.get("name"), str)
-
-
-def _paths(record: Record) -> list[str]:
-    paths = (device.get("path") for device in record.devices.values())
-    return [path for path in paths if isinstance(path, str)]
 
 
 def _names(record: Record) -> set[str]:
@@ -222,7 +212,7 @@ def _names(record: Record) -> set[str]:
 def _storage(
     view: StorageView, records: Sequence[Record], in_guests: frozenset[str]
 ) -> list[StorageShown]:
-    places = frozenset(view.place(path) for record in records for path in _paths(record))
+    places = frozenset(view.place(path) for record in records for path in record.paths)
     names = places.union(*map(_names, records))
     return merged(
         StorageShown(

@@ -137,11 +137,12 @@ def _guest_lets_it_go(asked: Asked) -> str | None:
     """The verb itself refuses while a guest has the disk; that is better known before.
 
     If the host has it connected for the guest by another attachment, the disk is that one's, and
-    only the record goes.
+    only the record goes.  After a swap the disk goes on by the former volume's serial, on another.
     """
     server, own = asked.lane.server_id, asked.lane.attachment_id
     others = {of for id_, of in asked.shown["records"].items() if id_ != own}
-    if server in asked.shown["guests"] and server not in others:
+    elsewhere = server in others or asked.shown.get("elsewhere") is True
+    if server in asked.shown["guests"] and not elsewhere:
         return f"Guest {server} has the disk: nothing is taken from a guest unasked."
     return None
 

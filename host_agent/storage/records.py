@@ -60,6 +60,18 @@ class Record:
             devices={digest: d for digest, d in self.devices.items() if digest != gone},
         )
 
+    @property
+    def paths(self) -> list[str]:
+        """Of its devices, as far as they are known."""
+        paths = (device.get("path") for device in self.devices.values())
+        return [path for path in paths if isinstance(path, str)]
+
+    @property
+    def names(self) -> list[str]:
+        """By which QEMU opens itself what has no device."""
+        names = (i.get("name") for i in self.infos if i.get("driver_volume_type") == "rbd")
+        return [name for name in names if isinstance(name, str)]
+
     def device_of(self, info: ConnectionInfo) -> dict[str, Any] | None:
         """What connecting it returned; None: made by an agent that did not keep that."""
         return self.devices.get(connection.target_digest(info))

@@ -25,10 +25,11 @@ def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     `guests`: the servers whose guests have a disk of the volume.  `records`: by attachment, the
     server that this host has the volume connected for.  `unexplained`: disks of the server's guest
     that no record explains; by its serial alone nobody can say that one is not of this volume.
+    `elsewhere`: what the guest has by this volume's serial is all another attachment's.
     """
     state = ctx.guests.disk(lane.server_id, lane.disk_serial) if lane.volume_id else _NO_DISK
     shown = {guest.server_id: set(guest.volumes) for guest in ctx.guests.inventory()}
-    records = list(ctx.records.values())
+    records, own = list(ctx.records.values()), ctx.records.get(lane.attachment_id or "")
     explained = {record.serial for record in records if record.server_id == lane.server_id}
     of_volume = [record for record in records if record.volume_id == lane.volume_id]
     power = ctx.guests.power(lane.server_id)
@@ -40,6 +41,7 @@ def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
             "guests": sorted(_having(shown, {lane.volume_id, lane.disk_serial} - {""})),
             "unexplained": sorted(shown.get(lane.server_id, set()) - explained),
             "record": lane.attachment_id in ctx.records,
+            "elsewhere": own is not None and _is_anothers(ctx, own),
             "records": {record.attachment_id: record.server_id for record in of_volume},
         }
     }
@@ -74,7 +76,8 @@ def connection_release(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     own = ctx.records.get(lane.attachment_id or "")
     if own is None:
         return {}
-    if not _has_another(ctx, own) and is_plugged(ctx.guests.disk(own.server_id, own.serial)):
+    plugged = is_plugged(ctx.guests.disk(own.server_id, own.serial))
+    if plugged and not _is_anothers(ctx, own):
         raise final(
             "disk_still_plugged",
             f"Guest {own.server_id} still has the disk of volume {own.volume_id}, so the volume "
@@ -90,9 +93,21 @@ def connection_release(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     return {"shared": shared}
 
 
-def _has_another(ctx: RunContext, own: Record) -> bool:
-    """Whether the server has the volume here by another attachment, too: its disk is that one's."""
-    return any(record.server_id == own.server_id for record in _others(ctx, own))
+def _is_anothers(ctx: RunContext, own: Record) -> bool:
+    """Whether the guest's disk is another attachment's, which the server has here: of the same
+    volume; or of the one that a swap put behind this serial, if all of the disk is there.
+    """
+    if any(record.server_id == own.server_id for record in _others(ctx, own)):
+        return True
+    behind = {
+        place
+        for record in ctx.records.values()
+        if (record.server_id, record.serial) == (own.server_id, own.serial)
+        if record.attachment_id != own.attachment_id
+        for place in (*record.paths, *record.names)
+    }
+    sources = set(ctx.guests.disk(own.server_id, own.serial).sources)
+    return bool(sources) and sources <= behind.difference(own.paths, own.names)
 
 
 def _is_shared(ctx: RunContext, own: Record) -> bool:

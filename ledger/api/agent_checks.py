@@ -247,9 +247,10 @@ def _checked_shown(shown: Any) -> dict[str, Any]:
         known = shown.get(name)
         require(known is None or bool(_OUTPUTS["device_name"].match(str(known))), "shown")
         facts[name] = known
-    for name in ("running", "record"):
-        require(isinstance(shown.get(name), bool), "shown")
-        facts[name] = shown[name]
+    known = {"elsewhere": False, **shown}  # older agents do not say
+    for name in ("running", "record", "elsewhere"):
+        require(isinstance(known.get(name), bool), "shown")
+        facts[name] = known[name]
     for name in ("guests", "unexplained", "differs"):
         items = shown.get(name)
         require(isinstance(items, list) and len(items) <= SHOWN_MAX, "shown")

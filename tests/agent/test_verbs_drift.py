@@ -52,6 +52,7 @@ def test_a_look_tells_what_the_guest_and_the_records_have(bench: Bench) -> None:
         "guests": [lane.server_id],
         "unexplained": [],
         "record": True,
+        "elsewhere": False,
         "records": {lane.attachment_id: lane.server_id},
     }
 
@@ -133,6 +134,34 @@ def test_a_replaced_attachments_record_goes_while_the_guest_keeps_its_disk(bench
     assert bench.run(former, Verb.CONNECTION_RELEASE) == {"shared": True}
     assert list(bench.records) == [lane.attachment_id]
     assert plugged(bench.store)[lane.server_id] == {lane.volume_id: ("vdb", "vdb")}
+
+
+@pytest.mark.parametrize("driver", ["iscsi", "rbd"])
+def test_a_former_volumes_record_goes_while_its_disk_is_on_the_volume_of_a_swap(
+    bench: Bench, driver: str
+) -> None:
+    bench.driver = driver
+    lane, former = bench.attached(), left(bench)
+    former = replace(former, server_id=lane.server_id, serial=lane.disk_serial)
+    bench.records[former.attachment_id or ""] = replace(
+        bench.records[former.attachment_id or ""], server_id=lane.server_id, serial=lane.disk_serial
+    )
+    assert look(bench, former)["elsewhere"] is True
+    assert bench.run(former, Verb.CONNECTION_RELEASE) == {"shared": False}
+    assert list(bench.records) == [lane.attachment_id]
+    assert len(connected_paths(bench.store)) == 1
+    assert plugged(bench.store)[lane.server_id] == {lane.volume_id: ("vdb", "vdb")}
+
+
+def test_a_former_volumes_record_stays_while_the_disk_is_still_there(bench: Bench) -> None:
+    """The swap's other volume is connected, and the guest is not on it, or not yet."""
+    lane, new = bench.attached(), left(bench)
+    bench.records[new.attachment_id or ""] = replace(
+        bench.records[new.attachment_id or ""], server_id=lane.server_id, serial=lane.disk_serial
+    )
+    assert look(bench, lane)["elsewhere"] is False
+    assert refusal(bench, lane, Verb.CONNECTION_RELEASE) == "disk_still_plugged"
+    assert len(connected_paths(bench.store)) == 2
 
 
 def test_a_record_of_another_servers_does_not_explain_this_guests_disk(bench: Bench) -> None:

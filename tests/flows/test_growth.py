@@ -150,6 +150,17 @@ def test_a_guest_that_outlives_a_fence_hears_it_when_its_host_is_back(
     assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
 
 
+def test_what_was_told_goes_with_a_server_that_is_deleted_by_its_hosts_fence() -> None:
+    world = attached()
+    world.dead.add(HOST)
+    operation_id = world.delete()
+    grow(world)
+    assert list(world.instance.growth) == world.volumes
+    world.fence(HOST)
+    world.done(operation_id)
+    assert (world.instance.growth, flows(world)[-1]) == ({}, "delete")
+
+
 def fenced_before_it_grows(world: World) -> None:
     world.dead.add(HOST)
     operation_id = extend(world)

@@ -271,6 +271,14 @@ class Cloud:
         infos = [row.connection_info for row in rows if row.host == host and row.connection_info]
         return {connection.target_digest(info) for info in infos}
 
+    def planted_on(self, host: str) -> set[str]:
+        """Volumes, and targets of connections, that stay there for a planted record alone."""
+        had: dict[bool, set[str]] = {True: set(), False: set()}
+        for id_, record in self.records[host].items():
+            targets = map(connection.target_digest, record.infos)
+            had[id_ in self.planted].update((record.volume_id, *targets))
+        return had[True] - had[False]
+
     def is_shared(self, volume_id: str) -> bool:
         """Whether several servers may have it."""
         found = self.cinder.volumes.get(volume_id)

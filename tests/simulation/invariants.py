@@ -244,7 +244,7 @@ def _connections(cloud: Cloud, name: str, seen: dict[str, Any]) -> Iterator[str]
     here = {str(a.id) for a in _open(cloud) if a.host == name and a.may_be_connected}
     infos = [cloud.cinder.attachments[id_].connection_info for id_ in here & _rows(cloud)]
     wanted, connected = set(map(connection.target_digest, infos)), set(seen["connected"])
-    if extra := connected - wanted:
+    if extra := connected - wanted - cloud.planted_on(name):
         yield f"{name} has connected what nobody has: {[seen['connected'][d] for d in extra]}"
     if missing := wanted - connected - cloud.lost[name]:
         yield f"{name} lacks connections {missing}"

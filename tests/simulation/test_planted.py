@@ -120,14 +120,19 @@ def picture(cloud: Cloud) -> dict[str, Any]:
     def own(ids: Any) -> Iterator[str]:
         return (id_ for id_ in ids if id_ not in cloud.planted)
 
+    def mine(had: dict[str, Any], theirs: set[str]) -> dict[str, Any]:
+        return {id_: had[id_] for id_ in own(had) if id_ not in theirs}
+
     model, hosts = cloud.cinder, {name: state.read() for name, state in cloud.states.items()}
     rows, volumes = model.attachments, model.volumes
     return {
         "attachments": {i: (rows[i].status, rows[i].host, rows[i].mode) for i in own(rows)},
         "volumes": {i: volumes[i].status for i in own(volumes)},
         "guests": {name: seen["guests"] for name, seen in hosts.items()},
-        "connected": {name: seen["connected"] for name, seen in hosts.items()},
-        "secrets": {name: sorted(own(seen["secrets"])) for name, seen in hosts.items()},
+        **{
+            part: {n: mine(seen[part], cloud.planted_on(n)) for n, seen in hosts.items()}
+            for part in ("connected", "secrets")
+        },
         "records": {name: sorted(own(known)) for name, known in cloud.records.items()},
     }
 
