@@ -252,6 +252,17 @@ def connection_left_beside() -> World:
     return _left(world, old)
 
 
+def connection_left_by_a_swap() -> World:
+    """Of the volume that the guest's disk was on before: it is known by that one's id still."""
+    world = World(volumes=2, encrypted=False)
+    former, new = world.volumes
+    world.done(world.attach(former))
+    [record], old = world.records[HOST].values(), str(UUID(int=11))
+    world.done(world.swap(former, new))
+    world.records[HOST][old] = replace(record, attachment_id=old)
+    return _left(world, old)
+
+
 def record_left() -> World:
     """Somebody has removed the device by hand."""
     world = connection_left()

@@ -24,6 +24,7 @@ from host_agent.shared.contract import Verb
 from host_agent.shared.ports import Disk
 from host_agent.simulated.host_state import guest_state
 from host_agent.storage.records import Record
+from tests.doubles.host_checks import plugged
 from tests.flows import drifted
 from tests.flows.drifted import DRIFTS, finding
 from tests.world import HOST, OTHER, World, events
@@ -337,6 +338,14 @@ def test_what_another_server_rightly_has_of_a_shared_volume_is_in_nobodys_way() 
     _disk_of_another_guest(world)
     world.done(drifted.repair(world))
     assert finding(world).state == "over"
+
+
+def test_a_record_of_a_swaps_former_volume_goes_while_its_disk_is_on_the_new_one() -> None:
+    world = drifted.connection_left_by_a_swap()
+    before = plugged(world.host)
+    world.done(drifted.repair(world))
+    assert (finding(world).state, len(world.records[HOST])) == ("over", 1)
+    assert (plugged(world.host), world.wrong()) == (before, [])
 
 
 def test_all_hosts_that_ever_had_a_volume_of_the_server_are_asked() -> None:
