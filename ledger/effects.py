@@ -42,6 +42,9 @@ _log = structlog.get_logger(__name__)
 
 LATE_POLL_S = 0.25
 #: States of a volume that Cinder is still making.
+#: Cinder waits to hear that the guest has all of the volume (3.71).
+EXTENDING = "extending"
+
 UNFINISHED = frozenset({"creating", "downloading"})
 
 
@@ -326,21 +329,23 @@ def _end_migration(lane: Lane, context: EffectContext, *, error: bool) -> str:
 
 
 def complete_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest has all of the volume: Cinder takes its new size for true."""
-    context.cinder.extend_volume_completion(lane.volume_id, error=False)
+    """The guest has all of the volume: a Cinder that waits for that takes the new size for true."""
+    if context.cinder.volume(lane.volume_id).status == EXTENDING:
+        context.cinder.extend_volume_completion(lane.volume_id, error=False)
     return {}
 
 
 def revoke_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """The guest has all of it, and whether Cinder has heard so is not known: it may have."""
-    if context.cinder.volume(lane.volume_id).status != "extending":
+    if context.cinder.volume(lane.volume_id).status not in {EXTENDING, "error_extending"}:
         return {"passed": True}
     return fail_extension(lane, context)
 
 
 def fail_extension(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest does not: Cinder shows `error_extending`."""
-    context.cinder.extend_volume_completion(lane.volume_id, error=True)
+    """The guest does not: Cinder shows `error_extending`, if it has not done so before."""
+    if context.cinder.volume(lane.volume_id).status == EXTENDING:
+        context.cinder.extend_volume_completion(lane.volume_id, error=True)
     return {}
 
 

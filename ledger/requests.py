@@ -273,8 +273,8 @@ class Requests:
         None: there is nothing to do, or an operation is in the way, which begins it at its end.
         """
         view = self._just_shown(volume_id)
-        # If nobody knows, Cinder hears how it ended: it takes no notice if it does not wait.
-        waiting = view is None or view.status == "extending"
+        # If nobody knows, what fails parks; a Cinder that waits hears of the success alone.
+        waiting = view is not None and view.status == "extending"
         request = grow.GrowVolume(server_id=server_id, volume_id=volume_id, waiting=waiting)
         operation_id = uuid4()
         context = replace(context, operation_id=str(operation_id))

@@ -19,7 +19,12 @@ GROW = Flow(
     pivot="begin",
     exclusive=False,
     # There is no way back: a volume does not shrink.
-    stages=(Stage(Place.LEDGER, (Step("begin", LedgerVerb.NOTHING),)), _GROWN),
+    stages=(
+        Stage(Place.LEDGER, (Step("begin", LedgerVerb.NOTHING),)),
+        _GROWN,
+        # Whether Cinder waits may not have been known.
+        Stage(Place.LEDGER, (Step("finish", LedgerVerb.EXTENSION_COMPLETE),)),
+    ),
 )
 
 GROW_FOR_CINDER = Flow(

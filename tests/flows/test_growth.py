@@ -142,6 +142,7 @@ def test_a_guest_that_outlives_a_fence_hears_it_when_its_host_is_back(
     else:
         world.fence(HOST)
         grow(world)
+        settle(world)
     world.register(HOST)
     assert list(world.instance.growth) == world.volumes
     assert (world.running(), guest_has(world)) == ([], GIB)
@@ -165,7 +166,7 @@ def fenced_before_it_grows(world: World) -> None:
     world.dead.add(HOST)
     operation_id = extend(world)
     world.fence(HOST)
-    assert world.operation(operation_id).state is OperationState.FINISHED
+    assert world.run(operation_id).state is OperationState.FINISHED
 
 
 def test_a_stopped_server_has_the_size_at_its_next_start() -> None:
