@@ -32,6 +32,8 @@ It stays up until Ctrl-C.  In another terminal:
   {me} attachment list --all
   {me} event tail
 
+In a browser, with that token: {url}/ui/
+
 With the unmodified OpenStack client:
 
   export OS_CLIENT_CONFIG_FILE={clouds} OS_CLOUD=demo

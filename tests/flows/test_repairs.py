@@ -45,7 +45,7 @@ CHANGES = {
     "repair-reservation-lost": {"cinder", "volumes"},
     "repair-taken-back": {"cinder", "volumes"},
     "repair-detaching": {"volumes"},
-    "repair-volume": {"volumes", "sizes"},  # one less
+    "repair-volume": {"volumes", "sizes"},
     "repair-disk-pulled": {"plugged"},
     "repair-disk-undefined": {"plugged"},
     "repair-secret": {"secrets"},
