@@ -18,6 +18,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from handlers.fences import vouches
 from handlers.flows import FLOWS
+from handlers.flows.grow import GROWS
 from handlers.guards import (
     MOVES_VERSION,
     Concerned,
@@ -162,10 +163,14 @@ def act(
 
 def _idle(server: Server) -> Server:
     """The server without the volumes that an operation works on: what becomes of these is for that
-    operation to decide.
+    operation to decide.  One that lets a guest see their size leaves them where they are.
     """
     server_id = str(server.instance.id)
-    busy = {id_ for id_, volume in server.volumes.items() if volume.works_for(server_id)}
+    busy = {
+        id_
+        for id_, volume in server.volumes.items()
+        if any(volume.claims[op].flow not in GROWS for op in volume.works_for(server_id))
+    }
     idle = [mapping for mapping in server.mappings if mapping.volume_id not in busy]
     return replace(server, mappings=idle)
 

@@ -44,3 +44,6 @@ GROW_FOR_CINDER = Flow(
         ),
     ),
 )
+
+#: They connect nothing and take nothing away.
+GROWS = frozenset({GROW.name, GROW_FOR_CINDER.name})

@@ -10,12 +10,13 @@ import pytest
 
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import GIB
 from tests.doubles.host_checks import seen_sizes
 from tests.growing import extend, size_behind
+from tests.memory import Trouble
 from tests.regressions.worlds import host_returns
-from tests.world import CONTEXT, HOST, OTHER, World, events
+from tests.world import CONTEXT, HOST, OTHER, Broken, World, events
 
 
 def attached(**more: Any) -> World:
@@ -202,3 +203,17 @@ def test_who_detaches_another_servers_share_is_not_in_the_way_of_growth() -> Non
     extend(world)
     [claim] = world.store.load(Volume, UUID(world.volumes[0])).claims.values()
     assert claim.hosts == frozenset()
+
+
+def test_a_server_that_is_rebooted_beside_a_parked_growth_keeps_its_disk() -> None:
+    """Storms 204, 620, 976: it was defined anew without the volume that the growth works on."""
+    world = attached(encrypted=False)
+    world.trouble = Trouble()
+    broken = Broken(world, "guests.grow", ErrorKind.FINAL)
+    growth = extend(world)
+    assert world.run(growth).state is OperationState.PARKED
+    world.done(world.act("reboot"))
+    broken.heal()
+    world.service.act(growth, "retry", "healed", CONTEXT)
+    world.done(growth)
+    assert (guest_has(world), world.wrong()) == (2 * GIB, [])
