@@ -51,7 +51,11 @@ def _of(what: str, **more: str) -> dict[str, str]:
     return {what: f"{{{what}_id}}", "limit": FEW, **more}
 
 
-_HISTORY = ("at", "before")
+def _history(route: str, *, needed: bool = False) -> Read:
+    """The newest events first, by pages."""
+    query = {"limit": MANY, "order": "desc"}
+    return Read(route=route, query=query, given=("at", "before"), needed=needed)
+
 
 PAGES = (
     Page(
@@ -85,11 +89,7 @@ PAGES = (
         path="/ui/operations/{operation_id}",
         reads={
             "operation": Read(route="operation", needed=True),
-            "history": Read(
-                route="operation_history",
-                query={"limit": MANY, "order": "desc"},
-                given=_HISTORY,
-            ),
+            "history": _history("operation_history"),
         },
     ),
     Page(
@@ -108,12 +108,7 @@ PAGES = (
             ),
             "operations": Read(route="operations", query=_of("server")),
             "drift": Read(route="drift", query=_of("server"), given=("at",)),
-            "history": Read(
-                route="server_history",
-                query={"limit": MANY, "order": "desc"},
-                given=_HISTORY,
-                needed=True,
-            ),
+            "history": _history("server_history", needed=True),
         },
     ),
     Page(
@@ -128,11 +123,7 @@ PAGES = (
             "then": Read(route="attachments", query={"volume": "{volume_id}"}, given=("at",)),
             "operations": Read(route="operations", query=_of("volume")),
             "drift": Read(route="drift", query=_of("volume"), given=("at",)),
-            "history": Read(
-                route="volume_history",
-                query={"limit": MANY, "order": "desc"},
-                given=_HISTORY,
-            ),
+            "history": _history("volume_history"),
         },
     ),
     Page(
@@ -140,11 +131,7 @@ PAGES = (
         path="/ui/attachments/{attachment_id}",
         reads={
             "attachment": Read(route="attachment", needed=True),
-            "history": Read(
-                route="attachment_history",
-                query={"limit": MANY, "order": "desc"},
-                given=_HISTORY,
-            ),
+            "history": _history("attachment_history"),
         },
     ),
     Page(
@@ -163,11 +150,7 @@ PAGES = (
             ),
             "operations": Read(route="operations", query={"host": "{host}", "limit": FEW}),
             "drift": Read(route="drift", query={"host": "{host}", "limit": FEW}, given=("at",)),
-            "history": Read(
-                route="host_history",
-                query={"limit": MANY, "order": "desc"},
-                given=_HISTORY,
-            ),
+            "history": _history("host_history"),
         },
     ),
     Page(
