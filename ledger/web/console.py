@@ -24,7 +24,7 @@ from ledger.api.app import CONSOLE, ERROR_PAGE, add_routes
 from ledger.api.call import Call, canonical
 from ledger.api.components import COMPONENTS, Components
 from ledger.api.connections import address_of
-from ledger.api.problem import ApiError, Failure
+from ledger.api.problem import ApiError, Failure, explain
 from ledger.api.route import Route
 from ledger.auth.tokens import Asked, AuthError
 from ledger.config import AuthMode
@@ -172,8 +172,11 @@ async def login(call: Call) -> web.StreamResponse:
         await call.components.authenticator.authenticate(_as_sent(request, token))
     except AuthError as error:
         _log.info("console_login_refused")
-        told = {"to": to, "why": str(error)}
-        return _rendered(call, "login.html", told, status=HTTPStatus.UNAUTHORIZED)
+        failure = explain(error, call.request_id, None)  # 503, not 401, if Keystone is away
+        told = {"to": to, "why": failure.detail}
+        refused = _rendered(call, "login.html", told, status=failure.status)
+        refused.headers.update(failure.headers)
+        return refused
     _end_session(request)
     response = _gone_to(to)
     secure = request.secure

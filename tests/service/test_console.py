@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from ledger.auth.tokens import KeystoneAwayError
 from ledger.log.application import Ledger
 from ledger.web.console import FORM_BYTES_MAX, HEADERS
 from ledger.web.pages import PAGES
@@ -204,3 +205,15 @@ async def test_a_form_is_bounded(api: Api) -> None:
     assert answer.status == 413
     answer = await api.ask("POST", "/ui/login", None, json={"token": token_of("admin")})
     assert answer.status == 415
+
+
+async def test_that_keystone_is_away_says_nothing_of_the_token(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: Any) -> Any:
+        raise KeystoneAwayError("Keystone does not answer.")
+
+    monkeypatch.setattr(api.components.authenticator, "authenticate", away)
+    answer = await log_in(api, token_of("member"))
+    assert (answer.status, "Set-Cookie" in answer.headers) == (503, False)
+    assert "Keystone does not answer." in await answer.text()
