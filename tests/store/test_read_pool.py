@@ -30,21 +30,28 @@ async def test_a_cancellation_that_the_pool_loses_ends_the_task_all_the_same(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with read_pool(database_url) as pool:
-        getconn, asked, waiting = pool.getconn, asyncio.Event(), asyncio.Event()
+        getconn, putconn = pool.getconn, pool.putconn
+        asked, waiting = asyncio.Event(), asyncio.Event()
+        lent: list[psycopg.AsyncConnection[Any]] = []
 
         async def losing_getconn() -> psycopg.AsyncConnection[Any]:
             with contextlib.suppress(asyncio.CancelledError):  # as wait_for does (gh-86296)
                 asked.set()
                 await waiting.wait()
-            return await getconn()
+            lent.append(await getconn())
+            return lent[-1]
+
+        async def counting_putconn(connection: psycopg.AsyncConnection[Any]) -> None:
+            lent.remove(connection)
+            await putconn(connection)
 
         queries = Queries(pool)
         with monkeypatch.context() as patched:
             patched.setattr(pool, "getconn", losing_getconn)
+            patched.setattr(pool, "putconn", counting_putconn)
             reading = asyncio.create_task(queries.head())
             await asked.wait()
             reading.cancel()
             await asyncio.wait([reading])
         assert reading.cancelled()
-        stats = pool.get_stats()
-        assert stats["pool_available"] == stats["pool_size"], "the connection was given back"
+        assert lent == [], "the connection was given back"
