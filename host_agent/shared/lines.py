@@ -17,13 +17,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from ssl import CertificateError
 from typing import Any
 
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, Timeout
 from urllib3 import exceptions as errors
-
-from host_agent.shared.headers import Answer
 
 CONNECT_S = 5.0
 #: Kept open of a pool, one for each thread that asks; beyond it they are made anew.
@@ -114,7 +113,7 @@ class _Answering(io.RawIOBase):
         super().close()
 
 
-class _Response(Answer):
+class _Response(HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(_Answering(sock), *args, **kwargs)  # type: ignore[arg-type]
 

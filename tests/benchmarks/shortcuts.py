@@ -12,9 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import parse_headers
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import BytesIO
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -24,7 +22,6 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.composite import CompositeInfo, register_composite
 from psycopg.types.string import StrBinaryDumper
 
-from host_agent.shared import headers
 from host_agent.shared.cinder.http import Transport
 from ledger.log.writer import _parameters, encode
 from tests.benchmarks.append import CONTEXT, event
@@ -33,17 +30,6 @@ from tests.benchmarks.servers import server
 
 ROUNDS = {Size.QUICK: 5, Size.FULL: 15}
 CALLS, EVENTS, STARTS = 200, 64, 3
-#: As Cinder sends them.
-HEADERS = b"""X-Compute-Request-Id: req-afa0b2c3-4d00-4ab6-b4d6-dad768c67e1d\r
-Content-Type: application/json\r
-Content-Length: 923\r
-OpenStack-API-Version: volume 3.71\r
-Vary: OpenStack-API-Version\r
-x-openstack-request-id: req-afa0b2c3-4d00-4ab6-b4d6-dad768c67e1d\r
-Date: Sun, 22 Nov 2026 16:29:02 GMT\r
-Server: Apache/2.4.62 (Debian)\r
-\r
-"""
 #: The command's own help, by cliff's way: hooks from entry points, the distribution's name.
 STOCK_CLI = """
 from cliff.command import Command
@@ -57,7 +43,6 @@ RUN_CLI = "from ledger.cli.shell import main; main(['operation', 'list', '--help
 def figures(size: Size) -> Iterator[Figure]:
     rounds = ROUNDS[size]
     yield from _beside("HTTP below keystoneauth", "us a call", _http(rounds))
-    yield from _beside("headers of an answer", "us an answer", _headers(rounds))
     with server() as dsn:
         yield from _beside("rows of append_events", "us an event", _rows(dsn, rounds))
     yield from _beside("help of a command", "ms a start", _cli(rounds))
@@ -118,13 +103,6 @@ def _http(rounds: int) -> list[float]:
         theirs.close()
         httpd.shutdown()
     return medians
-
-
-def _headers(rounds: int) -> list[float]:
-    def read(by: Callable[[BytesIO], object]) -> float:
-        return _cpu_us(lambda: [by(BytesIO(HEADERS)) for _ in range(CALLS)], CALLS)
-
-    return interleaved(rounds, lambda: read(headers.read), lambda: read(parse_headers))
 
 
 def _rows(dsn: str, rounds: int) -> list[float]:
