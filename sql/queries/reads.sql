@@ -252,13 +252,16 @@ SELECT i.server_id FROM instances AS i
 -- whether it may have it (epoch NULL: no such host), which agent speaks for the host, and which
 -- survey of the host is wanted, if one is.  Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
+-- The arrays come by a subquery because the planner knows their lengths otherwise: it would take
+-- them for shorter than those of a general plan, and plan anew each time, for ten times the cost.
 SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent,
        s.wanted AS survey, s.digest AS survey_digest,
        ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
               FETCH FIRST %(limit)s ROWS WITH TIES) AS commands
-  FROM unnest(%(hosts)s::text[], %(afters)s::bigint[]) WITH ORDINALITY AS w (host, after, nth)
+  FROM unnest((SELECT %(hosts)s::text[]), (SELECT %(afters)s::bigint[]))
+       WITH ORDINALITY AS w (host, after, nth)
   LEFT JOIN hosts AS h USING (host)
   LEFT JOIN host_contact AS c USING (host)
   LEFT JOIN surveys AS s USING (host)
@@ -554,8 +557,9 @@ UPDATE leases SET until = clock_timestamp() + make_interval(secs => %(lease_s)s)
 RETURNING operation_id;
 
 -- name: release
--- Gives leases back.
-DELETE FROM leases WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uuid[]);
+-- Gives leases back.  Primary key, and one plan for good (see mailboxes).
+DELETE FROM leases
+ WHERE holder = %(holder)s AND operation_id = ANY((SELECT %(ids)s::uuid[])::uuid[]);
 
 -- name: inherit
 -- Lets all leases run out now that earlier holders of a place have left behind.
