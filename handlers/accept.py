@@ -17,6 +17,7 @@ from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
+from handlers.grow import GrowVolume, wait
 from handlers.guards import (
     NEW_FLOW_VERSION,
     Concerned,
@@ -200,7 +201,11 @@ def swap(
     order = GuestOrder(server_id=request.server_id)
     hosts = {Place.HOST: where.name}
     concerned = Concerned(known=volumes, shown=lambda: views[:1])
-    return start(flow, origin, instance, [lane], hosts, concerned, order)
+    operation = start(flow, origin, instance, [lane], hosts, concerned, order)
+    if views[1].size_gb > views[0].size_gb:  # of which a copy tells the guest nothing
+        grown = GrowVolume(server_id=request.server_id, volume_id=request.new_volume_id)
+        wait(grown, origin, instance)
+    return operation
 
 
 def device_target(device: str | None) -> str | None:

@@ -148,6 +148,13 @@ def remember(records: Records, new: Record, info: ConnectionInfo) -> Record:
     return record
 
 
+def is_known(records: Records, info: ConnectionInfo) -> bool:
+    """Whether this host may have it connected already, for whichever server."""
+    digest = connection.target_digest(info)
+    known = (each for record in records.values() for each in record.infos)
+    return any(connection.target_digest(each) == digest for each in known)
+
+
 def _failed(path: Path, error: Exception) -> PortError:
     return PortError(
         ErrorKind.RETRYABLE,
