@@ -51,9 +51,7 @@ def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]
     return source
 
 
-def _see_growth(
-    ctx: RunContext, lane: Lane, info: ConnectionInfo, source: dict[str, Any]
-) -> None:
+def _see_growth(ctx: RunContext, lane: Lane, info: ConnectionInfo, source: dict[str, Any]) -> None:
     """Connecting what is connected looks at no device again: it has the size of then.
 
     Only if it has grown since: os-brick refuses while one of several paths is down (LP 2032177).
