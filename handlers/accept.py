@@ -202,10 +202,15 @@ def swap(
     hosts = {Place.HOST: where.name}
     concerned = Concerned(known=volumes, shown=lambda: views[:1])
     operation = start(flow, origin, instance, [lane], hosts, concerned, order)
-    if views[1].size_gb > views[0].size_gb:  # of which a copy tells the guest nothing
+    if _room(views[1]) > _room(views[0]):  # of which a copy tells the guest nothing
         grown = GrowVolume(server_id=request.server_id, volume_id=request.new_volume_id)
         wait(grown, origin, instance)
     return operation
+
+
+def _room(volume: VolumeView) -> tuple[int, bool]:
+    """By which volumes are compared: of an encrypted one a guest has all but the head."""
+    return volume.size_gb, not volume.encrypted
 
 
 def device_target(device: str | None) -> str | None:
