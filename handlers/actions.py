@@ -17,6 +17,7 @@ from aggregates.instance import RUNNING, Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Claim
+from handlers.claims import leaves_disks
 from handlers.fences import vouches
 from handlers.flows import FLOWS
 from handlers.guards import (
@@ -178,7 +179,7 @@ def _idle(server: Server) -> Server:
 def _moves_disks(claim: Claim) -> bool:
     """Of an operation that was begun before claims named their flow, nobody knows."""
     flow = FLOWS.get(claim.flow or "")
-    return flow is None or not flow.leaves_disks
+    return flow is None or not leaves_disks(flow)
 
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:

@@ -150,18 +150,6 @@ TAKES_BACK: dict[AnyVerb, frozenset[AnyVerb]] = {
 }
 
 
-#: These leave the disks that guests have, and what hosts have connected for them, as they are.
-LEAVES_DISKS: frozenset[AnyVerb] = frozenset(
-    {
-        *(Verb.DISK_GROW, Verb.DISK_VERIFY, Verb.DRIFT_LOOK, Verb.ATTACHMENT_COMPLETE),
-        *(LedgerVerb.NOTHING, LedgerVerb.DRIFT_AGAIN),
-        *(LedgerVerb.EXTENSION_COMPLETE, LedgerVerb.EXTENSION_REVOKE, LedgerVerb.EXTENSION_FAIL),
-        # In Cinder alone: what no host may have connected, and what follows from what is left.
-        *(LedgerVerb.ATTACHMENT_DROP, LedgerVerb.VOLUME_SETTLE),
-    }
-)
-
-
 class PlanError(ValueError):
     """A plan that breaks the rules of plans; the flow's table is wrong."""
 
@@ -242,12 +230,6 @@ class Flow:
     trusts: Place | None = None
     claims_volumes: bool = True
     volumes: VolumeRule | None = None
-
-    @property
-    def leaves_disks(self) -> bool:
-        """Whether its volumes are disks of the server as before, however far it has come."""
-        steps = (step for stage in self.stages for step in stage.steps)
-        return {verb for s in steps for verb in (s.do, s.undo) if verb} <= LEAVES_DISKS
 
     def expand(
         self,

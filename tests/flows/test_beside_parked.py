@@ -8,6 +8,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import OperationState
+from handlers.claims import leaves_disks
 from handlers.flows import FLOWS
 from host_agent.shared.contract import ErrorKind
 from tests.doubles.host_checks import connected_paths, plugged
@@ -163,7 +164,7 @@ def test_a_fence_retries_nothing_beside_a_change_of_the_whole_server() -> None:
 
 def test_a_flow_leaves_disks_where_they_are_by_what_its_steps_do() -> None:
     """Beside these a server is started with all its disks (storms 204, 620, 976)."""
-    leave = {name for name, flow in FLOWS.items() if flow.leaves_disks}
+    leave = {name for name, flow in FLOWS.items() if leaves_disks(flow)}
     assert leave == {
         *("grow", "grow_for_cinder"),
         *("complete_attachment", "drop_attachment", "drop_reservation", "settle_volume"),
