@@ -203,8 +203,9 @@ def swap(
     concerned = Concerned(known=volumes, shown=lambda: views[:1])
     operation = start(flow, origin, instance, [lane], hosts, concerned, order)
     if _room(views[1]) > _room(views[0]):  # of which a copy tells the guest nothing
-        grown = GrowVolume(server_id=request.server_id, volume_id=request.new_volume_id)
-        wait(grown, origin, instance)
+        # Cinder's migration gives the new volume the id of the old one.
+        stays = request.volume_id if flow == "migrate_volume" else request.new_volume_id
+        wait(GrowVolume(server_id=request.server_id, volume_id=stays), origin, instance)
     return operation
 
 

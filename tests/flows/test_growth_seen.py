@@ -132,6 +132,16 @@ def test_a_guest_sees_what_the_head_of_luks_took_of_its_former_volume(driver: st
     assert (flows(world)[-1], has(world)) == ("grow", GIB)
 
 
+def test_a_volume_that_is_retyped_to_one_without_encryption_is_seen_under_the_id_it_keeps() -> None:
+    world = World(volumes=2, encrypted=True)
+    world.done(world.attach(world.volumes[0]))
+    old, new = (world.cinder.volume(volume_id) for volume_id in world.volumes)
+    old.migration_status, new.migration_status = "migrating", f"target:{old.id}"
+    new.encrypted = False
+    world.done(world.swap(old.id, new.id, by_cinder=True))
+    assert (flows(settled(world))[-2:], has(world)) == (["migrate_volume", "grow"], GIB)
+
+
 def test_a_swap_to_an_equal_volume_is_all_there_is_to_do() -> None:
     world = swapped(1)
     assert (flows(world)[-1], settled(world).running()) == ("swap", [])
