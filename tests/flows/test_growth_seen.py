@@ -142,6 +142,17 @@ def test_a_volume_that_is_retyped_to_one_without_encryption_is_seen_under_the_id
     assert (flows(settled(world))[-2:], has(world)) == (["migrate_volume", "grow"], GIB)
 
 
+def test_a_host_that_shows_the_guest_during_the_swap_does_not_end_the_wait() -> None:
+    world = World(volumes=2, encrypted=False)
+    world.done(world.attach(world.volumes[0]))
+    world.cinder.volume(world.volumes[1]).size = 2
+    operation_id = world.swap(*world.volumes)
+    world.register(HOST)
+    assert list(world.instance.growth) == world.volumes[1:]
+    world.done(operation_id)
+    assert has(settled(world)) == 2 * GIB
+
+
 def test_a_swap_to_an_equal_volume_is_all_there_is_to_do() -> None:
     world = swapped(1)
     assert (flows(world)[-1], settled(world).running()) == ("swap", [])
