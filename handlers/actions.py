@@ -16,9 +16,10 @@ from aggregates.host import Host
 from aggregates.instance import RUNNING, Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
+from aggregates.volume import Claim
+from handlers.claims import leaves_disks
 from handlers.fences import vouches
 from handlers.flows import FLOWS
-from handlers.flows.grow import GROWS
 from handlers.guards import (
     MOVES_VERSION,
     Concerned,
@@ -163,16 +164,22 @@ def act(
 
 def _idle(server: Server) -> Server:
     """The server without the volumes that an operation works on: what becomes of these is for that
-    operation to decide.  One that lets a guest see their size leaves them where they are.
+    operation to decide, unless it leaves the server's disks where they are.
     """
     server_id = str(server.instance.id)
     busy = {
         id_
         for id_, volume in server.volumes.items()
-        if any(volume.claims[op].flow not in GROWS for op in volume.works_for(server_id))
+        if any(_moves_disks(volume.claims[op]) for op in volume.works_for(server_id))
     }
     idle = [mapping for mapping in server.mappings if mapping.volume_id not in busy]
     return replace(server, mappings=idle)
+
+
+def _moves_disks(claim: Claim) -> bool:
+    """Of an operation that was begun before claims named their flow, nobody knows."""
+    flow = FLOWS.get(claim.flow or "")
+    return flow is None or not leaves_disks(flow)
 
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:

@@ -54,7 +54,7 @@ def _attached(power_state: PowerState = RUNNING, volumes: int = 1, **more: Any) 
 
 
 def _with_a_spare() -> World:
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     return world.done(world.attach(world.volumes[0]))
 
 
