@@ -21,6 +21,7 @@ from handlers.flows import FLOWS
 from handlers.flows.grow import GROWS
 from handlers.guards import (
     MOVES_VERSION,
+    REPAIRS_VERSION,
     Concerned,
     Contact,
     Origin,
@@ -78,6 +79,7 @@ class ActionRule:
     moves: bool = False  # the guest leaves its host: its disks must all be volumes
     root: bool = False  # refused while the root volume is detached (S2)
     destination: bool = False
+    version: int = 0  # of the agents that are needed to answer
 
 
 def _states(*states: VmState) -> frozenset[VmState]:
@@ -121,7 +123,15 @@ RULES: dict[str, ActionRule] = {
     "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert_offloaded": ActionRule("convert", _states(S.SHELVED_OFFLOADED), needs={}),
+    "convert_resized": ActionRule(
+        "convert",
+        _states(S.RESIZED),
+        needs={Place.SOURCE: Need.ANSWERS, Place.DESTINATION: Need.ANSWERS},
+        version=REPAIRS_VERSION,
+    ),
 }
+#: Converted in another way where the server is on no host, or on two.
+_CONVERTED = {S.SHELVED_OFFLOADED: "convert_offloaded", S.RESIZED: "convert_resized"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +152,8 @@ def act(
 ) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
     instance = server.instance
-    if request.flow == "convert" and instance.own_state is S.SHELVED_OFFLOADED:
-        request = replace(request, flow="convert_offloaded")
+    if request.flow == "convert":
+        request = replace(request, flow=_CONVERTED.get(instance.own_state, "convert"))
     rule = RULES[request.flow]
     check_vm_state(instance, rule.action, _allowed(rule, instance))
     if rule.root and instance.root_missing:
@@ -242,7 +252,11 @@ def _places(
         places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
     for place, need in rule.needs.items():
         if (name := places[place]) is not None:
-            _check_need(need, instance, hosts.get(name), hosts.contact(name))
+            host = hosts.get(name)
+            _check_need(need, instance, host, hosts.contact(name))
+            if host.service_version < rule.version:
+                known = {"version": host.service_version, "needed": rule.version}
+                raise errors.AgentTooOldError(host=name, action=rule.action, **known)
     if rule.destination:
         places[Place.DESTINATION] = _destination(request, server, hosts)
     return places
@@ -283,7 +297,7 @@ def _destination(request: ActOnServer, server: Server, hosts: Hosts) -> str:
 
 
 #: What a guest need not be defined anew for.
-_AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", "convert_offloaded"})
+_AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", *_CONVERTED.values()})
 
 
 def _order(
@@ -337,16 +351,26 @@ def _confirming(server: Server, places: Places) -> Lanes:
     """Current: what the source has kept, new: what the server has."""
     lanes = []
     for mapping in server.attached:
-        lane = _lane(server, mapping, places[Place.SOURCE])
+        lane = _lane_of_kept(server, mapping, places)
         new = LaneSide(attachment_id=mapping.attachment_id, host=places[Place.DESTINATION])
-        lanes.append(replace(lane, attachment_id=mapping.kept, new=new))
+        lanes.append(replace(lane, new=new))
     return lanes
+
+
+def _lane_of_kept(server: Server, mapping: BlockDeviceMapping, places: Places) -> Lane:
+    """What the source of a resize has kept."""
+    lane = _lane(server, mapping, places[Place.SOURCE])
+    return replace(lane, attachment_id=mapping.kept, legacy=mapping.kept_legacy)
 
 
 def _reverting(server: Server, places: Places) -> Lanes:
     """Current: what the server has, new: what the source has kept."""
     lanes = []
     for mapping in server.attached:
+        if mapping.kept_legacy != mapping.legacy:  # the source has nothing in Cinder to go back to
+            server.instance.refuse_claimed(exclusive=True)  # by what is about to make it
+            server_id, host = str(server.instance.id), places[Place.SOURCE]
+            raise errors.HalfConvertedError(server_id=server_id, host=host)
         lane = _lane(server, mapping, places[Place.DESTINATION])
         new = LaneSide(attachment_id=mapping.kept, host=places[Place.SOURCE])
         lanes.append(replace(lane, new=new))
@@ -360,6 +384,23 @@ def _converting(server: Server, places: Places) -> Lanes:
     return [replace(lane, new=LaneSide(host=places[Place.HOST])) for lane in old]
 
 
+def _converting_resized(server: Server, places: Places) -> Lanes:
+    """What the server has, and what its source has kept, each with one of its own kind to come.
+
+    The source makes its own by the new calls: Cinder has nothing of it by the old ones.
+    """
+    here, source = places[Place.DESTINATION], places[Place.SOURCE]
+    mine = [m for m in server.attached if m.legacy]
+    kept = [m for m in server.attached if m.kept_legacy]
+    if not mine and not kept:
+        raise errors.NotLegacyError(server_id=str(server.instance.id))
+    lanes = [replace(_lane(server, m, here), new=LaneSide(host=here)) for m in mine]
+    for mapping in kept:
+        lane = replace(_lane_of_kept(server, mapping, places), legacy=False)
+        lanes.append(replace(lane, new=LaneSide(host=source)))
+    return lanes
+
+
 def _lane_of_attachment(
     attachment: Attachment,
     mapping: BlockDeviceMapping | None,
@@ -367,9 +408,16 @@ def _lane_of_attachment(
     no_mapping: str,
     known: list[str],
 ) -> Lane:
-    """An attachment of a server that is deleted, with the mapping it belongs to, if any."""
+    """An attachment of a server that is deleted, with the mapping it belongs to, if any.
+
+    Of what a resize has on two hosts by the old calls, Cinder has one row: it goes with the
+    server's own.
+    """
     assert attachment.server_id is not None, "a recorded attachment has a server"
     assert attachment.volume_id is not None, "and a volume"
+    other = None
+    if mapping is not None and attachment.legacy and mapping.kept == str(attachment.id):
+        other = LaneSide(volume_id=attachment.volume_id, attachment_id=mapping.attachment_id)
     return Lane(
         server_id=attachment.server_id,
         volume_id=attachment.volume_id,
@@ -383,6 +431,7 @@ def _lane_of_attachment(
         access_mode=attachment.access_mode or "rw",
         host=host,
         legacy=attachment.legacy,
+        other=other,
         known=tuple(known),
     )
 
@@ -410,4 +459,5 @@ LANES: dict[str, Callable[[Server, Places], Lanes]] = {
     "revert_resize": _reverting,
     "convert": _converting,
     "convert_offloaded": _converting,
+    "convert_resized": _converting_resized,
 }

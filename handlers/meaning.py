@@ -294,6 +294,18 @@ def _switched_keeping(done: Done) -> None:
     _switch(done, kept=done.lane.other.attachment_id if done.lane.other else None)
 
 
+def _replaced(done: Done) -> None:
+    """Of a resized server: what it has now, or what its source has kept."""
+    assert done.lane.other is not None, "only a mapping that has one gets another"
+    mapping, former = done.mapping, done.lane.other.attachment_id
+    now = {"attachment_id": mapping.attachment_id, "kept": mapping.kept, "legacy": mapping.legacy}
+    if former == mapping.kept:
+        now["kept"] = done.attachment_id
+    else:
+        now |= {"attachment_id": done.attachment_id, "legacy": done.attachment.legacy}
+    mapping.record(BlockDeviceMapping.AttachmentSwitched, volume_id=done.lane.volume_id, **now)
+
+
 def _switch(done: Done, kept: str | None) -> None:
     done.mapping.record(
         BlockDeviceMapping.AttachmentSwitched,
@@ -424,6 +436,7 @@ MEANING: dict[str, Callable[[Done], None]] = {
     LedgerVerb.MAPPING_UNBIND: _unbound,
     LedgerVerb.MAPPING_SWITCH: _switched,
     LedgerVerb.MAPPING_SWITCH_KEEPING: _switched_keeping,
+    LedgerVerb.MAPPING_REPLACE: _replaced,
     Verb.DISK_PLUG: _plugged,
     Verb.DISK_UNPLUG: _unplugged,
     LedgerVerb.DISK_WAIVE: _unplugged,

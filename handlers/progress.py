@@ -76,7 +76,8 @@ def plan_of(operation: Operation) -> Plan:
 
 
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:
-    """The lane as this step sees it, with what steps have found out so far.
+    """The lane as this step sees it, with what steps have found out so far: also those of the
+    volume's other lanes.
 
     A step for the whole server has one of no volume.
     """
@@ -84,7 +85,11 @@ def lane_of(operation: Operation, lane: int, step: str) -> Lane:
         assert operation.started is not None
         return Lane.of_server(operation.started.server_id)
     new = plan_of(operation).stage_of(step).side is Side.NEW
-    return operation.lanes[lane].side(new=new)
+    own = operation.lanes[lane]
+    beside = (each for each in operation.lanes if each is not own and own.volume_id)
+    ids = {i for each in beside if each.volume_id == own.volume_id for i in each.attachment_ids}
+    known = (*own.known, *sorted(ids - set(own.known)))
+    return replace(own, known=known).side(new=new)
 
 
 def arrival(operation: Operation) -> str | None:

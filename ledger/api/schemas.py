@@ -344,7 +344,8 @@ class FlowShown(Shown):
 
     `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may work
     later is tried until it does.  Of a stage, `once`: for the whole server, not for each
-    volume; `side`: whether it works on what the server has, or on what it is to have.
+    volume; `side`: whether it works on what the server has, or on what it is to have; `of`: only
+    where that is on this host, of two.
     """
 
     name: str

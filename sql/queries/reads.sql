@@ -237,13 +237,18 @@ SELECT i.server_id FROM instances AS i
 
 -- name: servers_on_old_flow
 -- Servers that have volumes by Cinder's old calls, on a host or anywhere, those that are
--- offloaded too, after a server id.  mappings_by_old_flow.
+-- offloaded too, and those whose source has kept some, after a server id.  mappings_by_old_flow,
+-- attachments_by_old_flow.
 SELECT i.server_id FROM instances AS i
  WHERE NOT i.deleted
+   AND (%(after)s::uuid IS NULL OR i.server_id > %(after)s)
    AND (%(host)s::text IS NULL OR i.host = %(host)s)
    AND i.server_id IN (SELECT m.server_id FROM mappings AS m
                         WHERE m.legacy AND m.volume_id IS NOT NULL
-                          AND (%(after)s::uuid IS NULL OR m.server_id > %(after)s))
+                       UNION ALL
+                       SELECT a.server_id FROM attachments AS a
+                         JOIN mappings AS m ON m.server_id = a.server_id AND m.kept = a.attachment_id
+                        WHERE a.legacy AND a.state <> 'deleted')
  ORDER BY i.server_id
  LIMIT %(limit)s;
 
