@@ -18,6 +18,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers import fences, grow
+from handlers.converted import CONVERTED
 from handlers.engine import (
     Decision,
     Finish,
@@ -63,7 +64,7 @@ EFFECTS = frozenset(
         LedgerVerb.VOLUME_DROP,
     }
 )
-_MEANING = {**MEANING, **MENDED}
+_MEANING = {**MEANING, **CONVERTED, **MENDED}
 
 
 def plan_of(operation: Operation) -> Plan:
@@ -86,10 +87,9 @@ def lane_of(operation: Operation, lane: int, step: str) -> Lane:
         return Lane.of_server(operation.started.server_id)
     new = plan_of(operation).stage_of(step).side is Side.NEW
     own = operation.lanes[lane]
-    beside = (each for each in operation.lanes if each is not own and own.volume_id)
-    ids = {i for each in beside if each.volume_id == own.volume_id for i in each.attachment_ids}
-    known = (*own.known, *sorted(ids - set(own.known)))
-    return replace(own, known=known).side(new=new)
+    beside = [each for each in operation.lanes if each.volume_id == own.volume_id != ""]
+    ids = set[str]().union(*(each.attachment_ids for each in beside if each is not own))
+    return replace(own, known=(*own.known, *sorted(ids - set(own.known)))).side(new=new)
 
 
 def arrival(operation: Operation) -> str | None:

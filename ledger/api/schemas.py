@@ -264,6 +264,12 @@ class Leftovers(Shown):
     attachments: list[UUID] = []
 
 
+class Release(Leftovers):
+    """`unknown`: records of connections that explain no disk, and are not to be released."""
+
+    unknown: list[UUID] = []
+
+
 class Flows(Shown):
     """How many were made by Cinder's attachment calls, and how many by its old ones."""
 
@@ -313,7 +319,7 @@ class Registered(Shown):
     host: str
     epoch: int
     fenced: bool
-    release: Leftovers
+    release: Release
     again: bool
     position: int
 
