@@ -495,6 +495,10 @@ VALUES (%(host)s, clock_timestamp(), %(agent)s)
     OR abs(extract(epoch FROM clock_timestamp() - c.seen_at)) >= %(silent_after_s)s
 RETURNING host;
 
+-- name: free_host
+-- Nobody speaks for a host: who comes next does.  Primary key.
+UPDATE host_contact SET agent = NULL WHERE host = %(host)s;
+
 -- name: connectors_taken
 -- Of hosts that say what storage knows them by: which other host said so before, and is not
 -- fenced.  hosts_by_initiator, hosts_by_nqn.
