@@ -267,6 +267,13 @@ def _alias(party: str) -> str:
     return party.replace("-", "")
 
 
+def done_for(stage: Stage) -> str:
+    """For each of what the steps of a stage are done."""
+    if stage.once:
+        return "server"
+    return f"volume of {stage.of}" if stage.of else "volume"
+
+
 def table(flow: Flow) -> Iterator[tuple[Stage, Step]]:
     """The rows of a flow, in order."""
     for stage in flow.stages:
