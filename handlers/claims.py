@@ -69,7 +69,7 @@ def _stages(plan: Plan, volume_id: str) -> Iterator[tuple[str | None, Stage]]:
     for number, lane in enumerate(plan.lanes):
         for stage in plan.stages:
             new = stage.side is Side.NEW
-            if not stage.once and lane.volume_of(new=new) == volume_id:
+            if number in plan.lanes_of(stage) and lane.volume_of(new=new) == volume_id:
                 place = stage.place
                 host = None if place is Place.LEDGER else plan.host_of(number, place)
                 yield host, stage

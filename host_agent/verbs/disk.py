@@ -111,15 +111,30 @@ def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
     shared = bool(ctx.users.others(lane.volume_id, lane.attachment_id))
+    begun = _begun_to_convert(ctx, lane)
     if not shared:
-        own = ctx.records.get(lane.attachment_id)
+        own = ctx.records.get(lane.attachment_id) or next(iter(begun), None)
         infos = flow_of(ctx, lane).to_disconnect(own)
         for info in infos:
             ctx.brick.disconnect(info, own.device_of(info) if own else None)
         if is_encrypted(infos):
             ctx.guests.drop_secret(own.volume_id if own else lane.volume_id)
-    ctx.records.pop(lane.attachment_id, None)
+    for attachment_id in (lane.attachment_id, *(each.attachment_id for each in begun)):
+        ctx.records.pop(attachment_id, None)
     return shared
+
+
+def _begun_to_convert(ctx: RunContext, lane: Lane) -> list[Record]:
+    """Records of the same connection by an attachment that the ledger never learnt: somebody was
+    converting this one, and did not come to an end.
+    """
+    known = {lane.attachment_id, *lane.known}
+    of_pair = (lane.server_id, lane.volume_id)
+    return [
+        record
+        for id_, record in ctx.records.items()
+        if lane.legacy and id_ not in known and (record.server_id, record.volume_id) == of_pair
+    ]
 
 
 def forget_former(ctx: RunContext, lane: Lane) -> None:

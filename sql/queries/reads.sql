@@ -237,13 +237,18 @@ SELECT i.server_id FROM instances AS i
 
 -- name: servers_on_old_flow
 -- Servers that have volumes by Cinder's old calls, on a host or anywhere, those that are
--- offloaded too, after a server id.  mappings_by_old_flow.
+-- offloaded too, and those whose source has kept some, after a server id.  mappings_by_old_flow,
+-- attachments_by_old_flow.
 SELECT i.server_id FROM instances AS i
  WHERE NOT i.deleted
+   AND (%(after)s::uuid IS NULL OR i.server_id > %(after)s)
    AND (%(host)s::text IS NULL OR i.host = %(host)s)
    AND i.server_id IN (SELECT m.server_id FROM mappings AS m
                         WHERE m.legacy AND m.volume_id IS NOT NULL
-                          AND (%(after)s::uuid IS NULL OR m.server_id > %(after)s))
+                       UNION ALL
+                       SELECT a.server_id FROM attachments AS a
+                         JOIN mappings AS m ON m.server_id = a.server_id AND m.kept = a.attachment_id
+                        WHERE a.legacy AND a.state <> 'deleted')
  ORDER BY i.server_id
  LIMIT %(limit)s;
 
@@ -492,6 +497,10 @@ VALUES (%(host)s, clock_timestamp(), %(agent)s)
  WHERE c.agent IS NULL OR c.agent = EXCLUDED.agent
     OR abs(extract(epoch FROM clock_timestamp() - c.seen_at)) >= %(silent_after_s)s
 RETURNING host;
+
+-- name: free_host
+-- Nobody speaks for a host: who comes next does.  Primary key.
+UPDATE host_contact SET agent = NULL WHERE host = %(host)s;
 
 -- name: connectors_taken
 -- Of hosts that say what storage knows them by: which other host said so before, and is not
