@@ -33,7 +33,7 @@ from tests.world import CONTEXT, HOST, World
 
 #: What a deletion does not end, or not to its end, if it is parked.
 _KEPT_PARKED = frozenset(
-    {"delete", "migrate_volume", "grow_for_cinder", "convert", "convert_offloaded"}
+    {"delete", "forget_server", "migrate_volume", "grow_for_cinder", "convert", "convert_offloaded"}
 )
 #: Nor what had been wrong before, which is for its repair to end.
 _REPAIRED_LATER = frozenset({"drop_attachment"})
