@@ -52,8 +52,12 @@ class Behind:
         self.planted: dict[str, str] = {}
         self._volumes = {new_volume(BACKEND): guest for guest in guests for _ in range(ATTACHED)}
         for volume, guest in self._volumes.items():
-            lab.cloud.attach(guest.id, volume)
+            self._attach(guest, volume)
         self._unchanged = list(self._volumes)
+
+    def _attach(self, guest: LabGuest, volume: str) -> None:
+        self.lab.ledger.attach(guest.id, volume).raise_for_status()
+        self.lab.cloud.wait_status(volume, "in-use")
 
     def _attached(self) -> str:
         """Another of the volumes that the server was given while all was well."""
@@ -101,7 +105,7 @@ class Behind:
     def lose_guest(self, guest: LabGuest) -> str:
         """With a volume, which is returned."""
         volume = self._new_volume(BACKEND)
-        self.lab.cloud.attach(guest.id, volume)
+        self._attach(guest, volume)
         domain = guest.domain
         domain.destroy()
         domain.undefine()
