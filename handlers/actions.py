@@ -233,7 +233,6 @@ def delete(
         lanes.append(of_unlearnt(lane, mapping, no_mapping))
     bound = {lane.bdm_id for lane in lanes}
     lanes += [of_unmade(lane, known) for lane in unmade if lane.bdm_id not in bound]
-    bare = [m for m in server.mappings if m.live and m.volume_id is None]
     places: dict[Place, str | None] = {
         Place.HOST: instance.host,
         Place.SOURCE: instance.resize_source,
@@ -243,11 +242,7 @@ def delete(
     order = GuestOrder(server_id=str(instance.id), running=False, force=True)
     # Asks for no state: what Cinder is doing with a volume its release waits for (0040).
     concerned = Concerned(known=server.volumes.values(), shown=tuple)
-    operation = start("delete", origin, instance, lanes, places, concerned, order)
-    for mapping in bare:  # a root's place without a volume needs no release
-        mapping.record(BlockDeviceMapping.MappingEnded)
-        instance.release_device(str(mapping.id))
-    return operation
+    return start("delete", origin, instance, lanes, places, concerned, order)
 
 
 def _places(

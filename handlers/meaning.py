@@ -368,7 +368,12 @@ def _offloaded(done: Done) -> None:
 
 
 def _forgotten(done: Done) -> None:
-    done.instance.record(Instance.Deleted)
+    instance = done.instance
+    vacant = [id_ for id_, device in instance.devices.items() if device.volume_id is None]
+    for bdm_id in vacant:  # a root's place without a volume needs no release
+        done.book.get(BlockDeviceMapping, bdm_id).record(BlockDeviceMapping.MappingEnded)
+        instance.release_device(bdm_id)
+    instance.record(Instance.Deleted)
 
 
 def _resized(done: Done) -> None:

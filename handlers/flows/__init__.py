@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.flows import repair, repair_host, repair_replace
+from handlers.flows import repair, repair_host, repair_replace, repair_server
 from handlers.flows.attach import ATTACH, ATTACH_OFFLOADED
 from handlers.flows.boot import BOOT
 from handlers.flows.convert import CONVERT, CONVERT_OFFLOADED, CONVERT_RESIZED
@@ -19,7 +19,12 @@ from handlers.flows.swap import MIGRATE_VOLUME, SWAP
 from handlers.plan import Flow
 
 #: What mends drift (handlers.drift.classes.Repair).
-REPAIRS: tuple[Flow, ...] = (*repair.REPAIRS, *repair_replace.REPAIRS, *repair_host.REPAIRS)
+REPAIRS: tuple[Flow, ...] = (
+    *repair.REPAIRS,
+    *repair_replace.REPAIRS,
+    *repair_host.REPAIRS,
+    *repair_server.REPAIRS,
+)
 
 FLOWS: dict[str, Flow] = {
     flow.name: flow

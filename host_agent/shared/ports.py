@@ -345,6 +345,9 @@ class Guests(Protocol):
     def power(self, server_id: str) -> PowerState | None:
         """None if the guest is not on this host."""
 
+    def process(self, server_id: str) -> bool:
+        """Whether the guest's process runs here, also where the hypervisor has lost sight of it."""
+
     def disk(self, server_id: str, serial: str) -> DiskState:
         """Where this volume's disk is, judged by its serial in the XML re-read now."""
 

@@ -61,6 +61,11 @@ class SimulatedHypervisor:
         guest = self._store.read()["guests"].get(server_id)
         return _domain(server_id, guest) if guest else None
 
+    def process(self, server_id: str) -> bool:
+        state = self._store.read()
+        guest = state["guests"].get(server_id)
+        return bool(guest and guest["live"]) or server_id in state.get("processes", ())
+
     def domain_at(self, uri: str, server_id: str) -> Domain | None:
         there = host_state.store_at(uri)
         if there is None:

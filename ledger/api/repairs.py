@@ -43,10 +43,11 @@ async def repair(call: Call) -> web.StreamResponse:
 async def _proposed(call: Call, request: RepairDrift, fleet: Fleet) -> RepairProposed:
     requests, context = call.components.requests, call.context("operator")
     operation, finding = await call.ask_cinder(lambda: requests.propose(request, context, fleet))
-    return _shown(operation, finding)
+    return shown(operation, finding)
 
 
-def _shown(operation: Operation, finding: Finding) -> RepairProposed:
+def shown(operation: Operation, finding: Finding) -> RepairProposed:
+    """What the operation would do, by what evidence."""
     assert finding.found is not None, "only what was found is repaired"
     drift, plan = BY_NAME[finding.found.drift_class], plan_of(operation)
     assert drift.repair is not None, "it was accepted"

@@ -275,7 +275,7 @@ _ENDS = {
     """,
     "deleted: none": """
         delete delete-offloaded delete-resized delete-fenced legacy-delete mixed-delete
-        repair-owner-gone repair-guest
+        repair-owner-gone repair-guest repair-server
     """,
     "paused: 1 attached compute-1": "pause",
     "resized: 2 attached compute-1, 2 attached compute-2": """
