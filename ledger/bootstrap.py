@@ -38,7 +38,7 @@ from ledger.api.app import make_app
 from ledger.api.components import COMPONENTS, Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
 from ledger.api.metrics import registry_of
-from ledger.auth.authenticator import authenticator
+from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy as AccessPolicy
 from ledger.auth.renewal import Again, Renewal
 from ledger.config import Settings
@@ -173,6 +173,7 @@ async def running(
             cinder=cinder,
             settings=settings,
             authenticator=authenticator(settings, stack, renewal.static, renewal.tls, calls),
+            keystone_login=keystone_login(settings, stack, calls),
             clock=clock,
             policy=_policy(settings, stack),
             looker=looks,

@@ -20,6 +20,7 @@ ACTS = {
     "skip": "Go on as if a step were done: you vouch for it, and say why.",
     "unwind": "Undo an operation; refused once its pivot is passed.",
     "give_up": "End a parked operation as it is; what is left stays as the log shows it.",
+    "repair": "Mend what differs, after everybody that it names was asked again.",
     "ignore": "Say that a difference is to stay, until a moment or for good.",
     "heed": "Ignore a difference no longer; the next look that sees it confirms it.",
     "look": "Look for drift now: everywhere, or at one host, server or volume.",
