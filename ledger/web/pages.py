@@ -164,6 +164,7 @@ PAGES = (
         name="drift",
         path="/ui/drift",
         menu="Drift",
+        moves=True,
         reads={
             "drift": Read(
                 route="drift",
