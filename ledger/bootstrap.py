@@ -133,9 +133,7 @@ async def running(
         cinder, old_cinder = _cinders(settings, calls, stack)
         await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
-        runner = ProjectionRunner(dsn, ALL)
-        runner.start()
-        stack.callback(runner.stop)
+        runner = _projecting(dsn, stack)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
         renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
@@ -183,6 +181,14 @@ async def running(
         )
         _begin_looking(ledger, looks, components, calls, stack)
         yield Running(await _serve(make_app(components), listener, renewal, stack), components)
+
+
+def _projecting(dsn: str, stack: AsyncExitStack) -> ProjectionRunner:
+    """At work, until the stack is left."""
+    runner = ProjectionRunner(dsn, ALL)
+    runner.start()
+    stack.callback(runner.stop)
+    return runner
 
 
 def _cinders(

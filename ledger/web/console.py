@@ -33,7 +33,6 @@ CONTENT_POLICY = (
 )
 HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "same-origin",  # with none, browsers send our own forms with Origin: null
     "X-Frame-Options": "DENY",  # for browsers that do not know frame-ancestors
 }

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ledger.web import console, drawn, sessions, texts
+from ledger.web import acting, console, drawn, sessions, texts
+from ledger.web.acts import ACTS
 from ledger.web.sessions import AGE_S, FORMS_MAX, IDLE_S, SESSIONS_MAX, Sessions
+from ledger.words.consequences import dry_runs
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -106,6 +108,19 @@ def test_a_form_is_of_its_session_and_path_and_there_are_so_many() -> None:
     assert known.sent(one, last, "/ui/here") is not None
     assert known.sent(one, first, "/ui/here") is None, "of too many the first is no good any more"
     assert known.shown("never begun", "/ui/here") is None
+
+
+def test_of_several_steps_that_are_left_the_one_that_is_chosen_is_meant() -> None:
+    left = [{"lane": 0, "step": "unplug"}, {"lane": 1, "step": "unplug"}]
+    read = {"operation": {"left": left, "acts": ["skip"], "steps": [], "unwinding": False}}
+    [skip] = [act for act in ACTS if act.name == "skip"]
+    for lane, step in ((0, None), (0, "0 unplug"), (1, "1 unplug")):
+        chosen = acting._chosen(read, step)["operation"]
+        assert chosen["left"][0]["lane"] == lane
+        told = dict(dry_runs(chosen))["skip"]["skip"]
+        assert (told["lane"], told["step"]) == (lane, "unplug"), "and of it the dry run is"
+    sent = skip.body({"step": "1 unplug", "reason": "gone"})
+    assert sent == {"skip": {"lane": 1, "step": "unplug", "reason": "gone"}}
 
 
 #: As published: `npm pack htmx.org@4.0.1`, dist/htmx.min.js and dist/ext/hx-sse.min.js.
