@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.lab.settings import ENV, LAB_DIR
+from tests.lab.world import SETTLE_S
 
 #: Pictures of the pages, for people.
 PICTURES = LAB_DIR / "log"
 #: A desk, and a telephone at night.
 SIZES = ((1280, 800), (400, 800))
 #: For what the service does by itself, and for a page that is to show it.
-SHOWN_MS = 30_000.0
+SHOWN_MS = SETTLE_S * 1000.0
 
 
 class Browser:
@@ -79,6 +80,10 @@ def chromium(*, scripts: bool = True) -> Iterator[Browser]:
         page.on("pageerror", lambda error: said.append(str(error)))
         try:
             yield Browser(page, scripts=scripts)
+        except BaseException as error:
+            page.screenshot(path=PICTURES / "console-failed.png", full_page=True)
+            error.add_note(f"its console: {said}\n{page.url}\n{page.inner_text('main')}")
+            raise
         finally:
             browser.close()
-    assert said == []
+    assert said == [], said

@@ -42,7 +42,7 @@ def test_an_operator_sees_who_has_a_volume_and_that_nobody_had_it_before(
         page.get_by_role("searchbox").press("Enter")
         page.wait_for_url(f"**/ui/volumes/{volume}")
 
-        _look(browser, guest.id, 1)
+        _look(browser, volume, 1)
         page.goto(f"/ui/volumes/{volume}")
         assert lab.ledger.detach(guest.id, volume).ok
         lab.ledger.wait_outcome("detach", volume)
@@ -53,15 +53,15 @@ def test_an_operator_sees_who_has_a_volume_and_that_nobody_had_it_before(
         page.wait_for_url("**/ui/login?**")
 
 
-def _look(browser: Browser, server_id: str, times: int) -> None:
-    """Ask for one at this server from its page, and see it end."""
+def _look(browser: Browser, volume_id: str, times: int) -> None:
+    """Ask for one at this volume from its page, and see it end, as so many before."""
     page = browser.page
-    page.goto(f"/ui/servers/{server_id}")
+    page.goto(f"/ui/volumes/{volume_id}")
     browser.link("Look now")
     browser.button("Look now")
     page.wait_for_url("**/ui/drift")
-    of_server = page.get_by_role("row").filter(has_text=server_id)
-    ended = of_server.filter(has_text="completed").nth(times - 1)
+    of_volume = page.get_by_role("row").filter(has_text=volume_id)
+    ended = of_volume.filter(has_text="completed").nth(times - 1)
     if browser.scripts:
         ended.wait_for()
     else:
@@ -96,13 +96,13 @@ def test_an_incident_is_found_understood_and_mended_by_the_console_alone(
         page = browser.page
         page.goto("/ui/login")
         browser.looked_at("login")
-        browser.log_in(f"/ui/servers/{guest.id}")
-        _look(browser, guest.id, 1)
+        browser.log_in("/ui/drift")
+        _look(browser, volume, 1)
         first = time.monotonic()
         _moves(lab, browser, guest.id, new_volume("nfs"))
         wait_until(lambda: time.monotonic() - first > APART_S, "between looks", 2 * APART_S)
-        _look(browser, guest.id, 2)
-        page.goto(f"/ui/drift?server={guest.id}")
+        _look(browser, volume, 2)
+        page.goto(f"/ui/drift?volume={volume}")
         assert "confirmed" in browser.text()
         browser.looked_at("drift")
         page.get_by_role("table", name="Findings").get_by_role("link").first.click()
