@@ -21,7 +21,6 @@ class Kind(StrEnum):
     """How something is said in a form."""
 
     TEXT = "text"
-    MOMENT = "moment"
     TICK = "tick"
     KEPT = "kept"  # of the page's query: nobody is asked
     STEP = "step"  # likewise, "LANE STEP": one of those that are left
