@@ -15,6 +15,8 @@ from ledger.web import live
 from ledger.web.browser import SESSIONS
 from ledger.web.pages import PAGES
 from tests.service.api_world import SETTINGS, Api, eventually, running_api
+from tests.service.test_api_exhaustion import Counted
+from tests.service.test_api_exhaustion import until as lines_until
 from tests.service.test_console import log_in
 from tests.tokens import token_of
 
@@ -122,6 +124,30 @@ async def test_who_looks_at_the_same_page_is_answered_together() -> None:
     assert (found, made) == (several, ["a", "b"])
     await pages.ask(asked("a"))
     assert made == ["a", "b", "a"], "what comes later is asked anew"
+
+
+async def test_an_open_page_asks_nothing_while_nothing_happens(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "HEARTBEAT_S", 0.05)
+    stream = await opened(api)
+    await lines_until(stream, b": still here")
+    asked = Counted(monkeypatch, "operations")
+    await lines_until(stream, b": still here", 3)
+    assert asked.times == 0
+    stream.close()
+
+
+async def test_what_is_old_is_made_anew_though_nothing_has_happened(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that falls silent tells nobody."""
+    monkeypatch.setattr(live, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(live, "AGE_S", 0.1)
+    stream = await opened(api)
+    for _ in range(3):
+        assert "As of" in await message(stream)
+    stream.close()
 
 
 async def test_a_page_that_is_left_open_keeps_no_session_alive(api: Api) -> None:
