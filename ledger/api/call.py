@@ -65,6 +65,7 @@ class Call:
     version: Version
     global_request_id: str | None = None  # of the service that passed the request on
     sent: dict[str, Any] | None = None
+    traceparent: str | None = None  # the caller's span, if it says one
 
     @property
     def bulkheads(self) -> Bulkheads:
@@ -86,6 +87,7 @@ class Call:
             request_id=self.request_id,
             cause=cause,
             global_request_id=self.global_request_id,
+            traceparent=self.traceparent,
         )
 
     # --------------------------------------------------------------- who may do what
