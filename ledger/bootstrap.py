@@ -37,6 +37,7 @@ from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
 from ledger.api.components import COMPONENTS, Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
+from ledger.api.images import Images
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator
 from ledger.auth.policy import Policy as AccessPolicy
@@ -143,17 +144,13 @@ async def running(
         listener = _listening_socket(settings)
         stack.callback(listener.close)
 
-        async def projected(position: int) -> None:
-            async with asyncio.timeout(PROJECTED_S):
-                await asyncio.wrap_future(runner.projected(position))
-
         dispatched_max = settings.limits.dispatcher_concurrency_max
         threads = ThreadPoolExecutor(dispatched_max, thread_name_prefix="dispatcher")
         dispatcher = Dispatcher(
             place=_place(listener),
             leases=queries,
             operations=service,
-            projected=projected,
+            projected=_projected(runner),
             # One watch for all the time, so that nothing falls between look and wait.
             woken=stack.enter_context(wakeups.watch(DUE)),
             threads=stack.enter_context(threads),
@@ -171,6 +168,7 @@ async def running(
             wakeups=wakeups,
             runner=runner,
             cinder=cinder,
+            images=_images(settings, calls, stack),
             settings=settings,
             authenticator=authenticator(settings, stack, renewal.static, renewal.tls, calls),
             clock=clock,
@@ -184,6 +182,14 @@ async def running(
         yield Running(await _serve(make_app(components), listener, renewal, stack), components)
 
 
+def _projected(runner: ProjectionRunner) -> Callable[[int], Awaitable[None]]:
+    async def projected(position: int) -> None:
+        async with asyncio.timeout(PROJECTED_S):
+            await asyncio.wrap_future(runner.projected(position))
+
+    return projected
+
+
 def _cinders(
     settings: Settings, calls: Tallies, stack: AsyncExitStack
 ) -> tuple[CinderClient, OldCinderClient]:
@@ -193,6 +199,12 @@ def _cinders(
     stack.callback(cinder.close)
     stack.callback(old_cinder.close)
     return cinder, old_cinder
+
+
+def _images(settings: Settings, calls: Tallies, stack: AsyncExitStack) -> Images:
+    images = Images(settings.cinder, calls)
+    stack.callback(images.close)
+    return images
 
 
 def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStack) -> None:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from aggregates.base import EventContext
 from host_agent.shared.ports import Cinder
+from ledger.api.images import Images
 from ledger.api.problem import RETRY_AFTER_S, ApiError
 from ledger.auth.policy import Policy
 from ledger.auth.tokens import Authenticator
@@ -46,9 +47,9 @@ class Components:
     """One process's parts.
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
-    is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
-    and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from working.
-    `registry` is what /metrics shows beside its own numbers.
+    or a snapshot is, and whether it knows the new flow.  `checks` are what /readyz asks beside
+    database and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from
+    working.  `registry` is what /metrics shows beside its own numbers.
     """
 
     requests: Requests
@@ -59,6 +60,7 @@ class Components:
     wakeups: Wakeups
     runner: ProjectionRunner
     cinder: Cinder
+    images: Images
     settings: Settings
     authenticator: Authenticator
     clock: DatabaseClock

@@ -4,7 +4,7 @@ The rule is that of query parameters (`ledger.api.parameters`): *a property is d
 name, and never ignored*.  Whoever gets a server without the key, the address or the password that
 was asked for finds out when nobody can log in.  Clients also send what they do not mean: of a
 property that is refused, the values that say what is so anyway are `taken`.  What Nova knows is
-said in its nova/api/openstack/compute/schemas/servers.py and nova/block_device.py.
+said in its JSON schemas of servers (nova/api/openstack/compute/schemas).
 """
 
 from __future__ import annotations
@@ -82,6 +82,10 @@ BODY: Properties = (
 )
 
 _NO_NETWORKS = "networks are not known here, and no server has any: leave it out"
+_NOT_INSIDE = (
+    "nothing inside of a guest is reached from here, and it has no metadata service: put it into "
+    "the volume"
+)
 
 SERVER: Properties = (
     *_of("1 to 255 characters, no space at either end", "name"),
@@ -117,13 +121,8 @@ SERVER: Properties = (
     *_of(_NO_NETWORKS, "accessIPv4", "accessIPv6", taken=EMPTY),
     *_of("a request makes one server: send one for each", "min_count", "max_count", taken=(1, "1")),
     *_of("a request makes one server, and has no other id", "return_reservation_id", taken=NO),
-    *_of(
-        "nothing inside of a guest is reached from here, and it has no metadata service: put it "
-        "into the volume",
-        *("key_name", "user_data", "adminPass"),
-        taken=EMPTY,
-    ),
-    *_of("as `user_data`", "personality", taken=EMPTY, until=v.WITHOUT_PERSONALITY),
+    *_of(_NOT_INSIDE, "key_name", "user_data", "adminPass", taken=EMPTY),
+    *_of(_NOT_INSIDE, "personality", taken=EMPTY, until=v.WITHOUT_PERSONALITY),
     *_of("a guest has volumes and no other drives", "config_drive", taken=NO),
     *_of("a guest names itself: put it into the volume", "hostname", taken=EMPTY, since=v.HOSTNAME),
     *_of("it is not kept here: leave it out", "metadata", taken=EMPTY),
@@ -168,7 +167,7 @@ DISK: Properties = (
 )
 
 TABLES: dict[str, Properties] = {
-    "(body)": BODY,
+    "body": BODY,
     "server": SERVER,
     "block_device_mapping_v2": DISK,
 }

@@ -45,7 +45,7 @@ async def server_create(call: Call) -> web.StreamResponse:
     _permitted(call, VOLUMES_RULE)
     vcpus, memory_mb = size_wanted(asked.flavorRef)
     host = await _host(call, asked)
-    disks = _disks(asked.block_device_mapping_v2, call.identity.actor.project_id)
+    disks = disks_of(asked.block_device_mapping_v2, call.identity.actor.project_id)
     found = await call.ask_cinder(lambda: _looked(call, disks, asked.block_device_mapping_v2))
     if found.sharing and call.version < microversions.MULTIATTACH:
         raise errors.MultiattachVersionError
@@ -114,7 +114,7 @@ def _permitted(call: Call, rule: str) -> None:
 # --------------------------------------------------------------------------------- disks
 
 
-def _disks(asked: list[Disk], project_id: str | None) -> tuple[BootDisk, ...]:
+def disks_of(asked: list[Disk], project_id: str | None) -> tuple[BootDisk, ...]:
     """The disks as the flow wants them, in Nova's order.  Raises ApiError 400, DomainError."""
     if not asked:
         text = (

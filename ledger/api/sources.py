@@ -1,8 +1,9 @@
 """What the disks of a new server are, or are made of: whose that is, and how large.
 
 Cinder is asked as a service that sees all projects, so whose a volume or a snapshot is, is ours to
-check.  Of images Cinder says nothing, and would take any that our user may read: they are the
-operators' to name.
+check.  Of images Cinder says nothing, and would take any that our user may read: so Glance is asked
+with the caller's own token (`ledger.api.images`).  Who has none of Keystone's names no image, except
+operators.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def _seen(call: Call, disk: BootDisk) -> tuple[BootDisk, VolumeView | None]:
         volume = accepting.refuse_foreign_volume(call, disk.volume_id)
         return disk, volume or call.components.cinder.volume(disk.volume_id)
     made = disk.create or {}
-    if made.get("image_id") and not call.identity.everywhere:
-        raise ApiError(403, "forbidden", "To give an image needs the role admin or operator.")
+    if (image_id := made.get("image_id")) is not None:
+        _refuse_image(call, image_id)
     if made.get("snapshot_id") is None:
         return disk, None
     snapshot = _snapshot(call, made["snapshot_id"], disk)
@@ -56,6 +57,17 @@ def _seen(call: Call, disk: BootDisk) -> tuple[BootDisk, VolumeView | None]:
         message = f"A volume of snapshot {snapshot.id} has {snapshot.size_gb} GiB or more."
         raise ApiError(400, "invalid", message)
     return replace(disk, create={**made, "size_gb": wanted}), None
+
+
+def _refuse_image(call: Call, image_id: str) -> None:
+    if call.identity.everywhere:
+        return
+    images = call.components.images
+    if not (call.identity.vouched.methods and images.known):
+        text = "To give an image needs a token of Keystone's, or the role admin or operator."
+        raise ApiError(403, "forbidden", text)
+    if not images.may_use(image_id, call.request.headers["X-Auth-Token"]):
+        raise not_found("not_found", f"Image {image_id} could not be found.")
 
 
 def _snapshot(call: Call, snapshot_id: str, disk: BootDisk) -> SnapshotView:
