@@ -1,7 +1,7 @@
 """/v2.1/servers: as much of a server as clients need to name it and to list its volumes.
 
-Servers come from what agents see, or are built (/v1); this service has no images or
-networks, and says so in the form that clients can print.
+Servers come from what agents see, or are built (`ledger.api.server_create`, or /v1); this service
+has no images or networks, and says so in the form that clients can print.
 """
 
 from __future__ import annotations

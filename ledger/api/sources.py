@@ -2,8 +2,8 @@
 
 Cinder is asked as a service that sees all projects, so whose a volume or a snapshot is, is ours to
 check.  Of images Cinder says nothing, and would take any that our user may read: so Glance is asked
-with the caller's own token (`ledger.api.images`).  Who has none of Keystone's names no image, except
-operators.
+with the caller's own token (`ledger.api.images`).  Whose token is not Keystone's names no image,
+unless he is an operator.
 """
 
 from __future__ import annotations
