@@ -135,7 +135,6 @@ def test_a_server_boots_from_its_volume_and_what_was_made_for_it_goes_with_it(
     assert_deleted(lab, guest, root, made)
 
 
-@without_deaths
 def test_the_unmodified_client_makes_a_server_of_a_volume_and_a_new_one(
     lab: Lab, build: Build, bootable: Callable[[str], str]
 ) -> None:

@@ -46,6 +46,7 @@ async def created(
 
 
 async def refused(answer: Any) -> tuple[int, str]:
+    assert not answer.ok, await answer.text()
     [error] = (await answer.json()).values()
     return answer.status, error["message"]
 
