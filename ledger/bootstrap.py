@@ -39,6 +39,7 @@ from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
 from ledger.api.components import COMPONENTS, Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
+from ledger.api.images import Images
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy as AccessPolicy
@@ -169,6 +170,7 @@ async def running(
             wakeups=wakeups,
             runner=runner,
             cinder=cinder,
+            images=_images(settings, calls, stack),
             settings=settings,
             authenticator=authenticator(settings, stack, renewal.static, renewal.tls, calls),
             keystone_login=keystone_login(settings, stack, calls),
@@ -205,6 +207,12 @@ def _cinders(
     stack.callback(cinder.close)
     stack.callback(old_cinder.close)
     return cinder, old_cinder
+
+
+def _images(settings: Settings, calls: Tallies, stack: AsyncExitStack) -> Images:
+    images = Images(settings.cinder, calls)
+    stack.callback(images.close)
+    return images
 
 
 def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStack) -> None:

@@ -69,6 +69,16 @@ class VolumeView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SnapshotView:
+    """A snapshot of a volume, as Cinder shows it."""
+
+    id: str
+    volume_id: str
+    size_gb: int
+    project_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttachmentView:
     """A Cinder attachment.  `connection_info` is empty until a connector was given."""
 
@@ -107,6 +117,7 @@ class Cinder(Protocol):
         """Whether Cinder offers v3 >= 3.44; without it only volumes and `OldCinder` work."""
 
     def volume(self, volume_id: str) -> VolumeView: ...
+    def snapshot(self, snapshot_id: str) -> SnapshotView: ...
     def encryption(self, volume_id: str) -> Encryption: ...
     def attachment(self, attachment_id: str) -> AttachmentView: ...
     def attachments(self, volume_id: str | None, server_id: str | None) -> list[AttachmentView]:

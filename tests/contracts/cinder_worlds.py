@@ -104,6 +104,8 @@ class World(Protocol):
 
     def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str: ...
 
+    def new_snapshot(self, volume_id: str) -> str: ...
+
     def clean_later(self, volume_id: str) -> None: ...
 
     def reset(self, volume_id: str, status: str) -> None: ...
@@ -125,6 +127,9 @@ class SimulatedWorld:
 
     def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str:
         return self.model.add_volume(multiattach=multiattach, encrypted=encrypted).id
+
+    def new_snapshot(self, volume_id: str) -> str:
+        return self.model.add_snapshot(volume_id).id
 
     def clean_later(self, volume_id: str) -> None:
         """The model goes with the test."""
@@ -177,6 +182,14 @@ class LabWorld:
         until_available(self.port, volume_id)
         return volume_id
 
+    def new_snapshot(self, volume_id: str) -> str:
+        made: str = self._cinder.volume_snapshots.create(volume_id).id
+        until(
+            lambda: self._cinder.volume_snapshots.get(made).status == "available",
+            f"snapshot {made} is made",
+        )
+        return made
+
     def _is_made(self, volume_id: str) -> bool:
         def status() -> str:
             return self.port.volume(volume_id).status
@@ -204,7 +217,7 @@ class LabWorld:
             for row in self._cinder.attachments.list(search_opts={"volume_id": volume_id}):
                 self._cinder.attachments.delete(row.id)
             self._cinder.volumes.reset_state(volume_id, "available", attach_status="detached")
-            self._cinder.volumes.delete(volume_id)
+            self._cinder.volumes.delete(volume_id, cascade=True)
         except exceptions.NotFound:
             return True
         except exceptions.BadRequest:

@@ -55,6 +55,21 @@ def test_encryption_of_an_unknown_volume_is_not_found(world: World) -> None:
     assert refusal(lambda: world.port.encryption(new_uuid())).code == "not_found"
 
 
+# --- snapshots -----------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_shown_with_its_volume_its_size_and_whose_it_is(world: World) -> None:
+    volume = world.new_volume()
+    snapshot = world.port.snapshot(world.new_snapshot(volume))
+    assert (snapshot.volume_id, snapshot.size_gb) == (volume, 1)
+    assert snapshot.project_id == world.port.volume(volume).project_id == world.project
+    assert refusal(lambda: world.port.snapshot(new_uuid())).code == "not_found"
+
+
+def test_no_volume_is_made_of_a_snapshot_that_there_is_not(world: World) -> None:
+    assert refusal(lambda: create(world, new_uuid(), snapshot_id=new_uuid())).code == "not_found"
+
+
 # --- create --------------------------------------------------------------------------------------
 
 
@@ -119,9 +134,11 @@ def test_a_volume_that_is_no_ones_to_keep_is_not_found_again(
 
 
 def test_the_source_of_a_volume_is_handed_on(simulated: SimulatedWorld) -> None:
-    snapshot, image = new_uuid(), new_uuid()
-    made = simulated.model.volume(create(simulated, new_uuid(), snapshot_id=snapshot))
-    assert (made.snapshot_id, made.bootable) == (snapshot, False)
+    image = new_uuid()
+    for bootable in (False, True):
+        snapshot = simulated.model.add_snapshot(simulated.model.add_volume(bootable=bootable).id).id
+        made = simulated.model.volume(create(simulated, new_uuid(), snapshot_id=snapshot))
+        assert (made.snapshot_id, made.bootable) == (snapshot, bootable)
     made = simulated.model.volume(create(simulated, new_uuid(), image_id=image))
     assert (made.image_id, made.bootable) == (image, True)
 

@@ -26,6 +26,7 @@ from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner
+from ledger.api.images import Images
 from ledger.api.metrics import registry_of
 from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy
@@ -359,6 +360,7 @@ async def running_api(
             wakeups=wakeups,
             runner=runner,
             cinder=asked,
+            images=Images(settings.cinder, calls),
             settings=settings,
             authenticator=authenticator(settings, stack, static, tls, calls),
             keystone_login=keystone_login(settings, stack, calls),
