@@ -1,6 +1,7 @@
 #!/bin/bash
-# keystone.sh up|down: a real Keystone (SQLite, Fernet) in an environment of its own, on loopback,
-# with the lab's users and catalog (keystone_cloud.py).  It needs nothing else of the lab, and no root.
+# keystone.sh fill|up|down: a real Keystone (SQLite, Fernet) in an environment of its own, with the
+# lab's users and catalog (keystone_cloud.py).  `fill` makes all that needs no server; `up` needs the
+# address that hosts.sh brings, by which agents in other namespaces reach it, too.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 VENV=$LAB_DIR/venv-keystone K=$LAB_DIR/keystone
 
@@ -42,14 +43,14 @@ fill() { # its tables, keys and first administrator, once
 }
 
 case ${1:-} in
-  up)
-    port_free keystone "$LAB_KEYSTONE_PORT" LAB_KEYSTONE_PORT
+  fill)
     venv "$VENV" "$LAB_SRC/requirements-keystone.txt"
-    configure; fill
+    configure; fill ;;
+  up)
     OS_KEYSTONE_CONFIG_FILES="$K/keystone.conf" spawn keystone \
-      "$VENV/bin/python" "$LAB_SRC/keystone_server.py" "$LAB_KEYSTONE_PORT"
+      "$VENV/bin/python" "$LAB_SRC/keystone_server.py" "$LAB_ADDRESS" "$LAB_KEYSTONE_PORT"
     wait_port keystone "$LAB_KEYSTONE_PORT"
     "$VENV/bin/python" "$LAB_SRC/keystone_cloud.py" ;;
   down) stop keystone ;;
-  *) fail "usage: keystone.sh up|down" ;;
+  *) fail "usage: keystone.sh fill|up|down" ;;
 esac

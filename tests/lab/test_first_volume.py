@@ -63,7 +63,7 @@ def test_a_member_attaches_a_first_volume_by_the_lines_of_the_page(
                 wait_node(console, volume)
     assert guest.id in told["openstack server list"]
     assert volume in told["openstack server volume list VM"]
-    assert volume[:8] in told["attachment-ledger history server VM"]
+    assert f"Attach requested: server {guest.id}" in told["attachment-ledger history server VM"]
     lab.cloud.wait_status(volume, "available")
     with guest.console() as console:
         assert node_of(console, volume) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from http import HTTPStatus
 from uuid import uuid4
 
 import pytest
@@ -53,7 +52,7 @@ SHOWN = {
     "/v1/attachments/{attachment_id}/history",
     "/v1/servers/{server_id}/history",
     "/v1/find?text={server_id}",
-    "/v1/attachments?volume={volume_id}",
+    "/v1/attachments?server={server_id}",
     "/v1/operations?server={server_id}",
     "/ui/servers/{server_id}",
     "/ui/operations/{operation_id}",
@@ -125,7 +124,7 @@ def test_what_is_not_a_users_to_change_stays(lab: Lab, guest: LabGuest, volume: 
     """Of a reader of the project, and of a member of another, by the client."""
     lab.cloud.attach(guest.id, volume)
     remove = ("server", "remove", "volume", guest.id, volume)
-    with pytest.raises(CliError, match=f"HTTP {HTTPStatus.FORBIDDEN}"):
+    with pytest.raises(CliError, match="403: "):
         lab.cloud.openstack(*remove, OS_CLOUD="reader")
     listed = lab.cloud.openstack("server", "list", "-f", "json", OS_CLOUD="reader")
     assert guest.id in {item["ID"] for item in listed}

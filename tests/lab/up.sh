@@ -78,9 +78,10 @@ ports_free
 kernel_fits
 python_fits || fail "$LAB_PYTHON: the lab needs Python >= 3.11, and 3.11 itself for Ceph"
 client_and_cinder() { cinder_venv && client_venv; }
-keystone() { "$LAB_SRC/keystone.sh" up; }
+keystone() { "$LAB_SRC/keystone.sh" fill; }
 together machines client_and_cinder keystone
 say "hosts"; "$LAB_SRC/hosts.sh" up
+say "Keystone"; "$LAB_SRC/keystone.sh" up
 [ "$TIER" != full ] || { say "Ceph"; "$LAB_SRC/ceph.sh" up; }
 say "Cinder with $BACKENDS"; "$LAB_SRC/cinder.sh" up "$BACKENDS"
 [ "$UNTIL" = cloud ] || { say "service and agents"; "$LAB_SRC/ledger.sh" up; }
