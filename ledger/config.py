@@ -169,6 +169,17 @@ class PolicySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tracing:
+    """`endpoint`: where a collector takes OTLP over HTTP, "http://host:4318/v1/traces"."""
+
+    endpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError("'endpoint' is a collector's URL: http://host:4318/v1/traces")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reconcile:
     """When ledger, Cinder and hosts are held against each other, and what Cinder may bear of it."""
 
@@ -202,6 +213,7 @@ class Settings:
     swap_by_users: bool = False
     limits: Limits = Limits()
     reconcile: Reconcile = Reconcile()
+    tracing: Tracing = Tracing()
 
     def __post_init__(self) -> None:
         if self.auth is AuthMode.NOAUTH and not self.listen.is_loopback:

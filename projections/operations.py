@@ -27,6 +27,7 @@ from handlers.engine import Wait, decide, pivot_passed, unwinds
 from handlers.plan import LedgerVerb, Place, Plan, Side, Stage, Step
 from handlers.progress import lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract import Command, CommandStep, Verb
+from host_agent.shared.spans import span_of_run
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _KINDS = {kind.TOPIC: kind for kind in Operation.TRANSITIONS}
@@ -246,7 +247,8 @@ def _step(step: Step, record: StepRecord, *, undo: bool, active: bool) -> Row:
 
 def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
     """What the run's host is to do: the steps from the one that it owes next."""
-    assert operation.started is not None
+    started = operation.started
+    assert started is not None
     step = operation.history.next_step(run)
     plan = plan_of(operation)
     todo = run.steps[run.steps.index(step) :]
@@ -255,8 +257,8 @@ def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
         run=run.number,
         position=position,
         epoch=run.epoch,
-        request_id=operation.started.request_id,
-        flow=operation.started.flow,
+        request_id=started.request_id,
+        flow=started.flow,
         steps=tuple(
             CommandStep(
                 name=name,
@@ -268,6 +270,7 @@ def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
         lane=lane_of(operation, run.lane, step) if run.lane != SERVER else None,
         guest=order_of(operation, step) if run.lane == SERVER else None,
         cancel=run.cancelled,
+        traceparent=span_of_run(str(operation.id), started.traceparent, run.number).header(),
     )
 
 
