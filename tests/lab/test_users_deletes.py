@@ -77,6 +77,7 @@ def test_a_deleted_server_keeps_what_its_host_may_still_write_to(
     lab: Lab, guest: LabGuest, volume: str
 ) -> None:
     lab.cloud.attach(guest.id, volume)
+    assert lab.ledger.wait_outcome("attach", volume)["outcome"] == "completed"
     [attachment] = of(lab, volume)
     with lab.libvirtd.stopped():
         lab.cloud.openstack("server", "delete", guest.id)
