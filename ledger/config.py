@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from handlers.drift.classes import CLASSES
+from handlers.drift import automatic
 from host_agent.shared import settings
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.masking import masked
@@ -189,11 +189,10 @@ class Reconcile:
     automatic_per_hour_max: Positive = 10  # repairs that are begun unasked
 
     def __post_init__(self) -> None:
-        can = {each.name for each in CLASSES if each.repair is not None}
-        if unknown := sorted(set(self.automatic) - can):
+        if unknown := sorted(set(self.automatic) - automatic.CLASSES):
             raise ValueError(
-                f"'automatic' names {', '.join(unknown)}; classes that have a repair are "
-                f"{', '.join(sorted(can))}"
+                f"'automatic' names {', '.join(unknown)}; classes that may be repaired unasked are "
+                f"{', '.join(sorted(automatic.CLASSES))}"
             )
 
 
