@@ -22,8 +22,6 @@ from tests.contracts.cinder_worlds import (
     until_available,
 )
 
-OTHER_PROJECT = "33333333333333333333333333333333"
-
 
 def create(world: World, key: str, **more: Any) -> str:
     wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.project, **more}
@@ -92,10 +90,10 @@ def test_a_create_with_the_same_key_finds_the_volume(world: World) -> None:
 
 def test_a_volume_belongs_to_the_project_it_was_wanted_for(world: World) -> None:
     key = new_uuid()
-    theirs = create(world, key, project_id=OTHER_PROJECT)
-    assert world.port.volume(theirs).project_id == OTHER_PROJECT
+    theirs = create(world, key, project_id=world.other_project)
+    assert world.port.volume(theirs).project_id == world.other_project
     assert create(world, key) != theirs  # nobody adopts another project's
-    assert create(world, key, project_id=OTHER_PROJECT) == theirs
+    assert create(world, key, project_id=world.other_project) == theirs
     until_available(world.port, theirs)
 
 
@@ -112,9 +110,9 @@ def test_a_create_whose_answer_was_lost_is_not_repeated_here_and_found_again(
 def test_what_was_made_is_found_by_its_mark_in_its_project(world: World) -> None:
     key = new_uuid()
     assert world.port.volumes_made(key, None) == []
-    ours, theirs = create(world, key), create(world, key, project_id=OTHER_PROJECT)
+    ours, theirs = create(world, key), create(world, key, project_id=world.other_project)
     assert [view.id for view in world.port.volumes_made(key, None)] == [ours]
-    assert [view.id for view in world.port.volumes_made(key, OTHER_PROJECT)] == [theirs]
+    assert [view.id for view in world.port.volumes_made(key, world.other_project)] == [theirs]
     for volume in (ours, theirs):
         until_available(world.port, volume)
 

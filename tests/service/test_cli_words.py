@@ -60,6 +60,14 @@ def test_an_event_without_all_its_fields_is_still_told() -> None:
         assert sentence(topic, {})
 
 
+def test_a_host_that_a_member_is_not_shown_is_not_called_none() -> None:
+    body = {"name": "db-1", "power_state": "running"}
+    assert sentence("Instance.InstanceObserved", body) == "Server db-1 seen: running, no disks"
+    for topic in SENTENCES:
+        assert "host None" not in sentence(topic, {"host": None}), topic
+        assert "on None" not in sentence(topic, {"host": None}), topic
+
+
 def test_an_operators_reason_is_part_of_the_sentence() -> None:
     told = sentence("Attachment.Disconnected", {"shared": False, "waived": "host burnt down"})
     assert "host burnt down" in told
