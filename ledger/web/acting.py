@@ -1,7 +1,7 @@
 """Does what the table of acts has: shows what an act would do, and does what its form says.
 
 The form's name is of the browser's session alone, so no other site can send it; and it is good for
-one time: who sends it twice is led to where the first one was (decision 0075).
+one time: who sends it twice is led to where the first one was (decision 0073).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What can be done in the console, as a table: where, by which route of the API, with what said.
 
 An act has a page of its own: what it would do, in the words of the command line, and a form.  It is
-done by its route, under that route's rules (decision 0075).  Pure.
+done by its route, under that route's rules (decision 0073).  Pure.
 """
 
 from __future__ import annotations
