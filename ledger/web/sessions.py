@@ -20,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 #: A session that nobody uses ends after so many seconds, and any after so many.
-IDLE_S, AGE_S = 1_800.0, 28_800.0
+IDLE_S = 1_800.0
+AGE_S = 28_800.0
 #: Sessions of a process; of more the one unused for longest ends.
 SESSIONS_MAX = 1_000
 #: Forms of a session that can be sent; of more the one shown first is no good any more.
