@@ -18,6 +18,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers import fences, grow
+from handlers.converted import CONVERTED
 from handlers.engine import (
     Decision,
     Finish,
@@ -63,7 +64,7 @@ EFFECTS = frozenset(
         LedgerVerb.VOLUME_DROP,
     }
 )
-_MEANING = {**MEANING, **MENDED}
+_MEANING = {**MEANING, **CONVERTED, **MENDED}
 
 
 def plan_of(operation: Operation) -> Plan:
@@ -76,7 +77,8 @@ def plan_of(operation: Operation) -> Plan:
 
 
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:
-    """The lane as this step sees it, with what steps have found out so far.
+    """The lane as this step sees it, with what steps have found out so far: also those of the
+    volume's other lanes.
 
     A step for the whole server has one of no volume.
     """
@@ -84,7 +86,7 @@ def lane_of(operation: Operation, lane: int, step: str) -> Lane:
         assert operation.started is not None
         return Lane.of_server(operation.started.server_id)
     new = plan_of(operation).stage_of(step).side is Side.NEW
-    return operation.lanes[lane].side(new=new)
+    return operation.lanes[lane].beside(operation.lanes).side(new=new)
 
 
 def arrival(operation: Operation) -> str | None:

@@ -48,14 +48,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class RegistrationResult:
-    """What became of a registration.  `again`: some of it was not looked at, for a flow is
-    just changing it; whoever showed it has to show it again.  `position`: where the log
-    ended afterwards.
+    """What became of a registration.  `again`: a flow is just changing some of it, which has to be
+    shown again.  `position`: where the log ended.  `unknown`: of a suspect host's connections.
     """
 
     host: Host
     again: bool
     position: int = 0
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -444,6 +444,7 @@ def _apply_registration(
     """Take a registration; `rest`: the guests that are not taken yet, if not all of them."""
     again = _show(name, registration, registration.guests if rest is None else rest, unit)
     host = unit.get(Host, host_uuid(name))
-    if host.suspect:
-        again = not leftovers.take(host, registration, unit) or again
-    return RegistrationResult(host, again)
+    if not host.suspect:
+        return RegistrationResult(host, again)
+    again = not leftovers.take(host, registration, unit) or again
+    return RegistrationResult(host, again, unknown=leftovers.unknown(registration, unit))

@@ -174,11 +174,13 @@ def _bound(operation: Operation, plan: Plan) -> bool:
     """Whether every reservation and every mapping that it makes exists: what a request that
     waits waits for.
     """
-    names = [step.name for step in plan.steps if step.do in _BINDING]
+    binding = [
+        (stage, step) for stage in plan.stages for step in stage.steps if step.do in _BINDING
+    ]
     return all(
-        operation.history.record(lane, name, undo=False).resolved
-        for lane in range(len(plan.lanes))
-        for name in names
+        operation.history.record(lane, step.name, undo=False).resolved
+        for stage, step in binding
+        for lane in plan.lanes_of(stage)
     )
 
 
@@ -209,7 +211,7 @@ def _steps(operation: Operation, plan: Plan, *, unwinding: bool) -> Iterator[Row
     due = {(run.lane, history.next_step(run), run.undo) for run in history.active.values()}
     for undo in (False, True) if unwinding else (False,):
         for stage in reversed(plan.stages) if undo else plan.stages:
-            for lane in (SERVER,) if stage.once else range(len(plan.lanes)):
+            for lane in plan.lanes_of(stage):
                 about = _about(operation, plan, stage, lane)
                 for step in reversed(stage.steps) if undo else stage.steps:
                     key = (lane, step.name, undo)

@@ -47,6 +47,22 @@ def test_a_guest_has_all_of_a_device_but_the_head_of_luks(
     assert brick.extend({**info, "encrypted": True}, source) == (3 << 30) - 4096 * 512
 
 
+def test_the_host_tells_how_large_it_takes_a_device_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brick, asked = brick_of(tmp_path), list[tuple[str, ...]]()
+
+    def execute(*command: str, **_options: Any) -> tuple[str, str]:
+        asked.append(command)
+        return "3221225472\n", ""
+
+    monkeypatch.setattr("os_brick.privileged.rootwrap.execute", execute)
+    assert brick.size({"type": "block", "path": "/dev/x"}) == 3 << 30
+    assert brick.size({"type": "file", "path": "/mnt/volume-1"}) is None
+    assert brick.size({"type": "network", "protocol": "rbd"}) is None
+    assert asked == [("blockdev", "--getsize64", "/dev/x")]
+
+
 def test_a_device_that_cannot_be_looked_at_again_now_may_be_later(
     broken: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

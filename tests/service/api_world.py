@@ -27,7 +27,7 @@ from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner
 from ledger.api.metrics import registry_of
-from ledger.auth.authenticator import authenticator
+from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy
 from ledger.auth.tls import ServiceTls
 from ledger.auth.tokens import StaticTokens
@@ -361,6 +361,7 @@ async def running_api(
             cinder=asked,
             settings=settings,
             authenticator=authenticator(settings, stack, static, tls, calls),
+            keystone_login=keystone_login(settings, stack, calls),
             clock=clock,
             policy=Policy(Path(settings.policy.file) if settings.policy.file else None),
             registry=registry_of(log.log_recorder.writer, log.steps, calls),

@@ -11,8 +11,9 @@ from aggregates.base import Aggregate, Event
 from handlers.plan import LedgerVerb
 from handlers.verb_texts import VERBS
 from host_agent.shared.contract import Verb
-from ledger.cli import plan, timeline
-from ledger.cli.words import BOOKKEEPING, SENTENCES, sentence
+from ledger.cli import plan
+from ledger.words import timeline
+from ledger.words.sentences import BOOKKEEPING, SENTENCES, sentence
 from tests.service.cli_stub import (
     OPERATION,
     REQUEST,

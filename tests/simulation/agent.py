@@ -208,7 +208,7 @@ class Agent:
             self.epoch, self._after = host.epoch, 0
         self.clearing = host.suspect and any(host.leftovers)
         if self.clearing:
-            self._clear(Release(*host.leftovers))
+            self._clear(Release(*host.leftovers, told.unknown))
 
     def _show_changes(self, said: Registration, shown: tuple[Guest, ...]) -> None:
         """Between registrations only what has changed is told."""

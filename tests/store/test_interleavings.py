@@ -1,8 +1,7 @@
 """The mark of a table only grows, and no row is beyond it: two projectors, any interleaving.
 
-A projector that is at a step lets another one work at chosen moments: before it reads events,
-before it reads rows, before it writes.  All in one thread, so each interleaving is the same
-every time.
+A projector at a step lets another one work at chosen moments: before it reads events or rows,
+before it writes.  All in one thread, so each interleaving is the same every time.
 """
 
 from __future__ import annotations
