@@ -179,8 +179,9 @@ def test_a_reservation_of_unknown_outcome_is_given_time_before_another_is_made()
     assert do(RESERVE, cinder, uncertain=True, wait=wait)["attachment_id"] == late.id
     assert cinder.asked == []
     cinder.rows, waited[:] = [], []
+    cinder.looks = 0
     assert "adopted" not in do(RESERVE, cinder, uncertain=True, wait=waited.append)
-    assert sum(waited) >= LATE_S
+    assert (cinder.looks, waited) == (1 + round(LATE_S / 0.25), [0.25] * cinder.looks)
     waited.clear()
     do(RESERVE, cinder, wait=waited.append)
     assert waited == [], "a first attempt does not wait"
@@ -347,6 +348,62 @@ def test_every_volume_with_the_mark_goes_but_not_before_cinder_has_made_it() -> 
         do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, "volume_not_ready")
     assert cinder.asked == [("volume_delete", first), ("volume_delete", second)]
+
+
+def test_a_volume_goes_though_cinder_does_not_show_its_reservations() -> None:
+    """Whether there are any the deletion tells."""
+    cinder = Cinder()
+    cinder.made = [view(id=VOLUME)]
+
+    def hidden(*_: Any) -> Any:
+        raise PortError(ErrorKind.FINAL, "forbidden", "Policy does not allow it.")
+
+    vars(cinder)["attachments"] = hidden
+    assert do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES) == {"deleted": [VOLUME]}
+    assert cinder.asked == [("volume_delete", VOLUME)]
+
+
+EXTENSION = {
+    LedgerVerb.EXTENSION_COMPLETE: False,
+    LedgerVerb.EXTENSION_FAIL: True,
+    LedgerVerb.EXTENSION_REVOKE: True,
+}
+
+
+@pytest.mark.parametrize("verb", EXTENSION)
+@pytest.mark.parametrize("status", ["extending", "error_extending", "in-use"])
+def test_cinder_hears_how_a_growth_ended_if_it_waits_for_that(
+    verb: LedgerVerb, status: str
+) -> None:
+    """Undone too late is done: it has heard, and the volume is in use with its new size."""
+    cinder, said = Cinder(status=status), list[tuple[str, bool]]()
+
+    def completion(volume_id: str, *, error: bool) -> None:
+        said.append((volume_id, error))
+
+    vars(cinder)["extend_volume_completion"] = completion
+    late = verb == LedgerVerb.EXTENSION_REVOKE and status == "in-use"
+    assert do(verb, cinder) == ({"passed": True} if late else {})
+    assert said == ([(VOLUME, EXTENSION[verb])] if status == "extending" else [])
+
+
+@pytest.mark.parametrize("has_a_row", [False, True])
+def test_a_conversion_puts_a_reservation_in_the_place_of_the_old_calls_row(
+    has_a_row: bool,
+) -> None:
+    """Where Cinder has no row that holds the volume for the server, the old calls make one first;
+    what the log knows by its id stays.
+    """
+    old, ours = row("attached"), row("attached")
+    cinder = Cinder(old, ours) if has_a_row else Cinder()
+    lane = replace(LANE, legacy=True, access_mode="ro")
+    made = do(LedgerVerb.RESERVATION_CONVERT, cinder, known(ours.id), lane=lane)
+    create = ("attachment_create", VOLUME, SERVER, "ro")
+    first = [] if has_a_row else [("attach", VOLUME, SERVER, "/dev/vdb", "", "ro")]
+    last = [("attachment_delete", old.id)] if has_a_row else []
+    changing = [asked for asked in cinder.asked if "detaching" not in asked[0]]
+    assert changing == [*first, create, *last]
+    assert set(made) == {"attachment_id"}
 
 
 def test_a_volume_that_the_server_has_is_not_unmade() -> None:
