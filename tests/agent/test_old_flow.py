@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -58,6 +59,23 @@ def test_each_verb_run_twice_changes_nothing_more(bench: Bench, verb: Verb) -> N
     state, seen = bench.store.read(), status(bench, lane)
     bench.run(lane, verb)
     assert (bench.store.read(), status(bench, lane)) == (state, seen)
+
+
+def test_a_connection_that_the_old_calls_make_has_a_name_of_our_own(bench: Bench) -> None:
+    named = bench.run(bench.old_lane(), Verb.ATTACHMENT_CREATE)["attachment_id"]
+    nameless = replace(bench.old_lane(), attachment_id=None)
+    made = [bench.run(nameless, Verb.ATTACHMENT_CREATE)["attachment_id"] for _ in range(2)]
+    assert len({*map(UUID, made), UUID(named)}) == 3
+
+
+def test_a_volume_that_is_asked_for_read_only_is_told_to_be_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, told = replace(bench.old_lane(), access_mode="ro"), list[tuple[str, ...]]()
+    bench.run(lane, *ATTACH[:-1])
+    monkeypatch.setattr(bench.old_cinder, "attach", lambda *it: told.append(it), raising=False)
+    bench.run(lane, ATTACH[-1])
+    assert told == [(lane.volume_id, lane.server_id, "/dev/vdb", "compute-1", "ro")]
 
 
 def test_attach_that_failed_gives_the_reservation_back(bench: Bench) -> None:

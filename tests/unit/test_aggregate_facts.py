@@ -17,7 +17,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
 from aggregates.server import Device, SeenDisks, next_name, serial_for
-from aggregates.volume import Volume
+from aggregates.volume import Claim, Volume
 
 ID = UUID(int=7)
 WHOSE = {"server_id": "s", "volume_id": "v", "attachment_id": "a", "host": "h"}
@@ -200,6 +200,15 @@ def test_a_mapping_is_what_its_events_say() -> None:
     }
     mapping.record(M.DevicePlugged, device_name="vdz")
     assert mapping.device_name == "vdz"
+
+
+def test_a_root_that_goes_is_named_and_so_is_its_attachment() -> None:
+    mapping = after(M, (M.MappingCreated, MAPPED))
+    mapping.collect_events()
+    mapping.detach_root()
+    [event] = mapping.collect_events()
+    assert (event.volume_id, event.attachment_id) == ("v", "a")
+    assert event.about == About(volume_id="v", attachment_id="a", server_id="s")
 
 
 def test_a_flag_that_is_so_already_records_nothing() -> None:
@@ -394,6 +403,64 @@ def test_the_next_free_name_is_on_the_bus_of_the_others_and_never_the_roots() ->
     assert next_name({"vdb", "vdc"}, ["vda"]) == "vdd"
     assert next_name({"sdb"}, ["sda"]) == "sdc"
     assert next_name({f"vd{x}" for x in "abcdefghijklmnopqrstuvwxyz"}, ()) == "vdaa"
+
+
+def test_what_is_deleted_or_offloaded_is_not_looked_at() -> None:
+    for away in (Instance.Deleted, Instance.Offloaded):
+        server = after(Instance, (Instance.Placed, PLACED), (away, {}))
+        version = server.version
+        assert server.observe(name="n", host="h", power_state="paused")
+        assert server.version == version
+
+
+def test_a_root_that_comes_back_keeps_its_own_serial_if_nobody_else_has_it() -> None:
+    server = after(Instance, (Instance.Placed, PLACED))
+    server.reserve_device("b", "v", "vdb")
+    server.record(Instance.DeviceVolumeSet, bdm_id="b", volume_id=None, serial="v")
+    server.set_device_volume("b", "v")
+    assert server.devices["b"].serial == "v"
+
+
+def test_the_epoch_of_the_host_that_was_asked_first_is_kept_until_another_is_asked() -> None:
+    operation = after(Operation, started(lane()))
+    for run, (host, epoch, asked) in enumerate(
+        [("h", 3, ("h", 3)), ("h", 4, ("h", 3)), (None, 0, ("h", 3)), ("i", 1, ("i", 1))], 1
+    ):
+        operation.record(
+            Operation.RunStarted, **{**RUN, "run": run, "lane": 0, "host": host, "epoch": epoch}
+        )
+        error = {"kind": "retryable", "code": "x", "message": "m"}
+        facts = {"run": run, "lane": 0, "step": "one", "undo": False, "error": error}
+        operation.record(Operation.StepRetried, **facts, retry_at=1.0, host=host)
+        assert operation.history.record(0, "one", undo=False).asked == asked
+
+
+@pytest.mark.parametrize(
+    ("other", "excluded"),
+    [
+        ({"server_id": "t"}, True),
+        ({"server_id": "s", "shared": True}, True),
+        ({"server_id": "t", "shared": True}, False),
+        ({"server_id": "t", "shared": True, "reserves": True}, True),
+        ({"server_id": "t", "shared": True, "takes": frozenset({"h"})}, True),
+        ({"server_id": "t", "shared": True, "hosts": frozenset({"g"})}, True),
+        ({"server_id": "t", "shared": True, "takes": frozenset({"g"})}, False),
+    ],
+    ids=str,
+)
+def test_a_claim_of_a_shared_volume_excludes_what_would_take_it_away(
+    other: dict[str, Any], excluded: bool
+) -> None:
+    """Where one side takes what the other side's hosts have (decision 0042)."""
+    claim = Claim(
+        server_id="s",
+        flow="f",
+        shared=True,
+        reserves=True,
+        takes=frozenset({"g"}),
+        hosts=frozenset({"h"}),
+    )
+    assert claim.excludes(Claim(flow="f", **other)) is excluded
 
 
 def test_a_serial_that_another_disk_has_is_not_given_again() -> None:

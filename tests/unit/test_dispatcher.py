@@ -269,6 +269,48 @@ async def test_what_is_only_held_ready_when_the_process_stops_has_nothing_to_sho
     assert leases.held == set()
 
 
+async def test_more_is_asked_for_as_soon_as_no_more_is_held_ready_than_is_worked_on() -> None:
+    leases, work = Leases(*map(str, range(3 * THREADS))), Work()
+    gates = iter(threading.Event() for _ in range(3 * THREADS))
+    opened: list[threading.Event] = []
+    carry_on = work.carry_on
+
+    def gated(operation_id: str) -> int:
+        opened.append(gate := next(gates))
+        assert gate.wait(SOON_S)
+        return carry_on(operation_id)
+
+    work.carry_on = gated  # type: ignore[method-assign]
+    async with running(leases, work):
+        for number in range(THREADS):
+            await until(lambda number=number: len(opened) > number)
+            opened[number].set()
+        await until(lambda: leases.asked[-1] == THREADS)
+        for number in range(THREADS, 3 * THREADS):
+            await until(lambda number=number: len(opened) > number)
+            opened[number].set()
+        await until(lambda: len(work.done) == 3 * THREADS)
+
+
+async def test_nothing_goes_on_beside_a_dispatcher_that_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leases, left = Leases(), list[bool]()
+
+    async def until_cancelled(_self: Dispatcher) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            left.append(True)
+
+    monkeypatch.setattr(Dispatcher, "_renew", until_cancelled)
+    async with running(leases, Work()):
+        await until(lambda: leases.asked)
+    assert left == [True]
+
+
 async def test_each_life_holds_its_leases_under_a_name_of_its_own() -> None:
     """One that was taken for dead, and goes on, does not take its successor's for its own."""
     leases = Leases()

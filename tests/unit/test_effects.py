@@ -304,6 +304,40 @@ def test_only_a_refusal_to_delete_a_volume_is_noted_and_no_failure(kind: ErrorKi
     assert raised.value.kind is kind
 
 
+@pytest.mark.parametrize(
+    ("now", "code"), [("retyping", "volume_not_ready"), ("error_deleting", None), (None, None)]
+)
+def test_a_refusal_that_lasts_while_cinder_is_at_work_is_none(
+    now: str | None, code: str | None
+) -> None:
+    """None: it is gone meanwhile."""
+    cinder = Cinder(status=now or "")
+    cinder.refuses = PortError(ErrorKind.FINAL, "refused", "Volume is busy.")
+    if now is None:
+
+        def gone(_: str) -> Any:
+            raise PortError(ErrorKind.FINAL, "not_found", "No such volume.")
+
+        vars(cinder)["volume"] = gone
+    lane = replace(LANE, delete_on_termination=True)
+    if code is None:
+        assert do(LedgerVerb.VOLUME_DELETE, cinder, lane=lane) == {"refused": "Volume is busy."}
+        return
+    with pytest.raises(PortError, match=f"Volume {VOLUME} is {now}") as raised:
+        do(LedgerVerb.VOLUME_DELETE, cinder, lane=lane)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, code)
+
+
+@pytest.mark.parametrize("attachment_id", [None, str(uuid4())])
+def test_of_an_old_reservation_only_one_that_nobody_knows_is_tidied_away(
+    attachment_id: str | None,
+) -> None:
+    cinder = Cinder(status="attaching")
+    lane = replace(LANE, legacy=True, attachment_id=attachment_id)
+    assert do(LedgerVerb.RESERVATION_TIDY, cinder, lane=lane) == {}
+    assert cinder.asked == ([] if attachment_id else [("unreserve", VOLUME)])
+
+
 def test_a_volume_is_made_once_and_found_by_its_mark() -> None:
     cinder = Cinder()
     do(LedgerVerb.VOLUME_CREATE, cinder, lane=MAKES)
