@@ -66,6 +66,7 @@ class EventContext:
     cause: str
     operation_id: str | None = None
     global_request_id: str | None = None  # of the service that passed the request on
+    traceparent: str | None = None  # the caller's span (W3C Trace Context)
 
 
 @dataclass(frozen=True, kw_only=True)

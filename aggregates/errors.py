@@ -286,6 +286,22 @@ class NotLegacyError(DomainError):
     status = 400
 
 
+class HalfConvertedError(DomainError):
+    """Instance {server_id} cannot be reverted: a conversion of its volumes was given up before
+    its source {host} had attachments of its own. Convert it once more, then revert it.
+    """
+
+    code = "half_converted"
+
+
+class AgentTooOldError(DomainError):
+    """The agent of host {host} is of service version {version}, and {action} of this instance
+    needs {needed}: upgrade it.
+    """
+
+    code = "agent_too_old"
+
+
 class StaleEpochError(DomainError):
     """Epoch {given} of host {host} is out of date, the current one is {current}. Register again."""
 

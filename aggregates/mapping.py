@@ -75,7 +75,8 @@ class BlockDeviceMapping(Aggregate):
     class AttachmentSwitched(Event):
         """The server has the volume through another attachment: it moved, or was swapped.
 
-        `kept` is the former one, if it stays until a resize is confirmed or reverted.
+        `kept` is the former one, if it stays until a resize is confirmed or reverted; or what
+        has taken its place since.
         """
 
         volume_id: str
@@ -132,6 +133,7 @@ class BlockDeviceMapping(Aggregate):
         self.volume_id: str | None = None
         self.attachment_id: str | None = None
         self.kept: str | None = None
+        self.kept_legacy = False  # whether that one was made by Cinder's old calls
         self.serial: str | None = None
         self.device_name: str | None = None
         self.tag: str | None = None
@@ -165,6 +167,8 @@ class BlockDeviceMapping(Aggregate):
             case self.RootDetached():
                 self.volume_id = self.attachment_id = self.serial = None
             case self.AttachmentSwitched():
+                flows = {self.attachment_id: self.legacy, self.kept: self.kept_legacy}
+                self.kept_legacy = event.kept is not None and flows.get(event.kept, False)
                 self.volume_id, self.attachment_id = event.volume_id, event.attachment_id
                 self.kept, self.legacy = event.kept, event.legacy
             case self.DevicePlugged():

@@ -153,6 +153,7 @@ class Operation(Aggregate):
 
         `global_request_id`: under which another service (Cinder) passed it on.  `finding`: of a
         repair: {"id", "drift_class", "differs", "reason"}, the evidence by which it was accepted.
+        `traceparent`: the caller's span, if it said one (W3C Trace Context).
         """
 
         flow: str
@@ -163,6 +164,7 @@ class Operation(Aggregate):
         fingerprint: str | None = None
         global_request_id: str | None = None
         finding: dict[str, Any] | None = None
+        traceparent: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class RunStarted(Event):
@@ -183,6 +185,7 @@ class Operation(Aggregate):
         `occurred`, here and below: when its host says that it ended, by its own clock, and how
         wrong that was (contract.Occurred); None: the ledger's own, or nobody said.  `host`: who
         did it; None: the ledger itself (or the event is older than the field).
+        `cinder_requests`: the ids that Cinder gave to what it was asked to change for it.
         """
 
         run: int
@@ -193,6 +196,7 @@ class Operation(Aggregate):
         took_ms: int
         occurred: dict[str, Any] | None = None
         host: str | None = None
+        cinder_requests: list[str] = field(default_factory=list)
 
     @dataclass(frozen=True, kw_only=True)
     class StepRetried(Event):
@@ -210,6 +214,7 @@ class Operation(Aggregate):
         further: list[str] = field(default_factory=list)
         occurred: dict[str, Any] | None = None
         host: str | None = None
+        cinder_requests: list[str] = field(default_factory=list)
 
     @dataclass(frozen=True, kw_only=True)
     class StepFailed(Event):
@@ -223,6 +228,7 @@ class Operation(Aggregate):
         further: list[str] = field(default_factory=list)
         occurred: dict[str, Any] | None = None
         host: str | None = None
+        cinder_requests: list[str] = field(default_factory=list)
 
     @dataclass(frozen=True, kw_only=True)
     class Parked(Event):

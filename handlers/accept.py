@@ -17,6 +17,7 @@ from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
+from handlers.grow import GrowVolume, wait
 from handlers.guards import (
     NEW_FLOW_VERSION,
     Concerned,
@@ -200,7 +201,17 @@ def swap(
     order = GuestOrder(server_id=request.server_id)
     hosts = {Place.HOST: where.name}
     concerned = Concerned(known=volumes, shown=lambda: views[:1])
-    return start(flow, origin, instance, [lane], hosts, concerned, order)
+    operation = start(flow, origin, instance, [lane], hosts, concerned, order)
+    if _room(views[1]) > _room(views[0]):  # of which a copy tells the guest nothing
+        # Cinder's migration gives the new volume the id of the old one.
+        stays = request.volume_id if flow == "migrate_volume" else request.new_volume_id
+        wait(GrowVolume(server_id=request.server_id, volume_id=stays), origin, instance)
+    return operation
+
+
+def _room(volume: VolumeView) -> tuple[int, bool]:
+    """By which volumes are compared: of an encrypted one a guest has all but the head."""
+    return volume.size_gb, not volume.encrypted
 
 
 def device_target(device: str | None) -> str | None:

@@ -1,7 +1,8 @@
 """Requests about a whole server: moves, power, shelving, deletion, repair.
 
 What is demanded of a server and of its host is a table, as the flows are (Nova's guards
-and messages); what differs from flow to flow is only which attachments are its lanes.
+and messages); what differs from flow to flow is only which attachments are its lanes
+(handlers.lanes).
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from aggregates.host import Host
 from aggregates.instance import RUNNING, Instance, VmState
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
+from aggregates.volume import Claim
+from handlers.claims import leaves_disks
 from handlers.fences import vouches
 from handlers.flows import FLOWS
-from handlers.flows.grow import GROWS
 from handlers.guards import (
     MOVES_VERSION,
+    REPAIRS_VERSION,
     Concerned,
     Contact,
     Origin,
@@ -28,13 +31,13 @@ from handlers.guards import (
     Views,
     check_contact,
     check_vm_state,
-    lane_of_mapping,
     start,
 )
+from handlers.lanes import LANES, of_attachment, of_unlearnt, of_unmade, one_sided
 from handlers.plan import Place
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.definition import resized
-from host_agent.shared.lane import Lane, LaneSide
+from host_agent.shared.lane import Lane
 
 S = VmState
 #: After these a guest runs, whatever it did before (Nova's hard reboot starts it).
@@ -78,6 +81,7 @@ class ActionRule:
     moves: bool = False  # the guest leaves its host: its disks must all be volumes
     root: bool = False  # refused while the root volume is detached (S2)
     destination: bool = False
+    version: int = 0  # of the agents that are needed to answer
 
 
 def _states(*states: VmState) -> frozenset[VmState]:
@@ -121,7 +125,15 @@ RULES: dict[str, ActionRule] = {
     "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert_offloaded": ActionRule("convert", _states(S.SHELVED_OFFLOADED), needs={}),
+    "convert_resized": ActionRule(
+        "convert",
+        _states(S.RESIZED),
+        needs={Place.SOURCE: Need.ANSWERS, Place.DESTINATION: Need.ANSWERS},
+        version=REPAIRS_VERSION,
+    ),
 }
+#: Converted in another way where the server is on no host, or on two.
+_CONVERTED = {S.SHELVED_OFFLOADED: "convert_offloaded", S.RESIZED: "convert_resized"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +154,8 @@ def act(
 ) -> Operation:
     """Accept what is asked for, or raise a DomainError."""
     instance = server.instance
-    if request.flow == "convert" and instance.own_state is S.SHELVED_OFFLOADED:
-        request = replace(request, flow="convert_offloaded")
+    if request.flow == "convert":
+        request = replace(request, flow=_CONVERTED.get(instance.own_state, "convert"))
     rule = RULES[request.flow]
     check_vm_state(instance, rule.action, _allowed(rule, instance))
     if rule.root and instance.root_missing:
@@ -156,23 +168,29 @@ def act(
     order = _order(request, instance, places, hosts)
     if not FLOWS[request.flow].claims_volumes:
         server = _idle(server)
-    lanes = LANES.get(request.flow, _one_sided)(server, places)
+    lanes = LANES.get(request.flow, one_sided)(server, places)
     concerned = Concerned(known=server.volumes.values(), shown=views)
     return start(request.flow, origin, instance, lanes, places, concerned, order)
 
 
 def _idle(server: Server) -> Server:
     """The server without the volumes that an operation works on: what becomes of these is for that
-    operation to decide.  One that lets a guest see their size leaves them where they are.
+    operation to decide, unless it leaves the server's disks where they are.
     """
     server_id = str(server.instance.id)
     busy = {
         id_
         for id_, volume in server.volumes.items()
-        if any(volume.claims[op].flow not in GROWS for op in volume.works_for(server_id))
+        if any(_moves_disks(volume.claims[op]) for op in volume.works_for(server_id))
     }
     idle = [mapping for mapping in server.mappings if mapping.volume_id not in busy]
     return replace(server, mappings=idle)
+
+
+def _moves_disks(claim: Claim) -> bool:
+    """Of an operation that was begun before claims named their flow, nobody knows."""
+    flow = FLOWS.get(claim.flow or "")
+    return flow is None or not leaves_disks(flow)
 
 
 def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
@@ -209,13 +227,12 @@ def delete(
     known = [str(attachment.id) for attachment, _ in attachments]
     for attachment, host in attachments:
         mapping = by_volume.get(attachment.volume_id)
-        lanes.append(_lane_of_attachment(attachment, mapping, host, no_mapping, known))
+        lanes.append(of_attachment(attachment, mapping, host, no_mapping, known))
     for lane in unlearnt:
         mapping = by_volume.get(lane.volume_id)
-        lanes.append(_lane_of_unlearnt(lane, mapping, no_mapping))
+        lanes.append(of_unlearnt(lane, mapping, no_mapping))
     bound = {lane.bdm_id for lane in lanes}
-    lanes += [_lane_of_unmade(lane, known) for lane in unmade if lane.bdm_id not in bound]
-    bare = [m for m in server.mappings if m.live and m.volume_id is None]
+    lanes += [of_unmade(lane, known) for lane in unmade if lane.bdm_id not in bound]
     places: dict[Place, str | None] = {
         Place.HOST: instance.host,
         Place.SOURCE: instance.resize_source,
@@ -225,11 +242,7 @@ def delete(
     order = GuestOrder(server_id=str(instance.id), running=False, force=True)
     # Asks for no state: what Cinder is doing with a volume its release waits for (0040).
     concerned = Concerned(known=server.volumes.values(), shown=tuple)
-    operation = start("delete", origin, instance, lanes, places, concerned, order)
-    for mapping in bare:  # a root's place without a volume needs no release
-        mapping.record(BlockDeviceMapping.MappingEnded)
-        instance.release_device(str(mapping.id))
-    return operation
+    return start("delete", origin, instance, lanes, places, concerned, order)
 
 
 def _places(
@@ -242,7 +255,11 @@ def _places(
         places = {Place.SOURCE: instance.resize_source, Place.DESTINATION: here}
     for place, need in rule.needs.items():
         if (name := places[place]) is not None:
-            _check_need(need, instance, hosts.get(name), hosts.contact(name))
+            host = hosts.get(name)
+            _check_need(need, instance, host, hosts.contact(name))
+            if host.service_version < rule.version:
+                known = {"version": host.service_version, "needed": rule.version}
+                raise errors.AgentTooOldError(host=name, action=rule.action, **known)
     if rule.destination:
         places[Place.DESTINATION] = _destination(request, server, hosts)
     return places
@@ -283,7 +300,7 @@ def _destination(request: ActOnServer, server: Server, hosts: Hosts) -> str:
 
 
 #: What a guest need not be defined anew for.
-_AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", "convert_offloaded"})
+_AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", *_CONVERTED.values()})
 
 
 def _order(
@@ -310,104 +327,3 @@ def _order(
             order, destination={"host": name, **hosts.get(name).capabilities["migration"]}
         )
     return order
-
-
-# --- lanes -----------------------------------------------------------------------------
-
-Lanes = list[Lane]
-Places = dict[Place, str | None]
-
-
-def _lane(server: Server, mapping: BlockDeviceMapping, host: str | None) -> Lane:
-    assert mapping.volume_id is not None, "only mappings with a volume are lanes"
-    return lane_of_mapping(mapping, server.volumes[mapping.volume_id], host)
-
-
-def _one_sided(server: Server, places: Places) -> Lanes:
-    return [_lane(server, mapping, places.get(Place.HOST)) for mapping in server.attached]
-
-
-def _moving(server: Server, places: Places) -> Lanes:
-    """Each volume gets an attachment of the destination's own, or a bare reservation."""
-    new = LaneSide(host=places.get(Place.DESTINATION))
-    return [replace(lane, new=new) for lane in _one_sided(server, places)]
-
-
-def _confirming(server: Server, places: Places) -> Lanes:
-    """Current: what the source has kept, new: what the server has."""
-    lanes = []
-    for mapping in server.attached:
-        lane = _lane(server, mapping, places[Place.SOURCE])
-        new = LaneSide(attachment_id=mapping.attachment_id, host=places[Place.DESTINATION])
-        lanes.append(replace(lane, attachment_id=mapping.kept, new=new))
-    return lanes
-
-
-def _reverting(server: Server, places: Places) -> Lanes:
-    """Current: what the server has, new: what the source has kept."""
-    lanes = []
-    for mapping in server.attached:
-        lane = _lane(server, mapping, places[Place.DESTINATION])
-        new = LaneSide(attachment_id=mapping.kept, host=places[Place.SOURCE])
-        lanes.append(replace(lane, new=new))
-    return lanes
-
-
-def _converting(server: Server, places: Places) -> Lanes:
-    old = [lane for lane in _one_sided(server, places) if lane.legacy]
-    if not old:
-        raise errors.NotLegacyError(server_id=str(server.instance.id))
-    return [replace(lane, new=LaneSide(host=places[Place.HOST])) for lane in old]
-
-
-def _lane_of_attachment(
-    attachment: Attachment,
-    mapping: BlockDeviceMapping | None,
-    host: str | None,
-    no_mapping: str,
-    known: list[str],
-) -> Lane:
-    """An attachment of a server that is deleted, with the mapping it belongs to, if any."""
-    assert attachment.server_id is not None, "a recorded attachment has a server"
-    assert attachment.volume_id is not None, "and a volume"
-    return Lane(
-        server_id=attachment.server_id,
-        volume_id=attachment.volume_id,
-        bdm_id=str(mapping.id) if mapping else no_mapping,
-        attachment_id=str(attachment.id),
-        device_name=mapping.device_name if mapping else None,
-        multiattach=mapping.multiattach if mapping else False,
-        boot_index=mapping.boot_index if mapping else None,
-        delete_on_termination=mapping.delete_on_termination if mapping else False,
-        serial=mapping.serial if mapping else None,
-        access_mode=attachment.access_mode or "rw",
-        host=host,
-        legacy=attachment.legacy,
-        known=tuple(known),
-    )
-
-
-def _lane_of_unlearnt(lane: Lane, mapping: BlockDeviceMapping | None, no_mapping: str) -> Lane:
-    """An attachment that may be there, to be looked for.  If it is the last one to go, a volume
-    that goes with its server goes then.
-    """
-    together = mapping.delete_on_termination if mapping else False
-    return replace(lane, bdm_id=no_mapping, host=None, delete_on_termination=together)
-
-
-def _lane_of_unmade(lane: Lane, known: list[str]) -> Lane:
-    """A volume that was made, or may still be, and that no mapping has: found by its mark."""
-    return replace(lane, new=None, attachment_id=None, host=None, known=tuple(known))
-
-
-LANES: dict[str, Callable[[Server, Places], Lanes]] = {
-    "live_migrate": _moving,
-    "resize": _moving,
-    "evacuate": _moving,
-    "shelve": _moving,
-    "unshelve": _moving,
-    "confirm_resize": _confirming,
-    "revert_resize": _reverting,
-    "convert": _converting,
-    "convert_offloaded": _converting,
-}

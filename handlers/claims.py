@@ -19,13 +19,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from handlers.plan import LedgerVerb, Place, Plan, Side, Stage, Step
+from handlers.plan import AnyVerb, Flow, LedgerVerb, Place, Plan, Side, Stage, Step
 from host_agent.shared.contract import Verb
 
 #: These neither connect nor disconnect what a host has.
 _STAYS = frozenset({Verb.DISK_GROW})
 #: These make an attachment that Cinder did not have.
 _RESERVING = frozenset({LedgerVerb.ATTACHMENT_RESERVE, Verb.ATTACHMENT_CREATE})
+
+
+#: These leave the disks that guests have, and what hosts have connected for them, as they are.
+_LEAVES_DISKS: frozenset[AnyVerb] = frozenset(
+    {
+        *(Verb.DISK_GROW, Verb.DISK_VERIFY, Verb.DRIFT_LOOK, Verb.ATTACHMENT_COMPLETE),
+        *(LedgerVerb.NOTHING, LedgerVerb.DRIFT_AGAIN),
+        *(LedgerVerb.EXTENSION_COMPLETE, LedgerVerb.EXTENSION_REVOKE, LedgerVerb.EXTENSION_FAIL),
+        # In Cinder alone: what no host may have connected, and what follows from what is left.
+        *(LedgerVerb.ATTACHMENT_DROP, LedgerVerb.VOLUME_SETTLE),
+    }
+)
+
+
+def leaves_disks(flow: Flow) -> bool:
+    """Whether its volumes are disks of the server as before, however far it has come."""
+    steps = (step for stage in flow.stages for step in stage.steps)
+    return {verb for s in steps for verb in (s.do, s.undo) if verb} <= _LEAVES_DISKS
 
 
 def on_volume(plan: Plan, volume_id: str) -> dict[str, Any]:
@@ -51,7 +69,7 @@ def _stages(plan: Plan, volume_id: str) -> Iterator[tuple[str | None, Stage]]:
     for number, lane in enumerate(plan.lanes):
         for stage in plan.stages:
             new = stage.side is Side.NEW
-            if not stage.once and lane.volume_of(new=new) == volume_id:
+            if number in plan.lanes_of(stage) and lane.volume_of(new=new) == volume_id:
                 place = stage.place
                 host = None if place is Place.LEDGER else plan.host_of(number, place)
                 yield host, stage

@@ -47,10 +47,11 @@ def grow(request: GrowVolume, origin: Origin, view: VolumeView | None, book: Boo
     ClaimedError.
     """
     instance = book.get(Instance, request.server_id)
+    # Before anything is changed: what is refused here is not given up, but waits.  And before it
+    # is asked who has the volume: what is in the way may bring it, and have connected it already.
+    instance.refuse_claimed(exclusive=False)
     mapping, host = _had(instance, request.volume_id, book)
     volume = book.get(Volume, request.volume_id)
-    # Before anything is changed: what is refused here is not given up, but waits.
-    instance.refuse_claimed(exclusive=False)
     volume.refuse_beside(request.server_id, shared=mapping.multiattach)
     return start(
         "grow_for_cinder" if request.waiting else "grow",
@@ -113,6 +114,7 @@ def begin_awaited(instance: Instance, book: Book) -> None:
             server_id=str(instance.id), volume_id=volume_id, waiting=awaited.waiting
         )
         try:
+            instance.refuse_claimed(exclusive=False)
             _, host = _had(instance, volume_id, book)
             if book.get(Host, str(host_uuid(host))).fenced:
                 continue

@@ -145,6 +145,7 @@ def start(
         actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
         fingerprint=origin.fingerprint,
         global_request_id=origin.context.global_request_id,
+        traceparent=origin.context.traceparent,
         finding=origin.finding,
     )
     known = {str(volume.id): volume for volume in volumes.known if table.claims_volumes}

@@ -2,6 +2,11 @@
 
 It is decided server by server.  Of a server that a flow is just moving it is not decided yet
 whose it is: nothing of it is called a leftover, and the host stays suspect until it is.
+
+A record of a connection keeps the disk of its server on the host if the log knows its attachment,
+and does not call it a leftover.  No agent makes a record before its attachment is in the log
+(`plan.DURABLE`), so one that the log does not know explains no disk.  What it is, nobody knows: it
+is no leftover either, keeps the connection that it tells of, and is for a look to find.
 """
 
 from __future__ import annotations
@@ -40,6 +45,11 @@ def take(host: Host, registration: Registration, book: Book) -> bool:
         all_decided=not open_,
     )
     return not open_
+
+
+def unknown(registration: Registration, book: Book) -> tuple[str, ...]:
+    """The host's records that no attachment of the log explains."""
+    return tuple(i for i in registration.connections if not book.get(Attachment, i).version)
 
 
 def _left(host: Host, server_id: str, book: Book) -> bool:

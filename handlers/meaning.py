@@ -85,10 +85,10 @@ class Done:
 
 
 def _reserved(done: Done) -> None:
-    _held_as(done, legacy=done.lane.legacy)
+    held_as(done, legacy=done.lane.legacy)
 
 
-def _held_as(done: Done, *, legacy: bool) -> None:
+def held_as(done: Done, *, legacy: bool) -> None:
     done.attachment.record(
         Attachment.AttachmentCreated,
         volume_id=done.lane.volume_id,
@@ -108,10 +108,10 @@ def _hold(done: Done, volume_id: str) -> None:
 
 def _created(done: Done) -> None:
     _reserved(done)
-    _updated(done)
+    updated(done)
 
 
-def _updated(done: Done) -> None:
+def updated(done: Done) -> None:
     connector_host = done.outputs.get("connector_host")
     if connector_host not in {None, done.host}:
         names = {"id": done.attachment_id, "host": done.host, "connector_host": connector_host}
@@ -121,11 +121,11 @@ def _updated(done: Done) -> None:
         host=done.host,
         driver=done.outputs.get("driver"),
         target_digest=done.outputs.get("target_digest"),
-        access_mode=_access_mode(done),
+        access_mode=access_mode_of(done),
     )
 
 
-def _access_mode(done: Done) -> str | None:
+def access_mode_of(done: Done) -> str | None:
     """How the host has it; None: an older agent, which is silent.  Never wider than asked for."""
     return "ro" if done.lane.access_mode == "ro" else done.outputs.get("access_mode")
 
@@ -135,7 +135,7 @@ def _connected(done: Done) -> None:
     path = done.outputs.get("device_path")
     if done.attachment.state is not AttachmentState.ATTACHED:
         done.attachment.record(Attachment.Connected, device_path=path)
-    done.mapping.learn_access_mode(_access_mode(done))
+    done.mapping.learn_access_mode(access_mode_of(done))
 
 
 def _completed(done: Done) -> None:
@@ -182,21 +182,6 @@ def _deleted(done: Done) -> None:
         done.volume.record(
             Volume.Released, server_id=done.server_id, attachment_id=done.attachment_id
         )
-
-
-def _converted(done: Done) -> None:
-    """The old calls' record in Cinder is of the new kind now; of no host, a bare reservation."""
-    _held_as(done, legacy=False)
-    assert done.lane.other is not None, "only a mapping that has one is converted"
-    former = done.book.get(Attachment, done.lane.other.attachment_id or "")
-    if done.host is not None:
-        _updated(done)
-        done.attachment.record(Attachment.Connected, device_path=done.outputs.get("device_path"))
-        done.attachment.record(Attachment.Completed)
-        done.mapping.learn_access_mode(_access_mode(done))
-        former.record(Attachment.Disconnected, converted_to=done.attachment_id)
-    former.record(Attachment.Deleted, converted_to=done.attachment_id)
-    done.volume.record(Volume.Released, server_id=done.server_id, attachment_id=str(former.id))
 
 
 # --- volumes ---------------------------------------------------------------------------
@@ -383,7 +368,12 @@ def _offloaded(done: Done) -> None:
 
 
 def _forgotten(done: Done) -> None:
-    done.instance.record(Instance.Deleted)
+    instance = done.instance
+    vacant = [id_ for id_, device in instance.devices.items() if device.volume_id is None]
+    for bdm_id in vacant:  # a root's place without a volume needs no release
+        done.book.get(BlockDeviceMapping, bdm_id).record(BlockDeviceMapping.MappingEnded)
+        instance.release_device(bdm_id)
+    instance.record(Instance.Deleted)
 
 
 def _resized(done: Done) -> None:
@@ -405,16 +395,14 @@ def _settled(done: Done) -> None:
 MEANING: dict[str, Callable[[Done], None]] = {
     LedgerVerb.ATTACHMENT_RESERVE: _reserved,
     Verb.ATTACHMENT_CREATE: _created,
-    Verb.ATTACHMENT_UPDATE: _updated,
-    Verb.ATTACHMENT_REFRESH: _updated,
-    Verb.ATTACHMENT_CONVERT: _converted,
+    Verb.ATTACHMENT_UPDATE: updated,
+    Verb.ATTACHMENT_REFRESH: updated,
     Verb.VOLUME_CONNECT: _connected,
     Verb.ATTACHMENT_COMPLETE: _completed,  # equals LedgerVerb.ATTACHMENT_COMPLETE
     Verb.VOLUME_DISCONNECT: _disconnected,
     LedgerVerb.CONNECTION_WAIVE: _disconnected,
     LedgerVerb.RESERVATION_TIDY: _ended,
     LedgerVerb.ATTACHMENTS_CLEAR: _ended,
-    LedgerVerb.RESERVATION_CONVERT: _converted,
     Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
     LedgerVerb.VOLUME_CREATE: _made,
     LedgerVerb.VOLUME_UNMAKE: _unmade,

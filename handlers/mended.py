@@ -30,6 +30,8 @@ def told(operation: Operation, outcome: Outcome, book: Book) -> None:
 
 def _released(done: Done) -> None:
     """The ledger may never have known it, or have it somewhere else."""
+    if done.lane.attachment_id is None:  # the host was asked about the guest alone
+        return
     attachment = done.attachment
     if attachment.may_be_connected and attachment.host == done.host:
         shared = bool(done.outputs.get("shared", False))

@@ -4,7 +4,8 @@ A flow is written as a table, one file each in `handlers/flows/`; `expand` makes
 plan of it for one request: one *lane* per volume, and the hosts it runs on.
 Stages run one after the other.  Every lane goes through them by itself, and lanes
 run together; they meet at stages that are done `once`, for the whole server, which
-begin when all lanes have come so far.
+begin when all lanes have come so far.  So they do where only the lanes of one host go on
+(`Stage.of`): what a resize has on both of its hosts is two lanes.
 
 The *pivot* is the last step that can still be undone by failing: up to and
 including it a failure unwinds everything done so far, in reverse; after it there
@@ -65,6 +66,7 @@ class LedgerVerb(StrEnum):
     MAPPING_UNBIND = "mapping_unbind"
     MAPPING_SWITCH = "mapping_switch"  # to the new side's attachment
     MAPPING_SWITCH_KEEPING = "mapping_switch_keeping"  # the former one, until confirmed
+    MAPPING_REPLACE = "mapping_replace"  # one of the two that a resized server has
     VOLUME_CREATE = "volume_create"
     VOLUME_AWAIT = "volume_await"  # until Cinder has made it
     VOLUME_UNMAKE = "volume_unmake"  # delete it, unless the server has it
@@ -169,12 +171,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps that each lane does in order, in one place; or that are done once for all."""
+    """Steps that each lane does in order, in one place; or that are done once for all.
+
+    `of`: only by lanes whose attachment is on that host.
+    """
 
     place: Place
     steps: tuple[Step, ...]
     side: Side = Side.CURRENT
     once: bool = False
+    of: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -269,6 +275,7 @@ class Plan:
             known = here or stage.place in self.hosts
             _rule(known, f"a host, or None, is given for place {stage.place}")
             _rule(not stage.once or self.guest is not None, "a stage for all has a guest's order")
+            _rule(stage.of is None or stage.of in self.hosts, "a host is given for a stage's lanes")
 
     def _turns_all(self, step: str) -> bool:
         return self.stage_of(step).once or len(self.lanes) == 1
@@ -288,11 +295,15 @@ class Plan:
     @cached_property
     def segments(self) -> list[tuple[tuple[int, ...], tuple[Stage, ...]]]:
         """Stages that lanes go through by themselves, with these lanes' numbers."""
-        each = tuple(range(len(self.lanes)))
-        return [
-            ((SERVER,) if once else each, tuple(stages))
-            for once, stages in groupby(self.stages, key=lambda stage: stage.once)
-        ]
+        return [(lanes, tuple(stages)) for lanes, stages in groupby(self.stages, key=self.lanes_of)]
+
+    def lanes_of(self, stage: Stage) -> tuple[int, ...]:
+        """The numbers of the lanes that do the steps of this stage."""
+        if stage.once:
+            return (SERVER,)
+        there = stage.of and self.hosts[stage.of]
+        numbered = enumerate(self.lanes)
+        return tuple(n for n, lane in numbered if stage.of is None or lane.host == there)
 
     def stage_of(self, step: str) -> Stage:
         return self.table.stage_of[step]
@@ -368,6 +379,7 @@ class Plan:
                     "place": stage.place.value,
                     "side": stage.side.value,
                     "once": stage.once,
+                    **({"of": stage.of.value} if stage.of else {}),
                     "steps": [
                         {
                             "name": s.name,
@@ -429,6 +441,7 @@ def _stage(data: dict[str, Any]) -> Stage:
         ),
         side=Side(data.get("side", Side.CURRENT)),
         once=data.get("once", False),
+        of=Place(data["of"]) if "of" in data else None,
     )
 
 

@@ -18,6 +18,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
 from handlers import fences, grow
+from handlers.converted import CONVERTED
 from handlers.engine import (
     Decision,
     Finish,
@@ -34,7 +35,7 @@ from handlers.meaning import MEANING, Book, Done, Outputs
 from handlers.mended import MENDED, told
 from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, Side
 from handlers.retries import is_due, retry_delay_s
-from host_agent.shared.contract import SINCE, ErrorKind, GuestOrder, Occurred, StepError, Verb
+from host_agent.shared.contract import SINCE, ErrorKind, GuestOrder, StepError, StepResult, Verb
 from host_agent.shared.lane import Lane
 
 #: The code of a step's failure for its host's sake.
@@ -63,7 +64,7 @@ EFFECTS = frozenset(
         LedgerVerb.VOLUME_DROP,
     }
 )
-_MEANING = {**MEANING, **MENDED}
+_MEANING = {**MEANING, **CONVERTED, **MENDED}
 
 
 def plan_of(operation: Operation) -> Plan:
@@ -76,7 +77,8 @@ def plan_of(operation: Operation) -> Plan:
 
 
 def lane_of(operation: Operation, lane: int, step: str) -> Lane:
-    """The lane as this step sees it, with what steps have found out so far.
+    """The lane as this step sees it, with what steps have found out so far: also those of the
+    volume's other lanes.
 
     A step for the whole server has one of no volume.
     """
@@ -84,7 +86,7 @@ def lane_of(operation: Operation, lane: int, step: str) -> Lane:
         assert operation.started is not None
         return Lane.of_server(operation.started.server_id)
     new = plan_of(operation).stage_of(step).side is Side.NEW
-    return operation.lanes[lane].side(new=new)
+    return operation.lanes[lane].beside(operation.lanes).side(new=new)
 
 
 def arrival(operation: Operation) -> str | None:
@@ -125,7 +127,7 @@ def advance(operation: Operation, book: Book, now: float) -> Work | Wait:
             case Start():
                 _begin(operation, decision.runs, book, now)
             case Work() if (run := _effect_free(operation, decision)) is not None:
-                succeeded(operation, run, _waiver(operation, run, book), 0, book)
+                succeeded(operation, run, _waiver(operation, run, book), book)
             case Park():
                 park(operation, decision.left, book)
             case Finish():
@@ -149,18 +151,20 @@ def _effect_free(operation: Operation, work: Work) -> ActiveRun | None:
     return next((run for run in work.runs if verb_of(operation, run) not in EFFECTS), None)
 
 
-def _waiver(operation: Operation, run: ActiveRun, book: Book) -> Outputs:
+def _waiver(operation: Operation, run: ActiveRun, book: Book) -> StepResult:
     """By what evidence the ledger does a step of a host: that host's fence."""
     plan, step = plan_of(operation), operation.history.next_step(run)
     place = plan.stage_of(step).place
     name = plan.host_of(run.lane, place)
     if place is Place.LEDGER or name is None:
-        return {}
+        return StepResult(step=step, took_ms=0)
     host = book.get(Host, str(host_uuid(name)))
-    waiver = {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
+    waiver: Outputs = {"waived": f"host {name} is fenced: {host.why}", "fenced_host": name}
     if run.undo:
-        return {**waiver, "passed": True} if plan.puts_back(step) else waiver
-    return {**waiver, "moot": True} if plan.step(step).do in MOOT else waiver
+        waiver |= {"passed": True} if plan.puts_back(step) else {}
+    else:
+        waiver |= {"moot": True} if plan.step(step).do in MOOT else {}
+    return StepResult(step=step, took_ms=0, outputs=waiver)
 
 
 def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) -> None:
@@ -269,16 +273,9 @@ def fenced_error(host: str) -> StepError:
     return StepError(kind=ErrorKind.FINAL, code=FENCED, message=message)
 
 
-def succeeded(
-    operation: Operation,
-    run: ActiveRun,
-    outputs: Outputs,
-    took_ms: int,
-    book: Book,
-    occurred: Occurred | None = None,
-) -> None:
+def succeeded(operation: Operation, run: ActiveRun, result: StepResult, book: Book) -> None:
     """The run's next step is done, and with it what its verb means."""
-    step = operation.history.next_step(run)
+    step, outputs = operation.history.next_step(run), result.outputs
     operation.record(
         Operation.StepSucceeded,
         run=run.number,
@@ -286,9 +283,9 @@ def succeeded(
         step=step,
         undo=run.undo,
         outputs=outputs,
-        took_ms=took_ms,
-        occurred=occurred.to_wire() if occurred else None,
+        took_ms=result.took_ms,
         host=run.host,
+        **_told(result),
     )
     passed = run.undo and bool(outputs.get("passed"))  # too late to undo: it is done
     verb = plan_of(operation).verb(step, undo=run.undo and not passed, host=run.host)
@@ -324,10 +321,10 @@ def failed(
     run: ActiveRun,
     error: StepError,
     now: float,
+    result: StepResult | None = None,
     *,
     at_once: bool = False,
     further: bool = False,
-    occurred: Occurred | None = None,
 ) -> None:
     """The run's next step did not work: try again later, or not at all.
 
@@ -347,13 +344,20 @@ def failed(
         "undo": run.undo,
         "error": error.to_wire(),
         "further": _further(operation, run, step) if further else [],
-        "occurred": occurred.to_wire() if occurred else None,
         "host": run.host,
+        **(_told(result) if result else {}),
     }
     if delay_s is None:
         operation.record(Operation.StepFailed, **fields)
     else:
         operation.record(Operation.StepRetried, **fields, retry_at=now + delay_s)
+
+
+def _told(result: StepResult) -> dict[str, Any]:
+    return {
+        "occurred": result.occurred.to_wire() if result.occurred else None,
+        "cinder_requests": list(result.cinder_requests),
+    }
 
 
 def _further(operation: Operation, run: ActiveRun, step: str) -> list[str]:

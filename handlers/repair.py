@@ -49,7 +49,7 @@ class Case:
     """A finding with what the ledger and Cinder have of its subject now.
 
     `server_id`: the finding's, or of the server that had the volume last.  `hosts`: all that may
-    ever have had the volume for the server.
+    ever have had the volume for the server.  `held`: all that the server has.
     """
 
     finding: Finding
@@ -61,6 +61,7 @@ class Case:
     shown: AttachmentView | None
     view: VolumeView | None
     hosts: Sequence[str]
+    held: Sequence[tuple[Attachment, Volume]] = ()
 
     @property
     def mapping(self) -> BlockDeviceMapping | None:
@@ -113,7 +114,7 @@ def repair(request: RepairDrift, origin: Origin, case: Case, hosts: Hosts) -> Op
         case.instance,
         lanes,
         {Place.HOST: here},
-        Concerned(known=[case.volume] if case.volume else [], shown=tuple),
+        Concerned(known=_volumes(case), shown=tuple),
         GuestOrder(server_id=case.server_id, running=False, force=True),
     )
     finding.record(
@@ -124,6 +125,11 @@ def repair(request: RepairDrift, origin: Origin, case: Case, hosts: Hosts) -> Op
         automatic=request.automatic,
     )
     return operation
+
+
+def _volumes(case: Case) -> list[Volume]:
+    held = {volume.id: volume for _, volume in case.held}
+    return list((held | ({case.volume.id: case.volume} if case.volume else {})).values())
 
 
 def _chosen(request: RepairDrift, case: Case) -> Repair:
@@ -270,6 +276,39 @@ def _of_guest(case: Case, no_mapping: str) -> list[Lane]:
     return [lane]
 
 
+def _of_server(case: Case, no_mapping: str) -> list[Lane]:
+    """One for each attachment, with the host that may have it; one for each other host."""
+    here = case.instance.host
+    if here is None:
+        raise _refusal(case, "the server is on no host.")
+    if case.instance.resize_source is not None:
+        raise _refusal(case, "the server is being resized: confirm or revert that first.")
+    if any(attachment.legacy for attachment, _ in case.held):
+        raise _refusal(case, "it has volumes by Cinder's old calls: `server delete` releases them.")
+    bare = replace(Lane.of_server(case.server_id), bdm_id=no_mapping)
+    by_attachment = {mapping.attachment_id: mapping for mapping in case.mappings if mapping.live}
+    lanes = [
+        _of_held(bare, attachment, volume, by_attachment.get(str(attachment.id)), here)
+        for attachment, volume in case.held
+    ]
+    others = {here, *case.hosts} - {lane.host for lane in lanes}
+    return [*lanes, *(replace(bare, host=host) for host in sorted(others))]
+
+
+def _of_held(
+    bare: Lane,
+    attachment: Attachment,
+    volume: Volume,
+    mapping: BlockDeviceMapping | None,
+    here: str,
+) -> Lane:
+    host = attachment.host or here
+    if mapping is not None:
+        return lane_of_mapping(mapping, volume, host)
+    id_ = str(attachment.id)
+    return replace(bare, volume_id=str(volume.id), attachment_id=id_, host=host)
+
+
 #: By flow.
 LANES: dict[str, Callable[[Case, str], list[Lane]]] = {
     "drop_reservation": _of_attachment,
@@ -285,6 +324,7 @@ LANES: dict[str, Callable[[Case, str], list[Lane]]] = {
     "define_disk": _of_mapping,
     "drop_secret": _of_volume_here,
     "forget_guest": _of_guest,
+    "forget_server": _of_server,
 }
 
 #: By flow: what it does not do, for people.
@@ -305,4 +345,6 @@ NEVER: dict[str, str] = {
     "define_disk": "The running guest is not changed.",
     "drop_secret": "It stays if the host has the volume in a guest or a record.",
     "forget_guest": "What it has connected stays connected: that is a finding of its own.",
+    "forget_server": "The server is kept if any of these hosts has its guest, a process of it, or "
+    "anything in use of its volumes. No volume is deleted, whatever was to go with the server.",
 }

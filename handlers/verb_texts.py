@@ -15,6 +15,7 @@ VERBS: dict[str, str] = {
     LedgerVerb.MAPPING_UNBIND: "forget the device of the server",
     LedgerVerb.MAPPING_SWITCH: "let the server have the volume through this attachment",
     LedgerVerb.MAPPING_SWITCH_KEEPING: "the same, and keep the old one until confirm or revert",
+    LedgerVerb.MAPPING_REPLACE: "put this attachment in the former one's place",
     LedgerVerb.VOLUME_CREATE: "create the volume in Cinder, if it is to be made",
     LedgerVerb.VOLUME_AWAIT: "wait until Cinder has made the volume",
     LedgerVerb.VOLUME_UNMAKE: "delete the volume that was made, unless the server has it",

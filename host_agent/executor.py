@@ -37,15 +37,11 @@ from host_agent.locks import Locks, names_for, names_for_guest
 from host_agent.log import bound
 from host_agent.reporting import Reporting, Verdict, deliver_in_time, report_of
 from host_agent.sent import Sent
-from host_agent.shared import masking
 from host_agent.shared.contract import (
     Command,
-    CommandStep,
-    ErrorKind,
     GuestOrder,
     Occurred,
     Report,
-    StepError,
     StepResult,
     Verb,
 )
@@ -60,10 +56,11 @@ from host_agent.shared.ports import (
     Users,
     VolumeView,
 )
+from host_agent.steps import Outcome, do, result_of, take_back_made
 from host_agent.storage.keys import NO_KEYS
 from host_agent.storage.records import Records
-from host_agent.verbs import GUEST_VERBS, VERBS
-from host_agent.verbs.cinder import take_back, wait_until
+from host_agent.verbs import GUEST_VERBS
+from host_agent.verbs.cinder import wait_until
 from host_agent.verbs.context import RunContext, Waits, final, is_missing
 from host_agent.watch import RunWatch
 
@@ -304,7 +301,8 @@ class Executor:
             run.reporting.deliver()
             raise
         except PortError as error:  # before any step: tell it as the first one's result
-            result = self._result_of(command.steps[0], began, error=error.as_step_error())
+            told = Outcome(error=error.as_step_error())
+            result = result_of(command.steps[0], told, began, context, self._hooks.occurred)
             run.reporting.ended(result)
             return run.reporting.deliver() is not Verdict.STALE
 
@@ -345,7 +343,7 @@ class Executor:
             if not self._hooks.is_current(command.epoch):
                 _LOG.warning("run_dropped", before=step.name, why=_FENCED_SINCE)
                 return False
-            result = self._step(command, step, context)
+            result = do(command, step, context, self._hooks.occurred)
             if step.verb in _CHANGING_GUESTS:
                 self._hooks.guests_changed()
             last = result.error is not None or step is command.steps[-1]
@@ -357,70 +355,12 @@ class Executor:
             if verdict is Verdict.STALE:
                 _LOG.warning("run_dropped", after=step.name, why="the ledger refused its report")
                 if result.error is None:
-                    _take_back(_learn(command, result.outputs), step, context)
+                    take_back_made(_learn(command, result.outputs), step, context)
                 return False
             if verdict is Verdict.STOP or result.error is not None:
                 return True
             command = _learn(command, result.outputs)
         return True
-
-    def _step(self, command: Command, step: CommandStep, context: RunContext) -> StepResult:
-        began = self._clock.now()
-        outputs: dict[str, Any] = {}
-        failure: StepError | None = None
-        try:
-            if command.guest is not None:
-                outputs = GUEST_VERBS[step.verb](context, command.guest)
-            elif command.lane is not None:
-                outputs = VERBS[step.verb](context, command.lane)
-        except Stopping:
-            raise
-        except PortError as error:
-            failure = error.as_step_error()
-        except Exception as error:  # noqa: BLE001 - ours or a library's: outcome unknown
-            _LOG.exception("step_crashed", step=step.name)
-            name = type(error).__name__
-            failure = StepError(
-                kind=ErrorKind.UNKNOWN,
-                code="internal",
-                message=f"Unexpected {name} in the agent: see its log.",
-            )
-        return self._result_of(step, began, outputs=outputs, error=failure)
-
-    def _result_of(
-        self,
-        step: CommandStep,
-        began: float,
-        *,
-        outputs: dict[str, Any] | None = None,
-        error: StepError | None = None,
-    ) -> StepResult:
-        took_ms = round((self._clock.now() - began) * 1000)
-        if error is None:
-            _LOG.info("step_done", step=step.name, took_ms=took_ms)
-        else:
-            error = StepError(kind=error.kind, code=error.code, message=masking.mask(error.message))
-            _LOG.warning(
-                "step_failed",
-                step=step.name,
-                kind=error.kind,
-                code=error.code,
-                why=error.message,
-            )
-        outputs, occurred = outputs or {}, self._hooks.occurred()
-        return StepResult(
-            step=step.name, took_ms=took_ms, outputs=outputs, error=error, occurred=occurred
-        )
-
-
-def _take_back(command: Command, step: CommandStep, context: RunContext) -> None:
-    """Undo what the step made: its result was refused, so no other step will know of it."""
-    if command.lane is None:
-        return
-    try:
-        take_back(context, step.verb, command.lane)
-    except PortError as error:
-        _LOG.warning("not_taken_back", step=step.name, code=error.code, why=error.message)
 
 
 def _key(command: Command) -> Key:

@@ -26,10 +26,15 @@ _LOG = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Release:
-    """Servers and attachments, by their ids."""
+    """Servers and attachments, by their ids.
+
+    `unknown`: this host's records that the ledger knows nothing of.  They are let alone, and
+    explain no disk.
+    """
 
     guests: tuple[str, ...] = ()
     attachments: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.guests or self.attachments)
@@ -38,7 +43,7 @@ class Release:
     def from_wire(cls, data: Any) -> Self:
         """From the answer to a registration; a ledger that says nothing wants nothing."""
         data = data if isinstance(data, dict) else {}
-        return cls(tuple(data.get("guests") or ()), tuple(data.get("attachments") or ()))
+        return cls(*(tuple(data.get(n) or ()) for n in ("guests", "attachments", "unknown")))
 
 
 class Leftovers:
@@ -56,16 +61,20 @@ class Leftovers:
         for attachment_id in release.attachments:
             record = self._ports.records.get(attachment_id)
             if record is not None:
-                self._disconnect(record, frozenset(release.attachments))
+                self._disconnect(record, release)
 
-    def _disconnect(self, record: Record, leaving: frozenset[str]) -> None:
-        """Disconnect, unless by an attachment that stays this host has the volume rightly."""
+    def _disconnect(self, record: Record, release: Release) -> None:
+        """Disconnect, unless by an attachment that stays this host has the volume, rightly or not
+        known why.
+        """
         volume_id = record.volume_id
         names = volume_names({volume_id: self._volume(volume_id)}, multiattach=True)
         pair = f"server-{record.server_id}-{volume_id}"  # a run of before may not have ended
         with self._locks.hold([pair, *names], self._clock):
-            staying = [r for r in self._ports.records.values() if r.attachment_id not in leaving]
-            if not any(_disk(other) == _disk(record) for other in staying):
+            records, leaving = self._ports.records.values(), release.attachments
+            staying = [each for each in records if each.attachment_id not in leaving]
+            known = [each for each in staying if each.attachment_id not in release.unknown]
+            if not any(_disk(other) == _disk(record) for other in known):
                 # The guest itself may stay, and loses this disk, whoever else has the volume.
                 self._ports.guests.unplug(record.server_id, record.serial)
             if not any(other.volume_id == volume_id for other in staying):

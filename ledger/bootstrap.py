@@ -19,11 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from handlers.drift.automatic import Policy, SoFar
 from host_agent.shared.cinder.client import CinderClient
@@ -53,6 +55,7 @@ from ledger.reconcile.job import Looking
 from ledger.reconcile.look import Sides
 from ledger.requests import Requests
 from ledger.service import Service
+from ledger.traces.export import Traces, sender
 from ledger.trial.embedded import EmbeddedPostgres
 from ledger.wakeups import DUE, Wakeups
 from ledger.web.console import with_console
@@ -142,22 +145,19 @@ async def running(
         service, queries = Service(ledger, cinder, old_cinder, clock), Queries(pool)
         listener = _listening_socket(settings)
         stack.callback(listener.close)
-
-        async def projected(position: int) -> None:
-            async with asyncio.timeout(PROJECTED_S):
-                await asyncio.wrap_future(runner.projected(position))
-
-        dispatched_max = settings.limits.dispatcher_concurrency_max
-        threads = ThreadPoolExecutor(dispatched_max, thread_name_prefix="dispatcher")
+        registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
+        _begin_tracing(settings, ledger, queries, registry, stack)
+        concurrency_max = settings.limits.dispatcher_concurrency_max
+        threads = ThreadPoolExecutor(concurrency_max, thread_name_prefix="dispatcher")
         dispatcher = Dispatcher(
             place=_place(listener),
             leases=queries,
             operations=service,
-            projected=projected,
+            projected=partial(_projected, runner),
             # One watch for all the time, so that nothing falls between look and wait.
             woken=stack.enter_context(wakeups.watch(DUE)),
             threads=stack.enter_context(threads),
-            concurrency_max=dispatched_max,
+            concurrency_max=concurrency_max,
         )
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)
@@ -178,10 +178,15 @@ async def running(
             looker=looks,
             checks={"dispatcher": _alive(working), **neighbours.checks(settings, stack)},
             warnings={**neighbours.warnings(settings, stack), **renewal.warnings()},
-            registry=registry_of(ledger.log_recorder.writer, ledger.steps, calls),
+            registry=registry,
         )
         _begin_looking(ledger, looks, components, calls, stack)
         yield Running(await _serve(make_app(components), listener, renewal, stack), components)
+
+
+async def _projected(runner: ProjectionRunner, position: int) -> None:
+    async with asyncio.timeout(PROJECTED_S):
+        await asyncio.wrap_future(runner.projected(position))
 
 
 def _cinders(
@@ -225,6 +230,23 @@ def _begin_looking(
     looking = Looking(sides, looks, components.queries, settings.reconcile.interval_s)
     stack.push_async_callback(looking.stop)
     stack.push_async_callback(_cancelled, asyncio.create_task(looking.run(), name="looking"))
+
+
+def _begin_tracing(
+    settings: Settings,
+    ledger: Ledger,
+    queries: Queries,
+    registry: CollectorRegistry,
+    stack: AsyncExitStack,
+) -> None:
+    """From now on traces of what has ended are sent, if there is whom to.  Raises ConfigError."""
+    if settings.tracing.endpoint is None:
+        return
+    traces = Traces(queries, sender(settings.tracing.endpoint), asyncio.get_running_loop())
+    registry.register(traces)
+    stack.push_async_callback(_cancelled, asyncio.create_task(traces.run(), name="traces"))
+    ledger.listeners.append(traces.take)
+    stack.callback(ledger.listeners.remove, traces.take)
 
 
 def _automatic(ledger: Ledger, components: Components) -> Automatic:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from handlers.drift.classes import CLASSES
+from handlers.drift import automatic
 from host_agent.shared import settings
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.masking import masked
@@ -169,6 +169,17 @@ class PolicySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tracing:
+    """`endpoint`: where a collector takes OTLP over HTTP, "http://host:4318/v1/traces"."""
+
+    endpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.endpoint is not None and not self.endpoint.startswith(("http://", "https://")):
+            raise ValueError("'endpoint' is a collector's URL: http://host:4318/v1/traces")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reconcile:
     """When ledger, Cinder and hosts are held against each other, and what Cinder may bear of it."""
 
@@ -178,11 +189,10 @@ class Reconcile:
     automatic_per_hour_max: Positive = 10  # repairs that are begun unasked
 
     def __post_init__(self) -> None:
-        can = {each.name for each in CLASSES if each.repair is not None}
-        if unknown := sorted(set(self.automatic) - can):
+        if unknown := sorted(set(self.automatic) - automatic.CLASSES):
             raise ValueError(
-                f"'automatic' names {', '.join(unknown)}; classes that have a repair are "
-                f"{', '.join(sorted(can))}"
+                f"'automatic' names {', '.join(unknown)}; classes that may be repaired unasked are "
+                f"{', '.join(sorted(automatic.CLASSES))}"
             )
 
 
@@ -202,6 +212,7 @@ class Settings:
     swap_by_users: bool = False
     limits: Limits = Limits()
     reconcile: Reconcile = Reconcile()
+    tracing: Tracing = Tracing()
 
     def __post_init__(self) -> None:
         if self.auth is AuthMode.NOAUTH and not self.listen.is_loopback:

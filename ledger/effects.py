@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -32,9 +33,11 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.meaning import Book
 from handlers.plan import LedgerVerb
-from host_agent.shared.contract import ErrorKind, StepError
+from host_agent.shared.contract import ErrorKind, StepError, StepResult
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError, VolumeView
+from host_agent.shared.spans import span_of_run
+from host_agent.shared.tracing import doing
 from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
 from ledger.reconcile import mending
 
@@ -58,31 +61,37 @@ class EffectContext:
     wait: Callable[[float], None]
     uncertain: bool = False  # an earlier attempt to do this step may still have an effect
     operation: Operation | None = None  # whose step it is
+    run: int = 0  # number of the run in it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What came of one effect."""
-
-    outputs: dict[str, Any] = field(default_factory=dict)
-    error: StepError | None = None
-    took_ms: int = 0
-
-
-def carry_out(verb: str, lane: Lane, context: EffectContext) -> Result:
+def carry_out(step: str, verb: str, lane: Lane, context: EffectContext) -> StepResult:
     """Do one effect; whatever it raises is its result."""
     began = time.monotonic()
     outputs: dict[str, Any] = {}
     error: StepError | None = None
+    told: list[str] = []
     try:
-        outputs = EFFECTS[verb](lane, context)
+        with _asking(step, context) as told:
+            outputs = EFFECTS[verb](lane, context)
     except PortError as failure:
         error = failure.as_step_error()
     except Exception as failure:  # noqa: BLE001 - recorded as unknown, logged in full
         _log.exception("step_crashed", verb=verb, volume=lane.volume_id)
         error = _unexpected(failure)
     took_ms = int((time.monotonic() - began) * 1000)
-    return Result(outputs=outputs, error=error, took_ms=took_ms)
+    return StepResult(
+        step=step, took_ms=took_ms, outputs=outputs, error=error, cinder_requests=tuple(told)
+    )
+
+
+def _asking(step: str, context: EffectContext) -> AbstractContextManager[list[str]]:
+    """What Cinder is asked inside belongs to the step; the ids that it gave to that."""
+    operation = context.operation
+    if operation is None or operation.started is None:
+        return nullcontext([])
+    started = operation.started
+    run = span_of_run(str(operation.id), started.traceparent, context.run)
+    return doing(run.child(step), started.request_id)
 
 
 def _unexpected(error: Exception) -> StepError:

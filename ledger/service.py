@@ -30,9 +30,9 @@ from aggregates.volume import Volume
 from handlers import handover, inventory, leftovers, operator, progress
 from handlers.engine import Wait, Work
 from host_agent.shared.changes import Changes
-from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, StepError
+from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, StepError, StepResult
 from host_agent.shared.ports import Cinder, OldCinder
-from ledger.effects import EffectContext, Result, carry_out
+from ledger.effects import EffectContext, carry_out
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
 from ledger.take_back import take_back
@@ -48,14 +48,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class RegistrationResult:
-    """What became of a registration.  `again`: some of it was not looked at, for a flow is
-    just changing it; whoever showed it has to show it again.  `position`: where the log
-    ended afterwards.
+    """What became of a registration.  `again`: a flow is just changing some of it, which has to be
+    shown again.  `position`: where the log ended.  `unknown`: of a suspect host's connections.
     """
 
     host: Host
     again: bool
     position: int = 0
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -194,13 +194,12 @@ class Service:
                     run,
                     result.error,
                     self._clock(),
+                    result,
                     further=report.further,
-                    occurred=result.occurred,
                 )
                 continue
             try:
-                facts = (result.outputs, result.took_ms, unit, result.occurred)
-                progress.succeeded(operation, run, *facts)
+                progress.succeeded(operation, run, result, unit)
             except errors.IllegalTransitionError as refusal:
                 raise _ContradictedError(result.step, refusal) from refusal
         progress.advance(operation, unit, self._clock())
@@ -362,9 +361,10 @@ class Service:
             wait=self._wait,
             uncertain=handover.uncertain(operation, run, step),
             operation=operation,
+            run=run.number,
         )
         verb = progress.verb_of(operation, run)
-        result = carry_out(verb, lane, effect)
+        result = carry_out(step, verb, lane, effect)
 
         def record(fresh: Unit) -> tuple[Work | Wait | None, int] | None:
             return self._record(operation, run, step, result, fresh)
@@ -373,14 +373,14 @@ class Service:
             recorded = run_optimistically(self._store, record)
         except errors.IllegalTransitionError as refusal:  # what was found is somebody's by now
             why = {"code": refusal.code, "message": str(refusal)}
-            result = Result(error=StepError(kind=ErrorKind.RETRYABLE, **why))
+            result = replace(result, outputs={}, error=StepError(kind=ErrorKind.RETRYABLE, **why))
             recorded = run_optimistically(self._store, record)
         if recorded is None:
             take_back(verb, lane, result, operation, effect, self._store)
         return recorded or (Wait(None), 0)  # whoever was first goes on with it
 
     def _record(
-        self, operation: Operation, run: ActiveRun, step: str, result: Result, unit: Unit
+        self, operation: Operation, run: ActiveRun, step: str, result: StepResult, unit: Unit
     ) -> tuple[Work | Wait | None, int] | None:
         """What is next, and the position; None: another did the step too, and was first."""
         again = unit.get(Operation, operation.id)
@@ -389,9 +389,9 @@ class Service:
         except errors.StaleReportError:
             return None
         if result.error is None:
-            progress.succeeded(again, active, result.outputs, result.took_ms, unit)
+            progress.succeeded(again, active, result, unit)
         else:
-            progress.failed(again, active, result.error, self._clock())
+            progress.failed(again, active, result.error, self._clock(), result)
         decision = progress.advance(again, unit, self._clock())
         return decision, unit.save(own_context(again))
 
@@ -444,6 +444,7 @@ def _apply_registration(
     """Take a registration; `rest`: the guests that are not taken yet, if not all of them."""
     again = _show(name, registration, registration.guests if rest is None else rest, unit)
     host = unit.get(Host, host_uuid(name))
-    if host.suspect:
-        again = not leftovers.take(host, registration, unit) or again
-    return RegistrationResult(host, again)
+    if not host.suspect:
+        return RegistrationResult(host, again)
+    again = not leftovers.take(host, registration, unit) or again
+    return RegistrationResult(host, again, unknown=leftovers.unknown(registration, unit))

@@ -25,10 +25,10 @@ from aggregates.attachment import Attachment
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.plan import AnyVerb, LedgerVerb
-from host_agent.shared.contract import ErrorKind
+from host_agent.shared.contract import ErrorKind, StepResult
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, PortError
-from ledger.effects import UNFINISHED, EffectContext, Result
+from ledger.effects import UNFINISHED, EffectContext
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
 
 Made = dict[str, Any]
@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 def take_back(
     verb: AnyVerb,
     lane: Lane,
-    result: Result,
+    result: StepResult,
     operation: Operation,
     effect: EffectContext,
     store: AggregateStore,
@@ -62,7 +62,7 @@ def take_back(
         _log.warning("not_taken_back", verb=verb, code=failure.code, why=failure.message)
 
 
-def _made(verb: AnyVerb, lane: Lane, result: Result, effect: EffectContext) -> list[Made]:
+def _made(verb: AnyVerb, lane: Lane, result: StepResult, effect: EffectContext) -> list[Made]:
     """What the step says that it made; a volume may be there, by its mark, if it cannot tell."""
     if result.error is None:
         return [result.outputs]

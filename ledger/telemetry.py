@@ -32,9 +32,11 @@ class StepNumbers:
             flow = operation.started.flow
             match event:
                 case Operation.StepSucceeded():
-                    self.seconds.add((flow, _name(event.step, event.undo)), event.took_ms / 1000)
+                    self.seconds.add(
+                        (flow, step_name(event.step, event.undo)), event.took_ms / 1000
+                    )
                 case Operation.StepFailed() | Operation.StepRetried():
-                    failed = (flow, _name(event.step, event.undo), str(event.error["kind"]))
+                    failed = (flow, step_name(event.step, event.undo), str(event.error["kind"]))
                     with self._lock:
                         self._failures[failed] += 1
 
@@ -43,5 +45,6 @@ class StepNumbers:
             return dict(self._failures)
 
 
-def _name(step: str, undo: bool) -> str:
+def step_name(step: str, undo: bool) -> str:
+    """As metrics and traces call it."""
     return f"undo {step}" if undo else step

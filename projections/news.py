@@ -36,16 +36,19 @@ def text_of(
     projections: list[str], after: int, to: int, replacements: Sequence[Replacement]
 ) -> str:
     """The news of a step, "" if they are too long."""
-    news = News(projections, after, to, list(_moved(replacements)))
+    news = News(projections, after, to, list(_moved(after, replacements)))
     text = orjson.dumps(tuple(news))
     return text.decode() if len(text) <= TEXT_BYTES_MAX else ""
 
 
-def _moved(replacements: Sequence[Replacement]) -> Iterator[Moved]:
+def _moved(after: int, replacements: Sequence[Replacement]) -> Iterator[Moved]:
+    """A command that was there before, of which some steps are done now, is news to nobody."""
     for place, _, rows in replacements:
         match place.table:
             case "mailbox" | "hosts":
                 for row in rows:
+                    if row["position"] <= after:
+                        continue
                     yield "host", row["host"], None, False, False, False
             case "operations":
                 for row in rows:

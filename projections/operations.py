@@ -27,6 +27,7 @@ from handlers.engine import Wait, decide, pivot_passed, unwinds
 from handlers.plan import LedgerVerb, Place, Plan, Side, Stage, Step
 from handlers.progress import lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract import Command, CommandStep, Verb
+from host_agent.shared.spans import span_of_run
 from projections.base import Derived, LoggedEvent, Projection, Row, originator
 
 _KINDS = {kind.TOPIC: kind for kind in Operation.TRANSITIONS}
@@ -173,11 +174,13 @@ def _bound(operation: Operation, plan: Plan) -> bool:
     """Whether every reservation and every mapping that it makes exists: what a request that
     waits waits for.
     """
-    names = [step.name for step in plan.steps if step.do in _BINDING]
+    binding = [
+        (stage, step) for stage in plan.stages for step in stage.steps if step.do in _BINDING
+    ]
     return all(
-        operation.history.record(lane, name, undo=False).resolved
-        for lane in range(len(plan.lanes))
-        for name in names
+        operation.history.record(lane, step.name, undo=False).resolved
+        for stage, step in binding
+        for lane in plan.lanes_of(stage)
     )
 
 
@@ -208,7 +211,7 @@ def _steps(operation: Operation, plan: Plan, *, unwinding: bool) -> Iterator[Row
     due = {(run.lane, history.next_step(run), run.undo) for run in history.active.values()}
     for undo in (False, True) if unwinding else (False,):
         for stage in reversed(plan.stages) if undo else plan.stages:
-            for lane in (SERVER,) if stage.once else range(len(plan.lanes)):
+            for lane in plan.lanes_of(stage):
                 about = _about(operation, plan, stage, lane)
                 for step in reversed(stage.steps) if undo else stage.steps:
                     key = (lane, step.name, undo)
@@ -246,7 +249,8 @@ def _step(step: Step, record: StepRecord, *, undo: bool, active: bool) -> Row:
 
 def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
     """What the run's host is to do: the steps from the one that it owes next."""
-    assert operation.started is not None
+    started = operation.started
+    assert started is not None
     step = operation.history.next_step(run)
     plan = plan_of(operation)
     todo = run.steps[run.steps.index(step) :]
@@ -255,8 +259,8 @@ def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
         run=run.number,
         position=position,
         epoch=run.epoch,
-        request_id=operation.started.request_id,
-        flow=operation.started.flow,
+        request_id=started.request_id,
+        flow=started.flow,
         steps=tuple(
             CommandStep(
                 name=name,
@@ -268,6 +272,7 @@ def _command(operation: Operation, run: ActiveRun, position: int) -> Command:
         lane=lane_of(operation, run.lane, step) if run.lane != SERVER else None,
         guest=order_of(operation, step) if run.lane == SERVER else None,
         cancel=run.cancelled,
+        traceparent=span_of_run(str(operation.id), started.traceparent, run.number).header(),
     )
 
 

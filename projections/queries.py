@@ -268,6 +268,10 @@ class Queries(SurveyReads, DriftReads, ServerLists):
         found = await self._one("claim_host", host=host, agent=agent, silent_after_s=silent_after_s)
         return found is not None
 
+    async def free_host(self, host: str) -> None:
+        """Whichever agent comes next may speak for the host."""
+        await self._all("free_host", {}, "reads", timeout_ms=None, host=host)
+
     async def connectors_taken(self, **said: Sequence[str | None]) -> list[Row]:
         """`hosts` and their `initiators` and `nqns`: `other` hosts that said so before."""
         return await self._all("connectors_taken", {}, "reads", timeout_ms=None, **said)

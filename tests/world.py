@@ -164,11 +164,11 @@ class World:
             guests=tuple(guests),
             connections=tuple(self.records[name]),
         )
-        _, position = self.service.register(name, said, CONTEXT)
+        told, position = self.service.register(name, said, CONTEXT)
         shown = {guest.server_id for guest in guests}
         if name == self.instance.host and self.server_id not in shown:
             self.service.lost_guest(self.server_id, name, CONTEXT)
-        return {"position": position}
+        return {"position": position, "unknown": told.unknown}
 
     @property
     def fleet(self) -> Fleet:

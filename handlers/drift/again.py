@@ -166,6 +166,29 @@ def _guest_is_here(asked: Asked) -> str | None:
     return None if asked.shown["power_state"] else "The host does not have the guest."
 
 
+def _has_let_go(asked: Asked) -> str | None:
+    """No guest of the server is there, nor a process of one; nobody else has its volume; and what
+    its host has connected, the host's own record can end.
+    """
+    lane, shown = asked.lane, asked.shown
+    if shown["power_state"] or shown.get("process"):
+        what = "has the guest" if shown["power_state"] else "runs a process of the guest"
+        return f"Host {lane.host} {what} of server {lane.server_id}."
+    if "process" not in shown:
+        return f"The agent of host {lane.host} is too old to say which processes run: upgrade it."
+    if lane.attachment_id is None:
+        return None
+    others = {id_ for id_ in shown["records"] if id_ != lane.attachment_id}
+    if not lane.multiattach and (shown["guests"] or others):
+        return f"Volume {lane.volume_id} is in use on host {lane.host}."
+    if not (asked.bare or shown["record"]):
+        return (
+            f"Host {lane.host} has no record by which volume {lane.volume_id} could be let go of: "
+            "`server delete` lets go of it by what Cinder knows."
+        )
+    return None
+
+
 def _not_on_the_host(asked: Asked) -> str | None:
     if asked.shown["guests"] or asked.shown["records"]:
         return f"Volume {asked.lane.volume_id} is in use on host {asked.lane.host}."
@@ -197,4 +220,5 @@ PROOFS: dict[str, Callable[[Asked], str | None]] = {
     "define_disk": _guest_is_here,
     "drop_secret": _not_on_the_host,
     "forget_guest": _guest_is_here,
+    "forget_server": _has_let_go,
 }

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from aggregates.finding import Finding, FindingState
 from handlers.drift.classes import BY_NAME
 
+#: The classes that settings may name.
+CLASSES = frozenset(
+    each.name for each in BY_NAME.values() if each.repair is not None and not each.asked_for
+)
 #: Of what a host has attached, automatic repairs touch at most this share in an hour, or one.
 HOST_SHARE_MAX = 0.05
 
@@ -39,7 +43,7 @@ def why_not(finding: Finding, policy: Policy, so_far: SoFar) -> str | None:
     """Why it is left to people, in words; None: it is to be repaired now."""
     found = finding.found
     drift = BY_NAME.get(found.drift_class) if found else None
-    if drift is None or drift.repair is None or drift.name not in policy.classes:
+    if drift is None or drift.name not in CLASSES or drift.name not in policy.classes:
         return "its class is not repaired automatically"
     if finding.state is not FindingState.CONFIRMED or finding.repairing is not None:
         return "it is not confirmed, or somebody is at it"

@@ -49,6 +49,7 @@ class Repair(StrEnum):
     RELEASE_CONNECTION = "release_connection"  # by the host's own record
     DROP_SECRET = "drop_secret"  # noqa: S105 - of the hypervisor, by the volume's id
     FORGET_GUEST = "forget_guest"  # remove a guest of a server that is deleted
+    FORGET_SERVER = "forget_server"  # no host has its guest: release what it has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,8 @@ class DriftClass:
     `meaning`: a sentence for people.
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
     anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
-    guest does not have what `repair` would keep for it.
+    guest does not have what `repair` would keep for it.  `asked_for`: somebody has to ask for the
+    repair, whatever the settings say.
     """
 
     name: str
@@ -73,6 +75,7 @@ class DriftClass:
     or_else: Repair | None = None
     by_hand: str = ""
     again: tuple[Party, ...] = ()
+    asked_for: bool = False
 
 
 _L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
@@ -226,9 +229,12 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.guest_missing,
         severity=_WARNING,
-        meaning="The host of the server does not have its guest.",
-        by_hand="`server rebuild` defines it again where it was, and `server start` starts it; "
-        "`server delete` releases its volumes. Until then its power state is `nostate`.",
+        meaning="The host of the server does not have its guest. Its owner has it defined again by "
+        "`server rebuild` and started by `server start`, or is done with it (`server forget`); "
+        "until then its power state is `nostate`.",
+        repair=Repair.FORGET_SERVER,
+        again=(_L, _H),
+        asked_for=True,
     ),
     DriftClass(
         name="guest_elsewhere",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from aggregates.mapping import MappingState
@@ -46,6 +46,8 @@ from host_agent.shared.survey import (
 #: A row of a projection, by its columns.
 Stored = Mapping[str, Any]
 
+#: Of a cloud's attachments few differ in more than their ids; so many of these facts are kept.
+FACTS_MAX = 4096
 _OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.NOSTATE})
 
 
@@ -92,10 +94,24 @@ def attachment(
 
 
 def _ledger_attachment(stored: Stored, *, mapped: bool) -> LedgerAttachment:
-    return LedgerAttachment(
-        **{name: stored[name] for name in ("state", "host", "access_mode", "legacy")},
-        mapped=mapped,
-    )
+    return _held(stored["state"], stored["host"], stored["access_mode"], stored["legacy"], mapped)
+
+
+@lru_cache(maxsize=FACTS_MAX)
+def _held(
+    state: str,
+    host: str | None,
+    mode: str | None,
+    legacy: bool,
+    mapped: bool,
+) -> LedgerAttachment:
+    return LedgerAttachment(state=state, host=host, access_mode=mode, legacy=legacy, mapped=mapped)
+
+
+@lru_cache(maxsize=FACTS_MAX)
+def shown_as(status: str, host: str | None, mode: str | None) -> CinderAttachment:
+    """What Cinder tells of an attachment."""
+    return CinderAttachment(status=status, host=host, mode=mode)
 
 
 def volume(

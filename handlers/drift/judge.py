@@ -8,7 +8,7 @@ host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,25 +38,29 @@ class Sight:
     epoch: int | None = None
 
 
-def drifting(row: Row) -> Iterator[DriftClass]:
+def drifting(row: Row) -> list[DriftClass]:
     """The classes of which this row is a case."""
-    return (each for each in _told(row) if each.is_drift(row))
+    return [each for each in _told(row) if each.is_drift(row)]
 
 
-def sound(row: Row) -> Iterator[DriftClass]:
+def sound(row: Row) -> list[DriftClass]:
     """The classes of which this row is known to be no case."""
     if getattr(row, "unknown_hosts", ()):
-        return iter(())
-    return (each for each in _told(row) if not each.is_drift(row))
+        return []
+    return [each for each in _told(row) if not each.is_drift(row)]
 
 
-def _told(row: Row) -> Iterator[DriftClass]:
+def _told(row: Row) -> Sequence[DriftClass]:
     """The classes of such rows of which all parties have said what they have to say."""
-    silent = rows.silent(row)  # once: a look judges all rows of a cloud
-    return (each for each in _BY_ROW[type(row)] if silent.isdisjoint(each.parties))
+    return _TOLD[type(row), rows.silent(row)]
 
 
-_BY_ROW = {kind: [each for each in CLASSES if each.row is kind] for kind in rows.SUBJECTS}
+#: A look judges all rows of a cloud: by row, and by who is silent.
+_TOLD = {
+    (kind, silent): [c for c in CLASSES if c.row is kind and silent.isdisjoint(c.parties)]
+    for kind in rows.SUBJECTS
+    for silent in rows.SILENT
+}
 
 
 def differs(row: Row, parties: Iterable[Party]) -> dict[str, Any]:

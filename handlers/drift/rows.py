@@ -7,10 +7,10 @@ never drift: a class is judged only where all parties that it compares are known
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Final
+from typing import Any, Final
 
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 
@@ -236,20 +236,26 @@ def known(row: Row, parties: Iterable[Party]) -> bool:
 
 def silent(row: Row) -> frozenset[Party]:
     """Who has not said what it has to say of the row."""
-    cinder = getattr(row, "cinder", None) is UNKNOWN
-    return _SILENT[cinder, _host_unknown(row)]
+    return _SILENT[type(row)](row)
 
 
-def _host_unknown(row: Row) -> bool:
-    if isinstance(row, AttachmentRow):
-        on_a_host = row.ledger is not None and row.ledger.host is not None
-        return on_a_host and row.connected is UNKNOWN
-    return getattr(row, "shown", None) is UNKNOWN
+_NOBODY: frozenset[Party] = frozenset()
+_CINDER, _HOST = frozenset({Party.CINDER}), frozenset({Party.HOST})
+SILENT = (_NOBODY, _CINDER, _HOST, _CINDER | _HOST)
 
 
-_SILENT = {
-    (False, False): frozenset[Party](),
-    (False, True): frozenset({Party.HOST}),
-    (True, False): frozenset({Party.CINDER}),
-    (True, True): frozenset({Party.CINDER, Party.HOST}),
+def _silent_of_attachment(row: AttachmentRow) -> frozenset[Party]:
+    on_a_host = row.ledger is not None and row.ledger.host is not None
+    host = _HOST if on_a_host and row.connected is UNKNOWN else _NOBODY
+    return _CINDER | host if row.cinder is UNKNOWN else host
+
+
+#: By row: a look asks this of all rows of a cloud.
+_SILENT: dict[type[Row], Callable[[Any], frozenset[Party]]] = {
+    AttachmentRow: _silent_of_attachment,
+    VolumeRow: lambda row: _CINDER if row.cinder is UNKNOWN else _NOBODY,
+    ServerRow: lambda _: _NOBODY,
+    DiskRow: lambda row: _HOST if row.shown is UNKNOWN else _NOBODY,
+    ConnectionRow: lambda _: _NOBODY,
+    StorageRow: lambda _: _NOBODY,
 }

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from handlers.flows import repair, repair_host, repair_replace
+from handlers.flows import repair, repair_host, repair_replace, repair_server
 from handlers.flows.attach import ATTACH, ATTACH_OFFLOADED
 from handlers.flows.boot import BOOT
+from handlers.flows.convert import CONVERT, CONVERT_OFFLOADED, CONVERT_RESIZED
 from handlers.flows.delete import DELETE
 from handlers.flows.detach import DETACH
 from handlers.flows.evacuate import EVACUATE
 from handlers.flows.grow import GROW, GROW_FOR_CINDER
 from handlers.flows.live_migrate import LIVE_MIGRATE
 from handlers.flows.power import PAUSE, REBOOT, REBUILD, START, STOP, UNPAUSE
-from handlers.flows.refresh import CONVERT, CONVERT_OFFLOADED, REFRESH
+from handlers.flows.refresh import REFRESH
 from handlers.flows.resize import CONFIRM_RESIZE, RESIZE, REVERT_RESIZE
 from handlers.flows.shelve import SHELVE, UNSHELVE
 from handlers.flows.swap import MIGRATE_VOLUME, SWAP
 from handlers.plan import Flow
 
 #: What mends drift (handlers.drift.classes.Repair).
-REPAIRS: tuple[Flow, ...] = (*repair.REPAIRS, *repair_replace.REPAIRS, *repair_host.REPAIRS)
+REPAIRS: tuple[Flow, ...] = (
+    *repair.REPAIRS,
+    *repair_replace.REPAIRS,
+    *repair_host.REPAIRS,
+    *repair_server.REPAIRS,
+)
 
 FLOWS: dict[str, Flow] = {
     flow.name: flow
@@ -48,6 +54,7 @@ FLOWS: dict[str, Flow] = {
         REFRESH,
         CONVERT,
         CONVERT_OFFLOADED,
+        CONVERT_RESIZED,
         *REPAIRS,
     )
 }

@@ -44,6 +44,3 @@ GROW_FOR_CINDER = Flow(
         ),
     ),
 )
-
-#: They connect nothing and take nothing away.
-GROWS = frozenset({GROW.name, GROW_FOR_CINDER.name})

@@ -1,15 +1,13 @@
-"""Give mappings new connections, or a new kind of attachment, where the server is.
+"""Give mappings new connections where the server is.
 
 *Refresh* is what `nova-manage volume_attachment refresh` wants to be: the storage's
-portals or monitors have changed.  *Convert* makes a mapping of Cinder's old calls one of
-the new ones (S1, "migrate old BDMs"), and its guest does not notice.  Of a server that is
-offloaded it is a bare reservation then, as shelve would have made it.
+portals or monitors have changed.
 """
 
 from __future__ import annotations
 
-from handlers.flows.stages import NO_WAY_BACK, SWITCHED
-from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.flows.stages import NO_WAY_BACK
+from handlers.plan import Flow, Place, Stage, Step
 from handlers.volumes import CONNECTED_ANEW
 from host_agent.shared.contract import Verb
 
@@ -30,27 +28,5 @@ REFRESH = Flow(
                 Step("replace", Verb.DISK_REPLACE),
             ),
         ),
-    ),
-)
-
-CONVERT = Flow(
-    name="convert",
-    volumes=CONNECTED_ANEW,
-    pivot="begin",
-    stages=(
-        NO_WAY_BACK,
-        Stage(Place.HOST, (Step("convert", Verb.ATTACHMENT_CONVERT),), side=Side.NEW),
-        SWITCHED,
-    ),
-)
-
-CONVERT_OFFLOADED = Flow(
-    name="convert_offloaded",
-    volumes=CONNECTED_ANEW,
-    pivot="begin",
-    stages=(
-        NO_WAY_BACK,
-        Stage(Place.LEDGER, (Step("convert", LedgerVerb.RESERVATION_CONVERT),), side=Side.NEW),
-        SWITCHED,
     ),
 )

@@ -20,7 +20,7 @@ from typing import Any
 import libvirt
 import structlog
 
-from host_agent.libvirt import flags, secrets
+from host_agent.libvirt import flags, processes, secrets
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
 from host_agent.shared.contract import PowerState
 
@@ -90,6 +90,9 @@ class Libvirt:
     def domain(self, server_id: str) -> Domain | None:
         with self._reading() as connection:
             return _found(connection, server_id)
+
+    def process(self, server_id: str) -> bool:
+        return processes.runs(server_id)
 
     def domain_at(self, uri: str, server_id: str) -> Domain | None:
         try:

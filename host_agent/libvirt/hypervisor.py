@@ -90,6 +90,9 @@ class Hypervisor(Protocol):
 
     def domain(self, server_id: str) -> Domain | None: ...
 
+    def process(self, server_id: str) -> bool:
+        """See Guests."""
+
     def domain_at(self, uri: str, server_id: str) -> Domain | None:
         """The domain at another host, for looking only."""
 

@@ -36,6 +36,9 @@ class GuestPower(Rules):
         copies = self._look(server_id)
         return copies.domain.power_state if copies else None
 
+    def process(self, server_id: str) -> bool:
+        return self._hypervisor.process(server_id)
+
     def spawn(
         self, server_id: str, definition: str, disks: Sequence[Disk], *, running: bool
     ) -> PowerState:

@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from host_agent.shared.lane import Lane
+from host_agent.shared.spans import REQUESTS_MAX, Span, is_request_id, span_of_run
 from host_agent.shared.wire import WireError, may, take
 
 E = TypeVar("E", bound=StrEnum)
@@ -185,10 +186,16 @@ class Command:
     lane: Lane | None = None
     guest: GuestOrder | None = None
     cancel: bool = False
+    traceparent: str | None = None  # of the run (shared.tracing); None: the ledger is older
 
     @property
     def id(self) -> str:
         return f"{self.operation_id}/{self.run}"
+
+    @property
+    def span(self) -> Span:
+        """The run's; its steps' are its children."""
+        return Span.parse(self.traceparent) or span_of_run(self.operation_id, None, self.run)
 
     @property
     def server_id(self) -> str:
@@ -219,6 +226,7 @@ class Command:
             lane=Lane.from_wire(lane) if lane else None,
             guest=GuestOrder.from_wire(guest) if guest else None,
             cancel=bool(may(data, "cancel", bool)),
+            traceparent=may(data, "traceparent", str),
             steps=tuple(CommandStep.from_wire(step) for step in take(data, "steps", list)),
         )
 
@@ -271,7 +279,8 @@ _OCCURRED = ("at", "offset_s", "error_s")
 class StepResult:
     """The result of one step.  Success if `error` is None; then `outputs` are facts.
 
-    `occurred`: when it ended; None: the agent is older, or could not know.
+    `occurred`: when it ended; None: the agent is older, or could not know.  `cinder_requests`:
+    the ids that Cinder gave to the requests in which it was asked to change something.
 
     Outputs a ledger understands, by verb (all optional, all free of secrets):
     `attachment_update`: driver, target_digest, access_mode, connector_host (whose connector
@@ -290,12 +299,14 @@ class StepResult:
     outputs: dict[str, Any] = field(default_factory=dict)
     error: StepError | None = None
     occurred: Occurred | None = None
+    cinder_requests: tuple[str, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         return {
             **vars(self),
             "error": self.error.to_wire() if self.error else None,
             "occurred": self.occurred.to_wire() if self.occurred else None,
+            "cinder_requests": list(self.cinder_requests),
         }
 
     @classmethod
@@ -308,7 +319,14 @@ class StepResult:
             outputs=take(data, "outputs", dict),
             error=StepError.from_wire(error) if error is not None else None,
             occurred=Occurred.from_wire(occurred) if occurred is not None else None,
+            cinder_requests=_request_ids(may(data, "cinder_requests", list) or []),
         )
+
+
+def _request_ids(told: list[Any]) -> tuple[str, ...]:
+    if len(told) > REQUESTS_MAX or not all(isinstance(o, str) and is_request_id(o) for o in told):
+        raise WireError("'cinder_requests' is too long, or holds something that is no request's id")
+    return tuple(told)
 
 
 @dataclass(frozen=True, kw_only=True)

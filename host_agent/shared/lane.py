@@ -6,6 +6,7 @@ leaf that aggregates, handlers and agents share; its JSON is stored in the log a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, Self
@@ -99,6 +100,12 @@ class Lane:
     def volume_of(self, *, new: bool) -> str:
         """The volume of one side of a plan's lane; "": still to be made."""
         return (self.new.volume_id if new and self.new else "") or self.volume_id
+
+    def beside(self, lanes: Iterable[Lane]) -> Self:
+        """Knowing the attachments of the volume's other lanes among these."""
+        others = (each for each in lanes if each is not self and each.volume_id == self.volume_id)
+        ids = {id_ for each in others for id_ in each.attachment_ids if self.volume_id}
+        return replace(self, known=(*self.known, *sorted(ids - set(self.known))))
 
     def side(self, *, new: bool) -> Self:
         """One side of a plan's lane, as a command has it: the other one is `other`."""

@@ -303,6 +303,12 @@ class Brick(Protocol):
         Cinder leaves that to the first host (cinder LP 1739442), but for files and RBD.
         """
 
+    def size(self, source: dict[str, Any]) -> int | None:
+        """How large the host takes a connected block device for, in bytes, all of it.
+
+        None: the host has no device of it (see `extend`).
+        """
+
     def extend(self, info: ConnectionInfo, source: dict[str, Any]) -> int | None:
         """Let this host see how large a connected block device is now: what a guest has of it,
         in bytes, which is less than all of an encrypted one.
@@ -338,6 +344,9 @@ class Guests(Protocol):
 
     def power(self, server_id: str) -> PowerState | None:
         """None if the guest is not on this host."""
+
+    def process(self, server_id: str) -> bool:
+        """Whether the guest's process runs here, also where the hypervisor has lost sight of it."""
 
     def disk(self, server_id: str, serial: str) -> DiskState:
         """Where this volume's disk is, judged by its serial in the XML re-read now."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from host_agent.shared.contract import PowerState
-from host_agent.shared.wire import WireError, may, take
+from host_agent.shared.wire import WireError, may, take, take_all
 
 #: Parts that can be blind.
 GUESTS, CONNECTIONS, STORAGE, SECRETS = "guests", "connections", "storage", "secrets"
@@ -189,9 +189,26 @@ def _plain(item: Any) -> dict[str, Any]:
     return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(item).items()}
 
 
+_POWERS = frozenset(PowerState)
+_TEXT, _FLAG = (str,), (bool,)
+_SERIAL = {"serial": _TEXT}
+_FAULTY: dict[str, type] = {"faulty": bool}
+_DISK_MAY: dict[str, type] = {
+    **dict.fromkeys(("live", "persistent", "source"), str),
+    **dict.fromkeys(("readonly_live", "readonly_persistent"), bool),
+    "differs": list,
+}
+_IDS = dict.fromkeys(("attachment_id", "volume_id", "server_id", "serial"), _TEXT)
+_CONNECTION_MAY: dict[str, type] = dict.fromkeys(("present", "used"), bool)
+_STORAGE = {
+    **dict.fromkeys(("kind", "name"), _TEXT),
+    **dict.fromkeys(("recorded", "used"), _FLAG),
+}
+
+
 def _guest(data: Any) -> GuestShown:
     state = take(data, "power_state", str)
-    if state not in set(PowerState):
+    if state not in _POWERS:
         raise WireError(f"power state {state!r} is not known")
     disks = tuple(map(_disk, take(data, "disks", list)))
     return GuestShown(
@@ -203,30 +220,15 @@ def _guest(data: Any) -> GuestShown:
 
 
 def _disk(data: Any) -> DiskShown:
-    return DiskShown(
-        serial=take(data, "serial", str),
-        live=may(data, "live", str),
-        persistent=may(data, "persistent", str),
-        readonly_live=may(data, "readonly_live", bool),
-        readonly_persistent=may(data, "readonly_persistent", bool),
-        source=may(data, "source", str),
-        differs=tuple(map(str, may(data, "differs", list) or ())),
-    )
+    found = {"live": None, "persistent": None, **take_all(data, _SERIAL, _DISK_MAY)}
+    if "differs" in found:
+        found["differs"] = tuple(map(str, found["differs"]))
+    return DiskShown(**found)
 
 
 def _connection(data: Any) -> ConnectionShown:
-    ids = {
-        name: take(data, name, str)
-        for name in ("attachment_id", "volume_id", "server_id", "serial")
-    }
-    return ConnectionShown(**ids, present=may(data, "present", bool), used=may(data, "used", bool))
+    return ConnectionShown(**take_all(data, _IDS, _CONNECTION_MAY))
 
 
 def _storage(data: Any) -> StorageShown:
-    return StorageShown(
-        kind=take(data, "kind", str),
-        name=take(data, "name", str),
-        recorded=take(data, "recorded", bool),
-        used=take(data, "used", bool),
-        faulty=bool(may(data, "faulty", bool)),
-    )
+    return StorageShown(**take_all(data, _STORAGE, _FAULTY))

@@ -11,7 +11,7 @@ begins nothing with it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
@@ -51,17 +51,19 @@ def letting_go(cinder: Cinder, old_cinder: OldCinder, lane: Lane) -> Iterator[No
 
     The status is looked at, and then held by `detaching`, so that Cinder cannot begin between
     the look and the deletion.  Cinder takes that back with the deletion; if it fails, or there
-    was nothing to delete, we do (LP 880399).
+    was nothing to delete, we do (LP 880399): what cannot be taken back now is an error to be tried
+    again, for nobody else would.
     """
     held = _held(cinder, old_cinder, lane.volume_id) if _is_left(cinder, lane) else None
     try:
         yield
-    except PortError:
+    except PortError as failed:
         if held is not None:
-            _roll_detaching(old_cinder, lane.volume_id)
+            with _less_than(failed):
+                old_cinder.roll_detaching(lane.volume_id)  # nothing, if it is not `detaching`
         raise
     if held is not None and held.multiattach:  # others have it, if this attachment was gone
-        _roll_detaching(old_cinder, lane.volume_id)
+        old_cinder.roll_detaching(lane.volume_id)
 
 
 def _is_left(cinder: Cinder, lane: Lane) -> bool:
@@ -106,10 +108,14 @@ def _refusable() -> Iterator[None]:
             raise
 
 
-def _roll_detaching(old_cinder: OldCinder, volume_id: str) -> None:
-    """Cinder does nothing if it is not `detaching`.  What failed first is told."""
-    with suppress(PortError):
-        old_cinder.roll_detaching(volume_id)
+@contextmanager
+def _less_than(failed: PortError) -> Iterator[None]:
+    """What failed first is told, if the step is then done again."""
+    try:
+        yield
+    except PortError:
+        if failed.kind is ErrorKind.FINAL:
+            raise
 
 
 def _shown(cinder: Cinder, volume_id: str) -> VolumeView | None:

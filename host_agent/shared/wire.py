@@ -5,6 +5,7 @@ Unknown keys are ignored; the other side may be newer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -24,7 +25,7 @@ def take(data: Any, name: str, kind: type | tuple[type, ...]) -> Any:
 
 
 def take_all(
-    data: Any, required: dict[str, tuple[type, ...]], optional: dict[str, type]
+    data: Any, required: Mapping[str, tuple[type, ...]], optional: Mapping[str, type]
 ) -> dict[str, Any]:
     """Values that have to be there, and those of others that are.  Raises WireError."""
     if not isinstance(data, dict):
@@ -35,8 +36,8 @@ def take_all(
         # `take` looks closer at what is not just so, and says what is wrong.
         found[name] = value if type(value) in kinds and name in data else take(data, name, kinds)
     for name, kind in optional.items():
-        if data.get(name) is not None:
-            found[name] = take(data, name, kind)
+        if (value := data.get(name)) is not None:
+            found[name] = value if type(value) is kind else take(data, name, kind)
     return found
 
 

@@ -96,6 +96,11 @@ class SimulatedBrick:
         with self._faults.around("brick.format_luks", error=port_error, host=self._host):
             pass
 
+    def size(self, source: dict[str, Any]) -> int | None:
+        entries = self._store.read()["connected"].values()
+        found = (entry["bytes"] for entry in entries if entry["path"] == source.get("path"))
+        return next(found, None) if source["type"] == "block" else None
+
     def extend(self, info: ConnectionInfo, source: dict[str, Any]) -> int | None:
         with self._faults.around("brick.extend", error=port_error, **self._ids(info)):
             with self._store.edit() as state:

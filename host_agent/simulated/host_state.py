@@ -9,7 +9,8 @@ The state is one JSON object:
     {"guests": {"<server id>": {"name": ..., "power_state": "running",
                                 "live": "<domain ...>" | null,
                                 "persistent": "<domain ...>" | null,
-                                "sizes": {"vdb": ...},  # bytes, of what it runs with
+                                "sizes": {"vdb": ...},  # bytes, as it was told
+                                "behind": {"vdb": ...}, # of what a copy put there since
                                 "job": {...},         # a migration under way
                                 "stranded": true}},   # a migration holds it paused
      "connected": {"<target digest>": {"driver": ..., "path": ..., "bytes": ...,
@@ -178,7 +179,7 @@ def set_power(store: HostState, server_id: str, power_state: PowerState) -> None
 
 def switch_on(guest: dict[str, Any]) -> None:
     """Run it from its definition: whatever took its power, its disks are opened anew."""
-    guest.update(live=guest["persistent"], sizes={})
+    guest.update(live=guest["persistent"], sizes={}, behind={})
 
 
 def finish_move(store: HostState, server_id: str) -> str | None:
@@ -234,11 +235,14 @@ def measure(state: dict[str, Any], guest: dict[str, Any]) -> None:
     """QEMU knows how large a disk was when it was opened; which of them are, its XML says."""
     sizes: dict[str, int] = guest.get("sizes", {})
     disks = disk_xml.parse(guest["live"]).disks if guest["live"] else ()
-    found = {disk.target: _size_of(state, disk.xml) for disk in disks if disk.is_volume}
+    found = {disk.target: size_of(state, disk.xml) for disk in disks if disk.is_volume}
     guest["sizes"] = {name: sizes.get(name, size) for name, size in found.items()}
+    behind: dict[str, int] = guest.get("behind", {})
+    guest["behind"] = {name: size for name, size in behind.items() if name in found}
 
 
-def _size_of(state: dict[str, Any], disk: str) -> int:
+def size_of(state: dict[str, Any], disk: str) -> int:
+    """What there is of it for a guest, in bytes."""
     entry = entry_of(state, disk)
     head = LUKS_HEAD if disk_xml.secret_of(disk) is not None else 0
     return entry.get("bytes", 0) - head if entry else 0

@@ -61,6 +61,11 @@ class SimulatedHypervisor:
         guest = self._store.read()["guests"].get(server_id)
         return _domain(server_id, guest) if guest else None
 
+    def process(self, server_id: str) -> bool:
+        state = self._store.read()
+        guest = state["guests"].get(server_id)
+        return bool(guest and guest["live"]) or server_id in state.get("processes", ())
+
     def domain_at(self, uri: str, server_id: str) -> Domain | None:
         there = host_state.store_at(uri)
         if there is None:
@@ -118,7 +123,8 @@ class SimulatedHypervisor:
         guest = _guest(self._store.read(), server_id, live=True)
         if target not in guest.get("sizes", {}):
             raise HypervisorError(Trouble.DEVICE_MISSING, f"invalid path {target}: not found")
-        return int(guest["sizes"][target])
+        # QEMU knows how large a volume is that it has copied to; its guest was not told.
+        return int(guest.get("behind", {}).get(target, guest["sizes"][target]))
 
     def resize(self, server_id: str, target: str, size: int) -> None:
         """As QEMU does: a device has its own size, a file or an image gets this one."""
@@ -134,6 +140,7 @@ class SimulatedHypervisor:
             elif size + head > entry["bytes"]:
                 raise HypervisorError(Trouble.OTHER, "Cannot grow device files")
             guest["sizes"][target] = size
+            guest.get("behind", {}).pop(target, None)
 
     def keep_secret(self, volume_id: str, passphrase: str) -> str:
         with self._store.edit() as state:
@@ -247,6 +254,9 @@ class SimulatedHypervisor:
             if element.find("mirror") is not None:
                 raise HypervisorError(Trouble.BUSY, f"disk {target} already in active block job")
             _open(state, disk)
+            guest = state["guests"][server_id]
+            if host_state.size_of(state, disk) < guest.get("sizes", {}).get(target, 0):
+                raise HypervisorError(Trouble.OTHER, "No space left on device")
             source = ET.fromstring(disk)  # noqa: S314 - our own
             mirror = ET.SubElement(element, "mirror", type=source.get("type", ""), job="copy")
             if ready:
@@ -256,7 +266,7 @@ class SimulatedHypervisor:
     def end_copy(self, server_id: str, target: str, *, switch: bool) -> None:
         if _swallowed():
             return
-        with self._live_disk(server_id, target) as (_, element):
+        with self._live_disk(server_id, target) as (state, element):
             mirror = element.find("mirror")
             if mirror is None:
                 raise HypervisorError(Trouble.OTHER, f"disk {target} has no active block job")
@@ -267,6 +277,9 @@ class SimulatedHypervisor:
                 element.remove(_child(element, "source"))
                 element.append(_child(mirror, "source"))
                 element.set("type", mirror.get("type", ""))
+                disk = ET.tostring(element, encoding="unicode")
+                behind = state["guests"][server_id].setdefault("behind", {})
+                behind[target] = host_state.size_of(state, disk)
 
     @contextmanager
     def _live_disk(

@@ -138,6 +138,18 @@ class OsBrick:
             text = f"The volume could not be formatted as LUKS at {path}: {_text(error)}"
             raise PortError(ErrorKind.UNKNOWN, "format_failed", text) from error
 
+    def size(self, source: dict[str, Any]) -> int | None:
+        if source["type"] != "block":
+            return None
+        helper, path = self._settings.root_helper, source["path"]
+        try:
+            told, _ = os_brick.privileged.rootwrap.execute(
+                *("blockdev", "--getsize64", path), run_as_root=True, root_helper=helper
+            )
+            return int(told)
+        except Exception as error:
+            raise _extend_error(error) from error
+
     def extend(self, info: ConnectionInfo, source: dict[str, Any]) -> int | None:
         kind, helper = connection.driver(info), self._settings.root_helper
         if kind == "rbd" or kind in FILE_SYSTEMS:

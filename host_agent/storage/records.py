@@ -148,6 +148,22 @@ def remember(records: Records, new: Record, info: ConnectionInfo) -> Record:
     return record
 
 
+def is_known(records: Records, info: ConnectionInfo) -> bool:
+    """Whether this host may have it connected already, for whichever server."""
+    digest = connection.target_digest(info)
+    return any(_may_hold(records, attachment_id, digest) for attachment_id in list(records))
+
+
+def _may_hold(records: Records, attachment_id: str, digest: str) -> bool:
+    """Another server's record may be removed meanwhile, and says nothing if it cannot be read."""
+    try:
+        record = records.get(attachment_id)
+    except PortError:
+        return True
+    infos = record.infos if record is not None else ()
+    return any(connection.target_digest(each) == digest for each in infos)
+
+
 def _failed(path: Path, error: Exception) -> PortError:
     return PortError(
         ErrorKind.RETRYABLE,

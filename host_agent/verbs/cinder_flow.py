@@ -166,9 +166,9 @@ class NewFlow:
         let_land(self._ctx.sent, self._pair(), self._ctx.clock)
         rows = self._rows()
         self._delete_orphans(rows)
-        has = self._lane.other and self._lane.other.attachment_id
+        has = {self._lane.other and self._lane.other.attachment_id, *self._lane.known}
         for view in rows:
-            if view.id == has and view.status == "attaching":
+            if view.id in has and view.status == "attaching":
                 # The server has it, so it was complete: a late update took that back.
                 self._ctx.cinder.attachment_complete(view.id)
 
@@ -257,11 +257,14 @@ class OldFlow:
         ctx.old_cinder.attach(lane.volume_id, lane.server_id, f"/dev/{device}", host, mode)
 
     def delete(self) -> list[str]:
-        """Of a lane that moves only this host's connection ends: the server keeps its row."""
-        if self._lane.other is not None:
-            self._terminate()
-        else:
+        """Of a lane that moves only this host's connection ends: the server keeps its row; and so
+        does the connection, if it is another attachment's by now.
+        """
+        lane = self._lane
+        if lane.other is None:
             self._give_back()
+        elif not self._ctx.users.others(lane.volume_id, lane.attachment_id or ""):
+            self._terminate()
         return []
 
     def take_back(self) -> None:
@@ -278,9 +281,23 @@ class OldFlow:
         row = self.row()
         if row is not None:
             self._release(row)
+        elif begun := self._begun_to_convert():
+            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
+                for view in begun:
+                    self._ctx.cinder.attachment_delete(view.id)
         elif status == "attaching":
             self._terminate()
             self._ctx.old_cinder.unreserve(self._lane.volume_id)
+
+    def _begun_to_convert(self) -> list[AttachmentView]:
+        """The server's row with a connector that nobody has told Cinder to be in use: the old
+        calls do not show it.
+        """
+        ctx, lane = self._ctx, self._lane
+        if not ctx.cinder.new_flow():
+            return []
+        views = ctx.cinder.attachments(lane.volume_id, lane.server_id)
+        return [view for view in views if view.incomplete and view.id not in lane.known]
 
     def to_disconnect(self, own: Record | None) -> list[ConnectionInfo]:
         return list(own.infos) if own else [self.info()]

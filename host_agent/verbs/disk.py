@@ -5,11 +5,13 @@ from __future__ import annotations
 import string
 from typing import Any
 
+import structlog
+
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import GIB, ConnectionInfo, PortError
 from host_agent.storage import connection
-from host_agent.storage.records import Record, remember
+from host_agent.storage.records import Record, is_known, remember
 from host_agent.verbs.cinder_flow import flow_of
 from host_agent.verbs.context import (
     RunContext,
@@ -22,6 +24,8 @@ from host_agent.verbs.context import (
 )
 from host_agent.verbs.disks import bus_of, disk_for
 from host_agent.verbs.encryption import is_encrypted, key_to
+
+_LOG = structlog.get_logger(__name__)
 
 #: How often a name chosen here may be taken by a parallel lane of the same server.
 NAME_CHOICES_MAX = 5
@@ -39,7 +43,33 @@ def volume_connect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 
 
 def connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
-    """Write the record, connect, and return the disk (see Lane.disk)."""
+    """Connect, so that the host sees all of the volume, and return the disk (see Lane.disk)."""
+    had = is_known(ctx.records, info)
+    source = _connect(ctx, lane, info)
+    if had:
+        _see_growth(ctx, lane, info, source)
+    return source
+
+
+def _see_growth(ctx: RunContext, lane: Lane, info: ConnectionInfo, source: dict[str, Any]) -> None:
+    """Connecting what is connected looks at no device again: it has the size of then.
+
+    Only if it has grown since: os-brick refuses while one of several paths is down (LP 2032177).
+    What it cannot look at again at all is as large as it was.
+    """
+    seen = ctx.brick.size(source)
+    if seen is None or seen >= ctx.cinder.volume(lane.volume_id).size_gb * GIB:
+        return
+    try:
+        ctx.brick.extend(info, source)
+    except PortError as error:
+        if error.kind is not ErrorKind.FINAL:
+            raise
+        _LOG.warning("growth_not_seen", volume=lane.volume_id, why=error.message)
+
+
+def _connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
+    """Write the record, and connect."""
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
     key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
@@ -81,15 +111,30 @@ def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
     shared = bool(ctx.users.others(lane.volume_id, lane.attachment_id))
+    begun = _begun_to_convert(ctx, lane)
     if not shared:
-        own = ctx.records.get(lane.attachment_id)
+        own = ctx.records.get(lane.attachment_id) or next(iter(begun), None)
         infos = flow_of(ctx, lane).to_disconnect(own)
         for info in infos:
             ctx.brick.disconnect(info, own.device_of(info) if own else None)
         if is_encrypted(infos):
             ctx.guests.drop_secret(own.volume_id if own else lane.volume_id)
-    ctx.records.pop(lane.attachment_id, None)
+    for attachment_id in (lane.attachment_id, *(each.attachment_id for each in begun)):
+        ctx.records.pop(attachment_id, None)
     return shared
+
+
+def _begun_to_convert(ctx: RunContext, lane: Lane) -> list[Record]:
+    """Records of the same connection by an attachment that the ledger never learnt: somebody was
+    converting this one, and did not come to an end.
+    """
+    known = {lane.attachment_id, *lane.known}
+    of_pair = (lane.server_id, lane.volume_id)
+    return [
+        record
+        for id_, record in ctx.records.items()
+        if lane.legacy and id_ not in known and (record.server_id, record.volume_id) == of_pair
+    ]
 
 
 def forget_former(ctx: RunContext, lane: Lane) -> None:
@@ -165,7 +210,7 @@ def disk_grow(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     A Cinder that waits (`extending`) wants a file to be grown by its guest, which has to run.
     """
     info = flow_of(ctx, lane).info()
-    source = connect(ctx, lane, info)
+    source = _connect(ctx, lane, info)
     volume = ctx.cinder.volume(lane.volume_id)
     while True:
         size_gb = volume.new_size_gb or volume.size_gb

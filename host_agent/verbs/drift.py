@@ -26,6 +26,7 @@ def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     server that this host has the volume connected for.  `unexplained`: disks of the server's guest
     that no record explains; by its serial alone nobody can say that one is not of this volume.
     `elsewhere`: what the guest has by this volume's serial is all another attachment's.
+    `process`: whether the guest runs here, whatever the hypervisor says.
     """
     state = ctx.guests.disk(lane.server_id, lane.disk_serial) if lane.volume_id else _NO_DISK
     shown = {guest.server_id: set(guest.volumes) for guest in ctx.guests.inventory()}
@@ -36,6 +37,7 @@ def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     return {
         "shown": {
             "power_state": power and power.value,
+            "process": ctx.guests.process(lane.server_id),
             **{name: getattr(state, name) for name in ("live", "persistent", "running")},
             "differs": list(state.differs),
             "guests": sorted(_having(shown, {lane.volume_id, lane.disk_serial} - {""})),

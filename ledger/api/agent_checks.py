@@ -248,6 +248,9 @@ def _checked_shown(shown: Any) -> dict[str, Any]:
         require(known is None or bool(_OUTPUTS["device_name"].match(str(known))), "shown")
         facts[name] = known
     known = {"elsewhere": False, **shown}  # older agents do not say
+    if "process" in shown:  # nor this, which is then not known
+        require(isinstance(shown["process"], bool), "shown")
+        facts["process"] = shown["process"]
     for name in ("running", "record", "elsewhere"):
         require(isinstance(known.get(name), bool), "shown")
         facts[name] = known[name]

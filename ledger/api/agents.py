@@ -278,7 +278,11 @@ def _refuse_foreign_connector(name: str, registration: Registration) -> None:
 def _registered(name: str, shown: RegistrationResult) -> Registered:
     host = shown.host
     guests, attachments = host.leftovers if host.suspect else ((), ())
-    release: Any = {"guests": list(guests), "attachments": list(attachments)}
+    release: Any = {
+        "guests": list(guests),
+        "attachments": list(attachments),
+        "unknown": list(shown.unknown),
+    }
     return Registered(
         host=name,
         epoch=host.epoch,

@@ -7,7 +7,6 @@ the API's root; who is asking and whether they may; the microversion.
 from __future__ import annotations
 
 import logging
-import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,6 +19,7 @@ from aiohttp.http_exceptions import PayloadEncodingError
 from structlog.contextvars import bind_contextvars as bind
 
 from host_agent.shared.clocks import TIME_HEADER
+from host_agent.shared.spans import Span, is_request_id
 from host_agent.shared.text import one_line
 from ledger.api import microversions
 from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
@@ -53,6 +53,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 GLOBAL_ID: web.RequestKey[str] = web.RequestKey("global_request_id", str)
+TRACEPARENT: web.RequestKey[str] = web.RequestKey("traceparent", str)
 VERSION: web.RequestKey[tuple[int, int]] = web.RequestKey("version", tuple)
 IDENTITY: web.RequestKey[Identity] = web.RequestKey("identity", Identity)
 
@@ -60,7 +61,6 @@ IDENTITY: web.RequestKey[Identity] = web.RequestKey("identity", Identity)
 CONSOLE = "/ui/"
 ERROR_PAGE: web.AppKey[Callable[[web.Request, Failure], web.Response]] = web.AppKey("error_page")
 
-_GLOBAL_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 _log = structlog.get_logger(__name__)
 _lines = logging.getLogger(__name__)
 
@@ -111,6 +111,7 @@ def _handler(route: Route) -> Handler:
             request_id=request[REQUEST_ID],
             version=request.get(VERSION, microversions.MIN),
             global_request_id=request.get(GLOBAL_ID),
+            traceparent=request.get(TRACEPARENT),
         )
         return await route.answer(call)
 
@@ -143,6 +144,10 @@ async def _identified(request: web.Request, handler: Handler) -> web.StreamRespo
     if given is not None:
         request[GLOBAL_ID] = given
         bind(global_request_id=given)
+    span = Span.parse(request.headers.get("traceparent"))
+    if span is not None:
+        request[TRACEPARENT] = span.header()
+        bind(trace_id=span.trace_id)
     route = _route_of(request)
     began = time.monotonic()
     response = await handler(request)
@@ -168,7 +173,7 @@ def _global_id(request: web.Request) -> str | None:
     """
     names = ("X-OpenStack-Global-Request-Id", "X-OpenStack-Request-ID")
     given = (request.headers.get(name, "") for name in names)
-    return next(filter(_GLOBAL_ID.match, given), None)
+    return next(filter(is_request_id, given), None)
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:

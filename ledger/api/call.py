@@ -63,6 +63,7 @@ class Call:
     request_id: str
     version: Version
     global_request_id: str | None = None  # of the service that passed the request on
+    traceparent: str | None = None  # the caller's span, if it says one
 
     @property
     def bulkheads(self) -> Bulkheads:
@@ -84,6 +85,7 @@ class Call:
             request_id=self.request_id,
             cause=cause,
             global_request_id=self.global_request_id,
+            traceparent=self.traceparent,
         )
 
     # --------------------------------------------------------------- who may do what

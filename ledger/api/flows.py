@@ -38,6 +38,7 @@ def _shown(flow: Flow) -> FlowShown:
             "place": stage.place.value,
             "side": stage.side.value,
             "once": stage.once,
+            "of": stage.of and stage.of.value,
             "steps": [
                 {"name": step.name, "do": step.do.value, "undo": step.undo and step.undo.value}
                 for step in stage.steps

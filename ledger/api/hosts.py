@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from handlers.guards import Contact
+from ledger.api.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
 from ledger.api.components import Components
 from ledger.api.problem import ApiError, not_found
@@ -46,6 +47,7 @@ async def fence(call: Call) -> web.StreamResponse:
         service.fence, name, body.reason, body.evidence, context
     )
     await call.written(position)
+    await call.request.app[AGENT_BATCHER].speakers.free(name)
     # After a fence no intent that did not know of it is stored: one look finds all.
     for operation_id in await call.components.queries.open_on_host(name):
         position = await call.bulkheads.operators(service.hand_over, operation_id, name, context)

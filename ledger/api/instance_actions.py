@@ -41,6 +41,7 @@ NAMES = {
     "refresh": "refresh_volume_attachment",
     "convert": "convert_volume_attachment",
     "convert_offloaded": "convert_volume_attachment",
+    "convert_resized": "convert_volume_attachment",
 }
 
 Row = dict[str, Any]

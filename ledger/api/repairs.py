@@ -8,7 +8,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from aggregates.finding import Finding
-from aggregates.operation import SERVER, Operation
+from aggregates.operation import Operation
 from handlers.drift.classes import BY_NAME
 from handlers.plan import Place
 from handlers.progress import plan_of
@@ -43,10 +43,11 @@ async def repair(call: Call) -> web.StreamResponse:
 async def _proposed(call: Call, request: RepairDrift, fleet: Fleet) -> RepairProposed:
     requests, context = call.components.requests, call.context("operator")
     operation, finding = await call.ask_cinder(lambda: requests.propose(request, context, fleet))
-    return _shown(operation, finding)
+    return shown(operation, finding)
 
 
-def _shown(operation: Operation, finding: Finding) -> RepairProposed:
+def shown(operation: Operation, finding: Finding) -> RepairProposed:
+    """What the operation would do, by what evidence."""
     assert finding.found is not None, "only what was found is repaired"
     drift, plan = BY_NAME[finding.found.drift_class], plan_of(operation)
     assert drift.repair is not None, "it was accepted"
@@ -70,9 +71,9 @@ def _steps(operation: Operation) -> Iterator[RepairStep]:
     """In order; a step that several hosts do, for each of them."""
     plan = plan_of(operation)
     for stage in plan.stages:
-        lanes = [SERVER] if stage.once else list(range(len(plan.lanes)))
         for step in stage.steps:
-            places = [plan.host_of(lane, stage.place) or "ledger" for lane in lanes]
+            hosts = [plan.host_of(lane, stage.place) for lane in plan.lanes_of(stage)]
+            places = [host or "ledger" for host in hosts]
             for place in dict.fromkeys(places):
                 yield RepairStep(
                     step=step.name, verb=step.do.value, place=place, does=VERBS[step.do]

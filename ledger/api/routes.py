@@ -18,6 +18,7 @@ from ledger.api import (
     events,
     find,
     flows,
+    forgetting,
     health,
     hosts,
     operations,
@@ -31,6 +32,7 @@ from ledger.api import (
     schemas_nova,
     schemas_refusals,
     schemas_remnants,
+    schemas_repairs,
     schemas_servers,
     versions,
 )
@@ -114,6 +116,15 @@ _OWN_SERVERS = (
         body=schemas_servers.Many,
         answers={202: schemas_servers.ManyBegun},
         rules=("attachment-ledger:servers:convert",),
+    ),
+    Route(
+        name="forget",
+        method="POST",
+        path="/v1/forget",
+        handler=forgetting.forget,
+        body=schemas_repairs.ForgetWanted,
+        answers={200: schemas_repairs.Forgotten, 202: schemas_repairs.Forgotten},
+        rules=("attachment-ledger:servers:forget",),
     ),
 )
 

@@ -264,6 +264,12 @@ class Leftovers(Shown):
     attachments: list[UUID] = []
 
 
+class Release(Leftovers):
+    """`unknown`: records of connections that explain no disk, and are not to be released."""
+
+    unknown: list[UUID] = []
+
+
 class Flows(Shown):
     """How many were made by Cinder's attachment calls, and how many by its old ones."""
 
@@ -313,7 +319,7 @@ class Registered(Shown):
     host: str
     epoch: int
     fenced: bool
-    release: Leftovers
+    release: Release
     again: bool
     position: int
 
@@ -344,7 +350,8 @@ class FlowShown(Shown):
 
     `exclusive`: nothing else may be done to the server meanwhile.  `patient`: what may work
     later is tried until it does.  Of a stage, `once`: for the whole server, not for each
-    volume; `side`: whether it works on what the server has, or on what it is to have.
+    volume; `side`: whether it works on what the server has, or on what it is to have; `of`: only
+    where that is on this host, of two.
     """
 
     name: str

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from host_agent.shared.contract import RESULTS_MAX, ErrorKind, PowerState
+from host_agent.shared.spans import REQUESTS_MAX
 from ledger.api.schemas import Id
 from ledger.api.survey_checks import DIFFERS_MAX
 
@@ -154,6 +155,7 @@ class ResultBody(FromAgent):
     outputs: dict[str, Any]
     error: StepErrorBody | None
     occurred: OccurredBody | None = None
+    cinder_requests: Annotated[list[str], Field(max_length=REQUESTS_MAX)] = []
 
 
 class ReportBody(ResultBody):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from uuid import UUID
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 
-from ledger.api.schemas import Asked, Reason, Shown
+from ledger.api.schemas import Asked, HostName, Id, Position, Reason, Shown
+from ledger.config import PAGE_ITEMS_MAX
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
 
@@ -52,3 +53,40 @@ class RepairAccepted(Shown):
 
     finding_id: UUID
     operation_id: UUID
+
+
+class ForgetWanted(Asked):
+    """One server, or those of a `host`, by pages; `apply` false: a dry run.
+
+    `after`: the `next` of the page before.
+    """
+
+    reason: Reason
+    apply: bool = False
+    server: Id | None = None
+    host: HostName | None = None
+    after: Position | None = None
+    limit: Annotated[int, Field(ge=1, le=PAGE_ITEMS_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.server is None) == (self.host is None):
+            raise ValueError("give either 'server' or 'host'")
+        return self
+
+
+class OneForgotten(Shown):
+    """A server whose guest has vanished: what would be done (dry run), or the operation that does
+    it; or why not.
+    """
+
+    server_id: UUID
+    finding_id: UUID
+    plan: RepairProposed | None = None
+    operation_id: UUID | None = None
+    refused: str | None = None
+
+
+class Forgotten(Shown):
+    servers: list[OneForgotten]
+    next: int | None

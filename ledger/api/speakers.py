@@ -4,8 +4,10 @@ Two machines with one host name and one token, a clone and its original, would t
 commands, and each would show guests that the other does not have.  So an agent says with each
 call which one it is (`AGENT_HEADER`): a place in which only one can run, one boot of one machine
 and one directory of locks.  An agent that is started again is the same one.  Another is let in
-when the one before has not been in contact for `host_down_after_s`; that one is refused then,
-should it come back.  Older agents do not say which they are, and are not told apart.
+when the one before has not been in contact for `host_down_after_s`, or its host was fenced since:
+somebody knows that it is over.  That one is refused then, should it come back.  If the fence was
+wrong and it goes on, it mostly speaks first, and the second learns that.  Older agents do not say
+which they are, and are not told apart.
 
 Theory of operation.  The database knows who speaks (`host_contact.agent`).  A process that has let
 an agent in asks it again only after half of the time that nobody else can be let in, which
@@ -42,6 +44,11 @@ class Speakers:
             raise self.taken(host)
         self._known[host] = (agent, now)
 
+    async def free(self, host: str) -> None:
+        """Somebody vouches that the agent of this host is over."""
+        await self._queries.free_host(host)
+        self._known.pop(host, None)
+
     def taken(self, host: str) -> ApiError:
         """Another agent speaks for the host."""
         return ApiError(
@@ -50,5 +57,6 @@ class Speakers:
             f"Another agent speaks for host {host}, and was in contact less than "
             f"{self._silent_after_s:g} s ago.",
             hint="Two machines have one host name and its token: give each its own. If the other "
-            "agent is to be replaced, stop it: this one is let in when it has been silent so long.",
+            "agent is to be replaced, stop it: this one is let in when it has been silent so long, "
+            "or at once when somebody fences the host: `host fence --force`, then `host unfence`.",
         )

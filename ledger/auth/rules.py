@@ -194,6 +194,7 @@ _OWN = _under(
     ("servers:build", MEMBER, "make a server of volumes"),
     ("servers:refresh", ADMIN, "fetch the connections of a server, or of many, anew"),
     ("servers:convert", ADMIN, "convert attachments of the old flow"),
+    ("servers:forget", ADMIN, "forget servers whose guests have vanished"),
     ("servers:history", READER, "a server's events"),
     ("operations:list", READER, "list operations"),
     ("operations:show", READER, "show one, and wait for its end"),

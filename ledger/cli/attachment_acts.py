@@ -86,7 +86,7 @@ class Swap(_OfVolume):
         return self.client.begin("PUT", self.path(parsed_args), body)
 
 
-class _OfMany(Lister):
+class OfMany(Lister):
     """Begun for a server, or for all of a host or of the fleet, page by page."""
 
     act: str
@@ -96,12 +96,14 @@ class _OfMany(Lister):
         from ledger.cli.waiting import add_wait
 
         parser = super().get_parser(prog_name)
-        whose = parser.add_mutually_exclusive_group(required=True)
+        self.add_whose(parser.add_mutually_exclusive_group(required=True))
+        add_wait(parser)
+        return parser
+
+    def add_whose(self, whose: argparse._MutuallyExclusiveGroup) -> None:
         self.add_server(whose)
         whose.add_argument("--host", metavar="NAME", help=f"all servers with {self.which} there")
         whose.add_argument("--all", action="store_true", help=f"all servers with {self.which}")
-        add_wait(parser)
-        return parser
 
     def add_server(self, whose: argparse._MutuallyExclusiveGroup) -> None:
         whose.add_argument("--server", metavar="ID", type=named("server"))
@@ -109,7 +111,7 @@ class _OfMany(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         begun = list(self._begun(parsed_args))
         end = time.monotonic() + parsed_args.timeout
-        rows = [self._row(each, end if parsed_args.wait else None) for each in begun]
+        rows = [self.row(each, end if parsed_args.wait else None) for each in begun]
         return OF_MANY_COLUMNS, rows
 
     def _begun(self, parsed_args: argparse.Namespace) -> Iterator[Begun]:
@@ -124,7 +126,7 @@ class _OfMany(Lister):
                 return
             body = {**body, "after": page["next"]}
 
-    def _row(self, begun: Begun, end: float | None) -> tuple[Any, ...]:
+    def row(self, begun: Begun, end: float | None) -> tuple[Any, ...]:
         """The exit code is the worst of all: refused, failed, parked, not over."""
         from ledger.cli import plan, waiting
 
@@ -140,13 +142,13 @@ class _OfMany(Lister):
         return begun["server_id"], operation_id, state, why
 
 
-class Refresh(_OfMany):
+class Refresh(OfMany):
     """Get connection information from Cinder again, after the storage has changed."""
 
     act, which = "refresh", "volumes"
 
 
-class Convert(_OfMany):
+class Convert(OfMany):
     """Make what Cinder's old calls attached attachments of the new kind; guests do not notice."""
 
     act, which = "convert", "volumes attached by the old calls"

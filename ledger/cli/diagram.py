@@ -40,6 +40,7 @@ CALLS: dict[AnyVerb, tuple[str, str]] = {
     LedgerVerb.MAPPING_UNBIND: ("ledger", "end the mapping"),
     LedgerVerb.MAPPING_SWITCH: ("ledger", "point the mapping to it"),
     LedgerVerb.MAPPING_SWITCH_KEEPING: ("ledger", "point the mapping to it, keep the former"),
+    LedgerVerb.MAPPING_REPLACE: ("ledger", "put it in the former one's place"),
     LedgerVerb.VOLUME_CREATE: ("Cinder", "volume create, if it does not exist"),
     LedgerVerb.VOLUME_AWAIT: ("Cinder", "volume show, until it is made"),
     LedgerVerb.VOLUME_UNMAKE: ("Cinder", "volume delete, if we made it and no mapping has it"),
@@ -134,8 +135,8 @@ def items(flow: Flow) -> Iterator[Item]:
 def _framed(
     stages: Iterable[Stage], drawn: Callable[[Stage], Iterator[Message | Remark]]
 ) -> Iterator[Item]:
-    """Stages that are not once for all, and follow one another, share a frame."""
-    for once, some in groupby(stages, key=lambda stage: stage.once):
+    """Stages of the same lanes that follow one another share a frame."""
+    for (once, _), some in groupby(stages, key=lambda stage: (stage.once, stage.of)):
         inside = tuple(item for stage in some for item in drawn(stage))
         if once:
             yield from inside
@@ -264,6 +265,13 @@ def _drawn(item: Message | Remark, over: str) -> str:
 
 def _alias(party: str) -> str:
     return party.replace("-", "")
+
+
+def done_for(stage: Stage) -> str:
+    """For each of what the steps of a stage are done."""
+    if stage.once:
+        return "server"
+    return f"volume of {stage.of}" if stage.of else "volume"
 
 
 def table(flow: Flow) -> Iterator[tuple[Stage, Step]]:

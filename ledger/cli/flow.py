@@ -61,7 +61,7 @@ class Show(Lister):
                 step.name,
                 VERBS[step.do],
                 VERBS[step.undo] if step.undo else "",
-                "server" if stage.once else "volume",
+                diagram.done_for(stage),
                 str(stage.side),
                 "pivot" if step.name == flow.pivot else "",
             )

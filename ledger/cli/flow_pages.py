@@ -125,7 +125,7 @@ def _table(flow: Flow) -> Iterator[str]:
         cells = [
             f"**`{step.name}`** (pivot)" if step.name == flow.pivot else f"`{step.name}`",
             stage.place.value,
-            "server" if stage.once else "volume",
+            diagram.done_for(stage),
             *([stage.side.value] * sides),
             VERBS[step.do],
             VERBS[step.undo] if step.undo else "",

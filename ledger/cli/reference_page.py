@@ -30,6 +30,7 @@ from ledger.api.routes import ROUTES
 from ledger.auth.tls import gauges
 from ledger.log.writer import Writer
 from ledger.telemetry import StepNumbers
+from ledger.traces.export import counters
 
 #: A code that is used for more kinds of refusal says too little of each.
 USES_SHOWN_MAX = 2
@@ -183,7 +184,7 @@ def _metrics() -> Iterator[list[str]]:
     """What a registry has that is filled as the service does it."""
     registry = registry_of(Writer(""), StepNumbers(), Tallies(CALL_BOUNDS_S))
     Metrics(registry, lambda: 0)
-    for family in [*registry.collect(), *gauges(0.0, failed=False)]:
+    for family in [*registry.collect(), *gauges(0.0, failed=False), *counters({})]:
         labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined]  # noqa: SLF001
         counts = "_total" if family.type == "counter" else ""
         yield [f"`{family.name}{counts}`", family.type, labels, family.documentation]

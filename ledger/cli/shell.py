@@ -84,6 +84,7 @@ COMMANDS = {
     "server evacuate": "ledger.cli.server_actions:Evacuate",
     "server event list": "ledger.cli.server_moves:EventList",
     "server event show": "ledger.cli.server_moves:EventShow",
+    "server forget": "ledger.cli.server_forget:Forget",
     "server list": "ledger.cli.server:List",
     "server migrate": "ledger.cli.server_actions:Migrate",
     "server migration abort": "ledger.cli.server_moves:MigrationAbort",

@@ -55,6 +55,8 @@ class Ledger(Application[UUID]):
         )
         self._cache_of = (0, AggregateCache(self._events_after))
         self.steps = StepNumbers()
+        #: Told of every append of this process, in the thread that made it.
+        self.listeners = [self.steps.take]
 
     def construct_env(self, name: str, env: EnvType | None = None) -> Environment:
         """Nothing from the process's environment: the configuration has one source (ledger.config),
@@ -120,7 +122,8 @@ class Ledger(Application[UUID]):
         except IntegrityError as error:
             raise ConflictError from error
         cache.keep(changed)
-        self.steps.take(changed, events)
+        for told in self.listeners:
+            told(changed, events)
         return recordings[-1].notification.id
 
     def retrying(self, change: Callable[[], T]) -> T:

@@ -110,7 +110,9 @@ class HostPass:
         if why is not None:
             self.state.unknown[host] = why
         here = self._hosted(host, survey)
-        rows = [row for row in self._rows(here) if self._in_scope(row)]
+        rows = list(self._rows(here))
+        if self.state.scope:
+            rows = [row for row in rows if self._in_scope(row)]
         self._keep(rows, here)
         self._miss(rows, here)
         self.state.compare(row for row in rows if not isinstance(row, AttachmentRow))

@@ -35,7 +35,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 #: Ids that are compared at once.
-CHUNK = 100
+CHUNK = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ def _attachment(
 ) -> AttachmentRow | None:
     if listed is None:
         return _joined(stored, None, servers)
-    shown = CinderAttachment(status=listed.status, host=listed.host, mode=listed.mode)
+    shown = join.shown_as(listed.status, listed.host, listed.mode)
     theirs = Listed(
         id=listed.id, volume_id=listed.volume_id, server_id=listed.server_id, shown=shown
     )

@@ -18,7 +18,7 @@ from projections.base import Row
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Rows of the ledger that are read at once.
-PAGE_ROWS = 200
+PAGE_ROWS = 500
 #: The projections that a look compares; it waits until they are where it begins.
 PROJECTIONS = ("attachments", "mappings", "instances", "operations", "hosts", "findings")
 #: Topics of events that happen to a finding, and not to what it is about.

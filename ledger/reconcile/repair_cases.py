@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from aggregates import errors
@@ -56,6 +56,7 @@ class Cases:
             shown=shown,
             view=self._volume(volume_id),
             hosts=self._hosts(finding, instance),
+            held=list(_all_held(mappings, server_id, book)),
         )
 
     def _hosts(self, finding: Finding, instance: Instance) -> list[str]:
@@ -100,3 +101,13 @@ def _held(
     held = (m.attachment_id for m in mappings if m.live and m.volume_id == volume_id)
     attachment_id = next(held, None)
     return book.get(Attachment, attachment_id) if attachment_id else None
+
+
+def _all_held(
+    mappings: Iterable[BlockDeviceMapping], server_id: str, book: Book
+) -> Iterator[tuple[Attachment, Volume]]:
+    """All attachments of the server, with their volumes."""
+    for volume_id in sorted({m.volume_id for m in mappings if m.live and m.volume_id}):
+        volume = book.get(Volume, volume_id)
+        for attachment_id in volume.held_by(server_id):
+            yield book.get(Attachment, attachment_id), volume

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from handlers.drift import judge
@@ -42,7 +43,8 @@ class State:
     unlisted: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As it is now.  A look makes one after each step, most of which nobody keeps."""
+        return {name: copy(value) for name, value in vars(self).items()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -53,7 +55,8 @@ class State:
         return self.after[-1] if self.after else None
 
     def compare(self, rows: Iterable[Row]) -> None:
-        _add(self.compared, Counter(SUBJECTS[type(row)].value for row in rows))
+        counted = Counter(map(type, rows))
+        _add(self.compared, {SUBJECTS[kind].value: number for kind, number in counted.items()})
 
     def count(self, cases: Mapping[str, int]) -> None:
         _add(self.cases, cases)

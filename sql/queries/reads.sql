@@ -237,13 +237,18 @@ SELECT i.server_id FROM instances AS i
 
 -- name: servers_on_old_flow
 -- Servers that have volumes by Cinder's old calls, on a host or anywhere, those that are
--- offloaded too, after a server id.  mappings_by_old_flow.
+-- offloaded too, and those whose source has kept some, after a server id.  mappings_by_old_flow,
+-- attachments_by_old_flow.
 SELECT i.server_id FROM instances AS i
  WHERE NOT i.deleted
+   AND (%(after)s::uuid IS NULL OR i.server_id > %(after)s)
    AND (%(host)s::text IS NULL OR i.host = %(host)s)
    AND i.server_id IN (SELECT m.server_id FROM mappings AS m
                         WHERE m.legacy AND m.volume_id IS NOT NULL
-                          AND (%(after)s::uuid IS NULL OR m.server_id > %(after)s))
+                       UNION ALL
+                       SELECT a.server_id FROM attachments AS a
+                         JOIN mappings AS m ON m.server_id = a.server_id AND m.kept = a.attachment_id
+                        WHERE a.legacy AND a.state <> 'deleted')
  ORDER BY i.server_id
  LIMIT %(limit)s;
 
@@ -252,13 +257,16 @@ SELECT i.server_id FROM instances AS i
 -- whether it may have it (epoch NULL: no such host), which agent speaks for the host, and which
 -- survey of the host is wanted, if one is.  Primary keys, mailbox_by_host.
 -- Those called off by one act have one position, and no page ends between them.
+-- The arrays come by a subquery because the planner knows their lengths otherwise: it would take
+-- them for shorter than those of a general plan, and plan anew each time, for ten times the cost.
 SELECT h.epoch, h.fenced AS shut, h.suspect AND NOT h.fenced AS awaited, c.agent,
        s.wanted AS survey, s.digest AS survey_digest,
        ARRAY(SELECT m.command FROM mailbox AS m
               WHERE m.host = w.host AND m.position > w.after
               ORDER BY m.position
               FETCH FIRST %(limit)s ROWS WITH TIES) AS commands
-  FROM unnest(%(hosts)s::text[], %(afters)s::bigint[]) WITH ORDINALITY AS w (host, after, nth)
+  FROM unnest((SELECT %(hosts)s::text[]), (SELECT %(afters)s::bigint[]))
+       WITH ORDINALITY AS w (host, after, nth)
   LEFT JOIN hosts AS h USING (host)
   LEFT JOIN host_contact AS c USING (host)
   LEFT JOIN surveys AS s USING (host)
@@ -490,6 +498,10 @@ VALUES (%(host)s, clock_timestamp(), %(agent)s)
     OR abs(extract(epoch FROM clock_timestamp() - c.seen_at)) >= %(silent_after_s)s
 RETURNING host;
 
+-- name: free_host
+-- Nobody speaks for a host: who comes next does.  Primary key.
+UPDATE host_contact SET agent = NULL WHERE host = %(host)s;
+
 -- name: connectors_taken
 -- Of hosts that say what storage knows them by: which other host said so before, and is not
 -- fenced.  hosts_by_initiator, hosts_by_nqn.
@@ -554,8 +566,9 @@ UPDATE leases SET until = clock_timestamp() + make_interval(secs => %(lease_s)s)
 RETURNING operation_id;
 
 -- name: release
--- Gives leases back.
-DELETE FROM leases WHERE holder = %(holder)s AND operation_id = ANY(%(ids)s::uuid[]);
+-- Gives leases back.  Primary key, and one plan for good (see mailboxes).
+DELETE FROM leases
+ WHERE holder = %(holder)s AND operation_id = ANY((SELECT %(ids)s::uuid[])::uuid[]);
 
 -- name: inherit
 -- Lets all leases run out now that earlier holders of a place have left behind.

@@ -162,7 +162,10 @@ def _side(lane: Lane) -> LaneSide:
 
 @pytest.mark.parametrize("plain", [0, 1])
 def test_swap_between_plain_and_encrypted_volumes(bench: Bench, plain: int) -> None:
-    volumes = [bench.model.add_volume(driver="iscsi", encrypted=n != plain).id for n in range(2)]
+    volumes = [  # the second larger by more than a head of LUKS
+        bench.model.add_volume(driver="iscsi", encrypted=n != plain, size=n + 1).id
+        for n in range(2)
+    ]
     lane = bench.attached(volume_id=volumes[0])
     new = replace(bench.lane(lane.server_id, volumes[1]), serial=lane.volume_id, other=_side(lane))
     bench.run(new, Verb.ATTACHMENT_UPDATE, Verb.VOLUME_CONNECT, Verb.DISK_COPY)

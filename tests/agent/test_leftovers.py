@@ -87,6 +87,21 @@ def test_a_disk_stays_that_another_volume_is_rightly_behind(bench: Bench, tmp_pa
     assert len(connected_paths(bench.store)) == 1
 
 
+def test_a_record_that_nobody_knows_keeps_the_connection_and_no_disk(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """No agent of ours made it: the log knows an attachment before anything is recorded by it."""
+    gone, stays = bench.attached(), bench.attached()
+    record = bench.records[gone.attachment_id or ""]
+    bench.records["nobody's"] = replace(record, attachment_id="nobody's")
+    release = replace(of(gone), guests=(), unknown=("nobody's",))
+    leftovers(bench, tmp_path).clear(release)
+    disks = plugged(bench.store)
+    assert (len(disks[gone.server_id]), len(disks[stays.server_id])) == (0, 1)
+    assert sorted(bench.records) == sorted(["nobody's", stays.attachment_id or ""])
+    assert len(connected_paths(bench.store)) == 2
+
+
 def test_two_leftovers_of_one_volume_both_go(bench: Bench, tmp_path: Path) -> None:
     both = bench.two_users()
     leftovers(bench, tmp_path).clear(of(*both))

@@ -12,7 +12,7 @@ import pytest
 
 from host_agent.shared.contract import ErrorKind, Verb
 from host_agent.shared.ports import PortError
-from host_agent.storage.records import FileRecords, Record, remember
+from host_agent.storage.records import FileRecords, Record, is_known, remember
 from tests.agent.bench import ATTACH, DETACH, Bench
 from tests.doubles.host_checks import connected_paths
 
@@ -83,6 +83,25 @@ def test_record_that_cannot_be_read_is_told_and_not_ignored(tmp_path: Path) -> N
     with pytest.raises(PortError, match=attachment_id) as raised:
         FileRecords(tmp_path).get(attachment_id)
     assert raised.value.kind is ErrorKind.RETRYABLE
+
+
+def test_a_connection_is_known_by_whichever_record_has_it(tmp_path: Path) -> None:
+    records, mine, other = FileRecords(tmp_path), record(), record()
+    remember(records, other, info())
+    assert [is_known(records, info(lun)) for lun in (1, 2)] == [True, False]
+    remember(records, mine, info(2))
+    del records[other.attachment_id]
+    assert [is_known(records, info(lun)) for lun in (1, 2)] == [False, True]
+
+
+def test_a_record_of_others_that_is_gone_or_broken_keeps_nobody_from_connecting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, other = FileRecords(tmp_path), record()
+    monkeypatch.setattr(FileRecords, "__iter__", lambda _self: iter([other.attachment_id]))
+    assert not is_known(records, info())
+    (tmp_path / f"{other.attachment_id}.json").write_text("{")
+    assert is_known(records, info()), "so it is looked"
 
 
 def test_record_that_cannot_be_written_prevents_the_connect(bench: Bench, tmp_path: Path) -> None:

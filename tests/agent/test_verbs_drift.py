@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from host_agent.libvirt import processes
 from host_agent.shared.contract import ErrorKind, Verb
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError
@@ -46,6 +49,7 @@ def test_a_look_tells_what_the_guest_and_the_records_have(bench: Bench) -> None:
     lane = bench.attached()
     assert look(bench, lane) == {
         "power_state": "running",
+        "process": True,
         "live": "vdb",
         "persistent": "vdb",
         "running": True,
@@ -56,6 +60,28 @@ def test_a_look_tells_what_the_guest_and_the_records_have(bench: Bench) -> None:
         "elsewhere": False,
         "records": {lane.attachment_id: lane.server_id},
     }
+
+
+def test_a_process_of_a_guest_is_seen_that_the_hypervisor_has_lost_sight_of() -> None:
+    server_id = str(uuid.uuid4())
+    qemu = ["/usr/bin/qemu-system-x86_64", "-name", "guest=vm", "-uuid", server_id, "-smp", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", *qemu], stdin=subprocess.PIPE
+    ) as process:
+        assert processes.runs(server_id)
+        assert not processes.runs(str(uuid.uuid4()))
+        process.communicate(b"\n")
+    assert not processes.runs(server_id)
+
+
+def test_a_name_in_a_command_line_is_no_guest(tmp_path: Path) -> None:
+    """Nor is what has ended meanwhile (its directory is empty)."""
+    server_id = str(uuid.uuid4())
+    for number, words in {"7": ["tail", f"/var/log/{server_id}"], "8": ["grep", server_id]}.items():
+        (tmp_path / number).mkdir()
+        (tmp_path / number / "cmdline").write_bytes(b"\0".join(map(str.encode, words)))
+    (tmp_path / "9").mkdir()
+    assert not processes.runs(server_id, tmp_path)
 
 
 def test_a_look_changes_nothing_and_asks_neither_cinder_nor_the_storage(bench: Bench) -> None:

@@ -25,7 +25,7 @@ import orjson
 
 from tests.benchmarks.figures import Size
 
-PARTS = ("append", "rebuild", "reads", "agents", "cycle", "shortcuts", "storm", "look")
+PARTS = ("append", "rebuild", "reads", "agents", "cycle", "shortcuts", "storm", "look", "meanwhile")
 _BEGIN, _END = "<!-- measured -->", "<!-- end of measured -->"
 
 

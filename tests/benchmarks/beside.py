@@ -44,6 +44,7 @@ def measure() -> None:
             world.cycles(WARM_UP_CYCLES)
             _say("ready")
             for line in sys.stdin:
+                world.client.close()  # the service has, where the others' turns took long
                 before = _cpu_s(cycle, world)
                 world.cycles(int(line))
                 after = _cpu_s(cycle, world)

@@ -43,6 +43,7 @@ from tests.tokens import token_of, write_private
 HOST = "compute-1"
 USER, AGENT = token_of("user"), token_of("agent")
 VERSION = "compute 2.89"
+CINDER = ("ledger", "sim", "cinder", "--port", "0")
 WARM_UP_CYCLES = 20
 CYCLES = {Size.QUICK: 100, Size.FULL: 600}
 METERED_CYCLES = 60
@@ -241,14 +242,16 @@ def _family(postmaster: int) -> list[int]:
 
 
 @contextmanager
-def running(home: Path, dsn: str, *, metered: bool = False) -> Iterator[World]:
+def running(
+    home: Path, dsn: str, *, metered: bool = False, cinder: tuple[str, ...] = CINDER
+) -> Iterator[World]:
     """The system with one server and one volume, and nothing else to do."""
     server_id, port = str(uuid4()), free_port()
     state = home / f"{server_id}.json"
     guest = {"server_id": server_id, "power_state": "running", "project_id": PROJECT}
     HostState(state, {"define": [guest]})
     with ExitStack() as stack:
-        endpoint = stack.enter_context(_cinder(home))
+        endpoint = stack.enter_context(_cinder(home, cinder))
         write_private(home / "ledger.toml", _service_settings(dsn, port, endpoint))
         write_private(home / "agent.toml", _agent_settings(home, port, endpoint))
         meters = [home / name for name in ("service", "agent")] if metered else []
@@ -284,10 +287,10 @@ def _process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def _cinder(home: Path) -> Iterator[str]:
+def _cinder(home: Path, command: tuple[str, ...]) -> Iterator[str]:
     log = home / "cinder.log"
     log.write_text("")
-    with _process(log, "ledger", "sim", "cinder", "--port", "0"):
+    with _process(log, *command):
         yield eventually(
             lambda: next((s for s in log.read_text().split() if s.endswith("/v3")), None),
             "the simulated Cinder serves",

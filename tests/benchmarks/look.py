@@ -6,7 +6,8 @@ from the same tables, and hosts answer by themselves as soon as they are asked: 
 ones take is theirs, and a look waits far longer for Cinder than it works (`[reconcile]
 cinder_share`).  So row 13 is our own part alone.
 
-CPU of the stand-in's own calls is taken off; threads of hosts are not the look's.
+CPU of the stand-in's own calls, and of watching, is taken off; threads of hosts are not the
+look's.
 """
 
 from __future__ import annotations
@@ -250,17 +251,20 @@ def _look(dsn: str, ledger: Ledger) -> Looked:
         stop=threading.Event(),
     )
     look_id = Looks(dsn).ask({}, "asked", own_context())
-    most, postgres_s, backend = memory_bytes(os.getpid()), 0.0, 0
+    most, postgres_s, backend, watched_s = memory_bytes(os.getpid()), 0.0, 0, 0.0
 
     def watch(_: object) -> None:
-        nonlocal most, postgres_s, backend
+        nonlocal most, postgres_s, backend, watched_s
+        began = time.thread_time()
         most = max(most, memory_bytes(os.getpid()))
         backend = backend or cinder.backend_of_the_look()
         postgres_s = cpu_s(backend)
+        watched_s += time.thread_time() - began
 
     before, began, cpu = most, time.monotonic(), time.thread_time()
     long_work.run(dsn, WHOLE, look(sides, whole=True), watch)
-    wall_s, ours_s = time.monotonic() - began, time.thread_time() - cpu - cinder.cpu_s
+    wall_s = time.monotonic() - began
+    ours_s = time.thread_time() - cpu - cinder.cpu_s - watched_s
     [*_, ended] = ledger.events.get(UUID(look_id))
     assert isinstance(ended, Look.LookEnded)
     assert (ended.outcome, ended.in_flight) == ("completed", 0)

@@ -65,6 +65,22 @@ def test_a_device_without_a_head_of_luks_is_not_taken_for_all_of_it(
     assert raised.value.code == "extend_failed"
 
 
+def test_the_host_tells_how_large_it_takes_a_device_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brick, asked = brick_of(tmp_path), list[tuple[str, ...]]()
+
+    def execute(*command: str, **_options: Any) -> tuple[str, str]:
+        asked.append(command)
+        return "3221225472\n", ""
+
+    monkeypatch.setattr("os_brick.privileged.rootwrap.execute", execute)
+    assert brick.size({"type": "block", "path": "/dev/x"}) == 3 << 30
+    assert brick.size({"type": "file", "path": "/mnt/volume-1"}) is None
+    assert brick.size({"type": "network", "protocol": "rbd"}) is None
+    assert asked == [("blockdev", "--getsize64", "/dev/x")]
+
+
 def test_a_device_that_cannot_be_looked_at_again_now_may_be_later(
     broken: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

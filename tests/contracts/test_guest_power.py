@@ -177,6 +177,13 @@ def test_removed_guest_is_gone_though_it_ran(machine: Machine) -> None:
     machine.guests.remove(server_id)
 
 
+def test_a_guest_has_a_process_while_it_runs(machine: Machine) -> None:
+    server_id = machine.new_guest(PAUSED)
+    assert machine.guests.process(server_id)
+    machine.guests.remove(server_id)
+    assert not machine.guests.process(server_id)
+
+
 # --- what stands behind a disk ------------------------------------------------------------------
 
 

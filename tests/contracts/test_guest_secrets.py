@@ -16,7 +16,8 @@ import pytest
 from host_agent.libvirt.guests import HypervisorGuests
 from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import Disk, DiskState, PortError
-from tests.contracts.machines import Following, Machine, RealMachine, disk
+from host_agent.simulated.host_state import LUKS_HEAD
+from tests.contracts.machines import Following, Machine, RealMachine, SimulatedMachine, disk
 
 RUNNING, SHUTDOWN = PowerState.RUNNING, PowerState.SHUTDOWN
 PASSPHRASE = "5ec2e7" * 8
@@ -51,8 +52,12 @@ def locked(machine: Machine) -> Iterator[Callable[..., Disk]]:
 
 
 def _path_of(machine: Machine, volume_id: str, kind: str) -> str:
-    if not isinstance(machine, RealMachine):
-        return machine.volume(volume_id)
+    if isinstance(machine, SimulatedMachine):
+        made = machine.volume(volume_id)
+        with machine.store.edit() as state:  # as qemu-img does: the head comes on top
+            state["connected"][volume_id]["bytes"] += LUKS_HEAD
+        return made
+    assert isinstance(machine, RealMachine)
     path = machine.path / volume_id
     path.write_bytes(_blank(kind))
     return str(path)

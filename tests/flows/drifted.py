@@ -336,6 +336,29 @@ def guest_of_deleted() -> World:
     return found(world, "guest_of_deleted", row)
 
 
+def guest_missing(volumes: int = 2, **more: Any) -> World:
+    """Somebody has undefined it by hand; the host still has its volumes connected."""
+    world = World(volumes=volumes, **more)
+    for volume_id in world.volumes:
+        world.done(world.attach(volume_id, delete_on_termination=True))
+    return guest_lost(world)
+
+
+def guest_lost(world: World) -> World:
+    host = str(world.instance.host)
+    with world.hosts[host].edit() as state:
+        del state["guests"][world.server_id]
+    world.register(host)
+    if host != HOST:
+        world.service.lost_guest(world.server_id, host, CONTEXT)
+    ledger = rows.LedgerServer(
+        hosts=(host,), power_state=world.instance.power_state, built=True, deleted=False
+    )
+    about = About(server_id=world.server_id, host=host)
+    row = rows.ServerRow(id=world.server_id, about=about, ledger=ledger, shown=())
+    return found(world, "guest_missing", row)
+
+
 def connect(world: World, host: str, volume_id: str) -> None:
     """Let a host have a volume connected that no record of its own explains."""
     row = world.cinder.attachments_of(volume_id)[0]
@@ -373,4 +396,5 @@ DRIFTS: dict[str, Drift] = {
     "repair-disk-undefined": Drift(disk_undefined, "define_disk"),
     "repair-secret": Drift(secret_left, "drop_secret"),
     "repair-guest": Drift(guest_of_deleted, "forget_guest"),
+    "repair-server": Drift(guest_missing, "forget_server"),
 }

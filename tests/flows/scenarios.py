@@ -54,7 +54,7 @@ def _attached(power_state: PowerState = RUNNING, volumes: int = 1, **more: Any) 
 
 
 def _with_a_spare() -> World:
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     return world.done(world.attach(world.volumes[0]))
 
 
@@ -237,6 +237,7 @@ SCENARIOS = [
     Scenario("convert-stopped", lambda: _attached(STOPPED, legacy=True), _do("convert")),
     Scenario("convert-offloaded", lambda: _after("shelve", legacy=True), _do("convert")),
     Scenario("convert-reserved", _reserved_offloaded, _do("convert")),
+    Scenario("convert-resized", lambda: _after("resize", legacy=True), _do("convert")),
     Scenario("mixed-live-migrate", _mixed, _do("live_migrate")),
     Scenario("mixed-revert", lambda: _mixed("resize"), _do("revert_resize")),
     Scenario("mixed-evacuate", lambda: _mixed(fenced=True), _do("evacuate")),
@@ -245,6 +246,7 @@ SCENARIOS = [
     Scenario("mixed-reboot", _mixed, _do("reboot")),
     Scenario("mixed-delete", _mixed, World.delete),
     Scenario("mixed-convert", _mixed, _do("convert")),
+    Scenario("mixed-convert-resized", lambda: _mixed("resize"), _do("convert")),
     *(
         Scenario(name, drift.world, drift.ask, fails_to=_takes_nothing_away, repairs=True)
         for name, drift in DRIFTS.items()
@@ -273,11 +275,11 @@ _ENDS = {
     """,
     "deleted: none": """
         delete delete-offloaded delete-resized delete-fenced legacy-delete mixed-delete
-        repair-owner-gone repair-guest
+        repair-owner-gone repair-guest repair-server
     """,
     "paused: 1 attached compute-1": "pause",
     "resized: 2 attached compute-1, 2 attached compute-2": """
-        resize migrate-stopped legacy-resize
+        resize migrate-stopped legacy-resize convert-resized mixed-convert-resized
     """,
     "shelved_offloaded: 1 reserved": """
         attach-offloaded detach-offloaded legacy-detach-offloaded convert-reserved

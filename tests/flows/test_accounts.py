@@ -259,7 +259,7 @@ def test_a_converted_mapping_has_a_new_attachment_and_the_former_one_says_which(
 
 
 def test_a_swapped_mapping_has_the_new_volume_under_the_old_device_name() -> None:
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     world.done(world.attach())
     name = mapping_of(world, world.volumes[0]).device_name
     world.done(world.swap(*world.volumes))
@@ -270,7 +270,7 @@ def test_a_swapped_mapping_has_the_new_volume_under_the_old_device_name() -> Non
 
 
 def test_a_volume_that_cinder_has_migrated_is_held_by_the_id_that_it_keeps() -> None:
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     world.done(world.attach())
     old, new = world.volumes
     world.cinder.volume(old).migration_status = "migrating"

@@ -105,6 +105,7 @@ def _lacks_attachments(world: World, server_id: str, host: str) -> bool:
 _UNDECIDED = frozenset(
     {
         *("swap", "migrate-volume", "convert", "convert-stopped", "mixed-convert"),
+        *("convert-resized", "mixed-convert-resized"),
         *("repair-lost", "repair-lost-encrypted"),
     }
 )

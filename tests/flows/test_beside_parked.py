@@ -8,6 +8,8 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import OperationState
+from handlers.claims import leaves_disks
+from handlers.flows import FLOWS
 from host_agent.shared.contract import ErrorKind
 from tests.doubles.host_checks import connected_paths, plugged
 from tests.memory import Trouble
@@ -158,3 +160,12 @@ def test_a_fence_retries_nothing_beside_a_change_of_the_whole_server() -> None:
     world.act("reboot")
     world.fence(HOST)
     assert world.operation(parked).state is OperationState.PARKED
+
+
+def test_a_flow_leaves_disks_where_they_are_by_what_its_steps_do() -> None:
+    """Beside these a server is started with all its disks (storms 204, 620, 976)."""
+    leave = {name for name, flow in FLOWS.items() if leaves_disks(flow)}
+    assert leave == {
+        *("grow", "grow_for_cinder"),
+        *("complete_attachment", "drop_attachment", "drop_reservation", "settle_volume"),
+    }

@@ -10,7 +10,7 @@ from tests.world import HOST, World
 
 
 def test_a_missing_guest_is_defined_by_a_rebuild_and_started() -> None:
-    assert "`server rebuild` defines it" in BY_NAME["guest_missing"].by_hand
+    assert "defined again by `server rebuild`" in BY_NAME["guest_missing"].meaning
     world = World()
     world.done(world.attach())
     with world.host.edit() as state:

@@ -32,9 +32,7 @@ from tests.tiers import PAIRS, every
 from tests.world import CONTEXT, HOST, World
 
 #: What a deletion does not end, or not to its end, if it is parked.
-_KEPT_PARKED = frozenset(
-    {"delete", "migrate_volume", "grow_for_cinder", "convert", "convert_offloaded"}
-)
+_KEPT_PARKED = frozenset({"delete", "forget_server", "migrate_volume", "grow_for_cinder"})
 #: Nor what had been wrong before, which is for its repair to end.
 _REPAIRED_LATER = frozenset({"drop_attachment"})
 
@@ -214,10 +212,7 @@ def _points_of_asking(scenario: Scenario) -> int:
 @pytest.mark.deep
 @BY_NAME
 def test_a_server_is_deleted_with_all_that_a_parked_operation_left(scenario: Scenario) -> None:
-    """From each point on every call fails, and the first one has been carried out all the same.
-
-    Not that of a conversion: the old calls do not show what it has begun to convert.
-    """
+    """From each point on every call fails, and the first one has been carried out all the same."""
     calm, asked = _undisturbed(scenario), _points_of_asking(scenario)
     cases = list(enumerate(calm.points))
     for first, point in every(2, cases, turn_of(scenario)):

@@ -50,6 +50,9 @@ CHANGES = {
     "repair-disk-undefined": {"plugged"},
     "repair-secret": {"secrets"},
     "repair-guest": {"guests"},
+    "repair-server": {
+        *("cinder", "volumes", "ledger", "mappings", "connected", "secrets", "vm_state", "devices")
+    },
 }
 
 BY_DRIFT = pytest.mark.parametrize("name", DRIFTS)

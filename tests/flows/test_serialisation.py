@@ -78,7 +78,7 @@ def test_a_change_of_the_server_keeps_out_every_other(first: str) -> None:
 
 
 def test_a_swap_keeps_out_everything_and_is_kept_out() -> None:
-    world = attached(volumes=3)
+    world = attached(volumes=3, encrypted=False)
     under_way = world.attach(world.volumes[2])
     refused_because_of(lambda: world.swap(*world.volumes[:2]), under_way)
     world.done(under_way)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 from uuid import UUID
 
@@ -229,6 +230,7 @@ CLAIMED = {
     "grow_for_cinder": (set[Place](), False),
     "convert": (set[Place](), False),
     "convert_offloaded": (set[Place](), False),
+    "convert_resized": (set[Place](), True),  # of the source's: by the host that has it already
     "delete": (set[Place](), False),
     # A repair takes no volume to a host; two of them reserve it anew.
     **{flow.name: (set[Place](), False) for flow in REPAIRS},
@@ -248,7 +250,9 @@ def test_a_claim_follows_from_the_flows_table(flow: str) -> None:
         multiattach=True, host="holder", new=LaneSide(),
     )  # fmt: skip
     hosts: dict[Place, str | None] = {place: place.value for place in Place}
-    claimed = on_volume(FLOWS[flow].expand((lane,), hosts, GuestOrder(server_id="s")), "v")
+    of = [stage.of for stage in FLOWS[flow].stages if stage.of]
+    lanes = tuple(replace(lane, host=hosts[place]) for place in of or [Place.HOLDER])
+    claimed = on_volume(FLOWS[flow].expand(lanes, hosts, GuestOrder(server_id="s")), "v")
     takes, reserves = CLAIMED[flow]
     assert (claimed["takes"], claimed["reserves"]) == ({p.value for p in takes}, reserves)
     assert claimed["takes"] <= claimed["hosts"]

@@ -38,7 +38,7 @@ def test_a_shelve_whose_host_cannot_disconnect_is_an_error_and_keeps_the_attachm
 @pytest.mark.parametrize("by_cinder", [True, False])
 def test_a_swap_of_a_volume_that_is_retyped_is_cinders_alone(by_cinder: bool) -> None:
     """S1, swap: not while "retyping" or "migrating", unless Cinder asks as part of that."""
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     old, new = (world.cinder.volume(volume_id) for volume_id in world.volumes)
     world.done(world.attach(old.id))
     old.status = "retyping"
@@ -54,7 +54,7 @@ def test_a_swap_of_a_volume_that_is_retyped_is_cinders_alone(by_cinder: bool) ->
 
 
 def test_a_users_swap_does_not_call_cinder_back_and_cinders_does() -> None:
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     world.done(world.attach(world.volumes[0]))
     world.trouble = Trouble()
     world.done(world.swap(*world.volumes))

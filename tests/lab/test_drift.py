@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import subprocess
 import time
@@ -18,20 +19,23 @@ from host_agent.shared.cinder.client import MADE_FOR
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest, wait_until
 from tests.lab.settings import LAB_DIR
+from tests.lab.shares import mounted
 from tests.lab.world import CLI_S, SETTLE_S
 
 pytestmark = pytest.mark.lab
 
 BACKEND = "nfs"
-#: Of each guest: it has no more ports.
-ATTACHED = 4
+#: Of each guest, and the ports that it takes.
+ATTACHED, PORTS = 5, 7
 RECORDS = LAB_DIR / "locks-1" / "connections"
 #: What has a repair that is tried here.
 MENDED = {
     "attachment_lost",
+    "attachment_status_differs",
     "connection_left",
     "disk_definition_differs",
     "disk_missing",
+    "guest_missing",
     "owner_gone",
     "reservation_unknown",
     "volume_status_differs",
@@ -48,8 +52,12 @@ class Behind:
         self.planted: dict[str, str] = {}
         self._volumes = {new_volume(BACKEND): guest for guest in guests for _ in range(ATTACHED)}
         for volume, guest in self._volumes.items():
-            lab.cloud.attach(guest.id, volume)
+            self._attach(guest, volume)
         self._unchanged = list(self._volumes)
+
+    def _attach(self, guest: LabGuest, volume: str) -> None:
+        self.lab.ledger.attach(guest.id, volume).raise_for_status()
+        self.lab.cloud.wait_status(volume, "in-use")
 
     def _attached(self) -> str:
         """Another of the volumes that the server was given while all was well."""
@@ -75,6 +83,34 @@ class Behind:
         volume = self._attached()
         self.lab.cloud.as_service.volumes.reset_state(volume, "detaching")
         self.planted["volume_status_differs"] = volume
+
+    def carry_out_late(self) -> None:
+        """An update whose sender had given up, and asked again (decision 0034)."""
+        attachment = self._attachment(self._attached())
+        database = sqlite3.connect(LAB_DIR / "cinder/cinder.sqlite", timeout=CLI_S)
+        with contextlib.closing(database):
+            asked = "SELECT connector FROM volume_attachment WHERE id = ?"
+            [[connector]] = database.execute(asked, [attachment]).fetchall()
+        self.lab.cloud.as_service.attachments.update(attachment, json.loads(connector))
+        self.planted["attachment_status_differs"] = attachment
+
+    def delete_volume(self) -> None:
+        """Past all that keeps one from it."""
+        volume, volumes = self._attached(), self.lab.cloud.as_service.volumes
+        volumes.reset_state(volume, "available", attach_status="detached")
+        volumes.delete(volume)
+        self.lab.cloud.wait_gone(volume)
+        self.planted["volume_gone"] = volume
+
+    def lose_guest(self, guest: LabGuest) -> str:
+        """With a volume, which is returned."""
+        volume = self._new_volume(BACKEND)
+        self._attach(guest, volume)
+        domain = guest.domain
+        domain.destroy()
+        domain.undefine()
+        self.planted["guest_missing"] = guest.id
+        return volume
 
     def pull_disk(self) -> None:
         volume = self._attached()
@@ -151,6 +187,14 @@ class Behind:
 
 
 @pytest.fixture
+def unused_share() -> Iterator[str]:
+    """What stays mounted when its last volume is gone, as os-brick leaves it."""
+    share = "127.0.0.1:/nobodys"
+    with mounted(share, LAB_DIR / "run" / "nobodys"):
+        yield f"mount/{share}"
+
+
+@pytest.fixture
 def loop_devices() -> Iterator[list[str]]:
     made: list[str] = []
     yield made
@@ -163,8 +207,10 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     new_guest: Callable[..., LabGuest],
     new_volume: Callable[[str], str],
     loop_devices: list[str],
+    unused_share: str,
 ) -> None:
-    guest, other, gone = (new_guest(name) for name in ("guest", "other", "gone"))
+    guest, other = (new_guest(name, root_ports=PORTS) for name in ("guest", "other"))
+    gone, lost = (new_guest(name, with_system=False) for name in ("gone", "lost"))
     delete(lab, gone.id)
     behind = Behind(lab, [guest, other], new_volume)
     # A bare one: no host has to prove anything, and this guest will have a disk without a record.
@@ -172,6 +218,10 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     behind.reserve_for("owner_gone", gone.id)
     behind.delete_attachment()
     behind.reset_state()
+    behind.carry_out_late()
+    behind.delete_volume()
+    kept = behind.lose_guest(lost)
+    behind.planted["mount_unused"] = unused_share
     behind.pull_disk()
     behind.edit_definition()
     behind.let_it_read_only()
@@ -195,15 +245,27 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     mended = [
         found
         for name, key, found in confirmed
-        if behind.planted.get(name) == key and name in MENDED
+        if behind.planted.get(name) == key and name in MENDED - {"guest_missing"}
     ]
     outcomes = {found["drift_class"]: lab.ledger.repair(found["finding_id"]) for found in mended}
-    assert outcomes == dict.fromkeys(MENDED, "completed")
+    assert outcomes == dict.fromkeys(MENDED - {"guest_missing"}, "completed")
+    forget(lab, lost, kept)
     lab.ledger.look()
     left = {name for name, key, _ in lab.ledger.drift("open") if behind.planted.get(name) == key}
     assert left == behind.planted.keys() - MENDED
     for each in (guest, other):
         delete(lab, each.id)
+
+
+def forget(lab: Lab, guest: LabGuest, volume: str) -> None:
+    """All of its host whose guests have vanished: it alone."""
+    words = ("server", "forget", "--host", guest.host, "--reason", "undefined by a test")
+    lab.ledger.command(*words)
+    assert lab.ledger.server_status(guest.id) is not None, "it was a dry run"
+    lab.ledger.command(*words, "--apply", "--wait")
+    assert lab.ledger.server_status(guest.id) is None
+    assert lab.cloud.volume_status(volume) == "available"
+    assert not lab.cloud.attachments(volume)
 
 
 def delete(lab: Lab, server_id: str) -> None:

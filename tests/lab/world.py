@@ -113,6 +113,13 @@ class Cloud:
 
         wait_until(there, f"volume {volume_id} to be {status}", deadline_s, poll_s=0.1)
 
+    def wait_gone(self, volume_id: str) -> None:
+        def gone() -> bool:
+            found = self.cinder.volumes.list(search_opts={"all_tenants": 1})
+            return volume_id not in {each.id for each in found}
+
+        wait_until(gone, f"volume {volume_id} to be gone", SETTLE_S)
+
     def remove_volume(self, volume_id: str) -> None:
         """Delete the volume if nothing is attached; a failed test leaves it to be looked at."""
         with contextlib.suppress(cinder_errors.ClientException):

@@ -6,7 +6,9 @@ Decision 0038; a storm found the first of these (one guest on two hosts).
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid5
 
 import pytest
 
@@ -16,6 +18,7 @@ from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.actions import ActOnServer
 from host_agent.shared.contract import ErrorKind, PowerState
+from tests.doubles.host_checks import plugged
 from tests.memory import Crash
 from tests.regressions.worlds import (
     NEIGHBOUR,
@@ -28,7 +31,7 @@ from tests.regressions.worlds import (
     rows,
     run_until,
 )
-from tests.world import CONTEXT, HOST, OTHER, SERVER, World, events
+from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
 
 EVACUATE = ActOnServer(server_id=SERVER, flow="evacuate", destination=HOST)
 
@@ -238,6 +241,22 @@ def test_a_host_lets_go_of_what_is_decided_while_other_things_are_not(tmp_path: 
     host_returns(world, HOST, tmp_path)
     assert guests_on(world, HOST) == {}
     assert not world.store.load(Host, host_uuid(HOST)).suspect
+
+
+def test_a_record_that_the_log_does_not_know_keeps_no_disk(tmp_path: Path) -> None:
+    """Somebody has put it there: agents record a connection when the log has its attachment."""
+    world = attached()
+    [(attachment_id, record)] = world.records[HOST].items()
+    operation_id = world.detach()
+    world.fence(HOST)
+    world.done(operation_id)
+    nobodys = str(uuid5(NAMES, "nobody's"))
+    world.records[HOST][nobodys] = replace(record, attachment_id=nobodys)
+    host_returns(world, HOST, tmp_path)
+    assert attachment_id not in world.records[HOST]
+    assert plugged(world.host)[SERVER] == {}
+    assert not world.store.load(Host, host_uuid(HOST)).suspect
+    assert list(world.records[HOST]) == [nobodys], "which a look finds"
 
 
 def test_events_of_before_this_rule_mean_an_arrival_before_every_fence() -> None:

@@ -28,7 +28,7 @@ from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World
 
 def swappable(volumes: int = 2) -> World:
     """A server with the first of the volumes."""
-    world = World(volumes=volumes)
+    world = World(volumes=volumes, encrypted=True)
     world.done(world.attach(world.volumes[0]))
     world.trouble = Trouble()
     return world

@@ -174,10 +174,11 @@ def host_returns(world: World, host: str, lock_path: Path) -> None:
     """A fenced host is let in again: it registers, clears what it is told to, and shows that."""
     world.dead.discard(host)
     world.service.unfence(host, "repaired", CONTEXT)
-    world.register(host)
+    unknown = world.register(host)["unknown"]
     state = world.store.load(Host, host_uuid(host))
     ports = {name: port for name, port in world.agents[host].items() if name != "multiattach"}
-    Leftovers(AgentWorld(**ports), Locks(lock_path), world.clock).clear(Release(*state.leftovers))
+    release = Release(*state.leftovers, unknown)
+    Leftovers(AgentWorld(**ports), Locks(lock_path), world.clock).clear(release)
     world.register(host)
 
 

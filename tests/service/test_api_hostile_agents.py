@@ -85,6 +85,28 @@ async def test_an_agent_takes_over_after_silence_and_the_former_is_refused_then(
     assert (await said(api, TWO, "GET", POLL))[0] == 200
 
 
+async def test_an_agent_takes_over_at_once_from_one_whose_host_was_fenced(api: Api) -> None:
+    """The fence says who vouches that the former is over, why, and how they know."""
+    await registered(api, ONE)
+    assert (await registered(api, TWO))[1]["code"] == "host_taken"
+    vouched = {"reason": "machine replaced", "evidence": "the old one is in the skip"}
+    fence = f"/v1/hosts/{HOST}/fence"
+    refused = await api.ask("POST", fence, json=vouched)
+    assert (await refused.json())["code"] == "host_answers"
+    assert (await registered(api, TWO))[1]["code"] == "host_taken"
+    assert (await api.ask("POST", fence, json={**vouched, "force": True})).status == 200
+    assert (await registered(api, TWO))[0] == 200
+    assert (await registered(api, ONE))[1]["code"] == "host_taken"
+
+
+async def test_an_agent_that_a_fence_was_wrong_about_speaks_on(api: Api) -> None:
+    await registered(api, ONE)
+    vouched = {"reason": "r", "evidence": "e", "force": True}
+    assert (await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=vouched)).status == 200
+    assert (await registered(api, ONE))[0] == 200
+    assert (await registered(api, TWO))[1]["code"] == "host_taken"
+
+
 async def test_older_agents_do_not_say_which_they_are_and_are_followed_by_newer_ones(
     api: Api,
 ) -> None:

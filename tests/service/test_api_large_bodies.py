@@ -44,6 +44,7 @@ def guests(count: int) -> tuple[Guest, ...]:
     )
 
 
+@pytest.mark.further
 def test_as_many_guests_as_are_documented_are_taken(database_url: str) -> None:
     """Each leads to more than one event, and an append has at most so many."""
     log = Ledger(database_url)

@@ -15,7 +15,13 @@ from aggregates.finding import Finding, finding_uuid
 from handlers.drift import judge
 from handlers.drift.automatic import Policy, SoFar
 from handlers.drift.classes import BY_NAME
-from handlers.drift.rows import About, AttachmentRow, CinderAttachment
+from handlers.drift.rows import (
+    About,
+    AttachmentRow,
+    CinderAttachment,
+    LedgerServer,
+    ServerRow,
+)
 from handlers.guards import Contact
 from ledger.log.application import Ledger
 from ledger.reconcile.automatic import ACTOR, Automatic
@@ -116,6 +122,7 @@ SHOWN = OUTPUTS["drift_look"]["shown"]
         {"records": None},
         {"record": "yes"},
         {"power_state": "tired"},
+        {"process": "no"},
         {"differs": [{"password": "x"}]},
         {"live": "/dev/vdb"},
     ],
@@ -237,3 +244,87 @@ async def test_automatic_repairs_of_the_last_hour_are_counted_from_the_log(
     operation = await api.get(f"/v1/operations/{begun}?wait_s=20")
     assert (operation["actor"], operation["outcome"]) == (ACTOR.name, "completed")
     assert server != operation["server_id"]
+
+
+# --- servers whose guests have vanished ---------------------------------------------------------
+
+
+async def vanished(api: Api, ledger: Ledger, *, looks: int = 2) -> str:
+    """A server with a volume, whose guest its host does not show."""
+    server, _ = await api.attached()
+    about = About(server_id=server, host=HOST)
+    told = LedgerServer(hosts=(HOST,), power_state="running", built=True, deleted=False)
+    row = ServerRow(id=server, about=about, ledger=told, shown=())
+    drift = BY_NAME["guest_missing"]
+    for number in range(looks):
+        found = ledger.load(Finding, finding_uuid(drift.name, "server", server, None))
+        judge.see(found, drift, row, judge.Sight(look_id=str(UUID(int=number)), position=1))
+        ledger.save(found, context=CONTEXT)
+    await api.projected()
+    return server
+
+
+async def forget(api: Api, who: str = "operator", **body: Any) -> Any:
+    return await api.ask("POST", "/v1/forget", who, json={"reason": "rack 4 burnt", **body})
+
+
+async def test_servers_of_a_host_whose_guests_have_vanished_are_shown_before_they_are_forgotten(
+    api: Api, ledger: Ledger
+) -> None:
+    both = {await vanished(api, ledger), await vanished(api, ledger)}
+    await api.attached()  # whose guest is there
+    head = await api.head()
+    first = await (await forget(api, host=HOST, limit=1)).json()
+    rest = await (await forget(api, host=HOST, after=first["next"])).json()
+    shown = [*first["servers"], *rest["servers"]]
+    assert {each["server_id"] for each in shown} == both
+    assert (len(first["servers"]), rest["next"]) == (1, None)
+    plan = shown[0]["plan"]
+    assert (plan["flow"], plan["hosts"]) == ("forget_server", [HOST])
+    assert plan["differs"]["host"] is None
+    assert "No volume is deleted" in plan["never"]
+    assert await api.head() == head
+
+
+GONE = {**SHOWN, "power_state": None, "running": False, "record": True, "process": False}
+
+
+async def test_a_vanished_server_is_forgotten_by_the_word_of_its_host(
+    api: Api, ledger: Ledger
+) -> None:
+    server = await vanished(api, ledger)
+    answer = await forget(api, server=server, apply=True)
+    assert answer.status == 202, await answer.text()
+    [begun] = (await answer.json())["servers"]
+    [command] = await api.commands()
+    await api.report(command, "look", outputs={"shown": GONE})
+    [command] = await api.commands()
+    await api.report(command, "release")
+    operation = await api.get(f"/v1/operations/{begun['operation_id']}?wait_s=20")
+    assert (operation["outcome"], operation["why"]) == ("completed", None)
+    assert (await api.ask("GET", f"/v2.1/servers/{server}")).status == 404
+    assert (await api.get(f"/v1/drift/{begun['finding_id']}"))["over_how"] == "repaired"
+
+
+@pytest.mark.parametrize(
+    ("looks", "words"), [(0, "drift run --wait --server"), (1, "only what a second look")]
+)
+async def test_a_server_that_two_looks_have_not_missed_is_not_forgotten(
+    looks: int, words: str, api: Api, ledger: Ledger
+) -> None:
+    server = await vanished(api, ledger, looks=looks)
+    [told] = (await (await forget(api, server=server, apply=True)).json())["servers"]
+    assert told["operation_id"] is None
+    assert words in told["refused"]
+    assert (await (await forget(api, host=HOST)).json())["servers"] == []
+
+
+@pytest.mark.parametrize("body", [{}, {"server": str(UUID(int=1)), "host": HOST}])
+async def test_a_server_or_a_host_is_named(body: dict[str, Any], api: Api) -> None:
+    answer = await forget(api, **body)
+    assert answer.status == 400
+    assert "either" in await answer.text()
+
+
+async def test_only_operators_forget(api: Api) -> None:
+    assert (await forget(api, "member", host=HOST)).status == 403

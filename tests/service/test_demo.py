@@ -128,6 +128,7 @@ def test_nothing_is_lost_when_the_agent_is_killed_in_the_middle(home: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.further
 def test_what_the_demo_offers_to_copy_works_until_it_is_told_to_stop(home: Path) -> None:
     demo = Demo(home)
     try:

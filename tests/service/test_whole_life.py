@@ -10,7 +10,9 @@ import pytest
 from ledger.simulation.cinder_views import MAX_VERSION, Microversion
 from tests.service.test_end_to_end import kept_of
 from tests.stack import DEADLINE_S, Stack, eventually, running_stack
+from tests.tiers import one_then_further
 
+OLD_CALLS: Microversion = (3, 43)
 HOSTS = ("compute-1", "compute-2")
 ACTIONS: tuple[tuple[str, Any], ...] = (
     ("os-migrateLive", {"host": "compute-2", "block_migration": False}),
@@ -29,8 +31,13 @@ ACTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("cinder", [MAX_VERSION, (3, 43)], ids=["new", "old"])
-@pytest.mark.parametrize("driver", ["rbd", "iscsi"])
+@pytest.mark.parametrize(
+    ("driver", "cinder"),
+    one_then_further(
+        ("iscsi", MAX_VERSION), ("iscsi", OLD_CALLS), ("rbd", MAX_VERSION), ("rbd", OLD_CALLS)
+    ),
+    ids=str,
+)
 def test_a_whole_life_keeps_no_secret_and_leaves_nothing(
     tmp_path: Path, database_url: str, driver: str, cinder: Microversion
 ) -> None:

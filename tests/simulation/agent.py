@@ -22,7 +22,6 @@ from host_agent.executor import (
     _exclude,
     _has_lock_name,
     _learn,
-    _take_back,
 )
 from host_agent.leftovers import Leftovers, Release
 from host_agent.locks import Locks, names_for, names_for_guest
@@ -44,6 +43,7 @@ from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError, VolumeView
 from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
 from host_agent.simulated.host_state import SCHEME
+from host_agent.steps import take_back_made
 from host_agent.storage.keys import KeyManagers
 from host_agent.verbs.context import RunContext as AgentContext
 from host_agent.verbs.context import Waits, final
@@ -208,7 +208,7 @@ class Agent:
             self.epoch, self._after = host.epoch, 0
         self.clearing = host.suspect and any(host.leftovers)
         if self.clearing:
-            self._clear(Release(*host.leftovers))
+            self._clear(Release(*host.leftovers, told.unknown))
 
     def _show_changes(self, said: Registration, shown: tuple[Guest, ...]) -> None:
         """Between registrations only what has changed is told."""
@@ -408,7 +408,7 @@ class Agent:
             self.wants_registration, self._after, self._known_at = True, 0, None
             self._shown = None
             if taken.context is not None and taken.made:
-                _take_back(taken.command, taken.command.steps[taken.step - 1], taken.context)
+                take_back_made(taken.command, taken.command.steps[taken.step - 1], taken.context)
         else:
             self._finished.add(key)
 

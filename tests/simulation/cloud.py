@@ -68,7 +68,7 @@ class Cloud:
         self.late = LateCinder(self, self.direct)
         #: What requests left that came later than anybody waits; it goes with its volume.
         self.strays: set[str] = set()
-        #: Volumes of which Cinder, or a swap, has told nobody how large they are.
+        #: Volumes of which Cinder has told nobody how large they are.
         self.uneven: set[str] = set()
         #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
         self.overtaken: set[str] = set()

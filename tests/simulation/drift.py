@@ -114,13 +114,13 @@ def _shown(cloud: Cloud, volume: Any) -> CinderVolume:
 # --- hosts --------------------------------------------------------------------------------------
 
 
-def surveyed(cloud: Cloud, name: str) -> Survey:
+def surveyed(cloud: Cloud, name: str, epoch: int = 0) -> Survey:
     """As the host's agent would show it, with nothing in its way."""
     state = cloud.states[name]
     guests = SimulatedGuests(state, Faults(), name)
     storage = SimulatedStorage(state, Faults(), name)
     asked = questions(guests, cloud.records[name], storage)
-    return assembled("boot", 0, {part: ask() for part, ask in asked.items()})
+    return assembled("boot", epoch, {part: ask() for part, ask in asked.items()})
 
 
 def _hosts(cloud: Cloud) -> Iterator[Joined]:

@@ -198,10 +198,8 @@ def _sizes(cloud: Cloud) -> Iterator[str]:
     """A guest that runs has all of a volume that has grown; and nothing of that is waited for."""
     uneven = set(cloud.uneven)
     for row in cloud.rows("operations"):
-        # Known gaps: the larger volume of a swap; growth between a resize and its revert.
-        swapped = row["flow"] in {"swap", "migrate_volume", "revert_resize"}
         given_up = row["flow"].startswith("grow") and row["outcome"] == "cancelled"
-        if swapped or given_up or (row["flow"], row["outcome"]) == ("grow_for_cinder", "failed"):
+        if given_up or (row["flow"], row["outcome"]) == ("grow_for_cinder", "failed"):
             uneven |= set(row["volume_ids"])
     for instance in cloud.instances():
         if instance.growth and not instance.claims:
@@ -307,4 +305,7 @@ _EVENTS = frozenset({"started", "found", "_last", "_pending"})
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name not in _EVENTS}
+    plain = {name: value for name, value in state.items() if name not in _EVENTS}
+    if growth := plain.get("growth"):  # events, too
+        plain["growth"] = {id_: (told.waiting, told.actor) for id_, told in growth.items()}
+    return plain

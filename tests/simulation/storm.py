@@ -225,7 +225,8 @@ class Storm:
         if operations:
             self._act(str(self.random.choice(operations).id), act)
 
-    def _act(self, operation_id: str, act: str) -> None:
+    def _act(self, operation_id: str, act: str) -> bool:
+        """Whether it was done."""
         try:
             self.cloud.service.act(operation_id, act, "see below", CONTEXT)
             said = "done"
@@ -234,6 +235,7 @@ class Storm:
         except (Crash, ConflictError, errors.DomainError) as refusal:
             said = type(refusal).__name__
         self.cloud.note(f"operator: {act} [{operation_id[:8]}]: {said}")
+        return said == "done"
 
     # ------------------------------------------------------------------ hosts
 
@@ -386,12 +388,16 @@ class Storm:
             assert due_in_s <= PUT_OFF_MAX_S, f"put off for {due_in_s:.0f} s"
             cloud.clock.wait(due_in_s)
             return True
-        for operation in cloud.operations("parked"):
-            retries[str(operation.id)] += 1
-            if retries[str(operation.id)] <= RETRIES_MAX:
-                self._act(str(operation.id), "retry")
-                return True
-        return False
+        # One may be in the way of another's retry: that does not count as a retry.
+        return any(self._retry(str(each.id), retries) for each in cloud.operations("parked"))
+
+    def _retry(self, operation_id: str, retries: Counter[str]) -> bool:
+        """Whether an operator could have it tried again."""
+        if retries[operation_id] >= RETRIES_MAX:
+            return False
+        done = self._act(operation_id, "retry")
+        retries[operation_id] += done
+        return done
 
     # ------------------------------------------------------------------ after
 

@@ -20,7 +20,8 @@ FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 #: By default as many as a change can wait for: a second each.
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
 #: They need a mapping of Cinder's old calls, and the cloud here is new; or something to repair.
-NOT_HERE = {"convert", "convert_offloaded", "grow_for_cinder", *(flow.name for flow in REPAIRS)}
+_CONVERT = {"convert", "convert_offloaded", "convert_resized"}
+NOT_HERE = _CONVERT | {"grow_for_cinder", *(flow.name for flow in REPAIRS)}
 
 
 @pytest.mark.deep

@@ -233,7 +233,7 @@ async def test_a_volume_tells_of_operations_on_its_whole_server(
 async def test_the_new_volume_of_a_swap_tells_who_asked_for_it(
     queries: Queries, recorder: LedgerRecorder, database_url: str
 ) -> None:
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     world.done(world.attach(world.volumes[0]))
     swapped = world.swap(*world.volumes)
     world.done(swapped)
@@ -332,7 +332,7 @@ async def test_a_volume_that_cinder_renames_is_named_by_both_ids(
     queries: Queries, recorder: LedgerRecorder, database_url: str
 ) -> None:
     """What was held under the id that is gone stays so, and its story says where it went."""
-    world, told = World(volumes=2), Told(recorder, database_url)
+    world, told = World(volumes=2, encrypted=True), Told(recorder, database_url)
     kept, temporary = world.volumes
     world.done(world.attach(kept))
     world.done(migrate_in_cinder(world))
@@ -359,7 +359,7 @@ async def test_spans_that_were_rewritten_are_mended_by_the_migration(
     queries: Queries, recorder: LedgerRecorder, database_url: str, db: psycopg.Connection[Any]
 ) -> None:
     """The database is as the version before left it; afterwards it is as if folded anew."""
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     world.done(world.attach(world.volumes[0]))
     world.done(migrate_in_cinder(world))
     world.done(world.act("live_migrate", destination=OTHER))

@@ -221,7 +221,7 @@ def test_rows_agree_with_the_aggregates_after_every_append(seed: int) -> None:
 
 
 def test_rows_of_a_swap_tell_its_two_volumes_apart() -> None:
-    world = World(volumes=2)
+    world = World(volumes=2, encrypted=True)
     old, new = world.volumes
     world.done(world.attach(old))
     watched = Watched(world, check_all)

@@ -332,6 +332,7 @@ def peak_of_a_look(cloud: Cloud) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.further
 def test_memory_does_not_grow_with_the_cloud(cloud: Cloud) -> None:
     fill(cloud, 300)
     peak_of_a_look(cloud)  # what is loaded and cached once

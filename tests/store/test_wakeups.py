@@ -218,6 +218,14 @@ async def test_who_waits_for_mappings_is_woken_by_an_operation_that_parks(wakeup
     assert wakeups._told(News.read(text)) == {ANY_EVENT, bound_key("o"), ended_key("o")}
 
 
+async def test_a_command_of_which_steps_are_done_now_is_news_to_nobody(wakeups: Wakeups) -> None:
+    """Its host has it: woken, its agent's poll would look and find nothing."""
+    place = TablePlace("operations", "mailbox", "operation_id", "uuid", ())
+    rows = [{"host": "had-it", "position": 7}, {"host": "gets-it", "position": 8}]
+    text = news_module.text_of(["operations"], 7, 9, [Replacement(place, ["o"], rows)])
+    assert wakeups._told(News.read(text)) == {ANY_EVENT, host_key("gets-it")}
+
+
 async def test_what_a_rebuild_writes_is_news_to_nobody(
     wakeups: Wakeups, recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ def do(
         uncertain=uncertain,
         wait=more.get("wait", lambda _: None),
     )
-    result = carry_out(verb, lane, context)
+    result = carry_out("step", verb, lane, context)
     if result.error is not None:
         raise PortError(result.error.kind, result.error.code, result.error.message)
     return result.outputs

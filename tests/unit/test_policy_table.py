@@ -70,7 +70,7 @@ REQUESTS = {
     "manage": """os-migrateLive migrate migrations server_migrations server_migration_abort
         server_migration_action""",
     "operate": """os-migrateLive:host migrate:host unshelve:host evacuate shelveOffload
-        server_migration server_refresh server_convert refresh convert operation_act remnants
+        server_migration server_refresh server_convert refresh convert forget operation_act remnants
         remnant_acknowledge drift_ignore drift_heed drift_repair drift_runs drift_run drift_run_ask
         drift_run_stop drift_run_resume services service_update hypervisors hypervisors_detail
         hypervisor aggregates zones_detail volume_history host_history hosts host host_fence

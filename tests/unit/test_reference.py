@@ -115,7 +115,8 @@ EXAMPLES = {
     "agent": {"agent.host", "ledger.url", "ledger.token_file", "keys.fixed_key_file"}
     | {"keys.barbican"},
     "service": {"database_url", "auth", "listen.host"}
-    | {"keystone.www_authenticate_uri", "keystone.cacert", "policy.file"},
+    | {"keystone.www_authenticate_uri", "keystone.cacert", "policy.file"}
+    | {"tracing.endpoint"},
 }
 #: Given in another way in the example, as the comment beside it says.
 ELSEWHERE = {

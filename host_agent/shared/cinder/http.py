@@ -26,6 +26,7 @@ from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 
+from host_agent.shared import tracing
 from host_agent.shared.lines import CONNECTIONS_MAX, NotConnectedError, ask, whole_answers
 from host_agent.shared.telemetry import NO_ANSWER, outcome_of
 
@@ -72,12 +73,13 @@ class Transport(requests.Session):
         way = self._ways[origin]
         if way.to_proxy is None:
             parts = parts._replace(scheme="", netloc="")
-        headers = {**(headers or {}), **(way.to_proxy or {})}
+        headers = {**(headers or {}), **(way.to_proxy or {}), **tracing.headers()}
         patience = Timeout(connect=connect_s, read=read_s)
         began, outcome = time.monotonic(), NO_ANSWER
         try:
             answer, raw = ask(way.pool, method, parts.geturl(), headers, data, timeout=patience)
             outcome = outcome_of(answer.status)
+            tracing.answered(method, answer.status, answer.headers)
         except NotConnectedError as error:
             raise requests.ConnectTimeout(error) from error
         except TimeoutError as error:

@@ -1,0 +1,201 @@
+"""Forgetting a server whose guest has vanished: what it releases, and by what it refuses.
+
+Faults at every point of it are the generic tests' (test_every_flow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from aggregates import errors
+from aggregates.operation import Outcome
+from handlers.build import BootDisk
+from handlers.drift import again
+from handlers.drift.automatic import Policy, SoFar, why_not
+from host_agent.shared.contract import PowerState, Verb
+from host_agent.shared.ports import Disk
+from host_agent.simulated.host_state import guest_state
+from host_agent.verbs import VERBS
+from tests.flows import drifted
+from tests.flows.drifted import finding
+from tests.world import HOST, OTHER, World
+
+
+def _refused(world: World) -> dict[str, Any]:
+    before = world.summary()
+    operation = world.run(drifted.repair(world))
+    assert operation.outcome is Outcome.FAILED
+    assert world.summary() == before
+    assert (finding(world).state, finding(world).repairing) == ("confirmed", None)
+    return operation.first_error or {}
+
+
+# --- what it does -----------------------------------------------------------------------------
+
+
+def test_all_that_the_server_had_is_released_and_no_volume_goes_with_it() -> None:
+    world = drifted.guest_missing()  # whose volumes were to be deleted with it
+    volumes = world.known_volumes()
+    world.done(drifted.repair(world))
+    assert world.instance.deleted
+    left = world.summary()
+    assert not any(left[what] for what in ("cinder", "ledger", "mappings", "claims", "devices"))
+    assert world.known_volumes() == volumes
+    assert left["volumes"] == ["available", "available"]
+    assert left["connected"] == {HOST: 0, OTHER: 0}
+    assert world.records[HOST] == {}
+    assert not {"guests.remove", "guests.unplug", "guests.stop"} & set(world.trouble.met)
+    assert world.wrong() == []
+
+
+def test_a_server_without_volumes_is_forgotten() -> None:
+    world = drifted.guest_missing(volumes=0)
+    operation = world.run(drifted.repair(world))
+    assert (operation.outcome, world.instance.deleted) == ("completed", True)
+    assert [lane.host for lane in operation.lanes] == [HOST]
+
+
+def test_the_place_of_a_root_that_is_detached_goes_with_the_server() -> None:
+    world = World(None)
+    world.done(world.build(BootDisk(volume_id=world.volumes[0], boot_index=0)))
+    world.done(world.act("stop")).done(world.detach(root_allowed=True))
+    assert len(world.instance.devices) == 1
+    drifted.guest_lost(world)
+    world.done(drifted.repair(world))
+    assert (world.instance.deleted, world.instance.devices) == (True, {})
+    assert world.mappings() == []
+
+
+def test_a_shared_volume_stays_connected_for_whoever_else_has_it_there() -> None:
+    world = drifted.guest_missing(volumes=1, multiattach=True)
+    [record] = world.records[HOST].values()
+    other = str(UUID(int=7))
+    world.records[HOST][other] = replace(record, attachment_id=other, server_id=other)
+    connected = world.host.read()["connected"]
+    world.done(drifted.repair(world))
+    assert list(world.records[HOST]) == [other]
+    assert world.host.read()["connected"] == connected
+
+
+def test_every_host_that_may_have_the_guest_is_asked() -> None:
+    world = World()
+    world.done(world.attach()).done(world.act("live_migrate", destination=OTHER))
+    drifted.guest_lost(world)
+    operation = world.run(drifted.repair(world))
+    assert [(lane.host, lane.volume_id != "") for lane in operation.lanes] == [
+        (OTHER, True),
+        (HOST, False),
+    ]
+    assert operation.outcome == "completed"
+    assert world.wrong() == []
+
+
+# --- what it needs ----------------------------------------------------------------------------
+
+
+def _back(world: World) -> None:
+    with world.host.edit() as state:
+        state["guests"][world.server_id] = guest_state(server_id=world.server_id)
+
+
+def _elsewhere(world: World) -> None:
+    """Somebody has moved it by hand."""
+    with world.hosts[OTHER].edit() as state:
+        state["guests"][world.server_id] = guest_state(
+            server_id=world.server_id, power_state=PowerState.SHUTDOWN.value
+        )
+
+
+def _lost_by_libvirt(world: World) -> None:
+    """It was started without its state: QEMU runs on, and writes."""
+    with world.host.edit() as state:
+        state["processes"] = [world.server_id]
+
+
+def _defined_by_another_name(world: World) -> None:
+    other, volume_id = str(UUID(int=8)), world.volumes[0]
+    path = next(iter(world.host.read()["connected"].values()))["path"]
+    with world.host.edit() as state:
+        state["guests"][other] = guest_state(server_id=other)
+    source = {"type": "block", "path": path}
+    disk = Disk(serial=volume_id, source=source, device_name="vdb", bus="virtio")
+    drifted._guests(world).plug(other, disk)
+
+
+def _connected_for_another(world: World) -> None:
+    record, other = next(iter(world.records[HOST].values())), str(UUID(int=9))
+    world.records[HOST][other] = replace(record, attachment_id=other, server_id=other)
+
+
+def _without_records(world: World) -> None:
+    world.records[HOST].clear()
+
+
+@pytest.mark.parametrize(
+    ("plant", "code", "words"),
+    [
+        (_back, again.GONE, "It is not so any more"),
+        (_elsewhere, again.UNPROVEN, f"Host {OTHER} has the guest"),
+        (_lost_by_libvirt, again.UNPROVEN, f"Host {HOST} runs a process of the guest"),
+        (_defined_by_another_name, again.UNPROVEN, "is in use on host"),
+        (_connected_for_another, again.UNPROVEN, "is in use on host"),
+        (_without_records, again.UNPROVEN, "`server delete` lets go of it"),
+    ],
+)
+def test_a_server_is_kept_that_a_host_may_still_have(
+    plant: Callable[[World], None], code: str, words: str
+) -> None:
+    world = World()
+    world.done(world.attach()).done(world.act("live_migrate", destination=OTHER))
+    world.done(world.act("live_migrate", destination=HOST))
+    drifted.guest_lost(world)
+    plant(world)
+    error = _refused(world)
+    assert error["code"] == code
+    assert words in error["message"]
+
+
+def test_an_agent_that_cannot_say_which_processes_run_is_no_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def older(*args: Any) -> dict[str, Any]:
+        told: dict[str, Any] = look(*args)
+        del told["shown"]["process"]
+        return told
+
+    look = VERBS[Verb.DRIFT_LOOK]
+    world = drifted.guest_missing()
+    monkeypatch.setitem(VERBS, Verb.DRIFT_LOOK, older)
+    assert "too old" in _refused(world)["message"]
+
+
+def test_a_server_that_is_resized_is_settled_first() -> None:
+    world = World()
+    world.done(world.act("resize", destination=OTHER))
+    drifted.guest_lost(world)
+    with pytest.raises(errors.RepairError, match="confirm or revert that first"):
+        drifted.repair(world)
+
+
+def test_what_the_old_calls_attached_is_released_by_a_deletion() -> None:
+    with pytest.raises(errors.RepairError, match="`server delete` releases them"):
+        drifted.repair(drifted.guest_missing(legacy=True))
+
+
+def test_a_server_at_which_something_is_at_work_or_parked_is_kept() -> None:
+    world = drifted.guest_missing()
+    busy = world.act("rebuild")
+    with pytest.raises(errors.ClaimedError, match=busy):
+        drifted.repair(world)
+
+
+def test_settings_cannot_have_servers_forgotten_unasked() -> None:
+    known = finding(drifted.guest_missing())
+    policy = Policy(classes=frozenset({"guest_missing"}))
+    so_far = SoFar(begun=0, begun_there=0, attachments_there=100)
+    assert why_not(known, policy, so_far) == "its class is not repaired automatically"

@@ -1,0 +1,111 @@
+"""The look itself, over what storms leave: what it finds is what the at-rest invariants judge.
+
+The simulation judges in memory (tests.simulation.drift), after every storm.  Here the log of a
+storm goes into a database, its Cinder serves over HTTP and its hosts answer with surveys, and
+`ledger.reconcile` looks at all of it, twice: both have to find the same, by one list of classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from handlers.drift.judge import id_of
+from host_agent.shared.survey import CAPABILITY, Survey
+from ledger.log.application import Ledger
+from projections.catalog import ALL
+from projections.runner import ProjectionRunner
+from tests.doubles.running_cinder import RunningCinder, running_cinder
+from tests.simulation import drift
+from tests.simulation.cloud import Cloud as Simulated
+from tests.simulation.storm import Storm
+from tests.simulation.test_planted import PlantingStorm
+from tests.simulation.test_simulation import FIRST, SEEDS
+from tests.store import looking
+from tests.world import CONTEXT
+
+#: Events of a storm's log that are stored together.
+TOGETHER = 200
+
+
+class Looked(looking.Cloud):
+    """A storm's cloud, as a look meets it."""
+
+    def __init__(self, dsn: str, ledger: Ledger, cinder: RunningCinder, storm: Simulated) -> None:
+        super().__init__(dsn, ledger, cinder)
+        self.storm = storm
+        events = [event for event, _ in storm.store.log]
+        for at in range(0, len(events), TOGETHER):
+            ledger.events.put(events[at : at + TOGETHER], context=CONTEXT)
+        self.projected()
+        self.db.execute(
+            "UPDATE hosts SET capabilities = capabilities || jsonb_build_object(%s::text, true)",
+            (CAPABILITY,),
+        )
+        self.db.execute(
+            "INSERT INTO host_contact (host, seen_at) SELECT host, clock_timestamp() FROM hosts"
+        )
+
+    def survey(self, host: str = looking.HOST, **more: Any) -> Survey:
+        [row] = self.db.execute("SELECT epoch FROM hosts WHERE host = %s", (host,)).fetchall()
+        return drift.surveyed(self.storm, host, epoch=row["epoch"])
+
+    def judged(self) -> dict[str, str]:
+        """What the invariants of the simulation call drift: ids of findings, and their classes."""
+        return {id_of(each, row): each.name for row, each in drift.cases(self.storm)}
+
+    def found(self) -> dict[str, tuple[str, str]]:
+        self.projected()
+        rows = self.db.execute("SELECT finding_id, drift_class, state FROM findings").fetchall()
+        return {str(row["finding_id"]): (row["drift_class"], row["state"]) for row in rows}
+
+
+@contextmanager
+def looked_at(storm: Storm, dsn: str) -> Iterator[Looked]:
+    runner = ProjectionRunner(dsn, ALL)
+    runner.start()
+    try:
+        with Ledger(dsn) as ledger, running_cinder(storm.cloud.cinder) as cinder:
+            cloud = Looked(dsn, ledger, cinder, storm.cloud)
+            try:
+                with cloud.answering(*storm.cloud.states):
+                    yield cloud
+            finally:
+                cloud.close()
+    finally:
+        runner.stop()
+
+
+def agrees(storm: Storm, dsn: str) -> dict[str, str]:
+    """Two looks, and the judgement in memory, of a cloud at rest; what they call drift."""
+    storm.blow_over()
+    with looked_at(storm, dsn) as cloud:
+        judged = cloud.judged()
+        for state in ("suspected", "confirmed"):
+            ended = cloud.look()
+            assert (ended.outcome, ended.unknown, ended.in_flight) == ("completed", {}, 0)
+            assert cloud.found() == {id_: (name, state) for id_, name in judged.items()}
+            cloud.later()
+    return judged
+
+
+def test_a_look_finds_what_the_simulation_judges(database_url: str) -> None:
+    assert agrees(PlantingStorm(1), database_url)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_a_look_at_what_a_storm_leaves_finds_nothing_that_is_not_so(
+    seed: int, database_url: str
+) -> None:
+    """The storm's own invariants (`drift.found`) say that what is judged is only what came late."""
+    agrees(Storm(seed), database_url)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_a_look_finds_what_was_planted_in_a_storm(seed: int, database_url: str) -> None:
+    agrees(PlantingStorm(seed), database_url)
