@@ -15,7 +15,6 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.host import Host
 from aggregates.instance import RUNNING, Instance, VmState
-from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Claim
 from handlers.claims import leaves_disks

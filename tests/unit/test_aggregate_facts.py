@@ -10,14 +10,13 @@ import pytest
 from aggregates.attachment import Attachment
 from aggregates.base import About, Aggregate, Event
 from aggregates.finding import Finding
-from aggregates.host import Host
 from aggregates.instance import Instance, VmState
 from aggregates.look import Look
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.remnant import Remnant
 from aggregates.server import Device, SeenDisks, next_name, serial_for
-from aggregates.volume import Claim, Volume
+from aggregates.volume import Volume
 
 ID = UUID(int=7)
 WHOSE = {"server_id": "s", "volume_id": "v", "attachment_id": "a", "host": "h"}
@@ -245,61 +244,6 @@ def test_a_conversion_that_was_stored_as_a_waiver_is_read_as_a_conversion(event:
     assert nothing == {}
 
 
-def test_a_host_is_what_its_events_say() -> None:
-    host = Host(ID)
-    host.register("h", 4, {"tag": True}, {"host": "h"})
-    assert facts(host, "name", "service_version", "capabilities", "connector") == {
-        "name": "h",
-        "service_version": 4,
-        "capabilities": {"tag": True},
-        "connector": {"host": "h"},
-    }
-    host.disable("rack 3")
-    host.disable("rack 3")
-    assert (host.version, host.why_disabled) == (2, "it is disabled (rack 3)")
-    host.disable(None)
-    assert (host.version, host.why_disabled) == (3, "it is disabled (nobody said why)")
-    host.enable()
-    host.enable()
-    assert (host.version, host.disabled, host.disabled_reason) == (4, False, None)
-    host.unfence("never was")
-    host.fence("no power", "BMC")
-    assert facts(host, "version", "epoch", "fenced", "suspect", "why") == {
-        "version": 5,
-        "epoch": 1,
-        "fenced": True,
-        "suspect": True,
-        "why": "no power (BMC)",
-    }
-    assert host.about() == About(host="h")
-
-
-@pytest.mark.parametrize(
-    ("guests", "attachments", "all_decided", "fenced", "clears"),
-    [
-        ([], [], True, False, True),
-        (["g"], [], True, False, False),
-        ([], ["a"], True, False, False),
-        ([], [], False, False, False),
-        ([], [], True, True, False),
-    ],
-)
-def test_a_host_is_suspect_until_it_holds_nothing_of_others(
-    guests: list[str], attachments: list[str], all_decided: bool, fenced: bool, clears: bool
-) -> None:
-    host = Host(ID)
-    host.fence("no power", "BMC")
-    host.report_leftovers(["x"], ["y"], all_decided=True)
-    if not fenced:
-        host.unfence("repaired")
-    host.report_leftovers(guests, attachments, all_decided=all_decided)
-    assert host.suspect is not clears
-    assert host.leftovers == (tuple(guests), tuple(attachments))
-    version = host.version
-    host.report_leftovers(guests, attachments, all_decided=all_decided)
-    assert host.version == version, "again it says nothing new"
-
-
 def test_a_finding_is_what_was_seen_last() -> None:
     finding = after(Finding, (Finding.DriftFound, FOUND))
     assert facts(finding, "differs", "seen_in", "seen_at") == {
@@ -433,34 +377,6 @@ def test_the_epoch_of_the_host_that_was_asked_first_is_kept_until_another_is_ask
         facts = {"run": run, "lane": 0, "step": "one", "undo": False, "error": error}
         operation.record(Operation.StepRetried, **facts, retry_at=1.0, host=host)
         assert operation.history.record(0, "one", undo=False).asked == asked
-
-
-@pytest.mark.parametrize(
-    ("other", "excluded"),
-    [
-        ({"server_id": "t"}, True),
-        ({"server_id": "s", "shared": True}, True),
-        ({"server_id": "t", "shared": True}, False),
-        ({"server_id": "t", "shared": True, "reserves": True}, True),
-        ({"server_id": "t", "shared": True, "takes": frozenset({"h"})}, True),
-        ({"server_id": "t", "shared": True, "hosts": frozenset({"g"})}, True),
-        ({"server_id": "t", "shared": True, "takes": frozenset({"g"})}, False),
-    ],
-    ids=str,
-)
-def test_a_claim_of_a_shared_volume_excludes_what_would_take_it_away(
-    other: dict[str, Any], excluded: bool
-) -> None:
-    """Where one side takes what the other side's hosts have (decision 0042)."""
-    claim = Claim(
-        server_id="s",
-        flow="f",
-        shared=True,
-        reserves=True,
-        takes=frozenset({"g"}),
-        hosts=frozenset({"h"}),
-    )
-    assert claim.excludes(Claim(flow="f", **other)) is excluded
 
 
 def test_a_serial_that_another_disk_has_is_not_given_again() -> None:
