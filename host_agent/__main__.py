@@ -33,9 +33,10 @@ from host_agent.shared.cinder.client import CinderClient
 from host_agent.shared.cinder.old import OldCinderClient
 from host_agent.shared.contract import CONNECTOR_KEYS, SERVICE_VERSION, Registration
 from host_agent.shared.faults import FaultError, Faults
-from host_agent.shared.ports import Brick, PortError, Storage
+from host_agent.shared.ports import Brick, PortError
 from host_agent.shared.settings import ConfigError
 from host_agent.shared.survey import CAPABILITY
+from host_agent.storage.port import Storage
 from host_agent.storage.records import FileRecords
 from host_agent.storage.shown import KernelStorage
 from host_agent.survey import Surveyor

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from host_agent.shared.masking import mask
-from host_agent.shared.ports import Guests, GuestsShown, PortError, Storage, StorageView
+from host_agent.shared.ports import Guests, GuestsShown, PortError
 from host_agent.shared.survey import (
     CONNECTIONS,
     GUESTS,
@@ -37,6 +37,7 @@ from host_agent.shared.survey import (
     Survey,
 )
 from host_agent.shared.text import one_line
+from host_agent.storage.port import Storage, StorageView
 from host_agent.storage.records import Record
 
 #: How long all parts together may take, in seconds; what is not known by then is blind.

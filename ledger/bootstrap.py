@@ -39,8 +39,9 @@ from ledger.api.accepting import fleet_of
 from ledger.api.app import make_app
 from ledger.api.components import COMPONENTS, Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner, end_unread
+from ledger.api.images import Images
 from ledger.api.metrics import registry_of
-from ledger.auth.authenticator import authenticator
+from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy as AccessPolicy
 from ledger.auth.renewal import Again, Renewal
 from ledger.config import Settings
@@ -136,9 +137,7 @@ async def running(
         cinder, old_cinder = _cinders(settings, calls, stack)
         await asyncio.to_thread(_check_roles, cinder)
         pool = await stack.enter_async_context(read_pool(dsn))
-        runner = ProjectionRunner(dsn, ALL)
-        runner.start()
-        stack.callback(runner.stop)
+        runner = _projecting(dsn, stack)
         clock = await asyncio.to_thread(DatabaseClock.of, dsn)
         renewal = Renewal(settings, clock, again)
         wakeups = await stack.enter_async_context(Wakeups(dsn, clock))
@@ -171,8 +170,10 @@ async def running(
             wakeups=wakeups,
             runner=runner,
             cinder=cinder,
+            images=_images(settings, calls, stack),
             settings=settings,
             authenticator=authenticator(settings, stack, renewal.static, renewal.tls, calls),
+            keystone_login=keystone_login(settings, stack, calls),
             clock=clock,
             policy=_policy(settings, stack),
             looker=looks,
@@ -182,6 +183,14 @@ async def running(
         )
         _begin_looking(ledger, looks, components, calls, stack)
         yield Running(await _serve(make_app(components), listener, renewal, stack), components)
+
+
+def _projecting(dsn: str, stack: AsyncExitStack) -> ProjectionRunner:
+    """At work, until the stack is left."""
+    runner = ProjectionRunner(dsn, ALL)
+    runner.start()
+    stack.callback(runner.stop)
+    return runner
 
 
 async def _projected(runner: ProjectionRunner, position: int) -> None:
@@ -198,6 +207,12 @@ def _cinders(
     stack.callback(cinder.close)
     stack.callback(old_cinder.close)
     return cinder, old_cinder
+
+
+def _images(settings: Settings, calls: Tallies, stack: AsyncExitStack) -> Images:
+    images = Images(settings.cinder, calls)
+    stack.callback(images.close)
+    return images
 
 
 def _begin_renewing(renewal: Renewal, app: web.Application, stack: AsyncExitStack) -> None:

@@ -22,13 +22,13 @@ from host_agent.shared.ports import (
     Encryption,
     GuestsShown,
     PortError,
-    Thing,
     Watch,
 )
 from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from host_agent.storage import connection
+from host_agent.storage.port import Thing
 
 #: A simulated guest answers at once or never.
 PATIENCE = Patience(

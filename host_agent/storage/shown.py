@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from host_agent.shared.ports import Thing
+from host_agent.storage.port import Thing
 
 #: The file systems that os-brick mounts for volumes that are files.
 SHARES = frozenset({"nfs", "nfs4", "fuse.glusterfs", "fuse.quobyte", "fuse.vstorage"})

@@ -17,9 +17,10 @@ from aiohttp import web
 from aggregates import errors
 from handlers.actions import ActOnServer
 from host_agent.shared.definition import size_of
-from ledger.api import accepting, microversions, placement, server_state
+from ledger.api import accepting, microversions, placement
 from ledger.api import schemas_actions as schemas
 from ledger.api.call import Call, answer, refuse_unless
+from ledger.api.flavors import size_wanted
 from ledger.api.hosts import is_alive
 from ledger.api.problem import ApiError
 from ledger.api.schemas import Asked
@@ -127,10 +128,7 @@ async def _cold(call: Call, row: Row, asked: schemas.Migrate | None) -> Row:
 
 
 async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
-    flavor = str(asked.flavorRef)
-    size = server_state.size_of_flavor(flavor)
-    if size is None:
-        raise ApiError(400, "no_flavor", f"Flavor {flavor[:100]} could not be found.")
+    size = size_wanted(asked.flavorRef)
     if size == size_of(row["definition"]):
         raise ApiError(400, "same_flavor", "When resizing, instances must change flavor!")
     host = await _elsewhere(call, row, None)

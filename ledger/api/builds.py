@@ -1,8 +1,8 @@
 """/v1: building servers, and repairing how their volumes are connected.
 
-A server is built with its volumes attached before it starts.  What is on a host, or was
-another project's, is not for everybody to name: kernels, images, snapshots and hosts are
-the operators' to choose.
+A server is built with its volumes attached before it starts.  What is on a host is not for
+everybody to name: kernels and hosts are the operators' to choose.  What disks may be made of is
+`ledger.api.sources`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aggregates.errors import DomainError
 from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from host_agent.shared.definition import Machine
-from ledger.api import accepting
+from ledger.api import accepting, sources
 from ledger.api.actions import begun, destination
 from ledger.api.call import Call, answer
 from ledger.api.paging import page_limit
@@ -42,23 +42,32 @@ async def build(call: Call) -> web.StreamResponse:
     """POST /v1/servers: a new server with its volumes."""
     body = await call.json(Build)
     _refuse_reserved(call, body)
-    sharing = await call.ask_cinder(lambda: _shares(call, body))
     actor = call.identity.actor
-    request = BuildServer(
-        name=body.name,
-        host=await destination(call, body.host, sharing=sharing),
-        machine=Machine(
-            vcpus=body.vcpus,
-            memory_mb=body.memory_mb,
-            firmware=body.firmware.value,
-            kernel=body.kernel,
-            initrd=body.initrd,
-            cmdline=body.cmdline,
+    disks = tuple(_disk(disk, actor.project_id) for disk in body.disks)
+    found = await call.ask_cinder(lambda: sources.looked(call, disks))
+    server_id, headers = await begin(
+        call,
+        BuildServer(
+            name=body.name,
+            host=await destination(call, body.host, sharing=found.sharing),
+            machine=Machine(
+                vcpus=body.vcpus,
+                memory_mb=body.memory_mb,
+                firmware=body.firmware.value,
+                kernel=body.kernel,
+                initrd=body.initrd,
+                cmdline=body.cmdline,
+            ),
+            disks=found.disks,
+            project_id=actor.project_id,
+            user_id=actor.user_id,
         ),
-        disks=tuple(_disk(disk, actor.project_id) for disk in body.disks),
-        project_id=actor.project_id,
-        user_id=actor.user_id,
     )
+    return _started(server_id, headers)
+
+
+async def begin(call: Call, request: BuildServer) -> tuple[str, dict[str, str]]:
+    """Have a server built: its id, and the headers that name the operation."""
     key, context = accepting.idempotency_key(call), call.context()
     fleet = await accepting.fleet(call, attaches=True)
     done = await accepting.accepted(
@@ -67,7 +76,7 @@ async def build(call: Call) -> web.StreamResponse:
         asks_cinder=True,
     )
     row = await accepting.bound(call, done, BIND_WAIT_S)
-    return _started(str(row["server_id"]), accepting.headers(done.operation_id))
+    return str(row["server_id"]), accepting.headers(done.operation_id)
 
 
 async def server_refresh(call: Call) -> web.StreamResponse:
@@ -127,18 +136,6 @@ def _started(server_id: str, headers: dict[str, str]) -> web.Response:
     return answer(started, HTTPStatus.ACCEPTED, headers)
 
 
-def _shares(call: Call, body: Build) -> bool:
-    """Whether the server is to have a multi-attach volume; ApiError 404 for one of another
-    project.  Blocks.
-    """
-    named = [disk.volume_id for disk in body.disks if disk.volume_id is not None]
-    shown = [
-        accepting.refuse_foreign_volume(call, volume_id) or call.components.cinder.volume(volume_id)
-        for volume_id in named
-    ]
-    return any(volume.multiattach for volume in shown)
-
-
 def _refuse_reserved(call: Call, body: Build) -> None:
     """Raises ApiError 403 for what a project's member may not name."""
     if call.identity.everywhere:
@@ -147,8 +144,6 @@ def _refuse_reserved(call: Call, body: Build) -> None:
         "host": body.host,
         "kernel": body.kernel,
         "initrd": body.initrd,
-        "snapshot_id": any(disk.create and disk.create.snapshot_id for disk in body.disks),
-        "image_id": any(disk.create and disk.create.image_id for disk in body.disks),
     }
     for name, value in named.items():
         if value:

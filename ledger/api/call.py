@@ -53,7 +53,8 @@ _NUL = (b"\x00", b"\\u0000")
 class Call:
     """A request that passed the middlewares.  `version` is Nova's microversion.
 
-    `rules`: those of the policy that it is under, one of which has to permit it.
+    `rules`: those of the policy that it is under, one of which has to permit it.  `sent`: the body,
+    where it is a form's and so no JSON (ledger.web).
     """
 
     request: web.Request
@@ -63,6 +64,7 @@ class Call:
     request_id: str
     version: Version
     global_request_id: str | None = None  # of the service that passed the request on
+    sent: dict[str, Any] | None = None
     traceparent: str | None = None  # the caller's span, if it says one
 
     @property
@@ -155,6 +157,8 @@ class Call:
 
     async def json_object(self, bytes_max: int | None = None) -> dict[str, Any]:
         """The body, which must be a JSON object of at most `bytes_max` bytes."""
+        if self.sent is not None:
+            return self.sent
         limit = bytes_max or self.components.settings.limits.request_body_bytes_max
         self._check_media_type()
         return _object(await self._read(limit), orjson.loads)

@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from aggregates.base import EventContext
 from host_agent.shared.ports import Cinder
+from ledger.api.images import Images
 from ledger.api.problem import RETRY_AFTER_S, ApiError
+from ledger.auth.keystone_login import KeystoneLogin
 from ledger.auth.policy import Policy
 from ledger.auth.tokens import Authenticator
 from ledger.config import Settings
@@ -46,8 +48,9 @@ class Components:
     """One process's parts.
 
     `runner` must be started and `wakeups` entered.  `cinder` is only asked whose a volume
-    is, and whether it knows the new flow.  `checks` are what /readyz asks beside database
-    and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from working.
+    or a snapshot is, and whether it knows the new flow.  `checks` are what /readyz asks beside
+    database and projections, by name (dispatcher, Cinder); what `warnings` find keeps nobody from
+    working.  `keystone_login` is there for people in browsers, where Keystone is asked.
     `registry` is what /metrics shows beside its own numbers.
     """
 
@@ -59,9 +62,11 @@ class Components:
     wakeups: Wakeups
     runner: ProjectionRunner
     cinder: Cinder
+    images: Images
     settings: Settings
     authenticator: Authenticator
     clock: DatabaseClock
+    keystone_login: KeystoneLogin | None = None
     policy: Policy = field(default_factory=Policy)
     looker: Looker
     checks: Mapping[str, Check] = field(default_factory=dict)

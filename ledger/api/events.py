@@ -88,17 +88,8 @@ async def _history(call: Call, subject: Subject, name: str) -> web.StreamRespons
     if query.at is not None:
         await refuse_to_come(call, query.at)
     limit = page_limit(call, query.limit)
-    newest_first = query.order is Order.NEWEST
-    after, before = query.after, query.before
-    if newest_first:
-        after, before = before, after
     rows = await call.components.queries.events(
-        (subject, name),
-        after=after or 0,
-        before=before,
-        at=query.at,
-        limit=limit,
-        newest_first=newest_first,
+        (subject, name), at=query.at, limit=limit, **_asked_for(query)
     )
     queries = call.components.queries
     if not rows and not await queries.events((subject, name), at=query.at, limit=1):
@@ -108,21 +99,31 @@ async def _history(call: Call, subject: Subject, name: str) -> web.StreamRespons
     return answer(_page(rows, limit, await call.components.queries.detached_to()))
 
 
+def _asked_for(query: HistoryQuery | EventsQuery) -> dict[str, Any]:
+    """Which positions, and from which end: `after` and `before` are in the order asked for."""
+    newest_first = query.order is Order.NEWEST
+    after, before = query.after, query.before
+    if newest_first:
+        after, before = before, after
+    return {"after": after or 0, "before": before, "newest_first": newest_first}
+
+
 async def events(call: Call) -> web.StreamResponse:
-    """GET /v1/events: a page of the whole log, oldest first."""
+    """GET /v1/events: a page of the whole log."""
     query = call.query(EventsQuery)
     limit = page_limit(call, query.limit)
-    rows = await _following(call, query.after, limit)
+    rows = await _following(call, limit=limit, **_asked_for(query))
     if _preferred(call, "application/json", BATCH_MEDIA_TYPE) == BATCH_MEDIA_TYPE:
-        return await _as_batch(call, rows, limit)
+        return await _as_batch(call, rows, limit, query.order)
     return answer(_page(rows, limit), headers=_VARY)
 
 
-async def _as_batch(call: Call, rows: list[Row], limit: int) -> web.Response:
+async def _as_batch(call: Call, rows: list[Row], limit: int, order: Order) -> web.Response:
     """The page as a batch of CloudEvents, which has no place for `next`: a Link (RFC 8288) has."""
     headers = dict(_VARY)
     if len(rows) == limit:
-        after = f"/v1/events?after={rows[-1]['position']}&limit={limit}"
+        way = "" if order is Order.OLDEST else f"&order={order}"
+        after = f"/v1/events?after={rows[-1]['position']}&limit={limit}{way}"
         headers["Link"] = f'<{after}>; rel="next"'
     body = batch(await call.request.app[FEED].log(), rows) if rows else b"[]"
     return web.Response(body=body, content_type=BATCH_MEDIA_TYPE, headers=headers)
@@ -139,10 +140,10 @@ async def event_checkpoint(call: Call) -> web.StreamResponse:
     return answer(CheckpointShown.model_validate({**row, "chain": row["chain"].hex()}))
 
 
-async def _following(call: Call, after: int, limit: int) -> list[Row]:
+async def _following(call: Call, **asked: Any) -> list[Row]:
     """The next events of the log; ApiError 410 rather than passing some over."""
     try:
-        return await call.components.queries.events(after=after, limit=limit)
+        return await call.components.queries.events(**asked)
     except DetachedError as error:
         raise ApiError(
             410,
@@ -170,7 +171,7 @@ async def event_stream(call: Call) -> web.StreamResponse:
     The data of its messages are CloudEvents for who accepts those.
     """
     after = await _stream_start(call)
-    await _following(call, after, 1)
+    await _following(call, after=after, limit=1)
     cloud = _preferred(call, "text/event-stream", CLOUD_EVENT) == CLOUD_EVENT
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no", **_VARY}

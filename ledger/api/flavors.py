@@ -16,6 +16,7 @@ from ledger.api.call import Call, answer
 from ledger.api.paging import next_page, nova_limit
 from ledger.api.parameters import boolean, invalid
 from ledger.api.problem import ApiError, not_found
+from ledger.api.schemas_servers import MEMORY_MB_MAX, MEMORY_MB_MIN, VCPUS_MAX
 from ledger.api.server_state import flavor_id, size_of_flavor
 from ledger.api.versions import base
 
@@ -93,6 +94,23 @@ def _after_marker(call: Call, sizes: list[Size]) -> list[Size]:
     if size not in sizes:
         raise ApiError(400, "marker_not_found", f"marker [{marker[:100]}] not found")
     return sizes[sizes.index(size) + 1 :]
+
+
+def size_wanted(reference: str | int) -> Size:
+    """The size of a server to be, by a flavor's id, or an address that ends so.  ApiError 400."""
+    name = str(reference).rstrip("/").rpartition("/")[2]
+    size = size_of_flavor(name)
+    if size is None:
+        message = f"Flavor {name[:100]} could not be found. Sizes are asked for like c2.m2048."
+        raise ApiError(400, "no_flavor", message)
+    if size[0] > VCPUS_MAX or not MEMORY_MB_MIN <= size[1] <= MEMORY_MB_MAX:
+        raise ApiError(
+            400,
+            "no_flavor",
+            f"Flavor {name} could not be found. A server has 1 to {VCPUS_MAX} vCPUs, and "
+            f"{MEMORY_MB_MIN} to {MEMORY_MB_MAX} MiB.",
+        )
+    return size
 
 
 async def flavor(call: Call) -> web.StreamResponse:

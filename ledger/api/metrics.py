@@ -298,7 +298,8 @@ class _Calls(Collector):
     def collect(self) -> Iterator[Metric]:
         yield _histograms(
             "ledger_call_seconds",
-            "Duration of calls of Cinder and Keystone, each attempt; outcome: 2xx, 4xx, no_answer",
+            "Duration of calls of Cinder, Keystone and Glance, each attempt; "
+            "outcome: 2xx, 4xx, no_answer",
             ["neighbour", "outcome"],
             self._calls,
         )

@@ -5,7 +5,7 @@ No scheduler: it knows nothing of memory, zones or affinity.  Who needs more nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aggregates import errors
@@ -19,6 +19,16 @@ class NoValidHostError(errors.DomainError):
     status = 400
 
 
+#: What a host has to be to take a server: each in words, and as a row of hosts (with `alive`) says.
+FIT: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "its agent is in contact": lambda host: host["alive"],
+    "it is not fenced": lambda host: not host["fenced"],
+    "it holds nothing that it has to let go of": lambda host: not host["suspect"],
+    "it is not disabled": lambda host: not host["disabled"],
+    "its agent can build and move guests": lambda host: host["service_version"] >= MOVES_VERSION,
+}
+
+
 def choose_host(
     hosts: Iterable[dict[str, Any]],
     *,
@@ -26,11 +36,11 @@ def choose_host(
     migration: bool = False,
     sharing: bool = False,
 ) -> str:
-    """Of `hosts` (with `alive` and `guests`), the best; `migration`: that can be migrated to;
-    `sharing`: that can have multi-attach volumes (S3, the scheduler's filter that it leaves for
-    later).
+    """Of `hosts` (with `alive` and `guests`), the one with the fewest guests that is FIT; of equals
+    the first by name.
 
-    Raises NoValidHostError.
+    `migration`: that can be migrated to; `sharing`: that can have multi-attach volumes (S3, the
+    scheduler's filter that it leaves for later).  Raises NoValidHostError.
     """
     needed = {"migration"} if migration else set()
     needed |= {"multiattach"} if sharing else set()
@@ -38,11 +48,7 @@ def choose_host(
         (host["guests"], host["host"])
         for host in hosts
         if host["host"] != without
-        and host["alive"]
-        and not host["fenced"]
-        and not host["suspect"]
-        and not host["disabled"]
-        and host["service_version"] >= MOVES_VERSION
+        and all(is_so(host) for is_so in FIT.values())
         and all(host["capabilities"].get(capability) for capability in needed)
     ]
     if not fit:

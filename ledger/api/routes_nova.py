@@ -12,8 +12,10 @@ from ledger.api import (
     instance_actions,
     migrations,
     schemas_actions,
+    schemas_create,
     schemas_hosts,
     schemas_nova,
+    server_create,
     server_parts,
     servers,
     versions,
@@ -46,6 +48,20 @@ _VERSIONS_AND_VOLUMES = (
         schemas_nova.Servers,
         parameters=parameters.SERVERS,
         rules=("os_compute_api:servers:index",),
+    ),
+    *(
+        Route(
+            name="server_create",
+            method="POST",
+            path=path,
+            handler=server_create.server_create,
+            body=schemas_create.CreateBody,
+            answers={202: schemas_create.CreatedAnswer},
+            headers=IDEMPOTENT,
+            rules=(server_create.RULE,),
+        )
+        # Nova has it at the second, too: where gophercloud, until 2023, sent those with volumes.
+        for path in (_SERVERS, "/v2.1/os-volumes_boot")
     ),
     _read(
         "servers_detail",

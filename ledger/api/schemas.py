@@ -95,8 +95,12 @@ class HistoryQuery(Asked):
 
 
 class EventsQuery(Asked):
-    after: Position = 0
+    """`after`, `before`: positions, in the order asked for."""
+
+    after: Position | None = None
+    before: Position | None = None
     limit: Limit | None = None
+    order: Order = Order.OLDEST
 
 
 class StreamQuery(Asked):

@@ -28,9 +28,9 @@ def _boolean(value: Any) -> Any:
     return value
 
 
-_TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes", "y", "t")
-_FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no", "n", "f")
-_BOOLEANS = dict.fromkeys(_TRUE, True) | dict.fromkeys(_FALSE, False)
+TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes", "y", "t")
+FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no", "n", "f")
+_BOOLEANS = dict.fromkeys(TRUE, True) | dict.fromkeys(FALSE, False)
 
 Flag = Annotated[bool, BeforeValidator(_boolean)]
 

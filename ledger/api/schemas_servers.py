@@ -14,6 +14,8 @@ from ledger.config import PAGE_ITEMS_MAX
 #: S1's tags as Nova has them, on one line.
 TAG = r"^[^,/\t\n\r]{1,60}$"
 DISKS_MAX = 26  # of a server that is built; more can be attached
+SIZE_GB_MAX = 1_000_000
+VCPUS_MAX, MEMORY_MB_MIN, MEMORY_MB_MAX = 1024, 16, 16_777_216
 
 HostPath = Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9_.+@/-]{1,1023}$")]
 
@@ -34,7 +36,7 @@ def _firmware(value: Any) -> Any:
 class VolumeWanted(Asked):
     """A volume that is made for the server; never a multi-attach one (S3)."""
 
-    size_gb: Annotated[int, Field(ge=1, le=1_000_000)]
+    size_gb: Annotated[int, Field(ge=1, le=SIZE_GB_MAX)]
     name: Annotated[str, StringConstraints(max_length=255)] | None = None
     volume_type: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
     snapshot_id: Id | None = None
@@ -63,8 +65,8 @@ class Build(Asked):
     """`kernel` and `initrd` are paths on the host, for a guest that boots from no disk."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
-    vcpus: Annotated[int, Field(ge=1, le=1024)] = 1
-    memory_mb: Annotated[int, Field(ge=16, le=16_777_216)] = 512
+    vcpus: Annotated[int, Field(ge=1, le=VCPUS_MAX)] = 1
+    memory_mb: Annotated[int, Field(ge=MEMORY_MB_MIN, le=MEMORY_MB_MAX)] = 512
     firmware: Annotated[Firmware, BeforeValidator(_firmware)] = Firmware.BIOS
     kernel: HostPath | None = None
     initrd: HostPath | None = None

@@ -1,7 +1,7 @@
 """/v2.1/servers: as much of a server as clients need to name it and to list its volumes.
 
-Servers come from what agents see, or are built (/v1); this service has no images or
-networks, and says so in the form that clients can print.
+Servers come from what agents see, or are built (`ledger.api.server_create`, or /v1); this service
+has no images or networks, and says so in the form that clients can print.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ async def servers(call: Call) -> web.StreamResponse:
     """GET /servers."""
     rows, more = await _page(call)
     brief = [
-        {"id": str(row["server_id"]), "name": row["name"], "links": _links(call, row)}
+        {
+            "id": str(row["server_id"]),
+            "name": row["name"],
+            "links": links_of(call, str(row["server_id"])),
+        }
         for row in rows
     ]
     return answer(_listed(call, brief, more))
@@ -109,8 +113,9 @@ def _listed(call: Call, page: list[Row], more: bool) -> Row:
 # ------------------------------------------------------------------------------- view
 
 
-def _links(call: Call, row: Row) -> list[dict[str, str]]:
-    path = f"servers/{row['server_id']}"
+def links_of(call: Call, server_id: str) -> list[dict[str, str]]:
+    """Where a server is: itself, and for all versions."""
+    path = f"servers/{server_id}"
     return [
         {"rel": "self", "href": f"{base(call)}/v2.1/{path}"},
         {"rel": "bookmark", "href": f"{base(call)}/{path}"},
@@ -164,7 +169,7 @@ def _identity(call: Call, row: Row) -> Row:
         "user_id": row["user_id"] or "",
         "created": _time(row["created_at"]),
         "updated": _time(row["updated_at"]),
-        "links": _links(call, row),
+        "links": links_of(call, str(row["server_id"])),
     }
 
 

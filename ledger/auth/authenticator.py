@@ -8,6 +8,7 @@ from host_agent.shared.telemetry import Tallies
 from ledger.auth.certificates import CertifiedAgents
 from ledger.auth.keystone import KeystoneTokens
 from ledger.auth.keystone_client import KeystoneClient
+from ledger.auth.keystone_login import KeystoneLogin, by_password
 from ledger.auth.tls import ServiceTls
 from ledger.auth.tokens import Authenticator, NoAuth, StaticTokens
 from ledger.config import AuthMode, Settings
@@ -43,6 +44,22 @@ def _tokens(
     tokens = KeystoneTokens(settings, client, static=static)
     stack.callback(tokens.close)
     return tokens
+
+
+def keystone_login(
+    settings: Settings, stack: AsyncExitStack, calls: Tallies | None = None
+) -> KeystoneLogin | None:
+    """Who gives tokens for passwords, until the stack is left; None where Keystone is not asked."""
+    options = settings.keystone_auth or {}
+    auth_url = options.get("auth_url") or options.get("auth-url")
+    if settings.auth is not AuthMode.KEYSTONE or not auth_url:
+        return None
+    keystone = settings.keystone
+    login = KeystoneLogin(
+        by_password(str(auth_url), cacert=keystone.cacert, insecure=keystone.insecure, calls=calls)
+    )
+    stack.callback(login.close)
+    return login
 
 
 def keystone_client(settings: Settings, calls: Tallies | None = None) -> KeystoneClient:

@@ -88,6 +88,9 @@ _SERVERS = _under(
     ("index:get_all_tenants", f"{ADMIN} or {SERVICE}", "of all projects; Nova: no services"),
     ("detail:get_all_tenants", f"{ADMIN} or {SERVICE}", "of all projects; Nova: no services"),
     ("show", _OR_SERVICE, "show a server; Nova: no services"),
+    ("create", MEMBER, "create a server"),
+    ("create:attach_volume", MEMBER, "with volumes, as all are"),
+    ("create:forced_host", ADMIN, "on a host that the caller names in the zone"),
     ("delete", MEMBER, "delete a server"),
     ("resize", MEMBER, "resize"),
     ("confirm_resize", MEMBER, "confirmResize"),
@@ -96,6 +99,12 @@ _SERVERS = _under(
     ("stop", MEMBER, "os-stop"),
     ("reboot", MEMBER, "reboot"),
     ("rebuild", MEMBER, "rebuild"),
+)
+
+_REQUESTED = Rule(
+    "compute:servers:create:requested_destination",
+    ADMIN,
+    "create a server on a host that the caller names (2.74)",
 )
 
 _MOVES = (
@@ -232,6 +241,7 @@ RULES: tuple[Rule, ...] = (
     *_PERSONAS,
     *_VOLUMES,
     *_SERVERS,
+    _REQUESTED,
     *_MOVES,
     *_MIGRATIONS,
     *_OTHERS_OF_NOVA,

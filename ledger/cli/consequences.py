@@ -1,37 +1,14 @@
-"""What an act on an operation would do, in a line, before somebody chooses it.
-
-What an act leaves behind is the service's to say (`dry_run`); which steps come next is in the
-operation as it is shown.  The words are pure, the questions are `learn`.
-"""
+"""Asks what the acts on an operation would do; `ledger.words.consequences` has the words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ledger.words.consequences import Known, Operation, dry_runs
 
 if TYPE_CHECKING:
     from ledger.cli.client import Client
-
-Operation = dict[str, Any]
-
-#: Recorded nowhere, for a dry run changes nothing.
-_REASON = "to see what it would do"
-#: The acts that may leave something behind.
-_LEAVING = ("skip", "give_up")
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is asked beside the operation: only of a parked one, and only as far as one may.
-
-    `leaves`: by act what may stay behind, as texts; `refused`: why an act would be refused.
-    """
-
-    attachments: list[dict[str, Any]] = field(default_factory=list)
-    leaves: dict[str, list[str]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
 
 
 def learn(client: Client, operation: Operation) -> Known:
@@ -46,76 +23,13 @@ def learn(client: Client, operation: Operation) -> Known:
         volumes = operation["volume_ids"]
         known.attachments.extend(each for each in found if each["volume_id"] in volumes)
     path = f"/v1/operations/{operation['operation_id']}/actions?dry_run=true"
-    for act in operation["acts"]:
-        if act in _LEAVING and operation["left"]:
-            try:
-                acted = client.post(path, {act: {"reason": _REASON, **_step(operation, act)}})
-                known.leaves[act] = [each["detail"] for each in acted["remnants"]]
-            except ApiError as error:
-                if error.status == 409:  # noqa: PLR2004
-                    known.refused[act] = str(error)
-            except ClientError:
-                pass
+    for act, body in dry_runs(operation):
+        try:
+            acted = client.post(path, body)
+            known.leaves[act] = [each["detail"] for each in acted["remnants"]]
+        except ApiError as error:
+            if error.status == 409:  # noqa: PLR2004
+                known.refused[act] = str(error)
+        except ClientError:
+            pass
     return known
-
-
-def _step(operation: Operation, act: str) -> dict[str, Any]:
-    first = operation["left"][0]
-    return {"lane": first["lane"], "step": first["step"]} if act == "skip" else {}
-
-
-def will(operation: Operation, act: str) -> str:
-    """What the act does to the steps."""
-    left = _left(operation) or ["the steps that wait"]
-    first, rest = left[0], ", ".join(left[1:])
-    then = f", then {rest}" if rest else ""
-    match act:
-        case "retry":
-            return f"does {first} again{then}"
-        case "skip":
-            return f"takes {first} as done without doing it{then}"
-        case "unwind":
-            done = [
-                s["step"] for s in operation["steps"] if s["status"] == "done" and not s["undo"]
-            ]
-            return f"undoes what was done: {', '.join(reversed(done)) or 'nothing'}"
-        case "give_up":
-            return f"ends the operation; never done: {', '.join(left)}"
-    return ""
-
-
-def told(operation: Operation, act: str, known: Known) -> Iterator[str]:
-    """A line on what the act does, one on what it leaves."""
-    if act in known.refused:
-        yield f"refused now: {known.refused[act]}"
-        return
-    yield will(operation, act)
-    if act in known.leaves:
-        yield f"leaves behind: {'; '.join(known.leaves[act]) or 'nothing'}"
-
-
-def stands(operation: Operation, known: Known) -> Iterator[str]:
-    """Where each volume of a parked operation is attached, with ids."""
-    for volume_id in operation["volume_ids"]:
-        of_volume = [each for each in known.attachments if each["volume_id"] == volume_id]
-        for each in of_volume:
-            host = f" on {each['host']}" if each["host"] else ""
-            yield f"volume {volume_id}: attachment {each['attachment_id']} {each['state']}{host}"
-        if not of_volume:
-            yield f"volume {volume_id}: no attachment to this server is open"
-
-
-def _left(operation: Operation) -> list[str]:
-    """The steps that are not done, the one it is parked at first, in the direction it goes."""
-    todo = [
-        step
-        for step in operation["steps"]
-        if step["status"] not in {"done", "skipped"} and step["undo"] == operation["unwinding"]
-    ]
-    return list(dict.fromkeys(map(_name, [*(operation["left"] or [])[:1], *todo])))
-
-
-def _name(item: dict[str, Any]) -> str:
-    undo = "undo of " if item.get("undo") else ""
-    lane = f" (lane {item['lane']})" if item["lane"] > 0 else ""
-    return f"{undo}{item['step']}{lane}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, add_at, add_limit, clock, moment
 from ledger.cli.naming import named
+from ledger.words.consequences import ACTS
 
 Finding = dict[str, Any]
 
@@ -79,7 +80,7 @@ class Show(_OfFinding):
 
 
 class Ignore(_OfFinding):
-    """Say that a difference is to stay, until a moment or for good."""
+    __doc__ = ACTS["ignore"]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -101,7 +102,7 @@ class Ignore(_OfFinding):
 
 
 class Heed(_OfFinding):
-    """Ignore a difference no longer; the next look that sees it confirms it."""
+    __doc__ = ACTS["heed"]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -228,7 +229,7 @@ def _ignored(finding: Finding) -> str:
 
 
 def _history(events: list[dict[str, Any]]) -> Iterator[str]:
-    from ledger.cli.words import sentence
+    from ledger.words.sentences import sentence
 
     for event in events:
         what = sentence(event["topic"], event["body"], host=event["host"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from ledger.cli.base import ExitCode, Lister, ShowOne, add_limit, clock, complain, note
 from ledger.cli.naming import named
+from ledger.words.consequences import ACTS
 
 Look = dict[str, Any]
 
@@ -49,7 +50,7 @@ class Looks(Lister):
 
 
 class Run(ShowOne):
-    """Look for drift now: everywhere, or at one host, server or volume."""
+    __doc__ = ACTS["look"]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         from ledger.cli.waiting import add_timeout
@@ -117,13 +118,13 @@ class _OfLook(ShowOne):
 
 
 class Stop(_OfLook):
-    """Have a look rest where it is, until it is resumed or another one begins."""
+    __doc__ = ACTS["stop"]
 
     act = "stop"
 
 
 class Resume(_OfLook):
-    """Have a look go on where it was stopped."""
+    __doc__ = ACTS["resume"]
 
     act = "resume"
 

@@ -32,7 +32,7 @@ class List(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        from ledger.cli.timeline import COLUMNS, Entry
+        from ledger.words.timeline import COLUMNS, Entry
 
         with archive_errors():
             events = listed(
@@ -53,7 +53,7 @@ class Tail(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        from ledger.cli.timeline import Entry
+        from ledger.words.timeline import Entry
 
         for event in self._events(parsed_args.after):
             if parsed_args.format == "json":

@@ -50,7 +50,7 @@ class History(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from ledger.cli.client import ApiError
-        from ledger.cli.timeline import COLUMNS, Entry
+        from ledger.words.timeline import COLUMNS, Entry
 
         subject = Subject(self.noun, parsed_args.id)
         try:
@@ -81,7 +81,7 @@ class History(Lister):
             )
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
-        from ledger.cli.timeline import lines
+        from ledger.words.timeline import lines
 
         if parsed_args.formatter != TIMELINE:
             return super().produce_output(parsed_args, column_names, data)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, clock
 from ledger.cli.naming import named
+from ledger.words.consequences import ACTS
 
 COLUMNS = ("Host", "State", "Epoch", "Guests", "Attachments", "Commands", "Last contact", "Version")
 
@@ -75,12 +76,7 @@ class Show(_OfHost):
 
 
 class Fence(_OfHost):
-    """Fence a host: you vouch that nothing on it touches volumes any more.
-
-    Its results are refused from now on; what it was asked to do ends, or is done without
-    it.  Fencing a host that still runs guests corrupts their data once the volumes are used
-    elsewhere: be sure that it is powered off or cut off from the storage, and say how you know.
-    """
+    __doc__ = ACTS["fence"]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -106,7 +102,7 @@ class Fence(_OfHost):
 
 
 class Unfence(_OfHost):
-    """Let a fenced host work again."""
+    __doc__ = ACTS["unfence"]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -8,6 +8,7 @@ from typing import Any
 from ledger.cli.base import note
 from ledger.cli.naming import named
 from ledger.cli.operating import Waiting
+from ledger.words.consequences import ACTS
 
 
 class _OfOperation(Waiting):
@@ -73,8 +74,8 @@ class Act(_OfOperation):
 
     def _proposed(self, operation: dict[str, Any]) -> tuple[Any, Any]:
         """What the act would do to the operation as it is."""
-        from ledger.cli.consequences import will
         from ledger.cli.plan import Lines
+        from ledger.words.consequences import will
 
         note("Nothing was changed.")
         remnants = operation["remnants"]
@@ -88,13 +89,13 @@ class Act(_OfOperation):
 
 
 class Retry(Act):
-    """Try the failed steps of a parked operation again, or at once what one that runs puts off."""
+    __doc__ = ACTS["retry"]
 
     act = "retry"
 
 
 class Skip(Act):
-    """Go on as if a step were done: you vouch for it, and say why."""
+    __doc__ = ACTS["skip"]
 
     act = "skip"
 
@@ -115,12 +116,12 @@ class Skip(Act):
 
 
 class Unwind(Act):
-    """Undo an operation; refused once its pivot is passed."""
+    __doc__ = ACTS["unwind"]
 
     act = "unwind"
 
 
 class GiveUp(Act):
-    """End a parked operation as it is; what is left stays as the log shows it."""
+    __doc__ = ACTS["give_up"]
 
     act = "give_up"

@@ -13,10 +13,10 @@ from cliff.columns import FormattableColumn
 
 from aggregates.operation import SERVER
 from ledger.cli.base import ExitCode, clock
-from ledger.cli.consequences import Known, stands, told
 from ledger.cli.diagram import CALLS
 from ledger.cli.table import Called, age
-from ledger.cli.words import error_text, left_text
+from ledger.words.consequences import Known, stands, told
+from ledger.words.sentences import error_text, left_text
 
 GIB = 2**30
 

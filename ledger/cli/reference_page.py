@@ -26,6 +26,7 @@ from ledger.api import microversions
 from ledger.api.actions import ACTIONS
 from ledger.api.metrics import Metrics, registry_of
 from ledger.api.parameters import Parameter, Parameters
+from ledger.api.properties import TABLES
 from ledger.api.routes import ROUTES
 from ledger.auth.tls import gauges
 from ledger.log.writer import Writer
@@ -57,6 +58,13 @@ Each is answered as it says here, or refused by name; any other is 400. What is 
 
 {parameters}
 
+## Properties of a server that is created
+
+What becomes of each property of `POST /v2.1/servers`. One that is refused is taken with a value
+that says what is so anyway (empty, `false`, or what its row says). Any other property is 400.
+
+{properties}
+
 ## Error codes
 
 `code` of a problem of `/v1`; codes are stable. `/v2.1` shows only the status and the message.
@@ -76,6 +84,7 @@ def page() -> str:
         routes=_table(["request", "name", "rule"], _routes()),
         actions=_table(["action", "rule", "and who names the host"], _actions()),
         parameters=_table(["request", "parameter", "from", "what it says"], _parameters()),
+        properties=_table(["in", "property", "known in", "what it says"], _properties()),
         codes=_table(["code", "status", "message"], _codes()),
         metrics=_table(["metric", "type", "labels", "what it says"], _metrics()),
     )
@@ -113,6 +122,17 @@ def _alike(parameters: Parameters) -> Iterator[list[Parameter]]:
     """Parameters that differ in nothing but their names, as they follow each other."""
     for _, same in groupby(parameters, lambda each: replace(each, name="")):
         yield list(same)
+
+
+def _properties() -> Iterator[list[str]]:
+    """Those of one meaning are one row."""
+    for where, table in TABLES.items():
+        for _, same in groupby(table, lambda each: replace(each, name="")):
+            alike = list(same)
+            first, names = alike[0], ", ".join(f"`{each.name}`" for each in alike)
+            until = first.until and f" to {microversions.shown((2, first.until[1] - 1))}"
+            says = first.says if first.taken is None else f"400: {first.says}"
+            yield [f"`{where}`", names, f"{microversions.shown(first.since)}{until or ''}", says]
 
 
 def _codes() -> Iterator[list[str]]:

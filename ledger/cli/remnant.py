@@ -7,6 +7,7 @@ from typing import Any
 
 from ledger.cli.base import Lister, ShowOne, add_limit, clock
 from ledger.cli.naming import named
+from ledger.words.consequences import ACTS
 
 COLUMNS = ("ID", "State", "What", "Operation", "Act", "Reason", "Left", "Acknowledged")
 
@@ -48,7 +49,7 @@ class List(Lister):
 
 
 class Acknowledge(ShowOne):
-    """Say that somebody has seen to what was left: it is gone, or is to stay."""
+    __doc__ = ACTS["acknowledge"]
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

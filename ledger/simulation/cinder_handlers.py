@@ -16,6 +16,7 @@ from ledger.simulation import cinder_views as views
 from ledger.simulation.cinder_actions import volume_action
 from ledger.simulation.cinder_call import NO_SUCH_ACTION, Call, Handler, may_delete, wrong
 from ledger.simulation.cinder_rows import Attachment, CinderFault, Volume
+from ledger.simulation.cinder_snapshots import made_of, snapshot_create, snapshot_show
 
 PAGE_ROWS_MAX = 1000  # Cinder's osapi_max_limit
 _ATTACHMENT_FILTERS = frozenset({"volume_id", "instance_id", "status", "attach_status"})
@@ -65,7 +66,9 @@ async def volume_create(call: Call) -> web.Response:
     backend, multiattach = call.model.backend_of_type(kind)
     if not str(size).isdigit() or int(str(size)) < 1:
         raise CinderFault(400, "Invalid input received: Volume size must be an integer > 0.")
+    snapshot_id, image_id = wanted.get("snapshot_id"), wanted.get("imageRef")
     with call.model.lock:
+        bootable = made_of(call.model, snapshot_id, image_id, int(str(size)))
         volume = call.model.add_volume(
             driver=backend.name,
             multiattach=multiattach,
@@ -74,9 +77,9 @@ async def volume_create(call: Call) -> web.Response:
             metadata=wanted.get("metadata") or {},
             size=int(str(size)),
             availability_zone=wanted.get("availability_zone") or "nova",
-            snapshot_id=wanted.get("snapshot_id"),
-            image_id=wanted.get("imageRef"),
-            bootable=bool(wanted.get("imageRef")),
+            snapshot_id=snapshot_id,
+            image_id=image_id,
+            bootable=bootable,
             project_id=call.project,
             user_id=call.user,
             available_after_reads=1,  # the first GET still sees it creating
@@ -264,6 +267,8 @@ ROUTES: tuple[tuple[str, str, str, Handler], ...] = (
     ("DELETE", _VOLUME, "volume_delete", volume_delete),
     ("GET", f"{_VOLUME}/encryption", "volume_encryption", volume_encryption),
     ("POST", f"{_VOLUME}/action", "volume_action", volume_action),
+    ("POST", "/snapshots", "snapshot_create", snapshot_create),
+    ("GET", "/snapshots/{snapshot_id}", "snapshot_show", snapshot_show),
     ("POST", "/attachments", "attachment_create", attachment_create),
     ("GET", "/attachments", "attachment_list", attachment_list),
     ("GET", "/attachments/detail", "attachment_list", attachment_list),

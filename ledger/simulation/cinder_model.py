@@ -28,7 +28,7 @@ from typing import Any
 
 from ledger.simulation import cinder_connection
 from ledger.simulation.cinder_backends import Backend, default_backends, split_type, type_of
-from ledger.simulation.cinder_rows import Attachment, CinderFault, Late, Volume
+from ledger.simulation.cinder_rows import Attachment, CinderFault, Late, Snapshot, Volume
 
 MAX_VOLUMES = 100_000
 MAX_RECENT_CALLS = 10_000
@@ -70,6 +70,7 @@ class CinderModel:
         self.lock = threading.RLock()
         self.volumes: dict[str, Volume] = {}
         self.attachments: dict[str, Attachment] = {}
+        self.snapshots: dict[str, Snapshot] = {}
         self._by_volume: dict[str, dict[str, Attachment]] = {}
         self.counts: dict[str, int] = {}
         self.recent: deque[dict[str, str]] = deque(maxlen=MAX_RECENT_CALLS)
@@ -184,14 +185,30 @@ class CinderModel:
 
     def delete_volume(self, volume_id: str) -> None:
         volume = self.current(volume_id)
-        attached = volume.attach_status == "attached"
-        if volume.status not in _DELETABLE or volume.migrating or attached:
+        kept = volume.attach_status == "attached" or any(
+            snapshot.volume_id == volume_id for snapshot in self.snapshots.values()
+        )
+        if volume.status not in _DELETABLE or volume.migrating or kept:
             raise invalid_volume(
                 f"Volume status must be {' or '.join(_DELETABLE)} and must not be migrating, "
                 "attached, belong to a group, have snapshots, awaiting a transfer, or be "
                 "disassociated from snapshots after volume transfer."
             )
         self.begin_deletion(volume)
+
+    def add_snapshot(self, volume_id: str, **fields: Any) -> Snapshot:
+        """Add a snapshot of a volume, in its project if no other is given."""
+        volume = self.current(volume_id)
+        given = {"size": volume.size, "project_id": volume.project_id, **fields}
+        made = Snapshot(id=self.new_id(), volume_id=volume_id, **given)
+        self.snapshots[made.id] = made
+        return made
+
+    def snapshot(self, snapshot_id: str) -> Snapshot:
+        """The row; 404 if there is none."""
+        if snapshot_id not in self.snapshots:
+            raise CinderFault(404, f"Snapshot {snapshot_id} could not be found.")
+        return self.snapshots[snapshot_id]
 
     def begin_deletion(self, volume: Volume) -> None:
         """Delete it, which takes `deleting_reads` reads."""

@@ -72,6 +72,18 @@ class Volume:
 
 
 @dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """A snapshot row."""
+
+    id: str
+    volume_id: str
+    size: int
+    project_id: str
+    name: str | None = None
+    status: str = "available"
+
+
+@dataclass(slots=True, kw_only=True)
 class Attachment:
     """An attachment row; connected once it has connection_info."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import Attachment, Late, Volume
+from ledger.simulation.cinder_rows import Attachment, Late, Snapshot, Volume
 
 
 def dump(model: CinderModel) -> dict[str, Any]:
@@ -20,6 +20,7 @@ def dump(model: CinderModel) -> dict[str, Any]:
             "backends": [asdict(backend) for backend in model.backends.values()],
             "volumes": [asdict(volume) for volume in model.volumes.values()],
             "attachments": [asdict(row) for row in model.attachments.values()],
+            "snapshots": [asdict(row) for row in model.snapshots.values()],
             "secrets": list(model.secrets),
         }
 
@@ -34,6 +35,8 @@ def restore(model: CinderModel, data: dict[str, Any]) -> None:
         model.put_volume(Volume(**item))
     for item in data["attachments"]:
         model.put_attachment(Attachment(**item))
+    for item in data.get("snapshots", ()):  # older files know of none
+        model.snapshots[item["id"]] = Snapshot(**item)
     model.secrets.extend(data["secrets"])
 
 

@@ -1,1 +1,1 @@
-"""Traces of operations, made from the log (decision 0077)."""
+"""Traces of operations, made from the log (decision 0075)."""

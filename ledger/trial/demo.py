@@ -22,9 +22,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from handlers.drift.judge import APART_S
-from ledger.cli import timeline
 from ledger.cli.client import ApiError, ClientError
 from ledger.trial.cloud import Cloud, DemoError, DemoVolume, Guest
+from ledger.words import timeline
 
 CRASH_DEADLINE_S = 30.0
 OPERATION_DEADLINE_S = 60.0

@@ -30,12 +30,16 @@ class Read:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """`menu`: what the menu calls it; None: it is reached by links."""
+    """`menu`: what the menu calls it; None: it is reached by links.
+
+    `moves`: a part of it is made anew whenever something happens (the template's block "moving").
+    """
 
     name: str
     path: str
     reads: Mapping[str, Read]
     menu: str | None = None
+    moves: bool = False
 
     @property
     def template(self) -> str:
@@ -54,7 +58,7 @@ def _of(what: str, **more: str) -> dict[str, str]:
 def _history(route: str, *, needed: bool = False) -> Read:
     """The newest events first, by pages."""
     query = {"limit": MANY, "order": "desc"}
-    return Read(route=route, query=query, given=("at", "before"), needed=needed)
+    return Read(route=route, query=query, given=("at", "after"), needed=needed)
 
 
 PAGES = (
@@ -62,6 +66,7 @@ PAGES = (
         name="overview",
         path="/ui/",
         menu="Overview",
+        moves=True,
         reads={
             "readiness": Read(route="ready"),
             "parked": Read(route="operations", query={"state": "parked", "limit": FEW}),
@@ -75,6 +80,7 @@ PAGES = (
         name="operations",
         path="/ui/operations",
         menu="Operations",
+        moves=True,
         reads={
             "operations": Read(
                 route="operations",
@@ -87,6 +93,7 @@ PAGES = (
     Page(
         name="operation",
         path="/ui/operations/{operation_id}",
+        moves=True,
         reads={
             "operation": Read(route="operation", needed=True),
             "history": _history("operation_history"),
@@ -157,6 +164,7 @@ PAGES = (
         name="drift",
         path="/ui/drift",
         menu="Drift",
+        moves=True,
         reads={
             "drift": Read(
                 route="drift",
@@ -176,9 +184,15 @@ PAGES = (
         name="log",
         path="/ui/log",
         menu="Log",
+        moves=True,
         reads={
             "checkpoint": Read(route="event_checkpoint", needed=True),
-            "events": Read(route="events", query={"limit": MANY}, given=("after",), needed=True),
+            "events": Read(
+                route="events",
+                query={"limit": MANY, "order": "desc"},
+                given=("after",),
+                needed=True,
+            ),
         },
     ),
     Page(

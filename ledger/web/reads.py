@@ -13,7 +13,7 @@ from aggregates.errors import DomainError
 from ledger.api.call import Call
 from ledger.api.problem import ApiError
 from ledger.api.routes import ROUTES
-from ledger.web.pages import Page, Read
+from ledger.web.pages import Read
 
 BY_NAME = {route.name: route for route in reversed(ROUTES)}  # of several paths the first
 
@@ -21,12 +21,14 @@ BY_NAME = {route.name: route for route in reversed(ROUTES)}  # of several paths 
 _NOT_SHOWN: dict[int, dict[str, Any] | None] = {403: None, 404: {}}
 
 
-async def read_all(call: Call, page: Page, given: Mapping[str, str]) -> dict[str, Any]:
-    """What the page reads, by name; None for what is closed to the caller, {} for what is not.
+async def read_all(
+    call: Call, reads: Mapping[str, Read], given: Mapping[str, str]
+) -> dict[str, Any]:
+    """What is read, by name; None for what is closed to the caller, {} for what is not.
 
     `given`: the page's own query.  Raises what the API raises of what is needed.
     """
-    return {name: await _read(call, each, given) for name, each in page.reads.items()}
+    return {name: await _read(call, each, given) for name, each in reads.items()}
 
 
 async def _read(call: Call, read: Read, given: Mapping[str, str]) -> Any:
@@ -41,7 +43,7 @@ async def _read(call: Call, read: Read, given: Mapping[str, str]) -> Any:
 
 
 async def answer_of(call: Call, name: str, query: Mapping[str, str], **ids: str) -> Any:
-    """The answer of a route that reads, as data.  `ids`: of its path; else those of the call's.
+    """The answer of a route, as data.  `ids`: of its path; else those of the call's.
 
     Raises what the API raises.
     """
@@ -52,7 +54,7 @@ async def answer_of(call: Call, name: str, query: Mapping[str, str], **ids: str)
         part: text for part, text in call.request.match_info.items() if f"{{{part}}}" in route.path
     }
     url = app.router[name].url_for(**{**of_the_page, **ids})
-    request = call.request.clone(method="GET", rel_url=url.with_query(query))
+    request = call.request.clone(method=route.method, rel_url=url.with_query(query))
     found = await app.router.resolve(request)
     found.add_app(app)
     request._match_info = found  # noqa: SLF001 - as the application does; there is no other way
@@ -60,3 +62,23 @@ async def answer_of(call: Call, name: str, query: Mapping[str, str], **ids: str)
     assert isinstance(response, web.Response), "a stream is not read as a whole"
     assert isinstance(response.body, bytes), "answers are JSON"
     return orjson.loads(response.body)
+
+
+async def told_to(
+    call: Call,
+    name: str,
+    body: Mapping[str, Any],
+    *,
+    query: Mapping[str, str] | None = None,
+    key: str | None = None,
+    ids: Mapping[str, str] | None = None,
+) -> Any:
+    """The answer of a route that is sent something; `key`: its Idempotency-Key.
+
+    Raises what the API raises.
+    """
+    request = call.request
+    if key is not None:
+        request = request.clone(headers={**request.headers, "Idempotency-Key": key})
+    sent = replace(call, request=request, sent=dict(body))
+    return await answer_of(sent, name, query or {}, **(ids or {}))

@@ -4,10 +4,14 @@ The browser holds a random name, and no token: scripts cannot read it, other sit
 carry it (SameSite=Strict), and it is worth nothing elsewhere.  Here it is known by its hash alone.
 The token is proven again with every request, as if it had been sent, so that what ends it ends the
 session.  Sessions are of one process: behind several, a browser has to come back to the same.
+
+A form that does something is of a session, too: its name is in it, nobody else knows it, and what
+it stands for is done once, however often it is sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import time
@@ -16,9 +20,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 #: A session that nobody uses ends after so many seconds, and any after so many.
-IDLE_S, AGE_S = 1_800.0, 28_800.0
+IDLE_S = 1_800.0
+AGE_S = 28_800.0
 #: Sessions of a process; of more the one unused for longest ends.
 SESSIONS_MAX = 1_000
+#: Forms of a session that can be sent; of more the one shown first is no good any more.
+FORMS_MAX = 50
+
+
+@dataclass
+class Form:
+    """One that was shown.  `led_to`: where its sender went, once what it is for was done."""
+
+    path: str
+    doing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    led_to: str | None = None
 
 
 @dataclass
@@ -26,6 +42,7 @@ class _Session:
     token: str = field(repr=False)
     ends: float  # whatever happens
     used: float
+    forms: OrderedDict[str, Form] = field(default_factory=OrderedDict, repr=False)
 
 
 class Sessions:
@@ -36,15 +53,46 @@ class Sessions:
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
     def begin(self, token: str) -> str:
-        """A session with a token that is proven; what its cookie is to say."""
+        """A session with a token that is proven; what its cookie is to say.
+
+        Without a token, "", it is for forms alone: who asks shows otherwise who it is.
+        """
         name, now = secrets.token_urlsafe(32), self._clock()
         self._sessions[_hash(name)] = _Session(token, now + AGE_S, now)
         while len(self._sessions) > SESSIONS_MAX:
             self._sessions.popitem(last=False)
         return name
 
-    def token(self, name: str) -> str | None:
-        """The token of the session that a cookie names; None if there is none any more."""
+    def token(self, name: str, *, used: bool = True) -> str | None:
+        """The token of the session that a cookie names; None if there is none any more.
+
+        `used`: by somebody, and not by a page that is left open.
+        """
+        session = self._live(name, used=used)
+        return session.token if session else None
+
+    def shown(self, name: str, path: str) -> str | None:
+        """The name of a new form, which is to be sent to this path; None without a session."""
+        session = self._live(name)
+        if session is None:
+            return None
+        form = secrets.token_urlsafe(32)
+        session.forms[form] = Form(path)
+        while len(session.forms) > FORMS_MAX:
+            session.forms.popitem(last=False)
+        return form
+
+    def sent(self, name: str, form: str, path: str) -> Form | None:
+        """The form of this session and path that is called so; None: it is nobody's."""
+        session = self._live(name)
+        found = session.forms.get(form) if session else None
+        return found if found and found.path == path else None
+
+    def end(self, name: str) -> None:
+        """Log out."""
+        self._sessions.pop(_hash(name), None)
+
+    def _live(self, name: str, *, used: bool = True) -> _Session | None:
         key, now = _hash(name), self._clock()
         session = self._sessions.get(key)
         if session is None:
@@ -52,13 +100,10 @@ class Sessions:
         if now >= min(session.ends, session.used + IDLE_S):
             del self._sessions[key]
             return None
-        session.used = now
-        self._sessions.move_to_end(key)
-        return session.token
-
-    def end(self, name: str) -> None:
-        """Log out."""
-        self._sessions.pop(_hash(name), None)
+        if used:
+            session.used = now
+            self._sessions.move_to_end(key)
+        return session
 
 
 def _hash(name: str) -> bytes:

@@ -9,8 +9,8 @@ from typing import Any
 
 from handlers.verb_texts import VERBS
 from ledger.api.problem import ApiError
-from ledger.cli.timeline import Entry
 from ledger.upkeep.long_work import duration
+from ledger.words.timeline import Entry
 
 #: Of an id, so much is shown where the whole one is the link's.
 SHORT_CHARS = 8

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from host_agent.shared.ports import Thing
+from host_agent.storage.port import Thing
 from host_agent.storage.shown import DISCOVERY_NQN, KernelStorage, KernelView
 from tests.agent.kernel_tree import Kernel
 

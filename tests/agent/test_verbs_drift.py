@@ -65,9 +65,10 @@ def test_a_look_tells_what_the_guest_and_the_records_have(bench: Bench) -> None:
 def test_a_process_of_a_guest_is_seen_that_the_hypervisor_has_lost_sight_of() -> None:
     server_id = str(uuid.uuid4())
     qemu = ["/usr/bin/qemu-system-x86_64", "-name", "guest=vm", "-uuid", server_id, "-smp", "1"]
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()", *qemu], stdin=subprocess.PIPE
-    ) as process:
+    own = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen([*own, *qemu], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # at first the kernel has no words of it
         assert processes.runs(server_id)
         assert not processes.runs(str(uuid.uuid4()))
         process.communicate(b"\n")

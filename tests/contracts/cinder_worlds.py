@@ -1,32 +1,36 @@
 """The worlds in which the contract of the `Cinder` port is tested.
 
 A world gives the port under test and makes volumes.  The real one is used when
-LEDGER_LAB_CINDER holds the v3 endpoint of a Cinder without Keystone that has the
-volume types LEDGER_LAB_CINDER_TYPE (default "fake"), the same with "-multi", and the
-encrypted "nfs-luks".
+LEDGER_LAB_CINDER holds the v3 endpoint of a Cinder that has the volume types
+LEDGER_LAB_CINDER_TYPE (default "fake"), the same with "-multi", and the encrypted
+"nfs-luks"; its Keystone is the one of `test_keystone`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pytest
 from cinderclient import client as cinder_client
 from cinderclient import exceptions
-from cinderclient.contrib import noauth
 from keystoneauth1 import session
+from keystoneauth1.service_token import ServiceTokenAuthWrapper
 
 from host_agent.shared.cinder.client import CinderClient, Retry
 from host_agent.shared.cinder.old import OldCinderClient
+from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import AttachmentView, Cinder, OldCinder, PortError
 from ledger.simulation.cinder_model import CinderModel
+from tests.contracts.keystones import Real
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 
@@ -101,8 +105,11 @@ class World(Protocol):
     old: OldCinder
     kind: str  # a volume type
     project: str  # ours
+    other_project: str  # in which we have a role, too
 
     def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str: ...
+
+    def new_snapshot(self, volume_id: str) -> str: ...
 
     def clean_later(self, volume_id: str) -> None: ...
 
@@ -113,6 +120,7 @@ class SimulatedWorld:
     """Either adapter on a model; faults can be scripted."""
 
     kind, project = "rbd", "sim-project"
+    other_project = "33333333333333333333333333333333"
 
     def __init__(
         self, port: Cinder, old: OldCinder, model: CinderModel, faults: Faults, time_: FakeTime
@@ -125,6 +133,9 @@ class SimulatedWorld:
 
     def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str:
         return self.model.add_volume(multiattach=multiattach, encrypted=encrypted).id
+
+    def new_snapshot(self, volume_id: str) -> str:
+        return self.model.add_snapshot(volume_id).id
 
     def clean_later(self, volume_id: str) -> None:
         """The model goes with the test."""
@@ -150,21 +161,39 @@ def http_world() -> Iterator[SimulatedWorld]:
         old.close()
 
 
+@dataclass(frozen=True)
+class Service:
+    """Who may do everything in the lab's Cinder, and makes volumes in its project and another."""
+
+    login: dict[str, Any]
+    project: str
+    other_project: str
+
+
+@functools.cache
+def lab_service() -> Service:
+    keystone = Real(os.environ["LEDGER_LAB_KEYSTONE"], os.environ["LEDGER_LAB_KEYSTONE_PASSWORD"])
+    login = keystone.options("contract", "service", "admin", project="contract")
+    other = keystone.grant(login["user_id"], "member", project="other")
+    return Service(login, login["project_id"], other)
+
+
 class LabWorld:
     """A real Cinder; cleans up the volumes it made."""
 
-    kind, project = LAB_TYPE, "5d1c0a7e94b84f3c9a6e2b7d8f0c1e35"
+    kind = LAB_TYPE
 
     def __init__(self, endpoint: str) -> None:
-        project, user = self.project, "c7e21f9b03d64a58b1f0e6a97d3c2b48"
-        settings = CinderSettings(endpoint=endpoint, user_id=user, project_id=project)
+        service = lab_service()
+        self.project, self.other_project = service.project, service.other_project
+        settings = CinderSettings(endpoint=endpoint, auth=service.login)
         self.port: Cinder = CinderClient(settings)
         self.old: OldCinder = OldCinderClient(settings)
-        self._session = session.Session(
-            auth=noauth.CinderNoAuthPlugin(user, project, endpoint=endpoint),
-            additional_headers={"X-Service-Roles": "service"},
+        auth = load_auth(service.login)
+        self._session = session.Session(ServiceTokenAuthWrapper(auth, auth))
+        self._cinder = cinder_client.Client(
+            "3.71", session=self._session, endpoint_override=f"{endpoint}/{self.project}"
         )
-        self._cinder = cinder_client.Client("3.71", session=self._session)
         self._made: list[str] = []
 
     def new_volume(self, *, multiattach: bool = False, encrypted: bool = False) -> str:
@@ -176,6 +205,14 @@ class LabWorld:
                 break
         until_available(self.port, volume_id)
         return volume_id
+
+    def new_snapshot(self, volume_id: str) -> str:
+        made: str = self._cinder.volume_snapshots.create(volume_id).id
+        until(
+            lambda: self._cinder.volume_snapshots.get(made).status == "available",
+            f"snapshot {made} is made",
+        )
+        return made
 
     def _is_made(self, volume_id: str) -> bool:
         def status() -> str:
@@ -204,7 +241,7 @@ class LabWorld:
             for row in self._cinder.attachments.list(search_opts={"volume_id": volume_id}):
                 self._cinder.attachments.delete(row.id)
             self._cinder.volumes.reset_state(volume_id, "available", attach_status="detached")
-            self._cinder.volumes.delete(volume_id)
+            self._cinder.volumes.delete(volume_id, cascade=True)
         except exceptions.NotFound:
             return True
         except exceptions.BadRequest:

@@ -87,17 +87,21 @@ class Real:
         headers = {"X-Auth-Token": self._admin, "X-Subject-Token": token}
         requests.delete(f"{self._url}/auth/tokens", headers=headers, timeout=30).raise_for_status()
 
+    def grant(self, user_id: str, role: str, **scope: Any) -> str:
+        """One more role for the user there; the id of the project, if it is one."""
+        project = self._named("projects", scope["project"]) if "project" in scope else ""
+        place = f"projects/{project}" if project else "system"
+        if "domain" in scope:
+            place = f"domains/{scope['domain']}"
+        self._admins("PUT", f"{place}/users/{user_id}/roles/{self._named('roles', role)}")
+        return project
+
     def _user(self, name: str, *roles: str, **scope: Any) -> Row:
         password = uuid4().hex
         made = {"name": f"{name}-{uuid4().hex}", "password": password, "domain_id": "default"}
         user = self._admins("POST", "users", user=made)["user"]
         for role in roles:
-            place = "system"
-            if "project" in scope:
-                place = f"projects/{self._named('projects', scope['project'])}"
-            if "domain" in scope:
-                place = f"domains/{scope['domain']}"
-            self._admins("PUT", f"{place}/users/{user['id']}/roles/{self._named('roles', role)}")
+            self.grant(user["id"], role, **scope)
         return {"id": user["id"], "password": password}
 
     def _scope(self, scope: Row) -> Any:

@@ -20,8 +20,6 @@ from tests.contracts.cinder_worlds import (
     refusal,
 )
 
-OTHER_PROJECT = "33333333333333333333333333333333"
-
 
 class Paged(Protocol):
     def __call__(self, after: list[str], limit: int) -> list[Any]: ...
@@ -61,7 +59,7 @@ def walked(page: Paged, limit: int) -> list[Any]:
 
 
 def in_another_project(world: World) -> str:
-    wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": OTHER_PROJECT}
+    wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.other_project}
     volume_id = world.port.volume_create(wanted, new_uuid()).id
     world.clean_later(volume_id)
     worlds.until_available(world.port, volume_id)

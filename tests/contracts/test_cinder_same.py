@@ -16,9 +16,17 @@ from typing import Any
 
 import pytest
 import requests
+from keystoneauth1 import session
 
+from host_agent.shared.cinder.session import load_auth
 from ledger.simulation.cinder_model import CinderModel
-from tests.contracts.cinder_worlds import LAB_ENDPOINT, LAB_TYPE, connector, new_uuid
+from tests.contracts.cinder_worlds import (
+    LAB_ENDPOINT,
+    LAB_TYPE,
+    connector,
+    lab_service,
+    new_uuid,
+)
 from tests.doubles.running_cinder import running_cinder
 
 pytestmark = [
@@ -29,7 +37,6 @@ pytestmark = [
     ),
 ]
 
-USER, PROJECT = "c7e21f9b03d64a58b1f0e6a97d3c2b48", "5d1c0a7e94b84f3c9a6e2b7d8f0c1e35"
 READY_DEADLINE_S = 60.0
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+")
 _TRACEBACK = re.compile(r"\nTraceback \(most recent call last\).*", re.DOTALL)
@@ -179,14 +186,14 @@ class Side:
 
     endpoint: str
     kind: str
+    user: dict[str, str]  # the headers that say who asks
+    service: dict[str, str]  # and those of a service
     names: dict[str, str] = field(default_factory=dict)
 
     def send(self, one: Step) -> Any:
         method, path, body, how = one
-        headers = {"X-Auth-Token": f"{USER}:{PROJECT}"}
+        headers = self.user | (self.service if how.get("service") else {})
         headers["OpenStack-API-Version"] = f"volume {how.get('version', '3.71')}"
-        if how.get("service"):
-            headers["X-Service-Roles"] = "service"
         body = None if body is None else json.loads(self._with_ids(json.dumps(body)))
         url = self.endpoint + self._with_ids(path)
         answer = requests.request(method, url, json=body, headers=headers, timeout=60)
@@ -262,9 +269,24 @@ MULTIATTACH: tuple[Step, ...] = (
 )
 def test_both_answer_alike(steps: tuple[Step, ...], multi: bool) -> None:
     servers = {name: new_uuid() for name in ("s1", "s2", "s3")}
+    login = session.Session(auth=load_auth(lab_service().login))
+    token = str(login.get_token())
+    noauth = f"{login.get_user_id()}:{login.get_project_id()}"
     with running_cinder(CinderModel(driver="iscsi")) as running:
-        real = Side(str(LAB_ENDPOINT), LAB_TYPE, dict(servers))
-        simulated = Side(running.endpoint, "iscsi", dict(servers))
+        real = Side(
+            endpoint=str(LAB_ENDPOINT),
+            kind=LAB_TYPE,
+            user={"X-Auth-Token": token},
+            service={"X-Service-Token": token},
+            names=dict(servers),
+        )
+        simulated = Side(
+            endpoint=running.endpoint,
+            kind="iscsi",
+            user={"X-Auth-Token": noauth},
+            service={"X-Service-Roles": "service"},
+            names=dict(servers),
+        )
         real.new_volume(multi=multi)
         simulated.new_volume(multi=multi)
         try:

@@ -22,8 +22,6 @@ from tests.contracts.cinder_worlds import (
     until_available,
 )
 
-OTHER_PROJECT = "33333333333333333333333333333333"
-
 
 def create(world: World, key: str, **more: Any) -> str:
     wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.project, **more}
@@ -55,6 +53,21 @@ def test_encryption_of_an_unknown_volume_is_not_found(world: World) -> None:
     assert refusal(lambda: world.port.encryption(new_uuid())).code == "not_found"
 
 
+# --- snapshots -----------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_shown_with_its_volume_its_size_and_whose_it_is(world: World) -> None:
+    volume = world.new_volume()
+    snapshot = world.port.snapshot(world.new_snapshot(volume))
+    assert (snapshot.volume_id, snapshot.size_gb) == (volume, 1)
+    assert snapshot.project_id == world.port.volume(volume).project_id == world.project
+    assert refusal(lambda: world.port.snapshot(new_uuid())).code == "not_found"
+
+
+def test_no_volume_is_made_of_a_snapshot_that_there_is_not(world: World) -> None:
+    assert refusal(lambda: create(world, new_uuid(), snapshot_id=new_uuid())).code == "not_found"
+
+
 # --- create --------------------------------------------------------------------------------------
 
 
@@ -77,10 +90,10 @@ def test_a_create_with_the_same_key_finds_the_volume(world: World) -> None:
 
 def test_a_volume_belongs_to_the_project_it_was_wanted_for(world: World) -> None:
     key = new_uuid()
-    theirs = create(world, key, project_id=OTHER_PROJECT)
-    assert world.port.volume(theirs).project_id == OTHER_PROJECT
+    theirs = create(world, key, project_id=world.other_project)
+    assert world.port.volume(theirs).project_id == world.other_project
     assert create(world, key) != theirs  # nobody adopts another project's
-    assert create(world, key, project_id=OTHER_PROJECT) == theirs
+    assert create(world, key, project_id=world.other_project) == theirs
     until_available(world.port, theirs)
 
 
@@ -97,9 +110,9 @@ def test_a_create_whose_answer_was_lost_is_not_repeated_here_and_found_again(
 def test_what_was_made_is_found_by_its_mark_in_its_project(world: World) -> None:
     key = new_uuid()
     assert world.port.volumes_made(key, None) == []
-    ours, theirs = create(world, key), create(world, key, project_id=OTHER_PROJECT)
+    ours, theirs = create(world, key), create(world, key, project_id=world.other_project)
     assert [view.id for view in world.port.volumes_made(key, None)] == [ours]
-    assert [view.id for view in world.port.volumes_made(key, OTHER_PROJECT)] == [theirs]
+    assert [view.id for view in world.port.volumes_made(key, world.other_project)] == [theirs]
     for volume in (ours, theirs):
         until_available(world.port, volume)
 
@@ -119,9 +132,11 @@ def test_a_volume_that_is_no_ones_to_keep_is_not_found_again(
 
 
 def test_the_source_of_a_volume_is_handed_on(simulated: SimulatedWorld) -> None:
-    snapshot, image = new_uuid(), new_uuid()
-    made = simulated.model.volume(create(simulated, new_uuid(), snapshot_id=snapshot))
-    assert (made.snapshot_id, made.bootable) == (snapshot, False)
+    image = new_uuid()
+    for bootable in (False, True):
+        snapshot = simulated.model.add_snapshot(simulated.model.add_volume(bootable=bootable).id).id
+        made = simulated.model.volume(create(simulated, new_uuid(), snapshot_id=snapshot))
+        assert (made.snapshot_id, made.bootable) == (snapshot, bootable)
     made = simulated.model.volume(create(simulated, new_uuid(), image_id=image))
     assert (made.image_id, made.bootable) == (image, True)
 

@@ -24,6 +24,7 @@ from host_agent.shared.cinder.client import (
     error_of_status,
     is_leaving,
     old_attachment_views,
+    snapshot_view,
     timeout_error,
     too_old,
     volume_view,
@@ -36,14 +37,17 @@ from host_agent.shared.ports import (
     Encryption,
     OldAttachment,
     PortError,
+    SnapshotView,
     VolumeView,
 )
 from ledger.simulation import cinder_legacy as legacy
 from ledger.simulation import cinder_migration as migration
+from ledger.simulation import cinder_snapshots as snapshots
 from ledger.simulation import cinder_views as views
 from ledger.simulation import cinder_work
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_rows import DEFAULT_PROJECT, CinderFault
+from ledger.simulation.cinder_snapshots import made_of
 
 T = TypeVar("T")
 
@@ -142,6 +146,8 @@ class DirectCinder:
                 backend, multiattach = self._model.backend_of_type(
                     wanted.get("volume_type") or self._model.driver
                 )
+                of = (wanted.get("snapshot_id"), wanted.get("image_id"))
+                bootable = made_of(self._model, *of, wanted["size_gb"])
                 made = self._model.add_volume(
                     driver=backend.name,
                     multiattach=multiattach,
@@ -149,7 +155,7 @@ class DirectCinder:
                     name=wanted.get("name"),
                     snapshot_id=wanted.get("snapshot_id"),
                     image_id=wanted.get("image_id"),
-                    bootable=bool(wanted.get("image_id")),
+                    bootable=bootable,
                     availability_zone=wanted.get("availability_zone") or "nova",
                     project_id=project_id,
                     metadata={MADE_FOR: key},
@@ -159,6 +165,13 @@ class DirectCinder:
 
         project_id = wanted.get("project_id") or DEFAULT_PROJECT
         return self._run(find_or_create, repeatable=False)
+
+    def snapshot(self, snapshot_id: str) -> SnapshotView:
+        def read() -> SnapshotView:
+            with self._around("snapshot_show"):
+                return snapshot_view(snapshots.view(self._model.snapshot(snapshot_id)))
+
+        return self._run(read)
 
     def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
         return self._run(lambda: self._made_with(key, project_id))

@@ -12,6 +12,7 @@ import requests
 from host_agent.locks import Locks
 from host_agent.shared.contract import AGENT_HEADER
 from tests.lab.guest import MEMORY_MIB, wait_until
+from tests.lab.people import person
 from tests.lab.settings import ENV
 from tests.lab.world import CLI_S, SETTLE_S
 
@@ -21,8 +22,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self._url = ENV["LAB_LEDGER_URL"]
-        self._user = {"X-Auth-Token": ENV["LAB_TOKEN"]}
         self._operator = {"X-Auth-Token": ENV["LAB_OPERATOR_TOKEN"]}
+
+    @property
+    def _user(self) -> dict[str, str]:
+        return {"X-Auth-Token": person("member").token}
 
     def server_status(self, server_id: str) -> str | None:
         """Nova's status of the server ("ACTIVE", ...), None if it is not known."""
@@ -54,7 +58,7 @@ class Ledger:
         """Cinder's event; what each was answered."""
         event = {"name": "volume-extended", "server_uuid": server_id, "tag": volume_id}
         headers = {
-            "X-Auth-Token": ENV["LAB_CINDER_TOKEN"],
+            "X-Auth-Token": person("cinder").token,
             "OpenStack-API-Version": "compute 2.51",
         }
         url = f"{self._url}/v2.1/os-server-external-events"
@@ -103,7 +107,7 @@ class Ledger:
 
     def as_user(self, *words: str) -> None:
         """The same, as whose the servers and the volumes are."""
-        self.command(*words, token=ENV["LAB_TOKEN"])
+        self.command(*words, token=person("member").token)
 
     def build(self, name: str, *disks: Any) -> str:
         """A new server with these disks, the first its root; its id, before it is built."""

@@ -1,7 +1,7 @@
 #!/bin/bash
-# cinder.sh up|down [BACKENDS]: real Cinder in one process (noauth, SQLite, bus in memory)
-# with the backends named ("nfs,rbd"; as before), the identity stand-in it finds the compute
-# endpoint through, and the gate the ledger and the agent reach it through.
+# cinder.sh up|down [BACKENDS]: real Cinder in one process (SQLite, bus in memory) with the
+# backends named ("nfs,rbd"; as before), and the gate that all others reach it through.  It
+# asks Keystone who its callers are, and finds the compute endpoint in the catalog.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 VENV=$LAB_DIR/venv-cinder STATE=$LAB_DIR/cinder CONF=$LAB_DIR/etc/cinder.conf
 BACKENDS=${2:-$(sed -n 's/^enabled_backends = //p' "$CONF" 2>/dev/null || true)}
@@ -22,7 +22,7 @@ resource_query_filters_file = $VENV/etc/cinder/resource_filters.json
 rootwrap_config = $LAB_DIR/etc/rootwrap.conf
 # Within one process only: "kombu+memory" serialises, "fake" passes objects by reference.
 transport_url = kombu+memory://
-auth_strategy = noauth
+auth_strategy = keystone
 enabled_backends = $BACKENDS
 default_volume_type = ${BACKENDS%%,*}
 report_interval = 5
@@ -56,15 +56,26 @@ helper_command = $VENV/bin/privsep-helper --config-file $CONF
 [cinder_sys_admin]
 helper_command = $VENV/bin/privsep-helper --config-file $CONF
 
-[nova]
+[keystone_authtoken]
 auth_type = password
-auth_url = $OS_AUTH_URL
-token_auth_url = $OS_AUTH_URL
+auth_url = $LEDGER_LAB_KEYSTONE
 username = cinder
-password = cinder
+password = lab-cinder
 project_name = service
 user_domain_id = default
 project_domain_id = default
+www_authenticate_uri = $LEDGER_LAB_KEYSTONE
+service_token_roles = service
+service_token_roles_required = true
+
+[service_user]
+auth_section = keystone_authtoken
+send_service_user_token = true
+
+# Cinder takes its own user for its swaps and events only if the type is here as well.
+[nova]
+auth_section = keystone_authtoken
+auth_type = password
 C
 }
 
@@ -143,17 +154,15 @@ up() {
     cinder-manage --config-file "$CONF" db sync >"$LAB_DIR/log/cinder-db.log" 2>&1
     touch "$STATE/.synced"
   fi
-  spawn identity "$LAB_VENV/bin/python" "$LAB_SRC/identity.py"
   spawn gate "$LAB_VENV/bin/python" "$LAB_SRC/gate.py"
   spawn cinder "$VENV/bin/python" "$LAB_SRC/cinder_process.py" --config-file "$CONF"
-  wait_port identity "$LAB_IDENTITY_PORT"
   wait_port gate "$LAB_GATE_PORT"
   wait_port cinder "$LAB_CINDER_PORT"
-  "$LAB_VENV/bin/python" "$LAB_SRC/cinder_ready.py" "${BACKENDS//,/ }"
+  (cd "$LAB_ROOT" && "$LAB_VENV/bin/python" -m tests.lab.cinder_ready "${BACKENDS//,/ }")
 }
 
 down() {
-  local name; for name in cinder gate identity; do stop $name; done
+  local name; for name in cinder gate; do stop $name; done
   if grep -qs 'written by the lab of attachment-ledger' /sbin/mount.nfs; then rm -f /sbin/mount.nfs; fi
 }
 

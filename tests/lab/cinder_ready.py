@@ -10,13 +10,12 @@ scheduler has heard of its pool: the proof is that the scheduler lists the pool.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from typing import Any
 
-from cinderclient import api_versions, client
-from keystoneauth1 import loading, session
+from cinderclient import client
+
+from tests.lab.people import person
 
 READY_S = 90
 LUKS = {
@@ -25,15 +24,6 @@ LUKS = {
     "key_size": 256,
     "control_location": "front-end",
 }
-
-
-def connect() -> client.Client:
-    auth: Any = loading.get_plugin_loader("noauth").load_from_options(
-        user_id=os.environ["LAB_USER"],
-        project_id=os.environ["LAB_PROJECT"],
-        endpoint=os.environ["CINDER_ENDPOINT"],
-    )
-    return client.Client(api_versions.APIVersion("3.71"), session=session.Session(auth=auth))
 
 
 def pools(cinder: client.Client) -> set[str]:
@@ -56,7 +46,7 @@ def make_types(cinder: client.Client, backends: set[str]) -> None:
 
 
 def main() -> None:
-    cinder, wanted = connect(), set(sys.argv[1].split())
+    cinder, wanted = person("admin").cinder(), set(sys.argv[1].split())
     make_types(cinder, wanted)
     deadline = time.monotonic() + READY_S
     while missing := wanted - pools(cinder):

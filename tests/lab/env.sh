@@ -11,7 +11,6 @@ export LAB_SRC LAB_ROOT
 export LAB_VENV="${LAB_VENV:-$LAB_ROOT/.venv}" # the project's own: service, agent, pytest
 
 export LAB_CINDER_PORT="${LAB_CINDER_PORT:-18776}"
-export LAB_IDENTITY_PORT="${LAB_IDENTITY_PORT:-15000}"
 export LAB_LEDGER_PORT="${LAB_LEDGER_PORT:-18774}"
 export LAB_GATE_PORT="${LAB_GATE_PORT:-18777}"
 export LAB_MON_PORT="${LAB_MON_PORT:-16789}"
@@ -26,14 +25,8 @@ export LAB_LIBVIRT_URI_2="qemu+unix:///system?socket=$LAB_HOST_2_DIR/run/libvirt
 export no_proxy="localhost,127.0.0.1,$LAB_ADDRESS,$LAB_ADDRESS_2${no_proxy:+,$no_proxy}"
 export NO_PROXY="$no_proxy"
 
-# Cinder's noauth takes "user:project" as a token and believes it; the ledger has the
-# same text among its static tokens, the identity stand-in hands it out.
-export LAB_PROJECT="${LAB_PROJECT:-5d1c0a7e94b84f3c9a6e2b7d8f0c1e35}"
-export LAB_USER="${LAB_USER:-c7e21f9b03d64a58b1f0e6a97d3c2b48}"
-export LAB_TOKEN="$LAB_USER:$LAB_PROJECT"
 # Of all encrypted volumes: Cinder and the agents have it, as an operator would give it to them.
 export LAB_FIXED_KEY=1ab1ab0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee0c0ffee00
-export LAB_CINDER_TOKEN=lab-cinder-0123456789abcdef0123456789 # Cinder's own, as it asks the compute endpoint to swap
 
 export CEPH_CONF="$LAB_DIR/ceph/ceph.conf"
 export CINDER_ENDPOINT="http://127.0.0.1:$LAB_CINDER_PORT/v3"
@@ -47,12 +40,10 @@ export LAB_GATE_URL="http://$LAB_ADDRESS:$LAB_GATE_PORT" # Cinder, as its client
 export LEDGER_LAB_CINDER="$CINDER_ENDPOINT" LEDGER_LAB_LIBVIRT="$LAB_LIBVIRT_URI"
 export LEDGER_LAB_GUEST="$LAB_DIR/guest" LEDGER_LAB_NFS_EXPORT="127.0.0.1:$LAB_DIR/export/nfs"
 
-export LEDGER_LAB_KEYSTONE_PASSWORD=lab-admin # with LEDGER_LAB_KEYSTONE: keystone.sh
+export LEDGER_LAB_KEYSTONE="http://$LAB_ADDRESS:$LAB_KEYSTONE_PORT/v3" LEDGER_LAB_KEYSTONE_PASSWORD=lab-admin
 
 # What our own command line reads.
 export LEDGER_URL="$LAB_LEDGER_URL" LEDGER_TOKEN="$LAB_OPERATOR_TOKEN"
 
-# What the unmodified openstack CLI reads.
-export OS_AUTH_TYPE=password OS_AUTH_URL="http://127.0.0.1:$LAB_IDENTITY_PORT/v3"
-export OS_USERNAME=lab OS_PASSWORD=lab OS_PROJECT_NAME=lab
-export OS_USER_DOMAIN_ID=default OS_PROJECT_DOMAIN_ID=default OS_REGION_NAME=RegionOne
+# What the unmodified openstack CLI reads: the clouds are called like the users (keystone_cloud.py).
+export OS_CLIENT_CONFIG_FILE="$LAB_DIR/etc/clouds.yaml" OS_CLOUD=member

@@ -1,9 +1,9 @@
 """A gate in front of Cinder, for all its clients: it can hold one kind of request.
 
-Everything passes through unchanged (but see the token).  A test may have requests held *before*
-Cinder gets them, or *after* Cinder did what they ask and before the answer goes
-back; it then kills whoever waits.  A held request whose sender is gone when the
-gate opens is dropped: held before, it never happened; held after, nobody knows.
+Everything passes through unchanged.  A test may have requests held *before* Cinder gets them,
+or *after* Cinder did what they ask and before the answer goes back; it then kills whoever
+waits.  A held request whose sender is gone when the gate opens is dropped: held before, it
+never happened; held after, nobody knows.
 
     PUT /_gate {"method": "POST", "path": "/attachments$", "when": "before"|"after"}
     GET /_gate -> {"held": 1}        DELETE /_gate: open the gate
@@ -24,7 +24,6 @@ from aiohttp import web
 from yarl import URL
 
 CINDER = URL(os.environ["CINDER_ENDPOINT"]).origin()
-TOKEN = os.environ["LAB_TOKEN"]
 ADDRESS, PORT = os.environ["LAB_ADDRESS"], int(os.environ["LAB_GATE_PORT"])
 HOP_BY_HOP = {"connection", "keep-alive", "te", "transfer-encoding", "upgrade", "content-length"}
 BODY_MAX_BYTES = 16 * 1024 * 1024
@@ -81,8 +80,6 @@ class Gate:
     async def _ask(self, request: web.Request, body: bytes) -> web.Response:
         assert self._session is not None
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
-        # Clients ask for the versions without a token, which noauth answers with 204.
-        headers.setdefault("X-Auth-Token", TOKEN)
         url = CINDER.join(request.rel_url)
         try:
             async with self._session.request(

@@ -24,6 +24,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt
 
+from tests.lab.people import person
 from tests.lab.settings import ENV, LAB_DIR
 
 #: Name of each host, as the ledger and Cinder know it, to its libvirt.
@@ -31,8 +32,6 @@ HOSTS = {
     ENV["LAB_HOST"]: ENV["LAB_LIBVIRT_URI"],
     ENV["LAB_HOST_2"]: ENV["LAB_LIBVIRT_URI_2"],
 }
-PROJECT, USER = ENV["LAB_PROJECT"], ENV["LAB_USER"]
-
 BOOT_S = 180  # 4 s on an idle machine
 COMMAND_S = 60
 #: Root ports are where virtio disks are plugged in; each takes one device.
@@ -92,6 +91,7 @@ def domain_xml(name: str, server_id: str, *, with_system: bool, root_ports: int)
     otherwise nobody in the guest answers an unplug request.
     The metadata are Nova's: whose server it is.
     """
+    owner = person("member")
     system = f"""<kernel>{LAB_DIR}/guest/vmlinux</kernel>
       <initrd>{LAB_DIR}/guest/initramfs.cpio</initrd>
       <cmdline>console=ttyS0 quiet nokaslr mitigations=off no_timer_check panic=-1</cmdline>"""
@@ -99,8 +99,8 @@ def domain_xml(name: str, server_id: str, *, with_system: bool, root_ports: int)
   <name>{name}</name><uuid>{server_id}</uuid>
   <metadata><nova:instance xmlns:nova='http://openstack.org/xmlns/libvirt/nova/1.1'>
     <nova:name>{name}</nova:name>
-    <nova:owner><nova:user uuid='{USER}'>lab</nova:user>
-      <nova:project uuid='{PROJECT}'>lab</nova:project></nova:owner>
+    <nova:owner><nova:user uuid='{owner.user_id}'>lab</nova:user>
+      <nova:project uuid='{owner.project_id}'>lab</nova:project></nova:owner>
   </nova:instance></metadata>
   <memory unit='MiB'>{MEMORY_MIB}</memory><vcpu>1</vcpu>
   <os><type arch='x86_64' machine='q35'>hvm</type>{system if with_system else ""}</os>

@@ -1,19 +1,22 @@
 #!/bin/bash
-# keystone.sh up|down: a real Keystone (SQLite, Fernet) in an environment of its own, on loopback.
-# `up.sh` does not start it: nothing of the lab needs it but the contract (tests/contracts/test_keystone.py).
+# keystone.sh fill|up|down: a real Keystone (SQLite, Fernet) in an environment of its own, with the
+# lab's users and catalog (keystone_cloud.py).  `fill` makes all that needs no server; `up` needs the
+# address that hosts.sh brings, by which agents in other namespaces reach it, too.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
-KVENV=${LAB_KEYSTONE_VENV:-$LAB_DIR/venv-keystone} K=$LAB_DIR/keystone
-URL="http://127.0.0.1:$LAB_KEYSTONE_PORT/v3"
+VENV=$LAB_DIR/venv-keystone K=$LAB_DIR/keystone
 
 configure() {
   mkdir -p "$K"/{fernet,credential}-keys; chmod 700 "$K"/{fernet,credential}-keys
   # Without its cache a validation takes a second: roles that imply others are read row by row.
+  # As little is made of passwords as bcrypt can: else each log-in takes most of a second.
   cat >"$K/keystone.conf" <<CONF
 [DEFAULT]
 log_dir =
 use_stderr = true
 [database]
 connection = sqlite:///$K/keystone.sqlite
+[identity]
+password_hash_rounds = 4
 [token]
 provider = fernet
 [fernet_tokens]
@@ -26,7 +29,7 @@ backend = dogpile.cache.memory
 CONF
 }
 
-manage() { "$KVENV/bin/keystone-manage" --config-file "$K/keystone.conf" "$@" >>"$LAB_DIR/log/keystone-manage.log" 2>&1; }
+manage() { "$VENV/bin/keystone-manage" --config-file "$K/keystone.conf" "$@" >>"$LAB_DIR/log/keystone-manage.log" 2>&1; }
 
 fill() { # its tables, keys and first administrator, once
   [ ! -e "$K/filled" ] || return 0
@@ -34,19 +37,20 @@ fill() { # its tables, keys and first administrator, once
   manage fernet_setup --keystone-user "$(id -un)" --keystone-group "$(id -gn)"
   manage credential_setup --keystone-user "$(id -un)" --keystone-group "$(id -gn)"
   manage bootstrap --bootstrap-password "$LEDGER_LAB_KEYSTONE_PASSWORD" --bootstrap-region-id RegionOne \
-    --bootstrap-public-url "$URL" --bootstrap-internal-url "$URL" --bootstrap-admin-url "$URL"
+    --bootstrap-public-url "$LEDGER_LAB_KEYSTONE" --bootstrap-internal-url "$LEDGER_LAB_KEYSTONE" \
+    --bootstrap-admin-url "$LEDGER_LAB_KEYSTONE"
   touch "$K/filled"
 }
 
 case ${1:-} in
+  fill)
+    venv "$VENV" "$LAB_SRC/requirements-keystone.txt"
+    configure; fill ;;
   up)
-    port_free keystone "$LAB_KEYSTONE_PORT" LAB_KEYSTONE_PORT
-    venv "$KVENV" "$LAB_SRC/requirements-keystone.txt"
-    configure; fill
     OS_KEYSTONE_CONFIG_FILES="$K/keystone.conf" spawn keystone \
-      "$KVENV/bin/python" "$LAB_SRC/keystone_server.py" "$LAB_KEYSTONE_PORT"
+      "$VENV/bin/python" "$LAB_SRC/keystone_server.py" "$LAB_ADDRESS" "$LAB_KEYSTONE_PORT"
     wait_port keystone "$LAB_KEYSTONE_PORT"
-    say "Keystone: LEDGER_LAB_KEYSTONE=$URL $LAB_VENV/bin/pytest -m lab tests/contracts/test_keystone.py" ;;
+    "$VENV/bin/python" "$LAB_SRC/keystone_cloud.py" ;;
   down) stop keystone ;;
-  *) fail "usage: keystone.sh up|down" ;;
+  *) fail "usage: keystone.sh fill|up|down" ;;
 esac

@@ -1,6 +1,7 @@
-"""Keystone's WSGI application on a plain threaded server, on loopback (lab only).
+"""Keystone's WSGI application on a plain threaded server, at the lab's address.
 
-Run by Keystone's own environment: `OS_KEYSTONE_CONFIG_FILES=FILE python keystone_server.py PORT`.
+Run by Keystone's own environment, with OS_KEYSTONE_CONFIG_FILES=FILE:
+`python keystone_server.py ADDRESS PORT`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from importlib import import_module
 from typing import Any
 from wsgiref import simple_server
 
-PORT = int(sys.argv.pop(1))  # keystone parses what is left itself
+ADDRESS, PORT = sys.argv.pop(1), int(sys.argv.pop(1))  # keystone parses what is left itself
 
 
 class Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
@@ -21,7 +22,7 @@ class Server(socketserver.ThreadingMixIn, simple_server.WSGIServer):
     def server_bind(self) -> None:
         """Without a look-up of the address's name."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = "127.0.0.1", PORT
+        self.server_name, self.server_port = ADDRESS, PORT
         self.setup_environ()
 
 
@@ -33,4 +34,4 @@ class Handler(simple_server.WSGIRequestHandler):
 if __name__ == "__main__":
     keystone: Any = import_module("keystone.server.wsgi")
     app = keystone.initialize_public_application()
-    simple_server.make_server("127.0.0.1", PORT, app, Server, Handler).serve_forever()
+    simple_server.make_server(ADDRESS, PORT, app, Server, Handler).serve_forever()

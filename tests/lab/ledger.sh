@@ -4,10 +4,23 @@
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 DSN_FILE=$LAB_DIR/run/postgres.dsn
 
+cinder_auth() { # where Cinder is, the catalog says
+  cat <<C
+[cinder.auth]
+auth_type = "password"
+auth_url = "$LEDGER_LAB_KEYSTONE"
+username = "ledger"
+password = "lab-ledger"
+project_name = "service"
+user_domain_id = "default"
+project_domain_id = "default"
+C
+}
+
 ledger_toml() {
   cat <<C
 database_url = "$(cat "$DSN_FILE")"
-auth = "tokens"
+auth = "keystone"
 swap_by_users = true
 
 [listen]
@@ -15,24 +28,9 @@ host = "$LAB_ADDRESS"
 port = $LAB_LEDGER_PORT
 plain_http = true
 
-[cinder]
-endpoint = "$LAB_GATE_URL/v3"
+$(cinder_auth)
 
-# The user, and Cinder where it passes the user's token on.
-[[tokens]]
-name = "lab"
-token = "$LAB_TOKEN"
-user_id = "$LAB_USER"
-project_id = "$LAB_PROJECT"
-roles = ["member", "reader"]
-
-[[tokens]]
-name = "cinder"
-token = "$LAB_CINDER_TOKEN"
-user_id = "cinder"
-project_id = "service"
-roles = ["service"]
-
+# For the day on which Keystone is away.
 [[tokens]]
 name = "operator"
 token = "$LAB_OPERATOR_TOKEN"
@@ -84,8 +82,7 @@ kernel_dir = "$LAB_DIR/guest"
 my_ip = "$3"
 mount_point_base = "$LAB_DIR/mnt-agent-$1"
 
-[cinder]
-endpoint = "$LAB_GATE_URL/v3"
+$(cinder_auth)
 
 [keys]
 fixed_key = "$LAB_FIXED_KEY"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 
 from tests.lab.control import Lab
@@ -64,3 +66,14 @@ class Moving:
     def assert_kept(self, last: list[int]) -> None:
         for volume, count in zip(self.volumes, last, strict=True):
             assert_written(partial(self.lab.cloud.data, volume), count)
+
+
+@contextlib.contextmanager
+def held(moving: Moving) -> Iterator[None]:
+    """The migration is under way, and goes on only afterwards."""
+    moving.guest.hold_migration()
+    moving.migrate()
+    moving.guest.wait_migrating()
+    yield
+    with contextlib.suppress(Exception):  # it may have ended otherwise
+        moving.guest.let_migration_go()

@@ -38,7 +38,7 @@ class Changing:
 
     def migrate(self) -> None:
         host = f"lab@{self.backend}#{self.backend}"
-        self.lab.cloud.openstack("volume", "migrate", "--host", host, self.volume)
+        self.lab.cloud.admin("volume", "migrate", "--host", host, self.volume)
 
     def retype(self) -> None:
         policy = ("--retype-policy", "on-demand")

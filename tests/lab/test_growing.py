@@ -185,5 +185,5 @@ def test_what_cinder_cannot_extend_is_left_as_it_is(
     assert lab.ledger.operation("grow", volume) is None
     with guest.console() as console:
         assert size(console, volume) == VOLUME_GB * GIB
-    lab.cloud.cinder.volumes.reset_state(volume, "in-use")
+    lab.cloud.as_service.volumes.reset_state(volume, "in-use")
     lab.cloud.detach(guest.id, volume)

@@ -9,22 +9,11 @@ import pytest
 
 from tests.lab.control import COMPLETE, CREATE, DELETE, Lab, name_of
 from tests.lab.guest import wait_until
-from tests.lab.moving import HERE, THERE, Moving
+from tests.lab.moving import HERE, THERE, Moving, held
 from tests.lab.settings import WHEN, some, without_deaths
 from tests.lab.world import SETTLE_S
 
 pytestmark = pytest.mark.lab
-
-
-@contextlib.contextmanager
-def held(moving: Moving) -> Iterator[None]:
-    """The migration is under way, and goes on only afterwards."""
-    moving.guest.hold_migration()
-    moving.migrate()
-    moving.guest.wait_migrating()
-    yield
-    with contextlib.suppress(Exception):  # it may have ended otherwise
-        moving.guest.let_migration_go()
 
 
 @contextlib.contextmanager

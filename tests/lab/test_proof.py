@@ -8,6 +8,7 @@ import pytest
 
 from tests.lab.control import Lab
 from tests.lab.guest import Console, LabGuest, node_of, wait_node
+from tests.lab.people import person
 from tests.lab.settings import ENV
 
 pytestmark = pytest.mark.lab
@@ -98,5 +99,5 @@ def test_the_history_tells_who_attached_what_where_and_by_which_steps(
     assert all(event["operation_id"] and event["user_id"] for event in events)
     for flow in ("attach", "detach"):
         operation = lab.ledger.operation(flow, volume)
-        assert operation["user_id"] == ENV["LAB_USER"]
+        assert operation["user_id"] == person("member").user_id
         assert all(step["status"] == "done" for step in operation["steps"])

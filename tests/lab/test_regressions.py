@@ -86,7 +86,7 @@ def test_lp1908075_a_volume_that_cinder_calls_free_by_mistake_stays_with_its_ser
     """Cinder forgets its attachments over such a reset; the host knows what it has connected."""
     other = new_guest("other", running=False)
     attach(lab, stopped, volume)
-    lab.cloud.cinder.volumes.reset_state(volume, "available", attach_status="detached")
+    lab.cloud.as_service.volumes.reset_state(volume, "available", attach_status="detached")
     assert lab.cloud.attachments(volume) == []
     assert lab.ledger.attach(other.id, volume).status_code == HTTPStatus.BAD_REQUEST
     assert lab.cloud.attachments(volume) == []
@@ -102,9 +102,9 @@ def test_lp1908075_a_volume_that_cinder_calls_free_by_mistake_stays_with_its_ser
 def test_lp1813267_a_volume_that_is_still_creating_is_refused(
     lab: Lab, stopped: LabGuest, volume: str
 ) -> None:
-    lab.cloud.cinder.volumes.reset_state(volume, "creating")
+    lab.cloud.as_service.volumes.reset_state(volume, "creating")
     assert lab.ledger.attach(stopped.id, volume).status_code == HTTPStatus.BAD_REQUEST
-    lab.cloud.cinder.volumes.reset_state(volume, "available")
+    lab.cloud.as_service.volumes.reset_state(volume, "available")
     assert_free(lab, volume)
 
 

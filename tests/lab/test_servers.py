@@ -20,7 +20,7 @@ from tests.lab.control import (
     Lab,
     name_of,
 )
-from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
+from tests.lab.guest import MEMORY_MIB, LabGuest, node_of, wait_node, wait_until
 from tests.lab.settings import WHEN, some, without_deaths
 from tests.lab.world import SETTLE_S, VOLUME_GB, CliError
 
@@ -46,18 +46,33 @@ def bootable(lab: Lab, new_volume: NewVolume, backend: str) -> Callable[[str], s
 def build(lab: Lab, backend: str) -> Iterator[Build]:
     made: list[LabGuest] = []
 
-    def built(root: str) -> LabGuest:
+    def built(root: str, *, by_client: bool = False) -> LabGuest:
         """A server that was asked for: it boots from that volume, and has another disk."""
-        wanted = {"size_gb": VOLUME_GB, "volume_type": backend}
-        disks: list[Any] = [{"volume_id": root, "boot_index": 0}]
-        disks += [{"create": wanted, "delete_on_termination": True}]
-        server = lab.ledger.build("lab-built", *disks)
+        server = (client_builds if by_client else api_builds)(lab, root, backend)
         made.append(LabGuest(f"instance-{server[:8]}", server))
         return made[-1]
 
     yield built
     for guest in made:
         guest.remove()
+
+
+def api_builds(lab: Lab, root: str, backend: str) -> str:
+    wanted = {"size_gb": VOLUME_GB, "volume_type": backend}
+    disks: list[Any] = [{"volume_id": root, "boot_index": 0}]
+    disks += [{"create": wanted, "delete_on_termination": True}]
+    return lab.ledger.build("lab-built", *disks)
+
+
+def client_builds(lab: Lab, root: str, backend: str) -> str:
+    """The same by Nova's POST /servers; the client waits until the server is ACTIVE."""
+    disk = f"source_type=blank,destination_type=volume,volume_size={VOLUME_GB}"
+    disk += f",volume_type={backend},delete_on_termination=true,tag=data"
+    words = ["server", "create", "lab-built", "--flavor", f"c1.m{MEMORY_MIB}", "--no-network"]
+    words += ["--volume", root, "--block-device", disk, "--wait", "-f", "json"]
+    shown = lab.cloud.openstack(*words, OS_COMPUTE_API_VERSION="2.90")
+    assert shown["status"] == "ACTIVE"
+    return str(shown["id"])
 
 
 def assert_built(lab: Lab, guest: LabGuest, root: str) -> str:
@@ -114,6 +129,17 @@ def test_a_server_boots_from_its_volume_and_what_was_made_for_it_goes_with_it(
 ) -> None:
     root = bootable("red")
     guest = build(root)
+    made = assert_built(lab, guest, root)
+    assert_boots(guest, "red", made)
+    delete(lab, guest)
+    assert_deleted(lab, guest, root, made)
+
+
+def test_the_unmodified_client_makes_a_server_of_a_volume_and_a_new_one(
+    lab: Lab, build: Build, bootable: Callable[[str], str]
+) -> None:
+    root = bootable("red")
+    guest = build(root, by_client=True)
     made = assert_built(lab, guest, root)
     assert_boots(guest, "red", made)
     delete(lab, guest)

@@ -52,7 +52,7 @@ python_fits() { # Ceph's modules are built for Debian's Python
 }
 
 ports_free() {
-  port_free identity "$LAB_IDENTITY_PORT" LAB_IDENTITY_PORT
+  port_free keystone "$LAB_KEYSTONE_PORT" LAB_KEYSTONE_PORT
   port_free gate "$LAB_GATE_PORT" LAB_GATE_PORT
   port_free cinder "$LAB_CINDER_PORT" LAB_CINDER_PORT
   port_free ledger "$LAB_LEDGER_PORT" LAB_LEDGER_PORT
@@ -78,8 +78,10 @@ ports_free
 kernel_fits
 python_fits || fail "$LAB_PYTHON: the lab needs Python >= 3.11, and 3.11 itself for Ceph"
 client_and_cinder() { cinder_venv && client_venv; }
-together machines client_and_cinder
+keystone() { "$LAB_SRC/keystone.sh" fill; }
+together machines client_and_cinder keystone
 say "hosts"; "$LAB_SRC/hosts.sh" up
+say "Keystone"; "$LAB_SRC/keystone.sh" up
 [ "$TIER" != full ] || { say "Ceph"; "$LAB_SRC/ceph.sh" up; }
 say "Cinder with $BACKENDS"; "$LAB_SRC/cinder.sh" up "$BACKENDS"
 [ "$UNTIL" = cloud ] || { say "service and agents"; "$LAB_SRC/ledger.sh" up; }

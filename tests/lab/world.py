@@ -17,11 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cinderclient import api_versions, client
 from cinderclient import exceptions as cinder_errors
-from keystoneauth1 import loading, session
 
 from tests.lab.guest import wait_until
+from tests.lab.people import person
 from tests.lab.settings import ENV, LAB_DIR
 
 SETTLE_S = 120  # for anything the cloud does, on two busy cores
@@ -38,19 +37,9 @@ class Cloud:
     """Cinder and the CLI."""
 
     def __init__(self) -> None:
-        plugin: Any = loading.get_plugin_loader("noauth")
-        auth = plugin.load_from_options(
-            user_id=ENV["LAB_USER"],
-            project_id=ENV["LAB_PROJECT"],
-            endpoint=ENV["CINDER_ENDPOINT"],
-        )
-
-        def connect(**headers: str) -> client.Client:
-            to = session.Session(auth=auth, additional_headers=headers)
-            return client.Client(api_versions.APIVersion("3.71"), session=to)
-
-        self.cinder = connect()  # as a user
-        self.as_service = connect(**{"X-Service-Roles": "service"})
+        self.cinder = person("member").cinder()
+        service = person("ledger")  # of the roles service and admin
+        self.as_service = service.cinder(passed_on_by=service)
 
     def openstack(self, *words: str, **environment: str) -> Any:
         """The CLI's answer (`-f json` where it can), CliError with its words otherwise."""
@@ -65,7 +54,7 @@ class Cloud:
 
     def admin(self, *words: str) -> Any:
         """The same, as one who may move the servers of others."""
-        return self.openstack(*words, OS_USERNAME="admin", OS_COMPUTE_API_VERSION=NEWEST)
+        return self.openstack(*words, OS_CLOUD="admin", OS_COMPUTE_API_VERSION=NEWEST)
 
     def create_volume(self, kind: str) -> str:
         """A volume of VOLUME_GB, ready to be attached."""
@@ -207,12 +196,12 @@ class Cloud:
 
     def backend_of(self, volume_id: str) -> str:
         """Where Cinder has the volume now: "nfs", "nfs2" or "rbd"."""
-        host = getattr(self.cinder.volumes.get(volume_id), "os-vol-host-attr:host")
+        host = getattr(self.as_service.volumes.get(volume_id), "os-vol-host-attr:host")
         return str(host).partition("@")[2].partition("#")[0]
 
     def attached_hosts(self, volume_id: str) -> list[str]:
         """The hosts that Cinder has connected it to."""
-        found = self.cinder.volumes.get(volume_id).attachments
+        found = self.as_service.volumes.get(volume_id).attachments
         return [str(attachment["host_name"]) for attachment in found]
 
     def users(self, volume_id: str) -> list[str]:

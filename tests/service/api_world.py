@@ -26,8 +26,9 @@ from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger.api.app import make_app
 from ledger.api.components import Components
 from ledger.api.connections import CONNECTIONS, Greeting, Runner
+from ledger.api.images import Images
 from ledger.api.metrics import registry_of
-from ledger.auth.authenticator import authenticator
+from ledger.auth.authenticator import authenticator, keystone_login
 from ledger.auth.policy import Policy
 from ledger.auth.tls import ServiceTls
 from ledger.auth.tokens import StaticTokens
@@ -359,8 +360,10 @@ async def running_api(
             wakeups=wakeups,
             runner=runner,
             cinder=asked,
+            images=Images(settings.cinder, calls),
             settings=settings,
             authenticator=authenticator(settings, stack, static, tls, calls),
+            keystone_login=keystone_login(settings, stack, calls),
             clock=clock,
             policy=Policy(Path(settings.policy.file) if settings.policy.file else None),
             registry=registry_of(log.log_recorder.writer, log.steps, calls),

@@ -88,7 +88,6 @@ async def test_a_failed_build_is_a_server_in_error(api: Api) -> None:
         {"host": HOST},
         {"kernel": "/boot/vmlinuz"},
         {"initrd": "/etc/shadow"},
-        {"disks": [{"create": {"size_gb": 1, "snapshot_id": str(uuid4())}}]},
         {"disks": [{"create": {"size_gb": 1, "image_id": str(uuid4())}}]},
     ],
 )
@@ -134,9 +133,13 @@ async def test_a_shared_volume_is_not_built_in_on_a_host_that_cannot_share(api: 
     assert (await built(api, {"volume_id": shared}, who="admin", host=HOST)).status == 202
 
 
-async def test_a_volume_of_another_project_is_not_built_in(api: Api) -> None:
-    answer = await built(api, {"volume_id": api.volume(project_id="another-project")})
-    assert answer.status == 404
+async def test_what_is_another_project_s_is_not_built_in(api: Api) -> None:
+    theirs = api.volume(project_id="another-project")
+    for disk in (
+        {"volume_id": theirs},
+        {"create": {"size_gb": 1, "snapshot_id": api.cinder.add_snapshot(theirs).id}},
+    ):
+        assert (await built(api, disk)).status == 404
 
 
 # -------------------------------------------------------------------------------- S2: roots

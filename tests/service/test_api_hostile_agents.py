@@ -11,7 +11,7 @@ from host_agent.shared.contract import AGENT_HEADER
 from host_agent.shared.definition import NOVA_NS
 from ledger.api.problem import ApiError
 from ledger.api.speakers import Speakers
-from ledger.cli.words import SENTENCES
+from ledger.words.sentences import SENTENCES
 from tests.service.api_world import DEFINITION, HOST, OTHER, Api, guest
 
 ONE, TWO = "1" * 32, "2" * 32

@@ -16,7 +16,7 @@ from ledger.api import refusals
 from ledger.api.problem import Failure
 from ledger.api.refusals import Refusals
 from ledger.auth.tokens import NOBODY
-from ledger.cli.timeline import Entry
+from ledger.words.timeline import Entry
 from projections.queries import Queries, read_pool
 from tests.service.api_world import HOST, PROJECT, Api
 

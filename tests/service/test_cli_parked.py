@@ -11,9 +11,9 @@ import pytest
 from ledger.api import schemas, schemas_attachments
 from ledger.api.schemas_remnants import RemnantSummary
 from ledger.cli import plan, top
-from ledger.cli.consequences import Known, stands, told, will
 from ledger.cli.table import age
 from ledger.cli.waiting import Telling
+from ledger.words.consequences import Known, stands, told, will
 from tests.service.cli_stub import (
     ATTACHMENT,
     BUSY,

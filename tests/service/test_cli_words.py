@@ -11,8 +11,9 @@ from aggregates.base import Aggregate, Event
 from handlers.plan import LedgerVerb
 from handlers.verb_texts import VERBS
 from host_agent.shared.contract import Verb
-from ledger.cli import plan, timeline
-from ledger.cli.words import BOOKKEEPING, SENTENCES, sentence
+from ledger.cli import plan
+from ledger.words import timeline
+from ledger.words.sentences import BOOKKEEPING, SENTENCES, sentence
 from tests.service.cli_stub import (
     OPERATION,
     REQUEST,
@@ -57,6 +58,14 @@ def test_an_event_of_a_newer_version_is_named_not_left_out() -> None:
 def test_an_event_without_all_its_fields_is_still_told() -> None:
     for topic in SENTENCES:
         assert sentence(topic, {})
+
+
+def test_a_host_that_a_member_is_not_shown_is_not_called_none() -> None:
+    body = {"name": "db-1", "power_state": "running"}
+    assert sentence("Instance.InstanceObserved", body) == "Server db-1 seen: running, no disks"
+    for topic in SENTENCES:
+        assert "host None" not in sentence(topic, {"host": None}), topic
+        assert "on None" not in sentence(topic, {"host": None}), topic
 
 
 def test_an_operators_reason_is_part_of_the_sentence() -> None:

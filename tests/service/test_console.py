@@ -10,7 +10,8 @@ import pytest
 
 from ledger.auth.tokens import KeystoneAwayError
 from ledger.log.application import Ledger
-from ledger.web.console import FORM_BYTES_MAX, HEADERS
+from ledger.web.browser import FORM_BYTES_MAX
+from ledger.web.console import HEADERS
 from ledger.web.pages import PAGES
 from tests.service.api_world import HOST, Api
 from tests.service.test_api_drift import found
@@ -27,6 +28,7 @@ class Html(HTMLParser):
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
+        self.cells: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -34,6 +36,8 @@ class Html(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if self.tags and self.tags[-1][0] == "td":
+            self.cells.append(data)
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
@@ -72,10 +76,11 @@ async def test_every_page_is_whole_and_uses_nothing_of_others(
     for page in PAGES:
         html = await shown(api, page.path.format(**busy))
         assert len(html.all("h1")) == 1, page.name
-        assert not html.all("script"), "it needs none"
+        own = {"/ui/files/htmx.min.js", "/ui/files/hx-sse.min.js"}
+        assert {each["src"] for each in html.all("script")} == (own if page.moves else set())
         for tag, attributes in html.tags:
             assert "style" not in attributes, "the content policy lets none in"
-            assert not any(name.startswith("on") for name in attributes)
+            assert not any(name.startswith(("on", "hx-on")) for name in attributes)
             for name in ("href", "src", "action"):
                 assert (attributes.get(name) or "/ui").startswith(("/ui", "?", "#")), (tag, page)
         assert all("scope" in each for each in html.all("th")), page.name
@@ -117,6 +122,26 @@ async def test_a_page_is_as_of_a_moment_and_its_links_keep_it(
     assert "Nothing has happened to it until then" in before.text
     await shown(api, f"{path}?at=yesterday", status=400)
     await shown(api, f"{path}?when=now", status=400)
+
+
+async def test_a_history_goes_on_with_what_was_earlier(api: Api, busy: dict[str, str]) -> None:
+    asked = {"limit": "100", "order": "desc"}
+    for path, route in (
+        (f"/ui/operations/{busy['operation_id']}", "operation_history"),
+        ("/ui/log", "events"),
+    ):
+        [read] = [
+            read
+            for page in PAGES
+            for read in page.reads.values()
+            if read.route == route and "order" in read.query
+        ]
+        assert (dict(read.query), "after" in read.given) == (asked, True)
+        last = (await api.head()) - 3
+        html = await shown(api, f"{path}?after={last}")
+        positions = [int(text) for text in html.cells if text.isdecimal() and int(text) > 4]
+        assert positions, path
+        assert max(positions) < last, "after, in the order that is shown"
 
 
 async def test_a_search_goes_to_what_it_names(api: Api, busy: dict[str, str]) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from ledger.web import drawn, sessions, texts
-from ledger.web.sessions import AGE_S, IDLE_S, SESSIONS_MAX, Sessions
+from ledger.web import acting, console, drawn, sessions, texts
+from ledger.web.acts import ACTS
+from ledger.web.sessions import AGE_S, FORMS_MAX, IDLE_S, SESSIONS_MAX, Sessions
+from ledger.words.consequences import dry_runs
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -79,3 +83,57 @@ def test_times_are_told_by_the_databases_clock() -> None:
     assert texts.ago((NOON + timedelta(seconds=40)).isoformat(), NOON) == "in 40 s"
     assert texts.ago(None, NOON) == texts.moment(None) == ""
     assert texts.moment("2026-01-31T13:00:00+01:00") == "2026-01-31 12:00:00 UTC"
+
+
+def test_a_session_is_not_used_by_a_page_that_is_left_open() -> None:
+    clock = Clock()
+    known = Sessions(clock)
+    name = known.begin("token")
+    clock.now = IDLE_S - 1
+    assert known.token(name, used=False) == "token"
+    clock.now = IDLE_S
+    assert known.token(name, used=False) is None
+
+
+def test_a_form_is_of_its_session_and_path_and_there_are_so_many() -> None:
+    known = Sessions(Clock())
+    one, other = known.begin("one"), known.begin("other")
+    forms = [known.shown(one, "/ui/here") for _ in range(FORMS_MAX)]
+    first, last = str(forms[0]), str(forms[-1])
+    assert len({*forms}) == FORMS_MAX
+    assert known.sent(one, first, "/ui/here") is known.sent(one, first, "/ui/here") is not None
+    assert known.sent(other, first, "/ui/here") is None
+    assert known.sent(one, first, "/ui/there") is None
+    known.shown(one, "/ui/here")
+    assert known.sent(one, last, "/ui/here") is not None
+    assert known.sent(one, first, "/ui/here") is None, "of too many the first is no good any more"
+    assert known.shown("never begun", "/ui/here") is None
+
+
+def test_of_several_steps_that_are_left_the_one_that_is_chosen_is_meant() -> None:
+    left = [{"lane": 0, "step": "unplug"}, {"lane": 1, "step": "unplug"}]
+    read = {"operation": {"left": left, "acts": ["skip"], "steps": [], "unwinding": False}}
+    [skip] = [act for act in ACTS if act.name == "skip"]
+    for lane, step in ((0, None), (0, "0 unplug"), (1, "1 unplug")):
+        chosen = acting._chosen(read, step)["operation"]
+        assert chosen["left"][0]["lane"] == lane
+        told = dict(dry_runs(chosen))["skip"]["skip"]
+        assert (told["lane"], told["step"]) == (lane, "unplug"), "and of it the dry run is"
+    sent = skip.body({"step": "1 unplug", "reason": "gone"})
+    assert sent == {"skip": {"lane": 1, "step": "unplug", "reason": "gone"}}
+
+
+#: As published: `npm pack htmx.org@4.0.1`, dist/htmx.min.js and dist/ext/hx-sse.min.js.
+VENDORED = {
+    "htmx.min.js": "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
+    "hx-sse.min.js": "18ef2761356ec1fe0bb6d92612315b37517a7c1e9856b661c5ae81fef239d103",
+}
+
+
+def test_what_is_vendored_is_what_was_published_with_its_licence() -> None:
+    vendor = Path(console.__file__).parent / "static" / "vendor"
+    found = {each.name: each.read_bytes() for each in vendor.iterdir()}
+    assert b"Zero-Clause BSD" in found.pop("htmx.LICENSE")
+    assert {name: hashlib.sha256(raw).hexdigest() for name, raw in found.items()} == VENDORED
+    scripts = {name for name in console.files() if name.endswith(".js")}
+    assert scripts == VENDORED.keys(), "there is no other script"

@@ -73,9 +73,9 @@ def test_secret_is_blanked_under_its_key_in_data_and_in_text(key: str) -> None:
 @pytest.mark.parametrize("key", SECRET_KEYS)
 def test_a_key_is_known_in_whatever_letters_the_pattern_takes_for_its_own(key: str) -> None:
     """`mask` looks for the stems of all such names before it looks for names."""
-    odd = (("k", "\N{KELVIN SIGN}"), ("s", "\N{LATIN SMALL LETTER LONG S}"))
-    odd += (("i", "\N{LATIN SMALL LETTER DOTLESS I}"),)
-    for other in (key.upper(), *(key.lower().replace(*pair) for pair in odd)):
+    odd = {"k": "\N{KELVIN SIGN}", "s": "\N{LATIN SMALL LETTER LONG S}"}
+    odd["i"] = "\N{LATIN SMALL LETTER DOTLESS I}"
+    for other in (key.upper(), *(key.lower().replace(*pair) for pair in odd.items())):
         assert masking.is_secret_key(other), other
         assert masking.mask(f"{other}=hunter2") == f"{other}=***"
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from aggregates.base import Actor
+from ledger.api import server_create
 from ledger.api.actions import ACTIONS
 from ledger.api.call import Call, refuse_unless
 from ledger.api.problem import ApiError
@@ -64,17 +65,23 @@ REQUESTS = {
     "read, services too": """servers servers_detail server volume_attachments volume_attachment
         request""",
     "write": """volume_attachment_create volume_attachment_delete server_delete server_build
+        server_create server_create:VOLUMES
         resize confirmResize revertResize shelve unshelve os-start os-stop pause unpause reboot
         rebuild""",
     "write, services too": "volume_attachment_update",
     "manage": """os-migrateLive migrate migrations server_migrations server_migration_abort
         server_migration_action""",
-    "operate": """os-migrateLive:host migrate:host unshelve:host evacuate shelveOffload
-        server_migration server_refresh server_convert refresh convert forget operation_act remnants
+    "operate": """server_create:FORCED server_create:REQUESTED os-migrateLive:host
+        migrate:host unshelve:host evacuate shelveOffload
+        server_migration server_refresh server_convert refresh convert forget operation_act
+        remnants
         remnant_acknowledge drift_ignore drift_heed drift_repair drift_runs drift_run drift_run_ask
         drift_run_stop drift_run_resume services service_update hypervisors hypervisors_detail
         hypervisor aggregates zones_detail volume_history host_history hosts host host_fence
-        host_unfence events event_checkpoint event_stream""",
+        host_unfence events event_checkpoint event_stream console_operation_act
+        console_remnant_acknowledge console_drift_ignore console_drift_heed console_drift_repair
+        console_drift_run_ask console_drift_run_stop console_drift_run_resume console_host_fence
+        console_host_unfence""",
     "in Cinder's name": "assisted_snapshot external_events",
     "an agent's": """host_register host_guests host_commands host_reports host_progress host_survey
         host_volume_users""",
@@ -96,6 +103,8 @@ def rules() -> dict[str, tuple[str, ...]]:
         found[name] = (action.rule,)
         if action.host_rule:
             found[f"{name}:host"] = (action.host_rule,)
+    for name in ("VOLUMES", "FORCED", "REQUESTED"):
+        found[f"server_create:{name}"] = (getattr(server_create, f"{name}_RULE"),)
     return found
 
 

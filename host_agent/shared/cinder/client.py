@@ -42,6 +42,7 @@ from host_agent.shared.ports import (
     Encryption,
     OldAttachment,
     PortError,
+    SnapshotView,
     VolumeView,
 )
 
@@ -94,6 +95,16 @@ def volume_view(data: Mapping[str, Any]) -> VolumeView:
         migration_status=data.get("migration_status"),
         readonly=str((data.get("metadata") or {}).get("readonly")).lower() == "true",
         new_size_gb=_new_size_gb(data),
+    )
+
+
+def snapshot_view(data: Mapping[str, Any]) -> SnapshotView:
+    """From Cinder's JSON; whose it is Cinder tells administrators."""
+    return SnapshotView(
+        id=data["id"],
+        volume_id=data["volume_id"],
+        size_gb=data["size"],
+        project_id=data.get("os-extended-snapshot-attributes:project_id"),
     )
 
 
@@ -215,6 +226,11 @@ class CinderClient(Caller):
 
     def volume(self, volume_id: str) -> VolumeView:
         return self._call(lambda cinder: volume_view(vars(cinder.volumes.get(volume_id))))
+
+    def snapshot(self, snapshot_id: str) -> SnapshotView:
+        return self._call(
+            lambda cinder: snapshot_view(vars(cinder.volume_snapshots.get(snapshot_id)))
+        )
 
     def encryption(self, volume_id: str) -> Encryption:
         return self._call(

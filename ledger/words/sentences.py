@@ -42,7 +42,8 @@ def sentence(topic: str, body: Body, *, host: str | None = None) -> str:
     make = SENTENCES.get(topic)
     if make is None:
         return topic.partition(".")[2] or topic
-    return make({"host": host, **{k: v for k, v in body.items() if v is not None}})
+    known = {} if host is None else {"host": host}
+    return make({**known, **{k: v for k, v in body.items() if v is not None}})
 
 
 def _text(template: str) -> Callable[[Body], str]:
@@ -161,7 +162,8 @@ def _created(body: Body) -> str:
 
 def _connector(body: Body) -> str:
     driver = f" ({body['driver']})" if body.get("driver") else ""
-    return f"Cinder has the connector of host {body.get('host')}{driver}"
+    whose = f"connector of host {body['host']}" if "host" in body else "host's connector"
+    return f"Cinder has the {whose}{driver}"
 
 
 def _disconnected(body: Body) -> str:
@@ -198,10 +200,8 @@ def _root_detached(body: Body) -> str:
 
 def _seen(body: Body) -> str:
     devices = ", ".join(body.get("devices", [])) or "no disks"
-    return (
-        f"Server {body.get('name')} seen on {body.get('host')}: "
-        f"{body.get('power_state')}, {devices}"
-    )
+    where = f" on {body['host']}" if "host" in body else ""
+    return f"Server {body.get('name')} seen{where}: {body.get('power_state')}, {devices}"
 
 
 def _delete_flag(body: Body) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ledger.cli.words import is_bookkeeping, sentence
+from ledger.words.sentences import is_bookkeeping, sentence
 
 COLUMNS = (
     *("Position", "Time", "Who", "What", "Operation", "Host", "Request", "Event"),

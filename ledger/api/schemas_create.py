@@ -1,0 +1,97 @@
+"""POST /servers as data: the body of Nova's form, as far as it is done here.
+
+What is refused, and why, is `ledger.api.properties`; what is left when that has been looked at has
+these forms.  Numbers may be texts, as Nova takes them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import StringConstraints as Text
+
+from ledger.api import properties
+from ledger.api.microversions import NETWORKS_REQUIRED, Version
+from ledger.api.problem import ApiError
+from ledger.api.schemas import Asked, HostName, Id, Shown
+from ledger.api.schemas_nova import Device, Flag, Link, Tag
+from ledger.api.schemas_servers import DISKS_MAX, SIZE_GB_MAX
+
+_DIGITS_MAX = 9
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(rf"-?\d{{1,{_DIGITS_MAX}}}", value, re.ASCII):
+        return int(value)
+    return value
+
+
+Name = Annotated[
+    str, Text(pattern=r"^[^\s\x00-\x1f\x7f]([^\x00-\x1f\x7f]{0,253}[^\s\x00-\x1f\x7f])?$")
+]
+
+
+class Disk(Asked):
+    """One of `block_device_mapping_v2`; null and negative as a `boot_index`: not booted from."""
+
+    source_type: Literal["volume", "snapshot", "image", "blank"]
+    destination_type: Literal["volume", "local"] | None = None
+    uuid: Id | None = None
+    boot_index: Annotated[int | None, Field(ge=-(10**9), le=63), BeforeValidator(_number)] = None
+    volume_size: Annotated[int, Field(ge=1, le=SIZE_GB_MAX), BeforeValidator(_number)] | None = None
+    volume_type: Annotated[str, Text(min_length=1, max_length=255)] | None = None
+    delete_on_termination: Flag = False
+    device_name: Device | None = None
+    disk_bus: Literal["virtio", "scsi"] | None = None
+    tag: Tag | None = None
+
+
+class Wanted(Asked):
+    name: Name
+    flavorRef: str | int  # noqa: N815 - Nova's name
+    block_device_mapping_v2: Annotated[list[Disk], Field(max_length=DISKS_MAX)] = Field([])
+    availability_zone: Annotated[str, Text(max_length=255)] | None = None
+    host: HostName | None = None
+    hypervisor_hostname: HostName | None = None
+
+
+class CreateBody(BaseModel):
+    """`server`: what is done of it.  Nova's other properties are taken if they say what is so
+    anyway, and refused by name else.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    server: Wanted
+
+
+class Created(Shown):
+    """Nova shows a password beside this; nobody sets one here."""
+
+    id: str
+    links: list[Link]
+    disk_config: Annotated[str, Field(alias="OS-DCF:diskConfig")]
+    security_groups: list[dict[str, str]]
+
+
+class CreatedAnswer(Shown):
+    server: Created
+
+
+def wanted(body: dict[str, Any], version: Version) -> Wanted:
+    """What a request wants done.  Raises ApiError 400, ValidationError."""
+    server = properties.done(body, properties.BODY, version).get("server")
+    if not isinstance(server, dict):
+        raise ApiError(400, "invalid", "'server' is a required property")
+    if "networks" not in server and version >= NETWORKS_REQUIRED:
+        raise ApiError(400, "invalid", "'networks' is a required property")
+    done = properties.done(server, properties.SERVER, version)
+    disks = done.get("block_device_mapping_v2")
+    if isinstance(disks, list):
+        done["block_device_mapping_v2"] = [
+            properties.done(disk, properties.DISK, version) if isinstance(disk, dict) else disk
+            for disk in disks
+        ]
+    return Wanted.model_validate(done, strict=True)

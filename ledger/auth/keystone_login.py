@@ -1,0 +1,157 @@
+"""A user of Keystone's logs in with a password: for people in browsers, who have no token yet.
+
+The password goes from the form to Keystone and is kept nowhere.  Who is refused often is not asked
+about for a while, by address: so nobody tries passwords through us, nor locks others out of
+Keystone at our speed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from keystoneauth1 import exceptions, session
+from keystoneauth1.identity import v3
+
+from host_agent.shared.cinder.http import Transport
+from host_agent.shared.lines import CONNECT_S
+from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
+from ledger.auth.keystone_client import READ_S
+from ledger.auth.tokens import AuthError, KeystoneAwayError, WrongTokensError
+from ledger.rooms import FullError, Room
+
+#: Log-ins at once, a thread each.
+THREADS = 4
+#: Of these, those of one address.
+THREADS_PER_ADDRESS = 2
+#: How long one waits for a place, and how long Keystone may take.
+PLACE_S, ASK_S = 10.0, 15.0
+#: Log-ins of an address that were refused, after which there are no more of it ...
+REFUSED_MAX = 10
+#: ... until the first of these is so old.
+REFUSED_S = 60.0
+#: Addresses that are remembered.
+ADDRESSES_MAX = 10_000
+#: No name or password of Keystone's is longer.
+CHARS_MAX = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """What somebody typed.  `domain`: of the user and of the project, by its name."""
+
+    user: str
+    domain: str
+    project: str
+    password: str = field(repr=False)
+
+
+class Asks(Protocol):
+    """Gives a token for what was typed.  Blocks.  Raises what keystoneauth raises."""
+
+    def __call__(self, login: Login) -> str: ...
+
+
+class KeystoneLogin:
+    """Gives tokens for passwords."""
+
+    def __init__(self, ask: Asks, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._refused = _Refused(clock)
+        self._room = Room("keystone-login", THREADS, THREADS_PER_ADDRESS)
+        self.close = self._room.close
+
+    async def token(self, login: Login, address: str) -> str:
+        """A token for the project.  Raises AuthError: KeystoneAwayError, WrongTokensError, ..."""
+        self._refused.refuse_more(address)
+        if max(map(len, (login.user, login.domain, login.project, login.password))) > CHARS_MAX:
+            raise AuthError(f"No name or password has more than {CHARS_MAX} characters.")
+
+        def ask() -> str:
+            self._refused.refuse_more(address)  # others may have been refused meanwhile
+            return self._ask(login)
+
+        try:
+            return await self._room.let_in(address, ask, place_s=PLACE_S, ask_s=ASK_S)
+        except FullError:
+            raise KeystoneAwayError("Too many wait for Keystone to log them in.") from None
+        except (exceptions.Unauthorized, exceptions.BadRequest):
+            self._refused.note(address)
+            raise AuthError(
+                "Keystone does not let this user log in to this project with this password."
+            ) from None
+        except AuthError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it says, it may hold what was typed
+            why = type(error).__name__
+            raise KeystoneAwayError(f"Keystone could not be asked ({why}); try again.") from None
+
+
+class _Refused:
+    """When log-ins of an address were refused, the newest last."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def note(self, address: str) -> None:
+        self._at.setdefault(address, deque(maxlen=REFUSED_MAX)).append(self._clock())
+        self._at.move_to_end(address)
+        while len(self._at) > ADDRESSES_MAX:
+            self._at.popitem(last=False)
+
+    def refuse_more(self, address: str) -> None:
+        at = self._at.get(address)
+        if at is None or len(at) < REFUSED_MAX:
+            return
+        left_s = at[0] + REFUSED_S - self._clock()
+        if left_s > 0:
+            raise WrongTokensError(
+                f"{REFUSED_MAX} log-ins of this address were refused in {REFUSED_S:g} s: "
+                f"wait {math.ceil(left_s)} s.",
+                retry_after_s=math.ceil(left_s),
+            )
+
+
+def by_password(
+    auth_url: str, *, cacert: str | None, insecure: bool, calls: Tallies | None = None
+) -> Asks:
+    """Asks the Keystone that is there."""
+    counted = calls or Tallies(CALL_BOUNDS_S)
+
+    def note(_url: str, outcome: str, took_s: float) -> None:
+        counted.add(("keystone", outcome), took_s)
+
+    url = f"{auth_url.rstrip('/').removesuffix('/v3')}/v3"
+    verify = False if insecure else cacert or True
+
+    def ask(login: Login) -> str:
+        # A session of its own: keystoneauth's keeps who has logged in.
+        asks = session.Session(verify=verify, session=Transport(note))
+        asks.timeout = (CONNECT_S, READ_S)  # type: ignore[assignment]
+        plugin = v3.Password(auth_url=url, **_options(login))
+        try:
+            given = plugin.get_auth_ref(asks)
+        finally:
+            asks.session.close()
+        if not given.auth_token:
+            raise exceptions.ClientException("no token")
+        return str(given.auth_token)
+
+    return ask
+
+
+def _options(login: Login) -> Mapping[str, Any]:
+    return {
+        "username": login.user,
+        "password": login.password,
+        "user_domain_name": login.domain,
+        "project_name": login.project,
+        "project_domain_name": login.domain,
+        "include_catalog": False,
+        "reauthenticate": False,
+    }

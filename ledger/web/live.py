@@ -1,0 +1,123 @@
+"""What moves by itself on a page: the same part of it, made anew, as server-sent events.
+
+The page's script asks for the page again, as a stream (`Accept: text/event-stream`).  So it is the
+same route with the same query, the same rules, and the same answers of the API.  Whoever waits is
+woken by what the process hears of the log anyway (ledger.wakeups), and asks nothing in between.
+Those who wake together and look at the same page with the same rights have one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import psycopg
+import structlog
+from aiohttp import web
+
+from aggregates.errors import DomainError
+from ledger.api.batching import Batched
+from ledger.api.call import Call
+from ledger.api.events import HEARTBEAT_S, SEND_S_MAX
+from ledger.api.problem import ApiError
+from ledger.auth.tokens import AuthError
+from ledger.wakeups import ANY_EVENT, Subscription
+from ledger.web.browser import EVENT_STREAM, refuse_gone
+
+#: However much happens, a page is made anew no more often.
+PAUSE_S = 1.0
+#: Nothing tells that a host is silent, or that time has passed: after so long it is made anew, too.
+AGE_S = 60.0
+
+#: Of so many streams the pages are made at the same time.
+PAGES_AT_ONCE = 100
+
+#: The reader is gone, may not see it any more, or has to come again: it has begun, so no answer can
+#: say which.
+_ENDS = (ConnectionError, TimeoutError, AuthError, ApiError, DomainError, psycopg.Error)
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """`key`: who looks, and at which page; `make` makes it, for all who ask the same."""
+
+    key: object
+    make: Callable[[], Awaitable[str]] = field(compare=False)
+
+
+async def _all(asked: Sequence[_Asked]) -> Sequence[str | Exception]:
+    once = {each.key: each.make for each in asked}
+    made = await asyncio.gather(*(make() for make in once.values()), return_exceptions=True)
+    found = dict(zip(once, made, strict=True))
+    return [_answer(found[each.key]) for each in asked]
+
+
+def _answer(found: str | BaseException) -> str | Exception:
+    if isinstance(found, str | Exception):
+        return found
+    raise found
+
+
+def together() -> Batched[_Asked, str]:
+    """What a process's streams ask, the same only once."""
+    return Batched(_all, PAGES_AT_ONCE)
+
+
+TOGETHER: web.AppKey[Batched[_Asked, str]] = web.AppKey("console_together")
+
+
+async def stream(call: Call, make: Callable[[], Awaitable[str]]) -> web.StreamResponse:
+    """The part that moves, now and whenever something has happened, until one side ends it.
+
+    Raises ApiError before it begins: 503 if there are as many streams as there may be.
+    """
+    asked = _Asked((call.identity, call.request.path_qs), make)
+    pages = call.request.app[TOGETHER]
+    response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
+    with (
+        call.holds.one(),
+        call.components.wakeups.watch(ANY_EVENT) as changed,
+        call.holds.waiting(call.request, changed),
+    ):
+        first = await pages.ask(asked)
+        await response.prepare(call.request)
+        try:
+            await _send(response, first)
+            while await _wait(call, response, changed):
+                await refuse_gone(call)
+                await _send(response, await pages.ask(asked))
+        except _ENDS as error:
+            _log.info("console_stream_ended", why=type(error).__name__)
+    return response
+
+
+async def _wait(call: Call, response: web.StreamResponse, changed: Subscription) -> bool:
+    """True when it is to be made anew: something has happened, or its ages are wrong by now."""
+    loop = asyncio.get_running_loop()
+    old_at = loop.time() + AGE_S
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PAUSE_S):
+            await call.holds.closing.wait()
+    while _may_go_on(call):
+        if await changed.wait(HEARTBEAT_S) or loop.time() >= old_at:
+            return _may_go_on(call)
+        await _write(response, ": still here\n\n")
+    return False
+
+
+def _may_go_on(call: Call) -> bool:
+    return call.permitted and not call.ended
+
+
+async def _send(response: web.StreamResponse, html: str) -> None:
+    lines = "".join(f"data: {line}\n" for line in html.splitlines())
+    await _write(response, f"{lines}\n")
+
+
+async def _write(response: web.StreamResponse, text: str) -> None:
+    async with asyncio.timeout(SEND_S_MAX):
+        await response.write(text.encode())

@@ -1,0 +1,114 @@
+"""Makes HTML of what was read, by the templates."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
+
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ledger.api.call import Call
+from ledger.api.components import COMPONENTS, Components
+from ledger.api.problem import Failure
+from ledger.config import AuthMode
+from ledger.web import drawn, texts
+from ledger.web.browser import gone_to, path_here, wants_stream
+from ledger.web.pages import PAGES, Page
+
+
+@dataclass(frozen=True)
+class _At:
+    """What links of a page carry on: the moment that it is as of."""
+
+    at: str | None
+
+    def url(self, path: str, **query: Any) -> str:
+        """A link with what is asked for, and the moment."""
+        asked = {"at": self.at, **query}
+        asked = {name: value for name, value in asked.items() if value not in {None, ""}}
+        return f"{path}?{urlencode(asked)}" if asked else path
+
+
+def rendered(
+    call: Call,
+    template: str,
+    told: dict[str, Any],
+    *,
+    page: Page | None = None,
+    at: datetime | None = None,
+    status: int = HTTPStatus.OK,
+) -> web.Response:
+    """A page."""
+    told = told | {"page": page, "at": at, "who": _who(call)}
+    return _html(call.components, template, told, status)
+
+
+def moving_part(call: Call, page: Page, told: dict[str, Any]) -> str:
+    """What of a page moves by itself, as it is now."""
+    told = told | {"page": page, "at": None, "who": _who(call), "moving": True}
+    return _text(call.components, page.template, told)
+
+
+def error_page(request: web.Request, failure: Failure) -> web.Response:
+    """What went wrong, for people; who has to log in is asked to."""
+    if wants_stream(request):  # nobody reads it: the page stays as it is
+        return web.Response(status=failure.status, headers=failure.headers)
+    if failure.status == HTTPStatus.UNAUTHORIZED:
+        # What a form would have done is not: it is shown again after the log-in.
+        to = request.path_qs if request.method == "GET" else request.path
+        return gone_to(f"/ui/login?{urlencode({'to': path_here(to)})}")
+    again = request.path if request.method == "POST" else None
+    told = {"failure": failure, "again": again, "page": None, "at": None, "who": None}
+    response = _html(request.app[COMPONENTS], "error.html", told, failure.status)
+    response.headers.update(failure.headers)
+    return response
+
+
+def _who(call: Call) -> str | None:
+    return call.identity.actor.name if call.identity.roles else None
+
+
+def _html(components: Components, template: str, told: dict[str, Any], status: int) -> web.Response:
+    text = _text(components, template, told)
+    return web.Response(text=text, content_type="text/html", charset="utf-8", status=status)
+
+
+def _text(components: Components, template: str, told: dict[str, Any]) -> str:
+    at: datetime | None = told["at"]
+    shown = {
+        "acts": (),
+        "here": None,
+        "moving": False,
+        **told,
+        "now": datetime.fromtimestamp(components.clock(), UTC),
+        "url": _At(at.isoformat() if at else None).url,
+        "sessions": components.settings.auth is not AuthMode.NOAUTH,
+    }
+    return _templates().get_template(template).render(shown)
+
+
+@functools.cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("ledger.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "moment": texts.moment,
+        "ago": texts.ago,
+        "short": texts.short,
+        "words": texts.words,
+        "does": texts.does,
+        "look": texts.look,
+        "story": texts.story,
+    }
+    made.globals |= {"timeline": drawn.timeline, "menu": [page for page in PAGES if page.menu]}
+    return made

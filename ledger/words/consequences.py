@@ -1,0 +1,122 @@
+"""What an act on an operation would do, in a line, before somebody chooses it.
+
+What an act leaves behind is the service's to say (`dry_run`); which steps come next is in the
+operation as it is shown.  Pure: the command line and the console ask, each in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+Operation = dict[str, Any]
+
+#: Each act in words, for who has to choose; the first sentence is what it does.
+ACTS = {
+    "retry": (
+        "Try the failed steps of a parked operation again, or at once what one that runs puts off."
+    ),
+    "skip": "Go on as if a step were done: you vouch for it, and say why.",
+    "unwind": "Undo an operation; refused once its pivot is passed.",
+    "give_up": "End a parked operation as it is; what is left stays as the log shows it.",
+    "repair": "Mend what differs, after everybody that it names was asked again.",
+    "ignore": "Say that a difference is to stay, until a moment or for good.",
+    "heed": "Ignore a difference no longer; the next look that sees it confirms it.",
+    "look": "Look for drift now: everywhere, or at one host, server or volume.",
+    "stop": "Have a look rest where it is, until it is resumed or another one begins.",
+    "resume": "Have a look go on where it was stopped.",
+    "fence": """Fence a host: you vouch that nothing on it touches volumes any more.
+
+Its results are refused from now on; what it was asked to do ends, or is done without
+it.  Fencing a host that still runs guests corrupts their data once the volumes are used
+elsewhere: be sure that it is powered off or cut off from the storage, and say how you know.""",
+    "unfence": "Let a fenced host work again.",
+    "acknowledge": "Say that somebody has seen to what was left: it is gone, or is to stay.",
+}
+
+#: Recorded nowhere, for a dry run changes nothing.
+DRY_RUN_REASON = "to see what it would do"
+#: The acts that may leave something behind.
+_LEAVING = ("skip", "give_up")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is asked beside the operation: only of a parked one, and only as far as one may.
+
+    `leaves`: by act what may stay behind, as texts; `refused`: why an act would be refused.
+    """
+
+    attachments: list[dict[str, Any]] = field(default_factory=list)
+    leaves: dict[str, list[str]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def dry_runs(operation: Operation) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The acts that may leave something behind, each with the body of a dry run of it."""
+    for act in operation["acts"]:
+        if act in _LEAVING and operation["left"]:
+            yield act, {act: {"reason": DRY_RUN_REASON, **_step(operation, act)}}
+
+
+def _step(operation: Operation, act: str) -> dict[str, Any]:
+    first = operation["left"][0]
+    return {"lane": first["lane"], "step": first["step"]} if act == "skip" else {}
+
+
+def will(operation: Operation, act: str) -> str:
+    """What the act does to the steps."""
+    left = _left(operation) or ["the steps that wait"]
+    first, rest = left[0], ", ".join(left[1:])
+    then = f", then {rest}" if rest else ""
+    match act:
+        case "retry":
+            return f"does {first} again{then}"
+        case "skip":
+            return f"takes {first} as done without doing it{then}"
+        case "unwind":
+            done = [
+                s["step"] for s in operation["steps"] if s["status"] == "done" and not s["undo"]
+            ]
+            return f"undoes what was done: {', '.join(reversed(done)) or 'nothing'}"
+        case "give_up":
+            return f"ends the operation; never done: {', '.join(left)}"
+    return ""
+
+
+def told(operation: Operation, act: str, known: Known) -> Iterator[str]:
+    """A line on what the act does, one on what it leaves."""
+    if act in known.refused:
+        yield f"refused now: {known.refused[act]}"
+        return
+    yield will(operation, act)
+    if act in known.leaves:
+        yield f"leaves behind: {'; '.join(known.leaves[act]) or 'nothing'}"
+
+
+def stands(operation: Operation, known: Known) -> Iterator[str]:
+    """Where each volume of a parked operation is attached, with ids."""
+    for volume_id in operation["volume_ids"]:
+        of_volume = [each for each in known.attachments if each["volume_id"] == volume_id]
+        for each in of_volume:
+            host = f" on {each['host']}" if each["host"] else ""
+            yield f"volume {volume_id}: attachment {each['attachment_id']} {each['state']}{host}"
+        if not of_volume:
+            yield f"volume {volume_id}: no attachment to this server is open"
+
+
+def _left(operation: Operation) -> list[str]:
+    """The steps that are not done, the one it is parked at first, in the direction it goes."""
+    todo = [
+        step
+        for step in operation["steps"]
+        if step["status"] not in {"done", "skipped"} and step["undo"] == operation["unwinding"]
+    ]
+    return list(dict.fromkeys(map(_name, [*(operation["left"] or [])[:1], *todo])))
+
+
+def _name(item: dict[str, Any]) -> str:
+    undo = "undo of " if item.get("undo") else ""
+    lane = f" (lane {item['lane']})" if item["lane"] > 0 else ""
+    return f"{undo}{item['step']}{lane}"

@@ -1,0 +1,89 @@
+"""Debian's Chromium at the console: what it complains of fails, and people get pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.lab.settings import ENV, LAB_DIR
+from tests.lab.world import SETTLE_S
+
+#: Pictures of the pages, for people.
+PICTURES = LAB_DIR / "log"
+#: A desk, and a telephone at night.
+SIZES = ((1280, 800), (400, 800))
+#: For what the service does by itself, and for a page that is to show it.
+SHOWN_MS = SETTLE_S * 1000.0
+
+
+class Browser:
+    """One tab.  `page`: Playwright's.  `scripts`: whether pages' own are run."""
+
+    def __init__(self, page: Any, *, scripts: bool) -> None:
+        from axe_playwright_python.sync_playwright import Axe
+
+        self.page = page
+        self.scripts = scripts
+        self._axe = Axe()
+        self._main = page.get_by_role("main")
+        page.set_default_timeout(SHOWN_MS)
+
+    def log_in(self, path: str) -> None:
+        """As an operator, on the way to this page."""
+        self.page.goto(path)
+        self.page.get_by_label("Token").fill(ENV["LAB_OPERATOR_TOKEN"])
+        self.button("Log in")
+        self.page.wait_for_url(f"**{path}")
+
+    def link(self, name: str) -> None:
+        self._main.get_by_role("link", name=name, exact=True).first.click()
+
+    def button(self, name: str) -> None:
+        self._main.get_by_role("button", name=name, exact=True).click()
+
+    def shows(self, text: str) -> None:
+        """Wait until it does, without being asked to load anything."""
+        self._main.get_by_text(text).first.wait_for()
+
+    def text(self) -> str:
+        return str(self._main.inner_text())
+
+    def looked_at(self, name: str) -> None:
+        """A picture in both lights and sizes; whoever cannot see it has to get along, too."""
+        for light in ("light", "dark"):
+            self.page.emulate_media(color_scheme=light)
+            for width, height in SIZES:
+                self.page.set_viewport_size({"width": width, "height": height})
+                picture = PICTURES / f"console-{name}-{light}-{width}.png"
+                self.page.screenshot(path=picture, full_page=True)
+                found = self._axe.run(self.page)
+                assert found.violations_count == 0, (picture.name, found.generate_report())
+        self.page.emulate_media(color_scheme="light")
+        self.page.set_viewport_size({"width": SIZES[0][0], "height": SIZES[0][1]})
+
+
+@contextmanager
+def chromium(*, scripts: bool = True) -> Iterator[Browser]:
+    """A tab; whatever its console says, and what the content policy refuses, fails at the end."""
+    from playwright.sync_api import sync_playwright
+
+    said: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium",
+            args=["--no-sandbox"],  # as root there is none
+        )
+        context = browser.new_context(base_url=ENV["LAB_LEDGER_URL"], java_script_enabled=scripts)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        try:
+            yield Browser(page, scripts=scripts)
+        except BaseException as error:
+            page.screenshot(path=PICTURES / "console-failed.png", full_page=True)
+            error.add_note(f"its console: {said}\n{page.url}\n{page.inner_text('main')}")
+            raise
+        finally:
+            browser.close()
+    assert said == [], said

@@ -1,0 +1,184 @@
+"""What moves on the console's pages by itself: by one stream, bounded, to whom it may be shown."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import ClientResponse
+
+from ledger.api.components import HOLDS
+from ledger.config import PolicySettings
+from ledger.web import live
+from ledger.web.browser import SESSIONS
+from ledger.web.pages import PAGES
+from tests.service.api_world import SETTINGS, Api, eventually, running_api
+from tests.service.test_api_exhaustion import Counted
+from tests.service.test_api_exhaustion import until as lines_until
+from tests.service.test_console import log_in
+from tests.tokens import token_of
+
+STREAM = {"Accept": "text/html, text/event-stream"}
+OPERATIONS = "/ui/operations"
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PAUSE_S", 0.01)
+
+
+async def opened(api: Api, path: str = OPERATIONS, who: str | None = "admin") -> ClientResponse:
+    answer = await api.ask("GET", path, who, headers=STREAM, allow_redirects=False)
+    assert answer.status == 200, await answer.text()
+    assert answer.content_type == "text/event-stream"
+    return answer
+
+
+async def message(stream: ClientResponse) -> str:
+    """The next one: a part of a page."""
+    lines: list[str] = []
+    async with asyncio.timeout(30):
+        while True:
+            line = (await stream.content.readline()).decode()
+            assert line, "the stream has ended"
+            if line.startswith("data: "):
+                lines.append(line.removeprefix("data: "))
+            elif lines:
+                return "".join(lines)
+
+
+async def until(stream: ClientResponse, text: str) -> str:
+    while text not in (part := await message(stream)):
+        pass
+    return part
+
+
+async def held(api: Api) -> int:
+    """How many requests are held; an aiohttp key needs no service to be read."""
+    app: Any = api.http.app
+    return int(app[HOLDS].count)
+
+
+async def test_what_happens_is_shown_by_the_stream_of_the_page(api: Api) -> None:
+    server, volume = await api.server(), api.volume()
+    stream = await opened(api)
+    first = await message(stream)
+    assert "<html" not in first, "only what moves"
+    assert "<form" not in first, "what somebody types into stays"
+    assert volume[:8] not in first
+    await api.attach(server, volume)
+    part = await until(stream, volume)
+    assert "/ui/operations/" in part
+    stream.close()
+
+
+async def test_only_what_moves_and_is_not_past_has_a_stream(api: Api) -> None:
+    assert {page.name for page in PAGES if page.moves} == {
+        *("overview", "operations", "operation", "drift", "log"),
+    }
+    for path in ("/ui/servers", "/ui/hosts", "/ui/?at=2026-01-01T00:00:00Z"):
+        answer = await api.ask("GET", path, headers=STREAM)
+        assert answer.content_type == "text/html"
+        assert "hx-sse:connect" not in await answer.text()
+
+
+async def test_a_stream_shows_nobody_more_than_the_page(api: Api) -> None:
+    for who, path, status in (
+        ("member", OPERATIONS, 403),
+        ("agent-1", "/ui/", 403),
+        (None, "/ui/", 401),  # no log-in page: a script would put it into the page
+    ):
+        answer = await api.ask("GET", path, who, headers=STREAM, allow_redirects=False)
+        assert (answer.status, await answer.text()) == (status, "")
+
+
+async def test_streams_are_counted_with_all_that_is_held(api: Api) -> None:
+    most = SETTINGS.limits.streams_max
+    streams = [await opened(api) for _ in range(most)]
+    answer = await api.ask("GET", OPERATIONS, headers=STREAM)
+    assert answer.status == 503
+    assert (await api.ask("GET", OPERATIONS)).status == 200, "the page is there without one"
+    for stream in streams:
+        stream.close()
+
+    async def all_gone() -> bool:
+        return await held(api) == 0
+
+    await eventually(all_gone, "closed streams hold nothing")
+
+
+async def test_who_looks_at_the_same_page_is_answered_together() -> None:
+    made: list[str] = []
+
+    def asked(page: str) -> live._Asked:
+        async def make() -> str:
+            made.append(page)
+            return page
+
+        return live._Asked(("who", page), make)
+
+    pages, several = live.together(), ["a", "a", "b", "a"]
+    found = await asyncio.gather(*(pages.ask(asked(page)) for page in several))
+    assert (found, made) == (several, ["a", "b"])
+    await pages.ask(asked("a"))
+    assert made == ["a", "b", "a"], "what comes later is asked anew"
+
+
+async def test_an_open_page_asks_nothing_while_nothing_happens(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "HEARTBEAT_S", 0.05)
+    stream = await opened(api)
+    await lines_until(stream, b": still here")
+    asked = Counted(monkeypatch, "operations")
+    await lines_until(stream, b": still here", 3)
+    assert asked.times == 0
+    stream.close()
+
+
+async def test_what_is_old_is_made_anew_though_nothing_has_happened(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that falls silent tells nobody."""
+    monkeypatch.setattr(live, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(live, "AGE_S", 0.1)
+    stream = await opened(api)
+    for _ in range(3):
+        assert "As of" in await message(stream)
+    stream.close()
+
+
+async def test_a_page_that_is_left_open_keeps_no_session_alive(api: Api) -> None:
+    await log_in(api, token_of("admin"))
+    app: Any = api.http.app
+    [session] = app[SESSIONS]._sessions.values()
+    session.used = before = session.used - 60
+    stream = await opened(api, who=None)
+    await message(stream)
+    assert session.used == before
+    stream.close()
+
+
+@pytest.mark.parametrize("how", ["logged out", "closed to the role"])
+async def test_a_stream_ends_with_the_right_to_it(
+    how: str, database_url: str, tmp_path: Any
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("{}")
+    settings = replace(SETTINGS, policy=PolicySettings(file=str(policy)))
+    async with running_api(database_url, settings) as api:
+        await log_in(api, token_of("admin"))
+        stream = await opened(api, who=None)
+        await message(stream)
+        if how == "logged out":
+            await api.ask("POST", "/ui/logout", None, allow_redirects=False)
+        else:
+            policy.write_text('"attachment-ledger:operations:list": "!"')
+            api.components.policy.refresh()
+            api.components.policy.refresh()
+        await api.server()  # something happens
+        async with asyncio.timeout(30):
+            rest = (await stream.content.read()).decode()
+        assert "/ui/servers/" not in rest
