@@ -52,7 +52,7 @@ nightly: $(STAMP) ## what takes too long for every change: processes under fault
 rules: $(STAMP) ## remove each rule of the specs and of the borders from the code: one of its tests has to fail (ARGS="3.13 0054")
 	$(BIN)/python -m tests.rules $(ARGS)
 
-mutants: $(MUTATION) ## nightly too: does a test fail if the core is changed in small ways? (ARGS="core --sample 50")
+mutants: $(MUTATION) ## nightly too: does a test fail if the core is changed in small ways? (ARGS="handlers --sample 50")
 	$(BIN)/python -m tests.mutation $(ARGS)
 
 bench: $(STAMP) ## everything measured beside its target, some minutes (ARGS="storm" for one part)

@@ -16,6 +16,7 @@ from host_agent.reporting import Reporting, Verdict
 from host_agent.shared.contract import Command, CommandStep, StepError, StepResult, Verb
 from host_agent.shared.ports import PortError
 from host_agent.verbs.context import RunContext
+from tests.guards import check_outputs
 
 
 def command_of(operation: Operation, run: ActiveRun, position: int) -> Command:
@@ -70,4 +71,4 @@ def carry_out(command: Command, step: CommandStep, ctx: RunContext) -> StepResul
             outputs = verbs.VERBS[step.verb](ctx, command.lane)
     except PortError as failure:
         error = failure.as_step_error()
-    return StepResult(step=step.name, took_ms=1, outputs=outputs, error=error)
+    return StepResult(step=step.name, took_ms=1, outputs=check_outputs(outputs), error=error)

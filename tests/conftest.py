@@ -27,6 +27,7 @@ from psycopg import sql
 
 from host_agent.shared import logs
 from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from tests import guards
 
 TEST_CLUSTER_PREFIX = "attachment-ledger-test-"
 MEMORY = Path("/dev/shm")  # making a database is 300 files: 15 ms here, 70 ms and more on a disk
@@ -52,6 +53,12 @@ def pytest_report_header(config: pytest.Config) -> str:
     seed = config.getoption("hypothesis_seed")
     profile = "ci" if os.environ.get("CI") else "dev"
     return f"hypothesis profile {profile}; repeat with --hypothesis-seed={seed}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _guarded() -> Iterator[None]:
+    with guards.everywhere():
+        yield
 
 
 class Databases:

@@ -182,7 +182,7 @@ class Link:
             ErrorKind.RETRYABLE,
             "users_unknown",
             f"The ledger does not say who else uses volume {volume_id} on this host "
-            f"(HTTP {status} {answer.get('code')}): is it of this agent's version?",
+            f"(HTTP {status} {answer.get('code', '')!r}): is it of this agent's version?",
         )
 
     def progress(self, command: Command, done_bytes: int, total_bytes: int) -> None:

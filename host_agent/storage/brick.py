@@ -264,8 +264,9 @@ def _is_luks(helper: str, path: str) -> bool:
 def _text(error: Exception) -> str:
     """One line; the caller's reports mask secrets in it."""
     if isinstance(error, processutils.ProcessExecutionError):
-        told = str(error.stderr or error.description)
-        return f"{error.cmd} ended with {error.exit_code}: {' '.join(told.split())}"
+        told = " ".join(str(error.stderr or error.description).split())
+        ended = "was not run" if error.exit_code is None else f"ended with {error.exit_code}"
+        return f"{error.cmd} {ended}: {told}"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

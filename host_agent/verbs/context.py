@@ -124,7 +124,8 @@ def _is_on_the_other(state: DiskState, lane: Lane) -> bool:
     The former volume is let go only after the new one was connected, so with nothing
     known of either this is the new one, and it was never connected, nor copied to.
     """
-    other = path_of(lane.other.disk) if lane.other else None
+    assert lane.other is not None, "a swap has two sides"
+    other = path_of(lane.other.disk)
     if other is not None:
         return set(state.sources) == {other}
     return path_of(lane.disk) not in state.sources

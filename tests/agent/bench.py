@@ -38,6 +38,7 @@ from host_agent.verbs import GUEST_VERBS, VERBS
 from host_agent.verbs.context import RunContext, Waits
 from ledger.simulation.cinder_model import CinderModel
 from tests.doubles.direct_cinder import DirectCinder
+from tests.guards import check_outputs
 
 ATTACH = (
     Verb.ATTACHMENT_UPDATE,
@@ -183,12 +184,12 @@ class Bench:
         context = context or self.context()
         outputs: dict[str, Any] = {}
         for verb in verbs:
-            outputs = VERBS[verb](context, lane)
+            outputs = check_outputs(VERBS[verb](context, lane))
         return outputs
 
     def order(self, verb: Verb, order: GuestOrder, **over: Any) -> dict[str, Any]:
         """Run a verb for a whole server."""
-        return GUEST_VERBS[verb](self.context(**over), order)
+        return check_outputs(GUEST_VERBS[verb](self.context(**over), order))
 
     def attached(self, server_id: str | None = None, **over: Any) -> Lane:
         lane = self.lane(server_id, **over)

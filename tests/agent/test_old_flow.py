@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -58,6 +59,23 @@ def test_each_verb_run_twice_changes_nothing_more(bench: Bench, verb: Verb) -> N
     state, seen = bench.store.read(), status(bench, lane)
     bench.run(lane, verb)
     assert (bench.store.read(), status(bench, lane)) == (state, seen)
+
+
+def test_a_connection_that_the_old_calls_make_has_a_name_of_our_own(bench: Bench) -> None:
+    named = bench.run(bench.old_lane(), Verb.ATTACHMENT_CREATE)["attachment_id"]
+    nameless = replace(bench.old_lane(), attachment_id=None)
+    made = [bench.run(nameless, Verb.ATTACHMENT_CREATE)["attachment_id"] for _ in range(2)]
+    assert len({*map(UUID, made), UUID(named)}) == 3
+
+
+def test_a_volume_that_is_asked_for_read_only_is_told_to_be_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, told = replace(bench.old_lane(), access_mode="ro"), list[tuple[str, ...]]()
+    bench.run(lane, *ATTACH[:-1])
+    monkeypatch.setattr(bench.old_cinder, "attach", lambda *it: told.append(it), raising=False)
+    bench.run(lane, ATTACH[-1])
+    assert told == [(lane.volume_id, lane.server_id, "/dev/vdb", "compute-1", "ro")]
 
 
 def test_attach_that_failed_gives_the_reservation_back(bench: Bench) -> None:
@@ -130,6 +148,41 @@ def test_convert_makes_the_row_an_attachment_under_a_guest_that_keeps_its_disk(
     bench.run(replace(new, attachment_id=row.id, other=None), *DETACH)
     assert status(bench, lane) == "available"
     assert broken_invariants(bench.store) == []
+
+
+def test_convert_goes_on_with_a_row_that_an_earlier_attempt_has_begun_with(bench: Bench) -> None:
+    lane = old_attached(bench)
+    [row] = bench.model.attachments_of(lane.volume_id)
+    row.status = "attaching"
+    former = LaneSide(volume_id=lane.volume_id, attachment_id=lane.attachment_id)
+    new = replace(lane, attachment_id=None, legacy=False, other=former)
+    assert bench.run(new, Verb.ATTACHMENT_CONVERT)["attachment_id"] == row.id
+    assert row.status == "attached"
+
+
+def test_a_volume_that_cinder_has_forgotten_needs_no_giving_back(bench: Bench) -> None:
+    lane = old_attached(bench)
+    bench.run(lane, *DETACH[:2])
+    del bench.model.volumes[lane.volume_id]
+    assert bench.run(lane, Verb.ATTACHMENT_DELETE) == {}
+
+
+def test_any_other_trouble_with_giving_back_is_told(bench: Bench) -> None:
+    lane = old_attached(bench)
+    bench.run(lane, *DETACH[:2])
+    bench.faults.replace([{"call": "volume_show", "do": "fail"}])
+    with pytest.raises(PortError):
+        bench.run(lane, Verb.ATTACHMENT_DELETE)
+
+
+def test_the_row_that_goes_is_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared volume has several, and Cinder cannot choose."""
+    lane = old_attached(bench)
+    named: list[tuple[str, ...]] = []
+    [row] = bench.model.attachments_of(lane.volume_id)
+    monkeypatch.setattr(bench.old_cinder, "detach", lambda *ids: named.append(ids), raising=False)
+    bench.run(lane, *DETACH)
+    assert named == [(lane.volume_id, row.id)]
 
 
 def test_convert_of_what_cinder_does_not_know_is_refused(bench: Bench) -> None:

@@ -164,14 +164,14 @@ def test_an_interrupted_wait_does_not_lose_what_was_done_before_it(
     assert reports.steps() == ["attachment_update"]
 
 
-@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("how", [{}, {"resumed": False}, {"resumed": True}], ids=str)
 def test_a_report_says_whether_the_run_may_have_gone_further_before(
-    bench: Bench, reports: Reports, tmp_path: Path, resumed: bool
+    bench: Bench, reports: Reports, tmp_path: Path, how: dict[str, bool]
 ) -> None:
     with running_executor(bench.world(), tmp_path, reports) as executor:
-        executor.submit(together(command(bench.lane())), resumed=resumed)
+        executor.submit(together(command(bench.lane())), **how)
         reports.wait(len(ATTACH))
-    assert [report.further for report in reports.got] == [resumed]
+    assert [report.further for report in reports.got] == [how.get("resumed", False)]
 
 
 # --- over the line ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,6 +134,19 @@ def test_what_is_left_goes_by_the_hosts_own_record_without_cinder(bench: Bench) 
     assert not [call for call in bench.calls if call.startswith("cinder")]
     assert bench.run(lane, Verb.CONNECTION_RELEASE) == {}
     assert broken_invariants(bench.store) == []
+
+
+def test_what_is_left_goes_as_the_device_that_it_was_connected_as(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By it os-brick knows the multipath to flush (LP 1785669)."""
+    lane, gone = left(bench), []
+    [record] = bench.records.values()
+    monkeypatch.setattr(bench, "brick", SimpleNamespace(disconnect=lambda *it: gone.append(it)))
+    bench.run(lane, Verb.CONNECTION_RELEASE)
+    [info] = record.infos
+    assert gone == [(info, record.device_of(info))]
+    assert record.device_of(info)
 
 
 def test_nothing_is_released_under_a_guest_that_has_the_disk(bench: Bench) -> None:

@@ -154,6 +154,17 @@ def test_migration_without_the_destinations_disks_is_refused(bench: Bench, there
     assert raised.value.code == "no_destination"
 
 
+def test_a_destination_that_is_no_place_for_guests_is_refused_in_one_line(
+    bench: Bench, there: Bench
+) -> None:
+    given = replace(migrating(bench, there), destination={"uri": "file:///etc\n" + "x" * 300})
+    with pytest.raises(PortError) as raised:
+        bench.order(Verb.GUEST_MIGRATE, given)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "bad_destination")
+    assert "\n" not in raised.value.message
+    assert len(raised.value.message) < 250
+
+
 @pytest.mark.parametrize("verb", [Verb.GUEST_PAUSE, Verb.GUEST_RESUME])
 def test_a_guest_that_is_off_has_nothing_to_hold_and_that_is_told(bench: Bench, verb: Verb) -> None:
     off = GuestOrder(server_id=bench.server(PowerState.SHUTDOWN))

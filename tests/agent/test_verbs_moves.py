@@ -208,6 +208,13 @@ def test_undo_of_a_copy_tells_whether_it_came_too_late(bench: Bench) -> None:
     assert bench.run(new, Verb.DISK_COPY_ABORT) == {"passed": True}
 
 
+def test_undo_of_a_copy_that_told_nothing_connects_the_volume_and_looks(bench: Bench) -> None:
+    _, new = swapping(bench)
+    bench.run(new, *SWAP[:3])
+    assert new.disk is None
+    assert bench.run(new, Verb.DISK_COPY_ABORT) == {}
+
+
 # --- a fresh connection ----------------------------------------------------------------
 
 REFRESH = (

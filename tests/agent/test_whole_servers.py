@@ -118,6 +118,30 @@ def test_spawn_takes_target_locks_for_it_connects(
     assert seen == [True]
 
 
+@pytest.mark.parametrize(
+    ("verb", "running", "connects"),
+    [
+        (Verb.GUEST_SPAWN, False, True),
+        (Verb.GUEST_START, True, True),
+        (Verb.GUEST_START, False, False),
+        (Verb.GUEST_STOP, True, False),
+    ],
+)
+def test_only_what_connects_volumes_waits_for_the_names_of_their_targets(
+    bench: Bench, reports: Reports, tmp_path: Path, verb: Verb, running: bool, connects: bool
+) -> None:
+    """A volume may get its service_uuid late, and only Cinder's word names the lock."""
+    server_id = bench.server()
+    lane = bench.lane(server_id, shared_targets=True, service_uuid=None)
+    guest = GuestOrder(server_id=server_id, lanes=(lane,), running=running)
+    with running_executor(bench.world(), tmp_path, reports) as executor:
+        executor.submit(command(guest, (verb,)))
+        [result] = reports.wait(1)
+    assert ("cinder.volume" in bench.calls) is connects
+    if connects:
+        assert codes([result]) == ["volume_not_ready"]
+
+
 # --- cancel -------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -251,9 +252,40 @@ def test_lp2035695_paths_that_do_not_show_yet_are_retryable(broken: Any) -> None
 
 def test_any_other_failure_of_a_connect_is_unknown(broken: Any) -> None:
     brick, _ = broken(RuntimeError("half of the paths are there"))
-    with pytest.raises(PortError) as raised:
+    with pytest.raises(PortError, match="half of the paths are there") as raised:
         brick.connect({"driver_volume_type": "iscsi"})
     assert raised.value.kind is ErrorKind.UNKNOWN
+
+
+def test_what_this_os_brick_does_not_know_is_final_whatever_is_asked(broken: Any) -> None:
+    from os_brick.exception import InvalidConnectorProtocol
+
+    brick, _ = broken(InvalidConnectorProtocol("x"))
+    for ask in (brick.connect, brick.disconnect):
+        with pytest.raises(PortError, match="InvalidConnectorProtocol") as raised:
+            ask({"driver_volume_type": "iscsi"})
+        assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "not_connectable")
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "words"),
+    [({}, "no_device_path", "of type local"), ({"path": "."}, "bad_device", "neither a block")],
+    ids=["no path", "a directory"],
+)
+def test_what_no_guest_can_have_as_a_disk_is_final(
+    volume: ConnectionInfo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: dict[str, str],
+    code: str,
+    words: str,
+) -> None:
+    from os_brick.initiator.connectors.local import LocalConnector
+
+    monkeypatch.setattr(LocalConnector, "connect_volume", lambda *_: told)
+    with pytest.raises(PortError, match=words) as raised:
+        real(tmp_path).connect(volume)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, code)
 
 
 @pytest.mark.parametrize("kind", ["rbd", "nfs"])
@@ -314,7 +346,7 @@ def test_a_host_without_cryptsetup_says_so(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     path = tmp_path / "device"
     path.write_bytes(b"\0" * 4096)
-    with pytest.raises(PortError, match=r"No such file or directory: 'cryptsetup'"):
+    with pytest.raises(PortError, match=r"was not run: .*No such file or directory: 'cryptsetup'"):
         real(tmp_path).format_luks({"type": "block", "path": str(path)}, "passphrase", AES)
 
 
@@ -322,9 +354,11 @@ def test_a_blank_device_is_formatted_with_the_words_of_cryptsetup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, ...]] = []
+    typed: list[str] = []
 
-    def execute(*command: str, **_options: Any) -> None:
+    def execute(*command: str, process_input: str = "", **_options: Any) -> None:
         asked.append(command)
+        typed.append(process_input)
         if "isLuks" in command:
             raise processutils.ProcessExecutionError(exit_code=1)
 
@@ -334,6 +368,12 @@ def test_a_blank_device_is_formatted_with_the_words_of_cryptsetup(
     [_, made] = asked
     assert made[0] == "cryptsetup"
     assert made[-5:] == ("--cipher", AES.cipher, "--key-size", str(AES.key_size), "/dev/x")
+    assert typed == ["", "passphrase"]
+
+    asked.clear()
+    plain = replace(AES, cipher=None, key_size=None)
+    real(tmp_path).format_luks({"type": "block", "path": "/dev/x"}, "passphrase", plain)
+    assert not {"--cipher", "--key-size"} & set(asked[-1]), "cryptsetup knows its own"
 
 
 @pytest.mark.lab

@@ -39,12 +39,30 @@ def test_a_guest_has_all_of_a_device_but_the_head_of_luks(
     dump = (
         "LUKS header information for /dev/x\n\nVersion:\t1\nPayload offset:\t4096\nMK bits:\t256\n"
     )
-    monkeypatch.setattr(
-        "os_brick.privileged.rootwrap.execute", lambda *_command, **_options: (dump, "")
-    )
+    asked: list[Any] = []
+
+    def execute(*command: str, **options: Any) -> tuple[str, str]:
+        asked.append((command, options))
+        return dump, ""
+
+    monkeypatch.setattr("os_brick.privileged.rootwrap.execute", execute)
     source = {"type": "block", "path": "/dev/x"}
     assert brick.extend(info, source) == 3 << 30
+    assert asked == []
     assert brick.extend({**info, "encrypted": True}, source) == (3 << 30) - 4096 * 512
+    as_root = {"run_as_root": True, "root_helper": "sudo"}
+    assert asked == [(("cryptsetup", "luksDump", "/dev/x"), as_root)]
+
+
+def test_a_device_without_a_head_of_luks_is_not_taken_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brick, info = brick_of(tmp_path), {"driver_volume_type": "iscsi", "encrypted": True}
+    monkeypatch.setattr(brick, "_connector_for", lambda _kind, _info, **_: Grown(3 << 30))
+    monkeypatch.setattr("os_brick.privileged.rootwrap.execute", lambda *_, **__: ("LUKS 2", ""))
+    with pytest.raises(PortError, match="/dev/x has no head of LUKS 1") as raised:
+        brick.extend(info, {"type": "block", "path": "/dev/x"})
+    assert raised.value.code == "extend_failed"
 
 
 def test_the_host_tells_how_large_it_takes_a_device_for(

@@ -1,6 +1,6 @@
 """Change the core in small ways and see whether a test fails: mutmut over `groups.toml`.
 
-    python -m tests.mutation [GROUP ...] [--sample N] [--again] [--write DIRECTORY]
+    python -m tests.mutation [GROUP ...] [--sample N [--skip M]] [--again] [--write DIRECTORY]
 
 mutmut wants one configuration, and tests that it may run all together for each mutant; so each
 group gets a copy of the tree of its own below build/mutation, with its own configuration at the
@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
+import math
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -38,11 +39,10 @@ PACKAGES = ["aggregates", "handlers", "host_agent", "ledger", "projections", "sq
 SCORE_MIN = 90.0
 #: Lines that are not mutated, whatever is on them: what only people read in a log.
 #: Nor do the words of a message count (Change.only_words).
-UNJUDGED = [r"(?i)log\.(debug|info|warning|error|exception)\("]
+UNJUDGED = [r"(?i)log\.(debug|info|warning|error|exception)\(", r"with _survived\("]
 #: mutmut's words for a mutant that no test notices.
 ALIVE = {"survived", "no tests"}
 UNDECIDED = {"not checked", "check was interrupted by user"}
-SEED = 1
 _STRING = re.compile(r'"[^"]*"')
 _BEGIN, _END = "<!-- measured -->", "<!-- end of measured -->"
 
@@ -86,7 +86,7 @@ def prepare(group: str, settings: dict[str, Any]) -> Path:
             shutil.copy2(ROOT / name, tree / name)
     configuration = {
         "source_paths": PACKAGES,
-        "only_mutate": settings["mutate"],
+        "only_mutate": [str(path) for path in modules(ROOT, settings)],
         "do_not_mutate_patterns": UNJUDGED,
         "also_copy": ["docs"],
         "process_isolation": "forkserver",  # mutants find nothing that other tests have cached
@@ -99,18 +99,29 @@ def prepare(group: str, settings: dict[str, Any]) -> Path:
     return tree
 
 
-def chosen(tree: Path, settings: dict[str, Any], size: int) -> list[str]:
-    """The names of `size` mutants of each module, always the same ones of the same code."""
+def modules(tree: Path, settings: dict[str, Any]) -> list[Path]:
+    """What a group changes.  Its patterns are of paths: `handlers/*.py` has no `handlers/flows`."""
+    found = {path.relative_to(tree) for each in settings["mutate"] for path in tree.glob(each)}
+    return sorted(found)
+
+
+def chosen(tree: Path, settings: dict[str, Any], skip: int, size: int) -> list[str]:
+    """The names of `size` mutants of each module, without the first `skip` of a random order."""
     from mutmut.mutation.file_mutation import mutate_file_contents
     from mutmut.utils.format_utils import get_mutant_name
 
     names: list[str] = []
     with contextlib.chdir(tree):
-        for path in sorted(path for each in settings["mutate"] for path in Path().glob(each)):
+        for path in modules(Path(), settings):
             made = mutate_file_contents(str(path), path.read_text()).mutant_names
-            some = random.Random(SEED).sample(made, min(size, len(made)))
+            some = sorted(made, key=random_order)[skip : skip + size]
             names += [get_mutant_name(path, name) for name in some]
     return names
+
+
+def random_order(name: str) -> bytes:
+    """By name alone, so that a change elsewhere in the module hardly moves a sample."""
+    return hashlib.sha256(name.encode()).digest()
 
 
 def run_mutmut(tree: Path, jobs: int, names: list[str]) -> None:
@@ -159,19 +170,37 @@ def argued() -> set[str]:
 
 
 def table(counts: dict[str, Counter[str]]) -> str:
-    """Killed and alive for each module, as a Markdown table."""
-    lines = ["| module | mutants | killed | survived | score |", "|---|---|---|---|---|"]
+    """What was tried of each module, and what came of it, as a Markdown table."""
+    lines = [
+        "| module | mutants | tried | killed | score | of all, by 95 % |",
+        "|---|---|---|---|---|---|",
+    ]
     rows = [*sorted(counts.items()), ("all", sum(counts.values(), Counter()))]
     for path, count in rows:
         lines.append(
-            f"| {path} | {count.total()} | {count['killed']} | {count['alive']} |"
-            f" {score(count):.1f} % |"
+            f"| {path} | {count.total()} | {tried_of(count)} | {count['killed']} |"
+            f" {score(count):.1f} % | {bounds(count)} |"
         )
     return "\n".join(lines)
 
 
+def tried_of(count: Counter[str]) -> int:
+    return count["killed"] + count["alive"]
+
+
 def score(count: Counter[str]) -> float:
-    return 100.0 * count["killed"] / (count.total() or 1)
+    return 100.0 * count["killed"] / (tried_of(count) or 1)
+
+
+def bounds(count: Counter[str]) -> str:
+    """Between what the score of all mutants lies, if a sample was tried (Wilson's interval)."""
+    if not count["untried"] or not tried_of(count):
+        return ""
+    n, p, z = tried_of(count), score(count) / 100.0, 1.96
+    middle = p + z * z / (2 * n)
+    spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low, high = ((middle + sign * spread) / (1 + z * z / n) for sign in (-1, 1))
+    return f"{100 * low:.0f}-{100 * high:.0f} %"
 
 
 @contextlib.contextmanager
@@ -193,23 +222,27 @@ def main() -> int:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(groups)}")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
     parser.add_argument("--sample", type=int, help="so many mutants of each module only")
+    parser.add_argument("--skip", type=int, default=0, help="the sample after the first so many")
     parser.add_argument("--again", action="store_true", help="only what survived the last time")
     parser.add_argument("--write", type=Path, help="the directory of mutation.md")
     asked = parser.parse_args()
     counts: dict[str, Counter[str]] = {}
     survivors: set[str] = set()
-    undecided = 0
+    hung = 0
     with one_server():
         for group in asked.groups or groups:
             tree = tried(group, groups[group], asked)
             for mutant in results(tree):
+                count = counts.setdefault(mutant.path, Counter())
                 if mutant.status in UNDECIDED:
-                    undecided += 1
+                    count["untried"] += 1
                 elif not (what := change_of(tree, mutant)).only_words:
                     alive = mutant.status in ALIVE
-                    counts.setdefault(mutant.path, Counter())["alive" if alive else "killed"] += 1
+                    count["alive" if alive else "killed"] += 1
+                    hung += mutant.status == "timeout"
                     survivors |= {str(what)} if alive else set()
-    return judge(counts, survivors, undecided, asked.write)
+    print(f"{hung} of those killed were ended because their tests took too long\n")
+    return judge(counts, survivors, asked.write)
 
 
 def tried(group: str, settings: dict[str, Any], asked: argparse.Namespace) -> Path:
@@ -217,16 +250,14 @@ def tried(group: str, settings: dict[str, Any], asked: argparse.Namespace) -> Pa
     if not asked.again:
         shutil.rmtree(BUILD / group, ignore_errors=True)
     tree = prepare(group, settings)
-    names = chosen(tree, settings, asked.sample) if asked.sample else []
+    names = chosen(tree, settings, asked.skip, asked.sample) if asked.sample else []
     if asked.again:
         names = [mutant.name for mutant in results(tree) if mutant.status in ALIVE]
     run_mutmut(tree, asked.jobs, names)
     return tree
 
 
-def judge(
-    counts: dict[str, Counter[str]], survivors: set[str], undecided: int, write: Path | None
-) -> int:
+def judge(counts: dict[str, Counter[str]], survivors: set[str], write: Path | None) -> int:
     """Print what came of it, and say whether that is good enough."""
     shown = table(counts)
     print(shown)
@@ -238,9 +269,10 @@ def judge(
     unargued = sorted(survivors - argued())
     print(f"\n{len(survivors)} survivors, {len(unargued)} of them not argued:")
     print("\n".join(f"  {each}" for each in unargued))
-    if undecided:
-        print(f"{undecided} mutants were not tried (--sample, or mutmut was interrupted)")
-    reached = score(sum(counts.values(), Counter()))
+    together = sum(counts.values(), Counter())
+    if together["untried"]:
+        print(f"{together['untried']} mutants were not tried (--sample, or an interruption)")
+    reached = score(together)
     print(f"score {reached:.1f} % of at least {SCORE_MIN:g} %")
     return int(reached < SCORE_MIN or bool(unargued))
 

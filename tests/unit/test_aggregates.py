@@ -23,7 +23,7 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant
 from aggregates.server import SeenDisks
-from aggregates.volume import Volume
+from aggregates.volume import Claim, Volume
 from handlers.accept import device_target
 from host_agent.shared.lane import Lane
 
@@ -297,3 +297,31 @@ def test_an_access_mode_narrows_and_never_widens(known: str | None, told: str, t
     mapping.learn_access_mode(told)
     mapping.learn_access_mode(None)
     assert mapping.access_mode == then
+
+
+@pytest.mark.parametrize(
+    ("other", "excluded"),
+    [
+        ({"server_id": "t"}, True),
+        ({"server_id": "s", "shared": True}, True),
+        ({"server_id": "t", "shared": True}, False),
+        ({"server_id": "t", "shared": True, "reserves": True}, True),
+        ({"server_id": "t", "shared": True, "takes": frozenset({"h"})}, True),
+        ({"server_id": "t", "shared": True, "hosts": frozenset({"g"})}, True),
+        ({"server_id": "t", "shared": True, "takes": frozenset({"g"})}, False),
+    ],
+    ids=str,
+)
+def test_a_claim_of_a_shared_volume_excludes_what_would_take_it_away(
+    other: dict[str, Any], excluded: bool
+) -> None:
+    """Where one side takes what the other side's hosts have (decision 0042)."""
+    claim = Claim(
+        server_id="s",
+        flow="f",
+        shared=True,
+        reserves=True,
+        takes=frozenset({"g"}),
+        hosts=frozenset({"h"}),
+    )
+    assert claim.excludes(Claim(flow="f", **other)) is excluded

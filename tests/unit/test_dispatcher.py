@@ -76,7 +76,7 @@ class Work:
         self._lock = threading.Lock()
 
     def take_over(self, operation_id: str) -> int:
-        if operation_id == "bad":
+        if operation_id in {"bad", "cannot be ended"}:
             raise RuntimeError(operation_id)
         self.ended.append(operation_id)
         return 1
@@ -226,10 +226,11 @@ async def test_what_cannot_be_ended_in_the_log_is_not_carried_on(
 ) -> None:
     """Its lease runs out, and the next one takes it over."""
     monkeypatch.setattr(dispatcher_module, "LATE_S", 0.0)
-    leases, work = Leases("new", left_behind=["bad"]), Work()
+    left = "cannot be ended"
+    leases, work = Leases("new", left_behind=[left]), Work()
     async with running(leases, work):
-        await until(lambda: work.done == ["new"] and leases.held == {"bad"})
-    assert (work.done, work.ended, leases.held) == (["new"], [], {"bad"})
+        await until(lambda: work.done == ["new"] and leases.held == {left})
+    assert (work.done, work.ended, leases.held) == (["new"], [], {left})
 
 
 async def test_what_another_left_behind_stays_so_if_we_stop_as_well() -> None:
@@ -238,6 +239,76 @@ async def test_what_another_left_behind_stays_so_if_we_stop_as_well() -> None:
     async with running(leases, work):
         await until(lambda: work.ended)
     assert (work.done, leases.released, leases.held) == ([], [], {"left"})
+
+
+async def test_what_was_taken_over_and_done_makes_room_for_as_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "LATE_S", 0.0)
+    leases, work = Leases("a", "b", left_behind=["left", "behind"]), Work()
+    async with running(leases, work) as woken:
+        await until(lambda: len(work.done) == 4 and not leases.held)
+        so_far = len(leases.asked)
+        woken.event.set()
+        await until(lambda: len(leases.asked) > so_far)
+        assert leases.asked[-1] == 2 * THREADS
+
+
+async def test_what_is_only_held_ready_when_the_process_stops_has_nothing_to_show() -> None:
+    """No position to be waited for: it was not begun."""
+    shown: list[int] = []
+
+    async def projected(position: int) -> None:
+        shown.append(position)
+
+    leases, work = Leases(*map(str, range(2 * THREADS))), Work()
+    work.goes_on.clear()
+    async with running(leases, work, projected):
+        await until(lambda: work.at_once == THREADS and len(leases.held) == 2 * THREADS)
+    assert len(work.done) == len(shown) == THREADS
+    assert leases.held == set()
+
+
+async def test_more_is_asked_for_as_soon_as_no_more_is_held_ready_than_is_worked_on() -> None:
+    leases, work = Leases(*map(str, range(3 * THREADS))), Work()
+    gates = iter(threading.Event() for _ in range(3 * THREADS))
+    opened: list[threading.Event] = []
+    carry_on = work.carry_on
+
+    def gated(operation_id: str) -> int:
+        opened.append(gate := next(gates))
+        assert gate.wait(SOON_S)
+        return carry_on(operation_id)
+
+    work.carry_on = gated  # type: ignore[method-assign]
+    async with running(leases, work):
+        for number in range(THREADS):
+            await until(lambda number=number: len(opened) > number)
+            opened[number].set()
+        await until(lambda: leases.asked[-1] == THREADS)
+        for number in range(THREADS, 3 * THREADS):
+            await until(lambda number=number: len(opened) > number)
+            opened[number].set()
+        await until(lambda: len(work.done) == 3 * THREADS)
+
+
+async def test_nothing_goes_on_beside_a_dispatcher_that_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leases, left = Leases(), list[bool]()
+
+    async def until_cancelled(_self: Dispatcher) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            left.append(True)
+
+    monkeypatch.setattr(Dispatcher, "_renew", until_cancelled)
+    async with running(leases, Work()):
+        await until(lambda: leases.asked)
+    assert left == [True]
 
 
 async def test_each_life_holds_its_leases_under_a_name_of_its_own() -> None:
@@ -322,6 +393,16 @@ async def test_a_row_that_is_late_is_not_asked_about_again_and_again() -> None:
         woken.event.set()
         await until(lambda: "new" in work.done and leases.held == set(leases.late))
     assert sorted(work.done) == sorted([*leases.late, "new"])
+
+
+async def test_a_row_that_is_late_is_asked_about_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "POLL_S", 0.01)
+    leases, work = Leases(), Work()
+    leases.late = ["late"]
+    async with running(leases, work):
+        await until(lambda: work.done.count("late") > 1)
 
 
 async def test_what_a_fence_has_left_waiting_is_handed_over_again_and_again(

@@ -179,8 +179,9 @@ def test_a_reservation_of_unknown_outcome_is_given_time_before_another_is_made()
     assert do(RESERVE, cinder, uncertain=True, wait=wait)["attachment_id"] == late.id
     assert cinder.asked == []
     cinder.rows, waited[:] = [], []
+    cinder.looks = 0
     assert "adopted" not in do(RESERVE, cinder, uncertain=True, wait=waited.append)
-    assert sum(waited) >= LATE_S
+    assert (cinder.looks, waited) == (1 + round(LATE_S / 0.25), [0.25] * cinder.looks)
     waited.clear()
     do(RESERVE, cinder, wait=waited.append)
     assert waited == [], "a first attempt does not wait"
@@ -303,6 +304,40 @@ def test_only_a_refusal_to_delete_a_volume_is_noted_and_no_failure(kind: ErrorKi
     assert raised.value.kind is kind
 
 
+@pytest.mark.parametrize(
+    ("now", "code"), [("retyping", "volume_not_ready"), ("error_deleting", None), (None, None)]
+)
+def test_a_refusal_that_lasts_while_cinder_is_at_work_is_none(
+    now: str | None, code: str | None
+) -> None:
+    """None: it is gone meanwhile."""
+    cinder = Cinder(status=now or "")
+    cinder.refuses = PortError(ErrorKind.FINAL, "refused", "Volume is busy.")
+    if now is None:
+
+        def gone(_: str) -> Any:
+            raise PortError(ErrorKind.FINAL, "not_found", "No such volume.")
+
+        vars(cinder)["volume"] = gone
+    lane = replace(LANE, delete_on_termination=True)
+    if code is None:
+        assert do(LedgerVerb.VOLUME_DELETE, cinder, lane=lane) == {"refused": "Volume is busy."}
+        return
+    with pytest.raises(PortError, match=f"Volume {VOLUME} is {now}") as raised:
+        do(LedgerVerb.VOLUME_DELETE, cinder, lane=lane)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, code)
+
+
+@pytest.mark.parametrize("attachment_id", [None, str(uuid4())], ids=["unknown", "known"])
+def test_of_an_old_reservation_only_one_that_nobody_knows_is_tidied_away(
+    attachment_id: str | None,
+) -> None:
+    cinder = Cinder(status="attaching")
+    lane = replace(LANE, legacy=True, attachment_id=attachment_id)
+    assert do(LedgerVerb.RESERVATION_TIDY, cinder, lane=lane) == {}
+    assert cinder.asked == ([] if attachment_id else [("unreserve", VOLUME)])
+
+
 def test_a_volume_is_made_once_and_found_by_its_mark() -> None:
     cinder = Cinder()
     do(LedgerVerb.VOLUME_CREATE, cinder, lane=MAKES)
@@ -347,6 +382,19 @@ def test_every_volume_with_the_mark_goes_but_not_before_cinder_has_made_it() -> 
         do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES)
     assert (raised.value.kind, raised.value.code) == (ErrorKind.RETRYABLE, "volume_not_ready")
     assert cinder.asked == [("volume_delete", first), ("volume_delete", second)]
+
+
+def test_a_volume_goes_though_cinder_does_not_show_its_reservations() -> None:
+    """Whether there are any the deletion tells."""
+    cinder = Cinder()
+    cinder.made = [view(id=VOLUME)]
+
+    def hidden(*_: Any) -> Any:
+        raise PortError(ErrorKind.FINAL, "forbidden", "Policy does not allow it.")
+
+    vars(cinder)["attachments"] = hidden
+    assert do(LedgerVerb.VOLUME_UNMAKE, cinder, lane=MAKES) == {"deleted": [VOLUME]}
+    assert cinder.asked == [("volume_delete", VOLUME)]
 
 
 def test_a_volume_that_the_server_has_is_not_unmade() -> None:

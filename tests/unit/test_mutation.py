@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -59,15 +60,51 @@ def test_a_run_fails_below_the_score_or_with_a_survivor_that_nobody_argues(
     killed: int, survivors: set[str], fails: int
 ) -> None:
     counts = {"handlers/engine.py": Counter(killed=killed, alive=10 - killed)}
-    assert judge(counts, survivors, 0, None) == fails
+    assert judge(counts, survivors, None) == fails
 
 
 def test_the_page_gets_the_table_between_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "mutation.md"
     page.write_text("before\n<!-- measured -->\nold\n<!-- end of measured -->\nafter\n")
-    judge({"a.py": Counter(killed=3, alive=1)}, set(), 0, tmp_path)
+    judge({"a.py": Counter(killed=3, alive=1, untried=6)}, set(), tmp_path)
     text = page.read_text()
-    assert "| a.py | 4 | 3 | 1 | 75.0 % |" in text
+    assert "| a.py | 10 | 4 | 3 | 75.0 % | 30-95 % |" in text
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
+
+
+def test_what_was_tried_in_whole_needs_no_interval() -> None:
+    assert mutation.bounds(Counter(killed=3, alive=1)) == ""
+    assert mutation.bounds(Counter(untried=9)) == ""
+
+
+GROUPS = tomllib.loads((mutation.HERE / "groups.toml").read_text())
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_names_modules_and_tests_that_are_there(group: str) -> None:
+    settings = GROUPS[group]
+    for pattern in settings["mutate"]:
+        assert mutation.modules(mutation.ROOT, {"mutate": [pattern]}), pattern
+    for path in settings["tests"][: settings["tests"].index("-m")]:
+        file, _, name = path.partition("::")
+        assert (mutation.ROOT / file).exists(), path
+        assert not name or f"def {name}(" in (mutation.ROOT / file).read_text(), path
+
+
+def test_the_core_is_in_a_group() -> None:
+    """All that the first of these modules have been split into since, too."""
+    core = ["aggregates/*.py", "handlers/*.py", "projections/*.py", "host_agent/verbs/*.py"]
+    core += ["host_agent/executor.py", "host_agent/locks.py", "host_agent/storage/brick.py"]
+    core += ["ledger/dispatcher.py", "ledger/effects.py"]
+    changed = {path for each in GROUPS.values() for path in mutation.modules(mutation.ROOT, each)}
+    assert set(mutation.modules(mutation.ROOT, {"mutate": core})) <= changed
+
+
+def test_a_sample_stays_what_it_is_when_the_module_changes_elsewhere() -> None:
+    names = [f"x_decide__mutmut_{number}" for number in range(99)]
+    ordered = sorted(names, key=mutation.random_order)
+    assert ordered != names
+    without = sorted(set(names) - {ordered[50]}, key=mutation.random_order)
+    assert without == ordered[:50] + ordered[51:]
