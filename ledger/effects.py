@@ -108,13 +108,16 @@ def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if lane.legacy:
         return _reserve_by_old_calls(lane, context)
     for _ in range(1 + round(LATE_S / LATE_POLL_S) if context.uncertain else 1):
-        if orphans := _orphans(lane, context):
-            return {"attachment_id": orphans[0].id, "adopted": True}
+        orphans = _orphans(lane, context)
+        if fitting := [each for each in orphans if each.mode in {None, lane.access_mode}]:
+            return {"attachment_id": fitting[0].id, "adopted": True}
         if context.uncertain:
             context.wait(LATE_POLL_S)
     created = context.cinder.attachment_create(
         lane.volume_id, lane.server_id, None, lane.access_mode
     )
+    for misfit in orphans:  # an earlier attach's, in another mode, that came late
+        context.cinder.attachment_delete(misfit.id)
     return {"attachment_id": created.id}
 
 

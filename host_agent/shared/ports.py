@@ -80,13 +80,17 @@ class SnapshotView:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachmentView:
-    """A Cinder attachment.  `connection_info` is empty until a connector was given."""
+    """A Cinder attachment.  `connection_info` is empty until a connector was given.
+
+    `mode`: what it was asked for with, "rw" or "ro"; None: Cinder does not say.
+    """
 
     id: str
     volume_id: str
     server_id: str | None
     status: str  # reserved, attaching, attached, detached, error_attaching, ...
     connection_info: ConnectionInfo
+    mode: str | None = None
 
     @property
     def incomplete(self) -> bool:

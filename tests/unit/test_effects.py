@@ -163,6 +163,17 @@ def test_an_attachment_that_is_more_than_a_reservation_is_left_alone(other: Atta
     assert cinder.asked == [("attachment_create", VOLUME, SERVER, LANE.access_mode)]
 
 
+def test_a_reservation_in_another_mode_is_an_earlier_attachs_and_is_ended() -> None:
+    """Adopted, the volume would be read-only in Cinder, and not for the guest (seed 1839)."""
+    cinder = Cinder(read_only := row(mode="ro"), row("attached", mode="ro"))
+    assert "adopted" not in do(RESERVE, cinder)
+    assert cinder.asked == [
+        ("attachment_create", VOLUME, SERVER, "rw"),
+        ("attachment_delete", read_only.id),
+    ]
+    assert do(RESERVE, Cinder(row(mode="ro"), fits := row(mode="rw")))["attachment_id"] == fits.id
+
+
 def test_a_reservation_that_the_ledger_knows_is_not_taken_again() -> None:
     cinder = Cinder(ours := row())
     assert do(RESERVE, cinder, known(ours.id))["attachment_id"] != ours.id

@@ -139,7 +139,14 @@ def attachment_view(data: Mapping[str, Any]) -> AttachmentView:
         server_id=data["instance"],
         status=data["status"],
         connection_info=info,
+        mode=mode_of(data),
     )
+
+
+def mode_of(data: Mapping[str, Any]) -> str | None:
+    """Of an attachment; Cinder has the text "null" where nobody said one."""
+    mode = data.get("attach_mode")
+    return mode if mode in {"rw", "ro"} else None
 
 
 def connection_view(data: Mapping[str, Any]) -> ConnectionInfo:

@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from host_agent.shared import masking
-from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.cinder.client import MADE_FOR, mode_of
 from host_agent.shared.cinder.session import Caller
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
@@ -133,13 +133,12 @@ def _check_order(ids: Sequence[str]) -> None:
 def _attachment(data: Mapping[str, Any]) -> ListedAttachment:
     """From Cinder's JSON; of connection information nothing is kept."""
     masking.learn(data.get("connection_info") or {})
-    mode = data.get("attach_mode")
     return ListedAttachment(
         id=data["id"],
         volume_id=data["volume_id"],
         server_id=data.get("instance"),
         status=data["status"],
-        mode=mode if mode in {"rw", "ro"} else None,
+        mode=mode_of(data),
     )
 
 
