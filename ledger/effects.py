@@ -109,16 +109,24 @@ def reserve(lane: Lane, context: EffectContext) -> dict[str, Any]:
         return _reserve_by_old_calls(lane, context)
     for _ in range(1 + round(LATE_S / LATE_POLL_S) if context.uncertain else 1):
         orphans = _orphans(lane, context)
-        if fitting := [each for each in orphans if each.mode in {None, lane.access_mode}]:
-            return {"attachment_id": fitting[0].id, "adopted": True}
+        fitting = [each.id for each in orphans if each.mode in {None, lane.access_mode}]
+        if fitting:
+            _end(orphans, context, but=fitting[0])
+            return {"attachment_id": fitting[0], "adopted": True}
         if context.uncertain:
             context.wait(LATE_POLL_S)
     created = context.cinder.attachment_create(
         lane.volume_id, lane.server_id, None, lane.access_mode
     )
-    for misfit in orphans:  # an earlier attach's, in another mode, that came late
-        context.cinder.attachment_delete(misfit.id)
+    _end(orphans, context, but=created.id)
     return {"attachment_id": created.id}
+
+
+def _end(orphans: list[AttachmentView], context: EffectContext, but: str) -> None:
+    """What came late of other attempts, or of an earlier attach in another mode."""
+    for orphan in orphans:
+        if orphan.id != but:
+            context.cinder.attachment_delete(orphan.id)
 
 
 def _reserve_by_old_calls(lane: Lane, context: EffectContext) -> dict[str, Any]:

@@ -163,6 +163,13 @@ def test_an_attachment_that_is_more_than_a_reservation_is_left_alone(other: Atta
     assert cinder.asked == [("attachment_create", VOLUME, SERVER, LANE.access_mode)]
 
 
+def test_of_two_reservations_that_nobody_knows_one_is_taken_and_the_other_ended() -> None:
+    """Of two attempts both may come late (seed 1907)."""
+    cinder = Cinder(first := row(), second := row())
+    assert do(RESERVE, cinder) == {"attachment_id": first.id, "adopted": True}
+    assert cinder.asked == [("attachment_delete", second.id)]
+
+
 def test_a_reservation_in_another_mode_is_an_earlier_attachs_and_is_ended() -> None:
     """Adopted, the volume would be read-only in Cinder, and not for the guest (seed 1839)."""
     cinder = Cinder(read_only := row(mode="ro"), row("attached", mode="ro"))
@@ -171,7 +178,9 @@ def test_a_reservation_in_another_mode_is_an_earlier_attachs_and_is_ended() -> N
         ("attachment_create", VOLUME, SERVER, "rw"),
         ("attachment_delete", read_only.id),
     ]
-    assert do(RESERVE, Cinder(row(mode="ro"), fits := row(mode="rw")))["attachment_id"] == fits.id
+    cinder = Cinder(read_only, fits := row(mode="rw"))
+    assert do(RESERVE, cinder)["attachment_id"] == fits.id
+    assert cinder.asked == [("attachment_delete", read_only.id)]
 
 
 def test_a_reservation_that_the_ledger_knows_is_not_taken_again() -> None:
