@@ -30,10 +30,13 @@ class Browser:
         page.set_default_timeout(SHOWN_MS)
 
     def log_in(self, path: str) -> None:
-        """As an operator, on the way to this page."""
+        """As Keystone's administrator, by password, on the way to this page."""
         self.page.goto(path)
-        self.page.get_by_label("Token").fill(ENV["LAB_OPERATOR_TOKEN"])
-        self.button("Log in")
+        self.page.get_by_label("User").fill("admin")
+        self.page.get_by_label("Project").fill("admin")
+        password = self.page.get_by_label("Password")
+        password.fill(ENV["LEDGER_LAB_KEYSTONE_PASSWORD"])
+        password.press("Enter")
         self.page.wait_for_url(f"**{path}")
 
     def link(self, name: str) -> None:
