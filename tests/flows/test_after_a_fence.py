@@ -101,12 +101,12 @@ def _lacks_attachments(world: World, server_id: str, host: str) -> bool:
 
 
 #: No fence tells what a copy, or a conversion, had done when its host died; and a replacement has
-#: its attachment in Cinder, for a guest that may run on.
+#: its attachment in Cinder, for a guest that may run on.  A server is forgotten by its hosts' word.
 _UNDECIDED = frozenset(
     {
         *("swap", "migrate-volume", "convert", "convert-stopped", "mixed-convert"),
         *("convert-resized", "mixed-convert-resized"),
-        *("repair-lost", "repair-lost-encrypted"),
+        *("repair-lost", "repair-lost-encrypted", "repair-server"),
     }
 )
 #: The host had let go what the ledger was to forget: the next look finds that, too.

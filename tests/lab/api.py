@@ -16,6 +16,8 @@ from tests.lab.people import person
 from tests.lab.settings import ENV
 from tests.lab.world import CLI_S, SETTLE_S
 
+POWER_STATE = "OS-EXT-STS:power_state"
+
 
 class Ledger:
     """The ledger's own API, as an operator; and the plain truth of its Nova form."""
@@ -36,6 +38,10 @@ class Ledger:
             return None
         answer.raise_for_status()
         return str(answer.json()["server"]["status"])
+
+    def has_no_guest(self, server_id: str) -> bool:
+        """Whether the server's host has said so: Nova's power state is NOSTATE."""
+        return bool(self._get(f"/v2.1/servers/{server_id}")["server"][POWER_STATE] == 0)
 
     def wait_status(self, server_id: str, status: str) -> None:
         def there() -> bool:

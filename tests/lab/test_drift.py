@@ -109,6 +109,8 @@ class Behind:
         domain = guest.domain
         domain.destroy()
         domain.undefine()
+        # What happens to a server during a look is nothing that the look finds.
+        wait_until(lambda: self.lab.ledger.has_no_guest(guest.id), "its host to tell", SETTLE_S)
         self.planted["guest_missing"] = guest.id
         return volume
 
