@@ -90,13 +90,17 @@ class FileRecords(MutableMapping[str, Record]):
 
     def __getitem__(self, attachment_id: str) -> Record:
         try:
-            data = json.loads(self._file(attachment_id).read_text())
+            path = self._file(attachment_id)
+        except (ValueError, TypeError):  # no id, as a lane without an attachment has
+            raise KeyError(attachment_id) from None
+        try:
+            data = json.loads(path.read_text())
             known = {name: data[name] for name in Record.__dataclass_fields__ if name in data}
             return Record(**{**known, "infos": tuple(data["infos"])})
         except FileNotFoundError:
             raise KeyError(attachment_id) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise _failed(self._file(attachment_id), error) from error
+            raise _failed(path, error) from error
 
     def __setitem__(self, attachment_id: str, record: Record) -> None:
         path = self._file(attachment_id)

@@ -85,6 +85,16 @@ def test_record_that_cannot_be_read_is_told_and_not_ignored(tmp_path: Path) -> N
     assert raised.value.kind is ErrorKind.RETRYABLE
 
 
+@pytest.mark.parametrize("id_", ["", None, "../secret", "a"])
+def test_what_is_no_id_has_no_record(tmp_path: Path, id_: Any) -> None:
+    """A lane without an attachment is looked up, too (a server that is forgotten)."""
+    (tmp_path / "secret.json").write_text("{}")
+    records = FileRecords(tmp_path / "c")
+    assert records.get(id_) is None
+    assert id_ not in records
+    assert records.pop(id_, None) is None
+
+
 def test_a_connection_is_known_by_whichever_record_has_it(tmp_path: Path) -> None:
     records, mine, other = FileRecords(tmp_path), record(), record()
     remember(records, other, info())
