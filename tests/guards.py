@@ -17,7 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from aggregates.base import Aggregate, Event
-from host_agent.shared.contract import ErrorKind, StepError
+from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 
 _CODE = re.compile(r"[a-z][a-z0-9_]*")
@@ -53,7 +53,6 @@ def everywhere() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         _after(patch, Aggregate, "record", lambda it: check_event(it._pending[-1]))
         _after(patch, PortError, "__init__", _check_failure)
-        _after(patch, StepError, "__init__", _check_failure)
         yield
 
 
@@ -81,7 +80,7 @@ def check_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
     return outputs
 
 
-def _check_failure(error: PortError | StepError) -> None:
+def _check_failure(error: PortError) -> None:
     assert isinstance(error.kind, ErrorKind), error.kind
     assert isinstance(error.code, str), error.code
     assert _CODE.fullmatch(error.code), error.code

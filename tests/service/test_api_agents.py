@@ -19,7 +19,7 @@ SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="
 
 
 async def test_registering_shows_guests_and_answers_the_epoch(api: Api) -> None:
-    release: dict[str, Any] = {"guests": [], "attachments": []}
+    release: dict[str, Any] = {"guests": [], "attachments": [], "unknown": []}
     known = {"host": HOST, "epoch": 0, "fenced": False, "release": release, "again": False}
     answer = await api.register(guest(name="vm-1"))
     assert answer == {**known, "position": await api.head()}
@@ -296,12 +296,13 @@ async def test_a_host_that_was_fenced_lets_go_before_it_gets_commands(api: Api) 
     await api.ask("POST", f"/v1/hosts/{HOST}/unfence", json={"reason": "repaired"})
     left = [attachment["attachment_id"]]
     said = await api.register(guest(server_id=server), connections=left)
-    assert said["release"] == {"guests": [server], "attachments": left}
+    told = {"guests": [server], "attachments": left}
+    assert said["release"] == {**told, "unknown": []}
     shown = await api.get(f"/v1/hosts/{HOST}")
-    assert (shown["suspect"], shown["leftovers"]) == (True, said["release"])
+    assert (shown["suspect"], shown["leftovers"]) == (True, told)
     refused = await api.act(server, "os-migrateLive", {"host": None, "block_migration": False})
     assert refused.status in {400, 409}, "a suspect host is not chosen"
-    assert (await api.register())["release"] == {"guests": [], "attachments": []}
+    assert (await api.register())["release"] == {"guests": [], "attachments": [], "unknown": []}
     shown = await api.get(f"/v1/hosts/{HOST}")
     assert (shown["suspect"], shown["leftovers"]) == (False, None)
 
@@ -356,7 +357,10 @@ async def test_a_suspect_host_is_asked_where_a_guest_is_whose_source_is_dead(api
     await api.ask("POST", f"/v1/hosts/{OTHER}/unfence", json={"reason": "it came up"})
     await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=why)
     said = await api.register(shown, host=OTHER)
-    assert (said["release"], said["again"]) == ({"guests": [], "attachments": []}, True)
+    assert (said["release"], said["again"]) == (
+        {"guests": [], "attachments": [], "unknown": []},
+        True,
+    )
     assert (await api.get(f"/v1/hosts/{OTHER}"))["suspect"]
     [command] = await api.commands(epoch=1, host=OTHER)
     assert [step["verb"] for step in command["steps"]] == ["guest_find"]

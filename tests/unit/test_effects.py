@@ -13,7 +13,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.plan import LedgerVerb
 from host_agent.shared.contract import ErrorKind
-from host_agent.shared.lane import Lane, LaneSide
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, AttachmentView, OldAttachment, PortError, VolumeView
 from ledger.effects import EffectContext, carry_out
 
@@ -433,35 +433,3 @@ def test_nothing_is_made_awaited_or_unmade_of_a_disk_that_brings_its_volume(verb
     cinder = Cinder(status="error")
     assert do(verb, cinder) == {}
     assert cinder.asked == []
-
-
-# --- what goes wrong -----------------------------------------------------------------------------
-
-
-def test_an_error_nobody_foresaw_is_unknown_and_its_text_is_kept_out() -> None:
-    """It may hold anything, secrets too."""
-    cinder = Cinder()
-    cinder.refuses = RuntimeError("password=hunter2")  # type: ignore[assignment]
-    lane = replace(LANE, delete_on_termination=True)
-    with pytest.raises(PortError) as raised:
-        do(LedgerVerb.VOLUME_DELETE, cinder, lane=lane)
-    assert (raised.value.kind, raised.value.code) == (ErrorKind.UNKNOWN, "internal")
-    assert "RuntimeError" in raised.value.message
-    assert "hunter2" not in raised.value.message
-
-
-@pytest.mark.parametrize("verb", [LedgerVerb.MIGRATION_COMPLETE, LedgerVerb.MIGRATION_FAIL])
-def test_cinder_hears_how_its_migration_ended_by_both_ids_of_the_volume(verb: str) -> None:
-    new = str(uuid4())
-    lane = replace(LANE, volume_id=new, other=LaneSide(volume_id=VOLUME))
-    said: list[tuple[str, str, bool]] = []
-    cinder = Cinder()
-
-    def completion(old: str, new: str, *, error: bool) -> str:
-        said.append((old, new, error))
-        return old
-
-    vars(cinder)["migrate_volume_completion"] = completion
-    failed = verb is LedgerVerb.MIGRATION_FAIL
-    assert do(verb, cinder, lane=lane) == ({} if failed else {"volume_id": VOLUME})
-    assert said == [(VOLUME, new, failed)]
