@@ -23,7 +23,7 @@ from tests.simulation import drift
 from tests.simulation.cloud import Cloud as Simulated
 from tests.simulation.storm import Storm
 from tests.simulation.test_planted import PlantingStorm
-from tests.simulation.test_simulation import FIRST, SEEDS
+from tests.simulation.test_simulation import FEWER_SEEDS, FIRST
 from tests.store import looking
 from tests.world import CONTEXT
 
@@ -97,7 +97,7 @@ def test_a_look_finds_what_the_simulation_judges(database_url: str) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + FEWER_SEEDS))
 def test_a_look_at_what_a_storm_leaves_finds_nothing_that_is_not_so(
     seed: int, database_url: str
 ) -> None:
@@ -106,6 +106,6 @@ def test_a_look_at_what_a_storm_leaves_finds_nothing_that_is_not_so(
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + FEWER_SEEDS))
 def test_a_look_finds_what_was_planted_in_a_storm(seed: int, database_url: str) -> None:
     agrees(PlantingStorm(seed), database_url)

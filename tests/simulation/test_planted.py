@@ -25,7 +25,7 @@ from ledger.log.unit import Unit
 from tests.simulation import drift
 from tests.simulation.cloud import Cloud
 from tests.simulation.storm import Storm
-from tests.simulation.test_simulation import FIRST, SEEDS
+from tests.simulation.test_simulation import FEWER_SEEDS, FIRST
 from tests.world import CONTEXT
 
 TICKS = 400
@@ -189,6 +189,6 @@ def test_what_comes_about_in_a_storm_is_found_after_it_and_mended() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + min(SEEDS, STORMS_MAX)))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + min(FEWER_SEEDS, STORMS_MAX)))
 def test_so_it_is_in_many_storms(seed: int) -> None:
     planted_in(seed)

@@ -19,6 +19,8 @@ from tests.simulation.storm import Storm
 FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 #: By default as many as a change can wait for: a second each.
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
+#: Of what does more with a storm than to see it end.
+FEWER_SEEDS = max(1, SEEDS // 10)
 #: They need a mapping of Cinder's old calls, and the cloud here is new; or something to repair.
 _CONVERT = {"convert", "convert_offloaded", "convert_resized"}
 NOT_HERE = _CONVERT | {"grow_for_cinder", *(flow.name for flow in REPAIRS)}
