@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.stack import Stack, eventually
@@ -90,6 +91,7 @@ def test_a_trace_of_an_attach_shows_every_step(stack: Stack) -> None:
     assert f'"span_id": "{connect.span_id.hex()}"' in log, "the host's lines say the step"
 
 
+@pytest.mark.further  # the exporter tries again for ten seconds
 def test_a_collector_that_is_away_is_in_nobody_s_way(ready: Stack) -> None:
     ready.settings = '[tracing]\nendpoint = "http://127.0.0.1:9/v1/traces"\n'
     ready.components[0].kill()
