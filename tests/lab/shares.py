@@ -21,6 +21,15 @@ REQUEST_BYTES_MAX = 1 << 16
 _REQUEST, _ANSWER = struct.Struct("=IIQ"), struct.Struct("=IiQ")
 
 
+def can_mount() -> bool:
+    """Whether the kernel has FUSE."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def mounted(source: str, at: Path) -> Iterator[None]:
     """Mount it there; whoever touches it is refused at once."""
