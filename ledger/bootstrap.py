@@ -257,7 +257,8 @@ def _begin_tracing(
     """From now on traces of what has ended are sent, if there is whom to.  Raises ConfigError."""
     if settings.tracing.endpoint is None:
         return
-    traces = Traces(queries, sender(settings.tracing.endpoint), asyncio.get_running_loop())
+    send = sender(settings.tracing.endpoint, stack)
+    traces = Traces(queries, send, asyncio.get_running_loop())
     registry.register(traces)
     stack.push_async_callback(_cancelled, asyncio.create_task(traces.run(), name="traces"))
     ledger.listeners.append(traces.take)

@@ -44,10 +44,9 @@ from ledger.reconcile import mending
 _log = structlog.get_logger(__name__)
 
 LATE_POLL_S = 0.25
-#: States of a volume that Cinder is still making.
 #: Cinder waits to hear that the guest has all of the volume (3.71).
 EXTENDING = "extending"
-
+#: States of a volume that Cinder is still making.
 UNFINISHED = frozenset({"creating", "downloading"})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from importlib.metadata import version
 from itertools import chain
@@ -57,7 +58,8 @@ class Traces(Collector):
         del changed
         for event in events:
             if isinstance(event, Operation.OperationFinished):
-                self._loop.call_soon_threadsafe(self._wait, event.originator_id)
+                with suppress(RuntimeError):  # the loop is closed: the process ends
+                    self._loop.call_soon_threadsafe(self._wait, event.originator_id)
 
     def _wait(self, operation_id: UUID) -> None:
         if self._ended.full():
@@ -109,9 +111,11 @@ def counters(outcomes: Mapping[str, int]) -> Iterator[CounterMetricFamily]:
     yield family
 
 
-def sender(endpoint: str) -> Send:
+def sender(endpoint: str, stack: AsyncExitStack) -> Send:
     """To an OTLP endpoint, "http://collector:4318/v1/traces"; headers and certificates are
     the exporter's own environment (OTEL_EXPORTER_OTLP_HEADERS, ...).  Raises ConfigError.
+
+    Who leaves the stack waits for the request under way at most, SEND_S: none is tried again then.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -121,6 +125,7 @@ def sender(endpoint: str) -> Send:
         text = "tracing.endpoint needs OpenTelemetry: pip install '.[service,otel]'"
         raise ConfigError(text) from None
     exporter = OTLPSpanExporter(endpoint=endpoint, timeout=SEND_S)
+    stack.callback(exporter.shutdown)
     ours = {"service.name": "attachment-ledger", "service.version": version("attachment-ledger")}
     resource = Resource.create(ours)
 

@@ -71,17 +71,6 @@ def test_the_place_of_a_root_that_is_detached_goes_with_the_server() -> None:
     assert world.mappings() == []
 
 
-def test_a_shared_volume_stays_connected_for_whoever_else_has_it_there() -> None:
-    world = drifted.guest_missing(volumes=1, multiattach=True)
-    [record] = world.records[HOST].values()
-    other = str(UUID(int=7))
-    world.records[HOST][other] = replace(record, attachment_id=other, server_id=other)
-    connected = world.host.read()["connected"]
-    world.done(drifted.repair(world))
-    assert list(world.records[HOST]) == [other]
-    assert world.host.read()["connected"] == connected
-
-
 def test_every_host_that_may_have_the_guest_is_asked() -> None:
     world = World()
     world.done(world.attach()).done(world.act("live_migrate", destination=OTHER))

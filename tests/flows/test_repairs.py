@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -151,8 +152,13 @@ def test_a_lost_attachment_that_is_replaced_is_the_same_connection() -> None:
     assert "guests.unplug" not in world.trouble.met
 
 
-def test_a_device_that_another_server_uses_stays_when_a_record_goes() -> None:
-    world = drifted.connection_left(multiattach=True)
+@pytest.mark.parametrize(
+    "left",
+    [drifted.connection_left, partial(drifted.guest_missing, volumes=1)],
+    ids=["connection_left", "guest_missing"],
+)
+def test_a_device_that_another_server_uses_stays_when_a_record_goes(left: Any) -> None:
+    world = left(multiattach=True)
     [record] = world.records[HOST].values()
     other = str(UUID(int=7))
     world.records[HOST][other] = replace(record, attachment_id=other, server_id=other)
