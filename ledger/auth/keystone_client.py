@@ -221,7 +221,7 @@ def _read(answer: requests.Response, *, allow_expired: bool) -> Proven | None:
     match answer.status_code:
         case HTTPStatus.OK:
             return _proven(answer, allow_expired=allow_expired)
-        case HTTPStatus.NOT_FOUND if _is_keystones(answer):
+        case HTTPStatus.NOT_FOUND if is_keystones(answer):
             return None
         case HTTPStatus.UNAUTHORIZED:
             raise KeystoneError("Keystone refuses our own token, and a new one, too.")
@@ -233,7 +233,7 @@ def _read(answer: requests.Response, *, allow_expired: bool) -> Proven | None:
     raise KeystoneError(f"Keystone answered HTTP {answer.status_code}, and not in its own form.")
 
 
-def _is_keystones(answer: requests.Response) -> bool:
+def is_keystones(answer: requests.Response) -> bool:
     """Whether an error is in Keystone's form."""
     try:
         return bool(answer.json()["error"]["code"] == answer.status_code)

@@ -46,6 +46,8 @@ class Fault(Enum):
     ERROR = auto()  # 500 in Keystone's form
     REFUSES_US = auto()  # every token of ours is refused, new ones too
     NO_LOGIN = auto()  # our password is refused
+    FORBIDS_LOGIN = auto()  # whoever it is, 403
+    UNKNOWN_LOGIN = auto()  # whoever it is, 404
 
 
 @dataclass
@@ -231,6 +233,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(401)
             case Fault.NO_LOGIN:
                 self._refuse(401)
+            case Fault.FORBIDS_LOGIN if kind == "log-in":
+                self._refuse(403)
+            case Fault.UNKNOWN_LOGIN if kind == "log-in":
+                self._refuse(404)
             case _:
                 return False
         return True

@@ -14,8 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from aggregates.host import host_uuid
 from host_agent.shared.cinder.settings import CinderSettings
+from ledger.simulation.cinder_backends import MULTI
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import HOST, OTHER, PROJECT, Api, running_api
 from tests.service.keystone_world import settings
@@ -100,6 +103,27 @@ async def test_a_server_that_cannot_be_built_is_in_error_and_says_why(api: Api) 
     shown = (await api.get(f"{PATH}/{(await answer.json())['server']['id']}"))["server"]
     assert shown["status"] == "ERROR"
     assert "no initiator name" in shown["fault"]["message"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_s3_a_volume_that_is_made_for_a_server_is_no_multi_attach_one(
+    named: bool,  # noqa: FBT001 - else the type is Cinder's default
+    api: Api,
+) -> None:
+    await api.register()
+    disk = {**BLANK, "boot_index": 0}
+    if named:
+        disk["volume_type"] = f"rbd{MULTI}"
+    else:
+        api.cinder.driver = f"rbd{MULTI}"
+    before = set(api.cinder.volumes)
+    answer = await created(api, disk)
+    assert answer.status == 202, await answer.text()
+    assert (await api.played(answer))["outcome"] == "failed"
+    path = f"{PATH}/{(await answer.json())['server']['id']}"
+    shown = (await api.get(path))["server"]
+    assert (shown["status"], "multi-attach" in shown["fault"]["message"]) == ("ERROR", True)
+    assert set(api.cinder.volumes) == before, "what was made is deleted"
 
 
 async def test_what_is_anothers_does_not_exist_for_a_new_server(api: Api) -> None:
