@@ -128,7 +128,7 @@ async def _cold(call: Call, row: Row, asked: schemas.Migrate | None) -> Row:
 
 
 async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
-    size = size_wanted(asked.flavorRef)
+    size = size_wanted(call.components.settings.flavors, asked.flavorRef)
     if size == size_of(row["definition"]):
         raise ApiError(400, "same_flavor", "When resizing, instances must change flavor!")
     host = await _elsewhere(call, row, None)

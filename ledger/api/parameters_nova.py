@@ -74,7 +74,7 @@ FLAVORS: Parameters = (
     *of("all are public: `false` finds none", "is_public"),
     *of("with so many MiB or more", "minRam"),
     *of("all disks are volumes: above 0 finds none", "minDisk"),
-    *of("the name, which is the id", "name", since=v.FLAVOR_NAME),
+    *of("the name", "name", since=v.FLAVOR_NAME),
 )
 
 VOLUME_ATTACHMENTS: Parameters = (*_LIMIT, *of("after so many", "offset"))

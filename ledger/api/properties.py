@@ -89,7 +89,10 @@ _NOT_INSIDE = (
 
 SERVER: Properties = (
     *_of("1 to 255 characters, no space at either end", "name"),
-    *_of("a size, as `c2.m2048`: 2 vCPUs, 2048 MiB", "flavorRef"),
+    *_of(
+        "a size, as `c2.m2048`: 2 vCPUs, 2048 MiB; or the id of one of the settings' `[[flavors]]`",
+        "flavorRef",
+    ),
     *_of("its disks, all of them volumes; one has `boot_index` 0", "block_device_mapping_v2"),
     *_of("`nova`; `nova:HOST`, and `:HOST`, name a host for who may", "availability_zone"),
     *_of("a host, for who may", "host", "hypervisor_hostname", since=v.HOST_REQUESTED),

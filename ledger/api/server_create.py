@@ -43,7 +43,7 @@ async def server_create(call: Call) -> web.StreamResponse:
     """POST /servers: a new server whose disks are volumes."""
     asked = wanted(await call.shown_object(), call.version)
     _permitted(call, VOLUMES_RULE)
-    vcpus, memory_mb = size_wanted(asked.flavorRef)
+    vcpus, memory_mb = size_wanted(call.components.settings.flavors, asked.flavorRef)
     host = await _host(call, asked)
     disks = disks_of(asked.block_device_mapping_v2, call.identity.actor.project_id)
     found = await call.ask_cinder(lambda: _looked(call, disks, asked.block_device_mapping_v2))

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ledger.api import microversions, server_state
+from ledger import sizes
+from ledger.api import flavors, microversions, server_state
 from ledger.api.call import Call, canonical
 from ledger.api.parameters import boolean, invalid, moment, period, reserved
 from ledger.api.problem import ApiError
@@ -155,8 +156,9 @@ def _uuid(call: Call, name: str, text: str) -> Fields:
 
 
 def _flavor(call: Call, name: str, text: str) -> Fields:
-    del call, name
-    size = (0, 0) if text == server_state.NO_FLAVOR else server_state.size_of_flavor(text)
+    del name
+    known = call.components.settings.flavors
+    size = (0, 0) if text == sizes.NO_FLAVOR else flavors.size_of(known, text)
     return {"vcpus": size[0], "memory_mb": size[1]} if size else _NOTHING
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from ledger.api import microversions, redaction, server_filters, server_state
+from host_agent.shared.definition import size_of
+from ledger.api import flavors, microversions, redaction, server_filters, server_state
 from ledger.api.call import Call, answer, canonical
 from ledger.api.paging import next_page, nova_limit
 from ledger.api.parameters import invalid
@@ -129,7 +130,7 @@ async def shown(call: Call, row: Row) -> Row:
         **_identity(call, row),
         **_state(row),
         "image": "",  # booted from a volume, or from nothing this service knows
-        "flavor": _flavor(row, version),
+        "flavor": _flavor(call, row),
         "addresses": {},
         "metadata": metadata_of(call, row),
         "accessIPv4": "",
@@ -194,11 +195,12 @@ def _state(row: Row) -> Row:
     }
 
 
-def _flavor(row: Row, version: microversions.Version) -> Row:
-    flavor = server_state.flavor(row)
-    if version >= microversions.FLAVOR_EMBEDDED:
-        return flavor
-    return {"id": flavor["original_name"], "links": []}
+def _flavor(call: Call, row: Row) -> Row:
+    size = size_of(row["definition"])
+    key, name = flavors.named(call.components.settings.flavors, size)
+    if call.version >= microversions.FLAVOR_EMBEDDED:
+        return server_state.flavor(*size, name)
+    return {"id": key, "links": []}
 
 
 def _fault(call: Call, row: Row) -> Row:

@@ -107,7 +107,7 @@ async def test_a_server_that_cannot_be_built_is_in_error_and_says_why(api: Api) 
 
 @pytest.mark.parametrize("named", [True, False])
 async def test_s3_a_volume_that_is_made_for_a_server_is_no_multi_attach_one(
-    named: bool,  # noqa: FBT001 - else the type is Cinder's default
+    named: bool,
     api: Api,
 ) -> None:
     await api.register()

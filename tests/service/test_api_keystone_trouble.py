@@ -28,9 +28,7 @@ async def api(keystone: SimulatedKeystone, database_url: str) -> AsyncIterator[A
 
 #: Those of them that answer every question in a bad way; the others have tests of their own.
 _OF_ALL_CALLS = [
-    each
-    for each in Fault
-    if each not in {Fault.HANGS, Fault.FORBIDS_LOGIN, Fault.UNKNOWN_LOGIN}
+    each for each in Fault if each not in {Fault.HANGS, Fault.FORBIDS_LOGIN, Fault.UNKNOWN_LOGIN}
 ]
 
 

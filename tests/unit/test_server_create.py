@@ -133,7 +133,7 @@ FORMS: dict[str, tuple[tuple[int, int], dict[str, Any], list[tuple[Any, ...]]]] 
 def test_what_clients_send_of_themselves_is_taken(client: str) -> None:
     version, given, expected = FORMS[client]
     assert made(given, version) == expected
-    assert size_wanted(wanted(given, version).flavorRef) == (1, 512)
+    assert size_wanted((), wanted(given, version).flavorRef) == (1, 512)
 
 
 NOT_DONE: dict[str, Any] = {
@@ -277,7 +277,7 @@ def test_a_name_is_of_nova_s_form(name: Any) -> None:
 @pytest.mark.parametrize("flavor", ["m1.small", "c0.m512", "c1025.m512", "c1.m15", "c1.m16777217"])
 def test_a_flavor_that_no_server_can_have_is_not_found(flavor: str) -> None:
     with pytest.raises(ApiError, match=f"Flavor {flavor} could not be found") as refused:
-        size_wanted(flavor)
+        size_wanted((), flavor)
     assert refused.value.status == 400
 
 
