@@ -179,6 +179,12 @@ def _locked(call: Call, name: str, text: str) -> Fields:
     return _NOTHING if boolean(name, text) else {}
 
 
+def _tags(call: Call, name: str, text: str) -> Fields:
+    """With commas between them, as Nova has them; no tag has one."""
+    del call
+    return {name.replace("-", "_"): text.split(",")}
+
+
 _READERS: dict[str, Reader] = {
     "name": _name,
     "status": _status,
@@ -196,9 +202,6 @@ _READERS: dict[str, Reader] = {
     "project_id": _exactly("project_id"),
     "tenant_id": _exactly("project_id"),
     "locked": _locked,
-    "tags": lambda *_: _NOTHING,
-    "tags-any": lambda *_: _NOTHING,
-    "not-tags": lambda *_: {},
-    "not-tags-any": lambda *_: {},
+    **dict.fromkeys(("tags", "tags-any", "not-tags", "not-tags-any"), _tags),
 }
 READ_HERE = frozenset(_READERS)

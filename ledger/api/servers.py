@@ -24,6 +24,9 @@ from projections.server_lists import PatternError
 #: Nova's rule of who is shown a server's host.
 _HOST_RULE = "os_compute_api:os-extended-server-attributes"
 
+#: Before the keys of metadata that say what is so, and that nobody sets.
+OWN_METADATA = "attachment-ledger:"
+
 _NO_SERVER = "Instance {} could not be found."
 
 Row = dict[str, Any]
@@ -154,9 +157,9 @@ async def shown(call: Call, row: Row) -> Row:
     if version >= microversions.LOCKED:
         server["locked"] = False
     if version >= microversions.DESCRIPTION:
-        server["description"] = None
+        server["description"] = row["description"]
     if version >= microversions.SERVER_TAGS:
-        server["tags"] = []
+        server["tags"] = row["tags"]
     if row["vm_state"] == "error":
         server["fault"] = _fault(call, row)
     return server
@@ -175,14 +178,15 @@ def _identity(call: Call, row: Row) -> Row:
 
 
 def metadata_of(call: Call, row: Row) -> dict[str, str]:
-    """Whether nobody asked for this server, so that only its host says that it is, and whose.
+    """As it was asked for; of a server that nobody asked for here, that only its host says that it
+    is, and whose.
 
     Metadata is what all of Nova's clients show; users are not told names of hosts.
     """
     host = row["shown_by"]
     if host is None:
-        return {}
-    return {"attachment-ledger:shown_by_host": host if call.identity.everywhere else "true"}
+        return dict(row["metadata"])
+    return {f"{OWN_METADATA}shown_by_host": host if call.identity.everywhere else "true"}
 
 
 def _state(row: Row) -> Row:

@@ -91,6 +91,46 @@ async def test_a_server_is_made_of_volumes_and_polled_until_it_is_active(api: Ap
     assert sizes == [(2, PROJECT), (3, PROJECT)]
 
 
+async def test_what_is_to_be_kept_of_a_server_is_shown_and_listed_by(api: Api) -> None:
+    await api.register()
+    kept: dict[str, Any] = {
+        "metadata": {"role": "web"},
+        "tags": ["b", "a"],
+        "description": "the first",
+    }
+    answer = await created(api, {**BLANK, "boot_index": 0}, **kept)
+    assert answer.status == 202, await answer.text()
+    server = (await answer.json())["server"]["id"]
+    assert (await created(api, {**BLANK, "boot_index": 0}, tags=["a"])).status == 202
+    assert (await created(api, {**BLANK, "boot_index": 0})).status == 202
+    path = f"{PATH}/{server}"
+    shown = (await api.get(path, "member", version=NEWEST))["server"]
+    assert {name: shown[name] for name in kept} == kept
+    assert (await api.get(f"{path}/metadata", "member")) == {"metadata": {"role": "web"}}
+    assert (await api.get(f"{path}/metadata/role", "member")) == {"meta": {"role": "web"}}
+    assert (await api.get(f"{path}/tags", "member", version="2.26")) == {"tags": ["b", "a"]}
+    for query, number in (
+        ("tags=a", 2),
+        ("tags=a,b", 1),
+        ("tags-any=b,c", 1),
+        ("not-tags=a,b", 2),
+        ("not-tags-any=b,c", 2),
+        ("tags=a&not-tags=b", 1),
+        ("tags=", 0),
+    ):
+        listed = await api.get(f"{PATH}?{query}", "member", version="2.26")
+        assert len(listed["servers"]) == number, query
+    events = (await api.get(f"/v1/servers/{server}/history", "member"))["events"]
+    [defined] = [event for event in events if event["topic"] == "Instance.Defined"]
+    assert {name: defined["body"][name] for name in kept} == kept
+    for wrong in (
+        {"metadata": {"attachment-ledger:shown_by_host": "true"}},
+        {"tags": ["a", "a"]},
+    ):
+        status, _ = await refused(await created(api, {**BLANK, "boot_index": 0}, **wrong))
+        assert status == 400, wrong
+
+
 async def test_a_server_that_cannot_be_built_is_in_error_and_says_why(api: Api) -> None:
     """What `openstack server create --wait` ends with."""
     await api.register()

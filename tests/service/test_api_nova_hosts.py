@@ -326,7 +326,7 @@ async def test_limits_tell_what_a_project_uses(api: Api) -> None:
     assert (await api.ask("GET", path, "member")).status == 403
 
 
-async def test_metadata_and_tags_are_read_only(api: Api) -> None:
+async def test_metadata_and_tags_that_a_server_has_are_read_only(api: Api) -> None:
     server = f"/v2.1/servers/{await api.server()}"
     shown_by = {"attachment-ledger:shown_by_host": "true"}
     assert (await api.get(f"{server}/metadata", "member"))["metadata"] == shown_by
