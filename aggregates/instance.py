@@ -395,10 +395,8 @@ class Instance(Aggregate):
 
     def release_device(self, bdm_id: str) -> None:
         """Take the device name back, if it is given away."""
-        if bdm_id in self.devices:
-            self.record(
-                self.DeviceReleased, bdm_id=bdm_id, volume_id=self.devices[bdm_id].volume_id
-            )
+        if device := self.devices.get(bdm_id):
+            self.record(self.DeviceReleased, bdm_id=bdm_id, volume_id=device.volume_id)
 
     def set_device_volume(self, bdm_id: str, volume_id: str | None) -> None:
         """Put another volume, or none, behind a device; what is already so records nothing.

@@ -21,7 +21,7 @@ from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.masking import masked
 from host_agent.shared.settings import Must, Positive, Seconds, Source
 from host_agent.shared.tls import is_loopback
-from ledger import sizes
+from ledger.words import sizes
 
 SOURCE = Source("LEDGER_", Path("/etc/attachment-ledger/ledger.toml"))
 

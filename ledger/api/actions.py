@@ -170,7 +170,8 @@ async def _rebuild(call: Call, row: Row, asked: schemas.Rebuild) -> Row:
             400,
             "image",
             "There are no images here: a server is rebuilt with the volumes it has. "
-            "Leave imageRef empty, as the server shows its image.",
+            "Leave imageRef empty, as the server shows its image. For another image in its root: "
+            "stop it, detach the root (2.105), reimage that volume in Cinder, attach it again.",
         )
     return {}
 

@@ -1,4 +1,4 @@
-"""/v2.1/flavors: those of the settings, and ids that say a size (`ledger.sizes`).
+"""/v2.1/flavors: those of the settings, and ids that say a size (`ledger.words.sizes`).
 
 Of these every size is one, so there is no end of them; listed are those that the servers have whom
 the caller may see.  Clients look a flavor up by its id before they resize.  A server keeps its size
@@ -20,7 +20,7 @@ from ledger.api.parameters import boolean, invalid
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
 from ledger.config import MEMORY_MB_MAX, MEMORY_MB_MIN, VCPUS_MAX, Flavor
-from ledger.sizes import Size, flavor_id, size_said
+from ledger.words.sizes import Size, flavor_id, size_said
 
 Row = dict[str, Any]
 #: Of the settings.

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ledger import sizes
 from ledger.api import flavors, microversions, server_state
 from ledger.api.call import Call, canonical
 from ledger.api.parameters import boolean, invalid, moment, period, reserved
 from ledger.api.problem import ApiError
+from ledger.words import sizes
 from projections.server_lists import SORT_KEYS, Listed, Order, Words
 
 PATTERN_CHARS_MAX = 255
