@@ -330,6 +330,7 @@ def test_looks_are_listed_with_how_far_they_are_or_how_they_ended(
 ) -> None:
     unknown = {"hv2": "silent"}
     stub.answers["GET /v1/drift/runs"] = Looks(
+        asked=[],
         looks=[
             look(),
             look(total=None),
