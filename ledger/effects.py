@@ -235,10 +235,19 @@ def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Wait until a volume that was made can be had."""
+    """Wait until a volume that was made can be had; S3: one that several may have is not made here.
+
+    Only the volume itself tells: its type may be Cinder's default, or its snapshot's.
+    """
     if lane.create is None:
         return {}
     volume = context.cinder.volume(lane.volume_id)
+    if volume.multiattach:
+        text = (
+            f"Volume {volume.id} was made of a multi-attach type, which is not done for a new "
+            "server: make the volume first, and give it by its id."
+        )
+        raise PortError(ErrorKind.FINAL, "made_multiattach", text)
     if volume.status.startswith("error"):
         text = f"Volume {volume.id} could not be created ({volume.status}): see its messages."
         raise PortError(ErrorKind.FINAL, "volume_error", text)
