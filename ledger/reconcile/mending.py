@@ -58,12 +58,11 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if known.version and known.state is not AttachmentState.DELETED:
         text = f"Attachment {known.id} is held by the ledger now; nothing was done."
         raise PortError(ErrorKind.FINAL, again.GONE, text)
-    with letting_go(context.cinder, context.old_cinder, lane):
-        shown_gone = context.cinder.attachment_delete(lane.attachment_id)
-    if not shown_gone and (left := _attachment(lane.attachment_id, context)) is not None:
+    with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+        deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
+    if not deletion.shown and (left := _attachment(lane.attachment_id, context)) is not None:
         text = f"Attachment {left.id} is still there ({left.status!r}) after its deletion."
         raise PortError(ErrorKind.RETRYABLE, "attachment_left", text)  # LP 1935057
-    settle_volume(lane, context)  # others may have it, and what was gone has taken nothing back
     return {"ended": {lane.attachment_id: lane.volume_id}}
 
 

@@ -101,10 +101,13 @@ def _record(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
 
 
 def records_left(cloud: Cloud, ids: Iterable[str]) -> Iterator[str]:
+    """What a record names may be gone; one that names nothing yet is of a connection."""
     for name, id_ in [(name, id_) for id_ in ids for name in cloud.records]:
         if record := cloud.records[name].get(id_):
-            paths = {each["path"] for each in cloud.states[name].read()["connected"].values()}
-            yield "connection_left" if set(record.paths) & paths else "record_left"
+            connected = cloud.states[name].read()["connected"].values()
+            paths = {each["path"] for each in connected if each["driver"] != "rbd"}
+            there = [device.get("path") in paths for device in record.devices.values()]
+            yield "connection_left" if any(there) or not there else "record_left"
 
 
 def _held(part: str, kind: str) -> Now:
