@@ -112,9 +112,10 @@ def believes_no_list(cloud: Looked, judged: dict[str, str]) -> None:
     """What lists do not show is not gone: they are empty without the admin role, and a proxy
     cuts their pages, which have no links to what follows.
     """
-    cloud.model.without_admin_role.add("attachment-ledger")
-    assert (cloud.look().outcome, cloud.found()) == ("void", {})
-    cloud.model.without_admin_role.clear()
+    if cloud.storm.attachments():  # by which an empty list is known for what it is
+        cloud.model.without_admin_role.add("attachment-ledger")
+        assert (cloud.look().outcome, cloud.found()) == ("void", {})
+        cloud.model.without_admin_role.clear()
     cloud.cinder.faults.replace(
         [{"call": f"{of}_list", "do": "lie", "count": None} for of in ("attachment", "volume")]
     )
