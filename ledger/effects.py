@@ -150,8 +150,8 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if lane.attachment_id is not None:
         attachment = context.book.get(Attachment, lane.attachment_id)
         if attachment.state is not AttachmentState.DELETED:
-            with letting_go(context.cinder, context.old_cinder, lane):
-                context.cinder.attachment_delete(lane.attachment_id)
+            with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+                deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
     return _end_unknown(lane, context)
 
 
@@ -200,8 +200,8 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     made = reserve(replace(lane, legacy=False), context)
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
         if view.id != made["attachment_id"] and _is_unknown(view, context):
-            with letting_go(context.cinder, context.old_cinder, lane):
-                context.cinder.attachment_delete(view.id)
+            with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+                deletion.shown = context.cinder.attachment_delete(view.id)
     return made
 
 
