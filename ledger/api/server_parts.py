@@ -1,4 +1,4 @@
-"""What a server has beside its volumes, read only: metadata, tags; and what a project may have.
+"""What a server has beside its volumes, read only: metadata, tags, addresses; a project's limits.
 
 Metadata and tags are not stored here, so nothing can be written: those requests are 405.
 """
@@ -42,6 +42,18 @@ async def metadata_item(call: Call) -> web.StreamResponse:
     if key not in found:
         raise not_found("no_metadata", "Metadata item was not found")
     return answer({"meta": {key: found[key]}})
+
+
+async def addresses(call: Call) -> web.StreamResponse:
+    """GET /servers/{id}/ips: none."""
+    await server_row(call)
+    return answer({"addresses": {}})
+
+
+async def addresses_of_network(call: Call) -> web.StreamResponse:
+    """GET /servers/{id}/ips/{network}: no server is in one."""
+    await server_row(call)
+    raise not_found("no_network", "Instance is not a member of specified network")
 
 
 async def tags(call: Call) -> web.StreamResponse:

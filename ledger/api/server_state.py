@@ -14,6 +14,7 @@ from host_agent.shared.definition import size_of
 
 Row = dict[str, Any]
 
+DELETING = "deleting"
 TASK_OF_FLOW = {
     "boot": "spawning",
     "live_migrate": "migrating",
@@ -28,7 +29,7 @@ TASK_OF_FLOW = {
     "pause": "pausing",
     "unpause": "unpausing",
     "reboot": "rebooting",
-    "delete": "deleting",
+    "delete": DELETING,
 }
 
 _STATUS = {

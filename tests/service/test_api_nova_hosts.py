@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -254,6 +255,14 @@ async def test_limits_tell_what_a_project_uses(api: Api) -> None:
     path = "/v2.1/limits?tenant_id=another-project"
     assert (await api.get(path))["limits"]["absolute"]["totalInstancesUsed"] == 1
     assert (await api.ask("GET", path, "member")).status == 403
+
+
+async def test_a_server_has_no_addresses_in_any_network(api: Api) -> None:
+    path = f"/v2.1/servers/{await api.server()}/ips"
+    assert await api.get(path, "member") == {"addresses": {}}
+    for gone in (f"{path}/private", f"/v2.1/servers/{uuid4()}/ips"):
+        answer = await api.ask("GET", gone, "member")
+        assert (answer.status, list(await answer.json())) == (404, ["itemNotFound"]), gone
 
 
 async def test_metadata_and_tags_are_read_only(api: Api) -> None:
