@@ -295,6 +295,7 @@ async def test_actions_that_are_not_here_say_why_and_change_nothing(api: Api) ->
         answer = await api.act(server, name)
         assert answer.status == 400, name
         assert why in (await answer.json())["badRequest"]["message"]
+        assert (await api.act(str(uuid4()), name)).status == 404, name
     assert await api.head() == head
     assert (await api.get(f"/v2.1/servers/{server}", version="2.9"))["server"]["locked"] is False
 
