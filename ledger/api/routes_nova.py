@@ -339,13 +339,6 @@ _READ_ONLY = (
         rules=("os_compute_api:ips:index",),
     ),
     _read(
-        "addresses_of_network",
-        f"{_SERVERS}/{{server_id}}/ips/{{network}}",
-        server_parts.addresses_of_network,
-        schemas_hosts.Addresses,
-        rules=("os_compute_api:ips:show",),
-    ),
-    _read(
         "tags",
         f"{_SERVERS}/{{server_id}}/tags",
         server_parts.tags,

@@ -50,12 +50,6 @@ async def addresses(call: Call) -> web.StreamResponse:
     return answer({"addresses": {}})
 
 
-async def addresses_of_network(call: Call) -> web.StreamResponse:
-    """GET /servers/{id}/ips/{network}: no server is in one."""
-    await server_row(call)
-    raise not_found("no_network", "Instance is not a member of specified network")
-
-
 async def tags(call: Call) -> web.StreamResponse:
     """GET /servers/{id}/tags: none (2.26)."""
     microversions.refuse_before(call.version, microversions.SERVER_TAGS)

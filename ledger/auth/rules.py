@@ -176,7 +176,6 @@ _OTHERS_OF_NOVA = (
         ("server-metadata:index", READER, "list a server's metadata"),
         ("server-metadata:show", READER, "show an item of it"),
         ("ips:index", READER, "list a server's addresses, of which there are none"),
-        ("ips:show", READER, "list those in a network"),
         ("os-server-tags:index", READER, "list a server's tags"),
         ("limits", READER, "what a project's servers use (Nova: everybody)"),
         ("extensions", READER, "list extensions (Nova: everybody)"),
