@@ -39,6 +39,7 @@ async def server_action(call: Call) -> web.StreamResponse:
     [(name, body)] = data.items()
     action = ACTIONS.get(name)
     if name in NOT_HERE:
+        await server_row(call)  # as in Nova: of what is not there, that comes first
         raise ApiError(400, "not_supported", f"Action {name} is not supported: {NOT_HERE[name]}.")
     if action is None:
         raise ApiError(400, "no_such_action", f"There is no such action: {name[:64]}")

@@ -1,4 +1,4 @@
-"""What a server has beside its volumes, read only: metadata, tags; and what a project may have.
+"""What a server has beside its volumes, read only: metadata, tags, addresses; a project's limits.
 
 Metadata and tags are given to a new server and kept with it; requests to change them are 405.
 """
@@ -43,6 +43,12 @@ async def metadata_item(call: Call) -> web.StreamResponse:
     if key not in found:
         raise not_found("no_metadata", "Metadata item was not found")
     return answer({"meta": {key: found[key]}})
+
+
+async def addresses(call: Call) -> web.StreamResponse:
+    """GET /servers/{id}/ips: none."""
+    await server_row(call)
+    return answer({"addresses": {}})
 
 
 async def tags(call: Call) -> web.StreamResponse:

@@ -11,6 +11,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
+DELETING = "deleting"
 TASK_OF_FLOW = {
     "boot": "spawning",
     "live_migrate": "migrating",
@@ -25,7 +26,7 @@ TASK_OF_FLOW = {
     "pause": "pausing",
     "unpause": "unpausing",
     "reboot": "rebooting",
-    "delete": "deleting",
+    "delete": DELETING,
 }
 
 _STATUS = {

@@ -53,8 +53,17 @@ async def servers_detail(call: Call) -> web.StreamResponse:
 
 
 async def server(call: Call) -> web.StreamResponse:
-    """GET /servers/{id}; a name is no id, and 404 makes clients look it up by name."""
-    return answer({"server": await shown(call, await server_row(call))})
+    """GET /servers/{id}; a name is no id, and 404 makes clients look it up by name.
+
+    A client that deletes a server takes 404 for a sign that its volumes are free.  So one that is
+    being deleted is shown until they are, or until nobody works on that any more.
+    """
+    row = await server_row(call, deleted=True)
+    if row["deleted"]:
+        if server_state.task_state(row) != server_state.DELETING:
+            raise not_found("server_not_found", _NO_SERVER.format(row["server_id"]))
+        row = {**row, "vm_state": row["base_vm_state"]}
+    return answer({"server": await shown(call, row)})
 
 
 async def server_row(call: Call, *, deleted: bool = False) -> Row:

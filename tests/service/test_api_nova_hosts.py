@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -326,6 +327,14 @@ async def test_limits_tell_what_a_project_uses(api: Api) -> None:
     assert (await api.ask("GET", path, "member")).status == 403
 
 
+async def test_a_server_has_no_addresses_in_any_network(api: Api) -> None:
+    path = f"/v2.1/servers/{await api.server()}/ips"
+    assert await api.get(path, "member") == {"addresses": {}}
+    for gone in (f"{path}/private", f"/v2.1/servers/{uuid4()}/ips"):
+        answer = await api.ask("GET", gone, "member")
+        assert (answer.status, list(await answer.json())) == (404, ["itemNotFound"]), gone
+
+
 async def test_metadata_and_tags_that_a_server_has_are_read_only(api: Api) -> None:
     server = f"/v2.1/servers/{await api.server()}"
     shown_by = {"attachment-ledger:shown_by_host": "true"}
@@ -356,6 +365,7 @@ async def test_actions_that_are_not_here_say_why_and_change_nothing(api: Api) ->
         answer = await api.act(server, name)
         assert answer.status == 400, name
         assert why in (await answer.json())["badRequest"]["message"]
+        assert (await api.act(str(uuid4()), name)).status == 404, name
     assert await api.head() == head
     assert (await api.get(f"/v2.1/servers/{server}", version="2.9"))["server"]["locked"] is False
 
