@@ -76,6 +76,12 @@ class LedgerVerb(StrEnum):
     EXTENSION_COMPLETE = "extension_complete"  # tell a Cinder that waits that the guest has it
     EXTENSION_REVOKE = "extension_revoke"  # tell it so, unless it has taken it for true
     EXTENSION_FAIL = "extension_fail"  # tell it that the guest does not
+    SNAPSHOT_TAKEN = "snapshot_taken"  # tell Cinder that the guest writes to the snapshot's file
+    SNAPSHOT_REVOKE = "snapshot_revoke"  # tell it that the guest does not, unless it went on
+    SNAPSHOT_FAIL = "snapshot_fail"  # the same, where it was told nothing yet
+    SNAPSHOT_AWAIT = "snapshot_await"  # until Cinder's attachment names that file
+    SNAPSHOT_MERGED = "snapshot_merged"  # tell Cinder that the guest needs a file no more
+    SNAPSHOT_KEEP = "snapshot_keep"  # tell it that the guest does
     ATTACHMENT_COMPLETE = "attachment_complete"  # of a host that cannot any more
     DISK_WAIVE = "disk_waive"  # these three: there is no host that could have it
     CONNECTION_WAIVE = "connection_waive"
@@ -108,14 +114,15 @@ FENCED_INSTEAD: dict[AnyVerb, LedgerVerb] = {
     **INSTEAD,
     Verb.ATTACHMENT_COMPLETE: LedgerVerb.ATTACHMENT_COMPLETE,
     Verb.GUEST_START: LedgerVerb.POWER_WAIVE,
+    # Whether it came to that or not: as long as nobody writes, both files read alike.
+    Verb.DISK_SNAPSHOT: LedgerVerb.NOTHING,
 }
 #: Undone on it: what is put back is there no more, and comes back where the guest is started next.
 UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
     **FENCED_INSTEAD,
-    Verb.GUEST_STOP: LedgerVerb.NOTHING,
-    Verb.GUEST_PAUSE: LedgerVerb.NOTHING,
-    Verb.GUEST_RESUME: LedgerVerb.NOTHING,
+    **dict.fromkeys((Verb.GUEST_STOP, Verb.GUEST_PAUSE, Verb.GUEST_RESUME), LedgerVerb.NOTHING),
     Verb.GUEST_STAY: LedgerVerb.NOTHING,  # if its destination is fenced as well (handlers.progress)
+    Verb.DISK_MERGE_ABORT: LedgerVerb.NOTHING,  # the job went with its guest
 }
 #: Undoing a pivot by these, a host makes sure that it still has what it was to let go of.  Of a
 #: fenced one nobody knows whether it has, or will have when it comes back; what it is to have let
@@ -123,10 +130,8 @@ UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
 PUTS_BACK: frozenset[AnyVerb] = frozenset({Verb.DISK_PLUG, Verb.GUEST_SPAWN})
 #: After the pivot: in vain there, and done anew by whoever starts the guest next.
 MOOT: dict[AnyVerb, LedgerVerb] = {
-    Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
-    Verb.VOLUME_CONNECT: LedgerVerb.NOTHING,
-    Verb.DISK_REPLACE: LedgerVerb.NOTHING,
-    Verb.DISK_GROW: LedgerVerb.NOTHING,
+    **dict.fromkeys((Verb.ATTACHMENT_REFRESH, Verb.VOLUME_CONNECT), LedgerVerb.NOTHING),
+    **dict.fromkeys((Verb.DISK_REPLACE, Verb.DISK_GROW, Verb.DISK_FOLLOW), LedgerVerb.NOTHING),
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
 

@@ -20,7 +20,7 @@ from typing import Any
 import libvirt
 import structlog
 
-from host_agent.libvirt import flags, processes, secrets
+from host_agent.libvirt import disk_xml, flags, processes, secrets
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
 from host_agent.shared.contract import PowerState
 
@@ -228,6 +228,23 @@ class Libvirt:
     def end_copy(self, server_id: str, target: str, *, switch: bool) -> None:
         with self._changing(server_id) as domain:
             domain.blockJobAbort(target, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT if switch else 0)
+
+    def snapshot(self, server_id: str, target: str, path: str) -> None:
+        with self._changing(server_id) as domain:
+            disks = disk_xml.parse(domain.XMLDesc(0)).targets()
+            domain.snapshotCreateXML(disk_xml.snapshot_of(target, path, disks), flags.SNAPSHOT)
+
+    def pull(self, server_id: str, target: str, base: str | None) -> None:
+        # Names of files stay relative to each other: Cinder has them mounted elsewhere.
+        relative = libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE if base else 0
+        with self._changing(server_id) as domain:
+            domain.blockRebase(target, base and f"{target}[{base}]", 0, relative)
+
+    def commit(self, server_id: str, target: str, top: str | None, base: str) -> None:
+        relative = libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE
+        how = relative if top else libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE
+        with self._changing(server_id) as domain:
+            domain.blockCommit(target, f"{target}[{base}]", top and f"{target}[{top}]", 0, how)
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         self._subscribers.append(callback)

@@ -25,4 +25,10 @@ COPY = (
     | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
     | getattr(libvirt, "VIR_DOMAIN_BLOCK_COPY_SYNCHRONOUS_WRITES", 0)
 )
+#: The file exists already, as Cinder made it; libvirt is to remember nothing of the snapshot.
+SNAPSHOT = (
+    libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY
+    | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
+    | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
+)
 PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE
