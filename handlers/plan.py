@@ -114,8 +114,7 @@ FENCED_INSTEAD: dict[AnyVerb, LedgerVerb] = {
     **INSTEAD,
     Verb.ATTACHMENT_COMPLETE: LedgerVerb.ATTACHMENT_COMPLETE,
     Verb.GUEST_START: LedgerVerb.POWER_WAIVE,
-    # Whether it came to that or not: as long as nobody writes, both files read alike.
-    Verb.DISK_SNAPSHOT: LedgerVerb.NOTHING,
+    Verb.DISK_SNAPSHOT: LedgerVerb.NOTHING,  # or not: while nobody writes, both files read alike
 }
 #: Undone on it: what is put back is there no more, and comes back where the guest is started next.
 UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
@@ -135,7 +134,6 @@ MOOT: dict[AnyVerb, LedgerVerb] = {
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
 
-
 #: The next step of a run begins only when the result of one of these is durable.  Everywhere
 #: else the run's intent is enough, for done again all of it is right; but after these
 #: the next step would take away what doing them again goes by:
@@ -152,9 +150,7 @@ DURABLE: frozenset[AnyVerb] = frozenset(
 
 #: What the undo of a pivot takes back besides it, being an *ensure*: a disk is plugged as it
 #: was connected, or is connected anew.
-TAKES_BACK: dict[AnyVerb, frozenset[AnyVerb]] = {
-    Verb.DISK_PLUG: frozenset({Verb.VOLUME_DISCONNECT})
-}
+TAKES_BACK: dict[AnyVerb, set[AnyVerb]] = {Verb.DISK_PLUG: {Verb.VOLUME_DISCONNECT}}
 
 
 class PlanError(ValueError):

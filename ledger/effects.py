@@ -39,8 +39,8 @@ from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, P
 from host_agent.shared.spans import span_of_run
 from host_agent.shared.tracing import doing
 from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
-from ledger import snapshots
 from ledger.reconcile import mending
+from ledger.steps import snapshots
 
 _log = structlog.get_logger(__name__)
 

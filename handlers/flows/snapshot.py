@@ -19,11 +19,9 @@ SNAPSHOT = Flow(
         Stage(Place.HOST, (Step("take", Verb.DISK_SNAPSHOT, undo=Verb.DISK_SNAPSHOT_REVERT),)),
         Stage(
             Place.LEDGER,
-            (
-                Step("tell", LedgerVerb.SNAPSHOT_TAKEN, undo=LedgerVerb.SNAPSHOT_REVOKE),
-                Step("await", LedgerVerb.SNAPSHOT_AWAIT),
-            ),
+            (Step("tell", LedgerVerb.SNAPSHOT_TAKEN, undo=LedgerVerb.SNAPSHOT_REVOKE),),
         ),
+        Stage(Place.LEDGER, (Step("await", LedgerVerb.SNAPSHOT_AWAIT),)),
         Stage(
             Place.HOST,
             (Step("connect", Verb.VOLUME_CONNECT), Step("follow", Verb.DISK_FOLLOW)),

@@ -235,14 +235,12 @@ class Libvirt:
             domain.snapshotCreateXML(disk_xml.snapshot_of(target, path, disks), flags.SNAPSHOT)
 
     def pull(self, server_id: str, target: str, base: str | None) -> None:
-        # Names of files stay relative to each other: Cinder has them mounted elsewhere.
-        relative = libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE if base else 0
+        how = flags.PULL if base else 0
         with self._changing(server_id) as domain:
-            domain.blockRebase(target, base and f"{target}[{base}]", 0, relative)
+            domain.blockRebase(target, base and f"{target}[{base}]", 0, how)
 
     def commit(self, server_id: str, target: str, top: str | None, base: str) -> None:
-        relative = libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE
-        how = relative if top else libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE
+        how = flags.COMMIT if top else libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE
         with self._changing(server_id) as domain:
             domain.blockCommit(target, f"{target}[{base}]", top and f"{target}[{top}]", 0, how)
 

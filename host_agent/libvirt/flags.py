@@ -31,4 +31,7 @@ SNAPSHOT = (
     | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
     | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
 )
+#: Names of files stay relative to each other: Cinder has them mounted elsewhere.
+PULL = libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE
+COMMIT = libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE
 PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE

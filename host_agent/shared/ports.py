@@ -238,8 +238,8 @@ class Disk:
 
 @dataclass(frozen=True)
 class Merge:
-    """Files of a disk as Cinder names them (remotefs.py, `_delete_snapshot_online`): `file` goes
-    into the one next below it, `into`; or, `into` None, all above `file` (None: all) into the top.
+    """As Cinder's remotefs driver names files of a disk: `file` goes into the one next below it,
+    `into`; or, `into` None, all above `file` (None: all) into the top.
     """
 
     file: str | None
@@ -436,8 +436,7 @@ class Guests(Protocol):
     def merge(self, server_id: str, serial: str, merge: Merge, watch: Watch) -> None:
         """Take files out of the running guest's disk; a merge under way is followed.
 
-        FINAL (`cancelled`, `merge_failed`, `guest_not_running`, `other_chain`): it has the same
-        files, and there is no job.
+        FINAL (`cancelled`, `merge_failed`, `guest_not_running`, `other_chain`): all is as before.
         """
 
     def end_merge(self, server_id: str, serial: str, merge: Merge) -> bool:
