@@ -329,9 +329,8 @@ class Plan:
         step = self.step(name)
         if undo and not self.puts_back(name):
             return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
-        return FENCED_INSTEAD.get(step.do) or (
-            MOOT.get(step.do) if self.after_pivot(name) else None
-        )
+        moot = MOOT if self.after_pivot(name) else {}
+        return FENCED_INSTEAD.get(step.do) or moot.get(step.do)
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""

@@ -13,7 +13,6 @@ import uuid
 
 # Domain XML comes from libvirt itself, or from our own simulation of it.
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -212,11 +211,11 @@ def build(disk: Disk, *, boot: bool = False) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def snapshot_of(target: str, path: str, targets: Iterable[str]) -> str:
+def snapshot_of(domain: str, target: str, path: str) -> str:
     """The `<domainsnapshot>` that puts this qcow2 file above the disk, and leaves the others."""
     root = ET.Element("domainsnapshot")
     disks = ET.SubElement(root, "disks")
-    for name in targets:
+    for name in parse(domain).targets():
         disk = ET.SubElement(disks, "disk", name=name, snapshot="no")
         if name == target:
             disk.attrib.update(snapshot="external", type="file")

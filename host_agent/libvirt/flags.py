@@ -34,4 +34,5 @@ SNAPSHOT = (
 #: Names of files stay relative to each other: Cinder has them mounted elsewhere.
 PULL = libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE
 COMMIT = libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE
+COMMIT_FIRST = libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE
 PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE
