@@ -115,6 +115,7 @@ FENCED_INSTEAD: dict[AnyVerb, LedgerVerb] = {
     Verb.ATTACHMENT_COMPLETE: LedgerVerb.ATTACHMENT_COMPLETE,
     Verb.GUEST_START: LedgerVerb.POWER_WAIVE,
     Verb.DISK_SNAPSHOT: LedgerVerb.NOTHING,  # or not: while nobody writes, both files read alike
+    Verb.DISK_FOLLOW: LedgerVerb.NOTHING,  # whoever starts the guest goes by what Cinder tells
 }
 #: Undone on it: what is put back is there no more, and comes back where the guest is started next.
 UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
@@ -129,8 +130,8 @@ UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
 PUTS_BACK: frozenset[AnyVerb] = frozenset({Verb.DISK_PLUG, Verb.GUEST_SPAWN})
 #: After the pivot: in vain there, and done anew by whoever starts the guest next.
 MOOT: dict[AnyVerb, LedgerVerb] = {
-    **dict.fromkeys((Verb.ATTACHMENT_REFRESH, Verb.VOLUME_CONNECT), LedgerVerb.NOTHING),
-    **dict.fromkeys((Verb.DISK_REPLACE, Verb.DISK_GROW, Verb.DISK_FOLLOW), LedgerVerb.NOTHING),
+    Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
+    **dict.fromkeys((Verb.VOLUME_CONNECT, Verb.DISK_REPLACE, Verb.DISK_GROW), LedgerVerb.NOTHING),
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
 
@@ -338,9 +339,7 @@ class Plan:
 
     def host_of(self, lane: int, place: Place) -> str | None:
         """The host that a lane's stage runs on; None: the ledger, or no host at all."""
-        if place is Place.HOLDER:
-            return self.lanes[lane].host
-        return self.hosts.get(place)
+        return self.lanes[lane].host if place is Place.HOLDER else self.hosts.get(place)
 
     def after_pivot(self, name: str) -> bool:
         """Whether failing there can no longer unwind the plan."""

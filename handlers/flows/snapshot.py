@@ -22,10 +22,7 @@ SNAPSHOT = Flow(
             (Step("tell", LedgerVerb.SNAPSHOT_TAKEN, undo=LedgerVerb.SNAPSHOT_REVOKE),),
         ),
         Stage(Place.LEDGER, (Step("await", LedgerVerb.SNAPSHOT_AWAIT),)),
-        Stage(
-            Place.HOST,
-            (Step("connect", Verb.VOLUME_CONNECT), Step("follow", Verb.DISK_FOLLOW)),
-        ),
+        Stage(Place.HOST, (Step("follow", Verb.DISK_FOLLOW),)),
     ),
 )
 
