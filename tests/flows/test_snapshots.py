@@ -47,8 +47,10 @@ def test_a_snapshot_that_cinder_has_given_up_is_not_begun() -> None:
     world = with_snapshots()
     operation_id = take(world)
     give_up(snapshots_of(world)[0])
+    world.trouble = Trouble()
     operation = world.run(operation_id)
     assert (operation.outcome, code(operation)) == (Outcome.FAILED, "snapshot_not_awaited")
+    assert "guests.snapshot" not in world.trouble.met
     assert (chain(world), world.wrong()) == (files(world, 0), [])
 
 
@@ -192,6 +194,8 @@ def test_what_cannot_be_followed_to_its_end_is_not_begun() -> None:
 def test_what_was_snapshot_moves_stops_and_goes_like_any_volume() -> None:
     """After it everybody goes by the attachment and the host's record, which name the new file."""
     world = with_snapshots(2)
+    [record] = world.records[HOST].values()
+    assert [info["name"] for info in record.infos] == files(world, 2)
     for flow, where in (
         ("live_migrate", {"destination": OTHER}),
         ("stop", {}),
