@@ -40,6 +40,7 @@ from host_agent.shared.spans import span_of_run
 from host_agent.shared.tracing import doing
 from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
 from ledger.reconcile import mending
+from ledger.steps import snapshots
 
 _log = structlog.get_logger(__name__)
 
@@ -431,6 +432,12 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.EXTENSION_COMPLETE: complete_extension,
     LedgerVerb.EXTENSION_REVOKE: revoke_extension,
     LedgerVerb.EXTENSION_FAIL: fail_extension,
+    LedgerVerb.SNAPSHOT_TAKEN: snapshots.tell_taken,
+    LedgerVerb.SNAPSHOT_REVOKE: snapshots.revoke_taken,
+    LedgerVerb.SNAPSHOT_FAIL: snapshots.fail_taken,
+    LedgerVerb.SNAPSHOT_AWAIT: snapshots.await_followed,
+    LedgerVerb.SNAPSHOT_MERGED: snapshots.tell_merged,
+    LedgerVerb.SNAPSHOT_KEEP: snapshots.keep,
     LedgerVerb.DRIFT_AGAIN: mending.look_again,
     LedgerVerb.ATTACHMENT_DROP: mending.drop_attachment,
     LedgerVerb.VOLUME_SETTLE: mending.settle_volume,

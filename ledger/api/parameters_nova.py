@@ -96,6 +96,9 @@ MIGRATIONS: Parameters = (
     *of("of this project", "project_id", since=v.MIGRATION_USER),
 )
 
+SNAPSHOT_DELETION: Parameters = of(
+    "the files of the volume that are to be merged, as JSON", "delete_info"
+)
 INSTANCE_ACTIONS: Parameters = (
     *of("so many at most", "limit", since=v.ACTION_PAGES),
     *of("the request id of the last one that was seen", "marker", since=v.ACTION_PAGES),

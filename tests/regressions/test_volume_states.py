@@ -139,7 +139,7 @@ def test_what_asks_cinder_for_nothing_says_so(flow: str) -> None:
     """
     assert flow in {
         *("start", "stop", "pause", "unpause", "reboot", "rebuild"),
-        *("confirm_resize", "revert_resize", "delete", "grow"),
+        *("confirm_resize", "revert_resize", "delete", "grow", "snapshot", "delete_snapshot"),
         *(repair.name for repair in REPAIRS),
     }
 

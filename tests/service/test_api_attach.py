@@ -373,13 +373,3 @@ async def test_what_cannot_be_swapped(api: Api) -> None:
         answer = await api.ask("PUT", path(server, old), "cinder", "2.1", json=body)
         await message(answer, name, status)
     assert await api.head() == head
-
-
-async def test_snapshots_are_refused_in_the_form_that_cinder_knows(api: Api) -> None:
-    """S3: no assisted snapshot of a multi-attach volume."""
-    body = {"snapshot": {"volume_id": api.volume(multiattach=True), "create_info": {}}}
-    answer = await api.ask("POST", "/v2.1/os-assisted-volume-snapshots", "cinder", json=body)
-    assert "multi-attach" in await message(answer, "badRequest", 400)
-    for who in ("member", "operator"):
-        for where in ("os-assisted-volume-snapshots", "os-server-external-events"):
-            assert (await api.ask("POST", f"/v2.1/{where}", who, json={})).status == 403

@@ -74,3 +74,9 @@ async def test_an_event_is_known_from_its_microversion_on(api: Api) -> None:
     assert await status((2, 104), name="volume-extended", status="done") == 400
     empty = await api.ask("POST", path, "cinder", "2.104", json={"events": []})
     assert empty.status == 400
+
+
+async def test_nobody_but_a_service_tells_of_events(api: Api) -> None:
+    for who in ("member", "operator"):
+        answer = await api.ask("POST", "/v2.1/os-server-external-events", who, json={})
+        assert answer.status == 403
