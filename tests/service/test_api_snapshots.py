@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from host_agent.shared.contract import PowerState
+from host_agent.shared.contract import SERVICE_VERSION, PowerState
 from ledger.simulation import cinder_snapshots
 from tests.service.api_world import Api, guest
 
@@ -40,13 +40,20 @@ async def delete(
     return answer.status, await answer.text()
 
 
+async def on_a_share(api: Api) -> tuple[str, str]:
+    """A server with a volume that is a file, and whose agent knows what to do with it."""
+    server, volume = await api.attached(driver="nfs")
+    await api.register(guest(server_id=server), service_version=SERVICE_VERSION)
+    return server, volume
+
+
 async def begun(api: Api, server: str, flow: str) -> Any:
     answer = await api.ask("GET", f"/v1/operations?server={server}&flow={flow}", "operator")
     return (await answer.json())["operations"]
 
 
-async def test_cinder_has_a_guest_take_a_snapshot_and_delete_it(api: Api) -> None:
-    server, volume = await api.attached(driver="nfs")
+async def test_cinder_has_a_guest_take_a_snapshot_once(api: Api) -> None:
+    server, volume = await on_a_share(api)
     made = cinder_snapshots.begin_online(api.cinder, volume)
     body = taking(volume, snapshot_id=made.id, new_file=made.file, id="a")
     assert await take(api, body) == (200, {"snapshot": {"id": "a", "volumeId": volume}})
@@ -58,7 +65,7 @@ async def test_cinder_has_a_guest_take_a_snapshot_and_delete_it(api: Api) -> Non
 
 
 async def test_a_deletion_says_by_its_query_which_files_are_merged(api: Api) -> None:
-    server, volume = await api.attached(driver="nfs")
+    server, volume = await on_a_share(api)
     merged = {"file_to_merge": f"volume-{volume}.a", "merge_target_file": f"volume-{volume}"}
     assert await delete(api, deletion(volume, **merged)) == (204, "")
     [operation] = await begun(api, server, "delete_snapshot")
