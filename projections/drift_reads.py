@@ -129,10 +129,12 @@ class DriftReads(LogReads):
         row = await self._one("look", look_id=look_id)
         if row is None or row["state"] is not None:
             return row
-        scope = row["asked_scope"]
-        asked = {"look_id": look_id, "scope": scope, "kind": kind_of(scope), "state": "asked"}
-        told = {name: row[f"asked_{name}"] for name in ("why", "believe", "reason")}
-        return {**row, **asked, **told}
+        return _asked(look_id, row)
+
+    async def looks_asked(self, limit: int = PAGE_MAX) -> list[Row]:
+        """Those that were asked for and have not begun, oldest first; as `look` has one."""
+        rows = await self._all("looks_asked", limit=limit)
+        return [_asked(row["asked_id"], row) for row in rows]
 
     async def looks_by_outcome(self) -> dict[str, int]:
         """How many looks have ended how."""
@@ -145,6 +147,14 @@ class DriftReads(LogReads):
     async def last_looks(self) -> dict[str, float]:
         """By kind: how many seconds ago the last look ended that was completed."""
         return {row["kind"]: row["age_s"] for row in await self._all("last_looks")}
+
+
+def _asked(look_id: str, row: Row) -> Row:
+    """A look of which there is only what it was asked for with."""
+    scope = row["asked_scope"]
+    asked = {"look_id": look_id, "scope": scope, "kind": kind_of(scope), "state": "asked"}
+    told = {name: row[f"asked_{name}"] for name in ("why", "believe", "reason")}
+    return {**row, **asked, **told}
 
 
 def _as_it_began(row: Row) -> Row:

@@ -47,9 +47,13 @@ async def looks(call: Call) -> web.StreamResponse:
     """GET /v1/drift/runs, newest first."""
     query = call.query(LooksQuery)
     limit = page_limit(call, query.limit)
-    rows = await call.components.queries.looks(state=query.state, limit=limit, after=query.after)
+    queries = call.components.queries
+    # These first: one that begins in between is in both, and not in neither.
+    asked = await queries.looks_asked(limit)
+    rows = await queries.looks(state=query.state, limit=limit, after=query.after)
     last = rows[-1]["began_position"] if len(rows) == limit else None
-    return answer(Looks(looks=[_shown(row) for row in rows], next=last))
+    shown = [_shown(row) for row in rows]
+    return answer(Looks(asked=[_shown(row) for row in asked], looks=shown, next=last))
 
 
 async def look(call: Call) -> web.StreamResponse:

@@ -213,5 +213,8 @@ class LookShown(Shown):
 
 
 class Looks(Shown):
+    """`asked`: those that nobody has begun yet, however one asks for the others."""
+
+    asked: list[LookShown]
     looks: list[LookShown]
     next: int | None

@@ -790,6 +790,18 @@ SELECT l.*, w.done, w.total,
  ORDER BY l.began_position DESC
  LIMIT %(limit)s;
 
+-- name: looks_asked
+-- Looks that nobody has begun yet, as `look` has one, the one asked for first in front.  All of a
+-- table that has few rows, as a look begins seconds later, and the primary key of looks.
+SELECT l.*, NULL::bigint AS done, NULL::bigint AS total, NULL::float8 AS rate,
+       a.look_id::text AS asked_id, a.scope AS asked_scope, a.why AS asked_why,
+       a.believe AS asked_believe, a.reason AS asked_reason, a.context #>> '{actor,name}' AS asked_by
+  FROM looks_asked AS a
+  LEFT JOIN looks AS l USING (look_id)
+ WHERE l.look_id IS NULL
+ ORDER BY a.asked_at, a.look_id
+ LIMIT %(limit)s;
+
 -- name: look
 -- One look, as `looks` has it; one that has not begun, or not been projected yet, by what it
 -- was asked for with (`asked_scope`, ...).  Primary keys; of long_work there are a few rows.

@@ -342,7 +342,9 @@ def test_what_was_held_back_is_said_wherever_a_look_is_shown(
 ) -> None:
     stub.answers["POST /v1/drift/runs"] = LookAsked(look_id=LOOK, scope={})  # type: ignore[arg-type]
     stub.answers[f"GET /v1/drift/runs/{LOOK}"] = ended(**BRAKED)
-    stub.answers["GET /v1/drift/runs"] = Looks(looks=[ended(found={}), ended(**BRAKED)], next=None)
+    stub.answers["GET /v1/drift/runs"] = Looks(
+        asked=[], looks=[ended(found={}), ended(**BRAKED)], next=None
+    )
     assert run("drift", *words) == 0
     told = capsys.readouterr()
     for text in (f"guest_missing: 12 new findings ({SERVER} on hv1, ...)", "and another"):
@@ -374,6 +376,7 @@ def test_looks_are_listed_with_how_far_they_are_or_how_they_ended(
 ) -> None:
     unknown = {"hv2": "silent"}
     stub.answers["GET /v1/drift/runs"] = Looks(
+        asked=[],
         looks=[
             look(),
             look(total=None),
