@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from aggregates import errors
-from aggregates.operation import Operation, OperationState
+from aggregates.operation import Operation, OperationState, Outcome
 from tests.doubles.host_checks import plugged
 from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario, turn_of
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
@@ -101,12 +101,12 @@ def _lacks_attachments(world: World, server_id: str, host: str) -> bool:
 
 
 #: No fence tells what a copy, or a conversion, had done when its host died; and a replacement has
-#: its attachment in Cinder, for a guest that may run on.  A server is forgotten by its hosts' word.
+#: its attachment in Cinder, for a guest that may run on.
 _UNDECIDED = frozenset(
     {
         *("swap", "migrate-volume", "convert", "convert-stopped", "mixed-convert"),
         *("convert-resized", "mixed-convert-resized"),
-        *("repair-lost", "repair-lost-encrypted", "repair-server"),
+        *("repair-lost", "repair-lost-encrypted"),
     }
 )
 #: The host had let go what the ledger was to forget: the next look finds that, too.
@@ -133,6 +133,26 @@ def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario, tmp_pat
         assert not world.instance.faults or world.instance.never_built, what
         wrong = set(wrong_when_back(world, operation, tmp_path))
         assert wrong <= set(was_wrong) or (was_wrong and scenario.name in _FOUND_AGAIN), what
+
+
+FORGETTING = next(scenario for scenario in SCENARIOS if scenario.name == "repair-server")
+
+
+@pytest.mark.parametrize("nth", [0, 1], ids=["first volume", "second volume"])
+def test_a_host_that_agreed_to_forget_a_server_and_died_lets_go_by_its_fence(
+    nth: int, tmp_path: Path
+) -> None:
+    """As with a deletion; what it still has it releases by its own records when it is back."""
+    points = undisturbed(FORGETTING).points
+    releases = [number for number, point in enumerate(points) if point == "brick.disconnect"]
+    world = FORGETTING.begin()
+    operation = fenced_at(releases[nth], world, FORGETTING)
+    assert (operation.outcome, world.instance.deleted) == (Outcome.COMPLETED, True)
+    assert world.summary()["volumes"] == ["available", "available"]
+    assert len(world.records[HOST]) == 2 - nth
+    assert wrong_when_back(world, operation, tmp_path) == []
+    assert world.records[HOST] == {}
+    assert world.summary()["connected"][HOST] == 0
 
 
 LETTING_GO = [scenario for scenario in SCENARIOS if re.search("detach|shelve", scenario.name)]
@@ -169,8 +189,6 @@ def fenced_at(number: int, world: World, scenario: Scenario, *, unwind: bool = F
 
 def wrong_when_back(world: World, operation: Operation, tmp_path: Path) -> list[str]:
     """What is wrong when the host is let in again; what is made anew by a start is, first."""
-    if world.instance.deleted:
-        return []
     host_returns(world, HOST, tmp_path)
     for begun in world.running():  # what its guest was to hear
         world.done(str(begun))
