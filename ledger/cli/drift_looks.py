@@ -98,8 +98,8 @@ class Run(ShowOne):
         elif seen["outcome"] != "completed":
             self.exit_code = ExitCode.OPERATION_FAILED
             complain(f"look {look_id} is {seen['outcome']}: {seen['trouble'] or 'no reason told'}")
-        elif seen["found"]:
-            note("See what it has found: attachment-ledger drift list")
+        else:
+            note("See what differs: attachment-ledger drift list")
         return seen
 
 
