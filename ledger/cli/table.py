@@ -84,15 +84,16 @@ def plain(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case dict():
-            return "\n".join(f"{key}: {_inline(item)}" for key, item in value.items())
+            return "\n".join(f"{key}: {inline(item)}" for key, item in value.items())
         case list() | tuple():
-            return ", ".join(map(_inline, value))
+            return ", ".join(map(inline, value))
     return str(value)
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
+    """The same in one line."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_inline(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {inline(item)}" for key, item in value.items())
     return plain(value)
 
 
