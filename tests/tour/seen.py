@@ -13,8 +13,12 @@ from tests.tour.steps import STEPS
 
 SIZE = {"width": 1100, "height": 700}
 HEIGHT_MAX = 900
-#: The page's words, and the moments in it, as they are and as they are to be.
+#: The page's words, and the moments in it, of a copy that nothing moves any more.
 _TEXTS = """() => {
+    const main = document.querySelector("main");
+    const still = main.cloneNode(true);
+    still.querySelector("#moving")?.removeAttribute("id");
+    main.replaceWith(still);
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     const found = [];
     while (walker.nextNode()) {
@@ -23,9 +27,12 @@ _TEXTS = """() => {
     }
     return found;
 }"""
-_PUT = """texts => {
+_PUT = """([were, texts]) => {
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    for (let n = 0; walker.nextNode(); n++) walker.currentNode.data = texts[n];
+    for (let n = 0; walker.nextNode(); n++) {
+        if (walker.currentNode.data !== were[n][0]) throw new Error("the page has moved");
+        walker.currentNode.data = texts[n];
+    }
 }"""
 
 
@@ -48,11 +55,9 @@ def seen(night: Night, pictures: Path) -> None:
 def _take(night: Night, page: Any, top: str, path: Path) -> None:
     """A picture with stable ids and times; the page is loaded anew afterwards."""
     stable = Stable(night, page.content())
-    texts = [
-        stable.age(text, moment) if moment else stable.text(text)
-        for text, moment in page.evaluate(_TEXTS)
-    ]
-    page.evaluate(_PUT, texts)
+    were = page.evaluate(_TEXTS)
+    texts = [stable.age(text, moment) if moment else stable.text(text) for text, moment in were]
+    page.evaluate(_PUT, [were, texts])
     begins = page.locator(top).bounding_box()["y"]
     height = page.evaluate("document.documentElement.scrollHeight") - begins
     clip = {"x": 0, "y": begins, "width": SIZE["width"], "height": min(height, HEIGHT_MAX)}
