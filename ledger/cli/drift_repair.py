@@ -38,11 +38,11 @@ class Repair(Waiting):
 
     def _proposed(self, plan: dict[str, Any]) -> tuple[Any, Any]:
         from ledger.cli.base import note
+        from ledger.cli.drift import said_by
         from ledger.cli.plan import Lines
 
         note("Nothing was changed. To do it: add --apply")
-        steps = (f"on {s['place']}: {s['step']} - {s['does']}" for s in plan["steps"])
-        evidence = (f"{party}: {said}" for party, said in plan["differs"].items())
+        steps = (f"on {s['place']}: {s['step']}  {s['does']}" for s in plan["steps"])
         shown = {
             "finding": plan["finding_id"],
             "class": plan["drift_class"],
@@ -50,7 +50,7 @@ class Repair(Waiting):
             "flow": plan["flow"],
             "steps": Lines(plan["steps"], steps),
             "looks again at": ", ".join([*plan["asks_again"], *plan["hosts"]]),
-            "evidence": Lines(plan["differs"], evidence),
+            "evidence": Lines(plan["differs"], said_by(plan["differs"])),
             "never": plan["never"],
         }
         return self.dict2columns(shown)

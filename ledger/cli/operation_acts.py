@@ -63,13 +63,12 @@ class Act(_OfOperation):
         body = {self.act: {"reason": parsed_args.reason, **self.details(parsed_args)}}
         path = f"/v1/operations/{parsed_args.id}/actions"
         acted = self.client.post(path + "?dry_run=true" * parsed_args.dry_run, body)
-        would = "would stay" if parsed_args.dry_run else "may stay"
-        for remnant in acted["remnants"]:
-            note(f"{would} behind: {remnant['detail']}")
-        if acted["remnants"] and not parsed_args.dry_run:
-            note("See to it, then: attachment-ledger remnant list")
         if parsed_args.dry_run:
             return self._proposed(acted)
+        for remnant in acted["remnants"]:
+            note(f"may stay behind: {remnant['detail']}")
+        if acted["remnants"]:
+            note("See to it, then: attachment-ledger remnant list")
         return self.under_way(parsed_args.id, parsed_args)
 
     def _proposed(self, operation: dict[str, Any]) -> tuple[Any, Any]:

@@ -13,8 +13,8 @@ SELECT set_config('statement_timeout', %(ms)s, true);
 
 -- name: named
 -- What has an id between two, or this name; with a project only what is of its servers.  At most
--- ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume; a name reads all
--- servers, as their list does.
+-- ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume, findings_by_volume;
+-- a name reads all servers, as their list does.
 WITH own AS (
     (SELECT 'server' AS kind, server_id::text AS id, name FROM instances
       WHERE server_id BETWEEN %(low)s AND %(high)s
@@ -29,6 +29,9 @@ WITH own AS (
               WHERE volume_id BETWEEN %(low)s AND %(high)s
               UNION ALL
              SELECT volume_id, server_id FROM mappings
+              WHERE volume_id BETWEEN %(low)s AND %(high)s
+              UNION ALL
+             SELECT volume_id, server_id FROM findings
               WHERE volume_id BETWEEN %(low)s AND %(high)s) AS v
        LEFT JOIN instances AS i USING (server_id)
       WHERE %(project_id)s::text IS NULL OR i.project_id = %(project_id)s LIMIT 10)

@@ -22,6 +22,12 @@ class Clock:
         return self.now
 
 
+def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
+    id_ = "0e5c6ee8-0000-4000-8000-000000000000"
+    told = texts.with_ids(f"<b>{id_}</b>, req-1")
+    assert told == f'&lt;b&gt;<span class="id">{id_}</span>&lt;/b&gt;, req-1'
+
+
 def test_a_session_ends_when_nobody_uses_it_and_at_its_age_all_the_same() -> None:
     clock = Clock()
     known = Sessions(clock)
