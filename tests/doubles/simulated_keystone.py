@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from enum import Enum, auto
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
+
+from tests.doubles.served import Handler, served
 
 Row = dict[str, Any]
 
@@ -173,38 +174,31 @@ def running_keystone() -> Iterator[SimulatedKeystone]:
     """Serve a simulated Keystone on loopback for the length of the `with`."""
     keystone = SimulatedKeystone()
     handler = type("Handler", (_Handler,), {"keystone": keystone})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        keystone.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with served(handler) as keystone.url:
         try:
             yield keystone
         finally:
             keystone.go_on.set()
-            server.shutdown()
-            thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     keystone: SimulatedKeystone
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing: tests read what the programs print."""
+    def respond(self) -> None:
+        match self.command:
+            case "POST":
+                asked = json.loads(self.body())["auth"]
+                if not self._misbehaves("log-in"):
+                    self._log_in(asked["identity"]["password"]["user"])
+            case "GET":
+                if not self._misbehaves("validation"):
+                    self._show()
+            case "DELETE":
+                self._revoke()
 
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["auth"]
-        if not self._misbehaves("log-in"):
-            self._log_in(asked["identity"]["password"]["user"])
-
-    def do_GET(self) -> None:
-        if not self._misbehaves("validation"):
-            self._show()
-
-    def do_DELETE(self) -> None:
+    def _revoke(self) -> None:
         own, subject = self.headers["X-Auth-Token"], self.headers["X-Subject-Token"]
         if self.keystone.known(own) is None:
             return self._refuse(401)
