@@ -59,3 +59,13 @@ def test_a_host_shows_its_guests_again_while_a_move_decides_whose_they_are() -> 
     assert world.register(HOST)["again"]
     world.run(operation_id)  # it is not taken away any more: the host runs the guest again
     assert not world.register(HOST)["again"]
+
+
+def test_an_operations_lane_says_of_a_volume_what_the_server_has_it_as() -> None:
+    world = World()
+    world.done(world.attach(tag="data", device="/dev/sdc", delete_on_termination=True))
+    [mapping] = world.mappings()
+    [lane] = world.operation(world.act("reboot")).lanes
+    for fact in ("bdm_id", "attachment_id", "serial", "tag", "delete_on_termination"):
+        assert getattr(lane, fact) == getattr(mapping, fact, str(mapping.id)), fact
+    assert (lane.device_name, lane.tag) == ("sdc", "data")
