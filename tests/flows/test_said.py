@@ -6,8 +6,11 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
+from aggregates.instance import Instance
 from aggregates.operation import Operation
+from handlers import inventory
 from handlers.build import BootDisk
+from host_agent.shared.guest_xml import kept
 from tests.flows import drifted
 from tests.world import CONTEXT, HOST, OTHER, World, events
 
@@ -69,3 +72,15 @@ def test_an_operations_lane_says_of_a_volume_what_the_server_has_it_as() -> None
     for fact in ("bdm_id", "attachment_id", "serial", "tag", "delete_on_termination"):
         assert getattr(lane, fact) == getattr(mapping, fact, str(mapping.id)), fact
     assert (lane.device_name, lane.tag) == ("sdc", "data")
+
+
+def test_a_definition_that_was_kept_whole_is_kept_in_part_when_it_is_shown_again() -> None:
+    """Older versions kept all of it, and no list of what was dropped; now one that is the same
+    needs no second look only if nothing had to be dropped.
+    """
+    odd = "<domain><name>vm</name><os><loader>/tmp/evil</loader></os><devices/></domain>"
+    wanted = kept(odd)
+    assert wanted.dropped
+    instance = World().instance
+    instance.record(Instance.DefinitionChanged, definition=odd)
+    assert inventory._definition(odd, instance) == (wanted.definition, list(wanted.dropped))
