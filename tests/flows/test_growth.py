@@ -152,8 +152,7 @@ def test_a_guest_that_outlives_a_fence_hears_it_when_its_host_is_back(
     settle(world)
     assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
     assert [event.waiting for event in events(world, Instance.GrowthAwaited)] == [False]
-    begun = [(e, by) for e, by in world.store.log if isinstance(e, Operation.OperationStarted)]
-    assert (begun[-1][0].flow, begun[-1][1].cause) == ("grow", "api")
+    assert flows(world)[-1] == "grow"
 
 
 def test_what_was_told_goes_with_a_server_that_is_deleted_by_its_hosts_fence() -> None:
