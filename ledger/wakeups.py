@@ -54,7 +54,8 @@ def ended_key(operation_id: str) -> str:
     return f"ended:{operation_id}"
 
 
-#: Changes with every event: for followers of the whole log.
+#: Changes with every event, and when it is projected: for followers of the whole log, and of what
+#: is made of it.
 ANY_EVENT = "event"
 #: Changes when an operation has come to be due, now or at some time: for dispatchers.
 DUE = "due"
@@ -160,6 +161,7 @@ class Wakeups:
             async with aclosing(connection.notifies(timeout=POLL_INTERVAL_S)) as told:
                 async for notify in told:
                     if not notify.payload:
+                        self._wake({ANY_EVENT})
                         break
                     self._wake(self._told(News.read(notify.payload)))
 
@@ -183,7 +185,7 @@ class Wakeups:
         time_s, log_ahead_s = (marks.pop(name) / 1e6 for name in ("time_us", "log_ahead_us"))
         self._clock.synchronise(asked_at, time_s, log_ahead_s)
         keys = set(_keys(row for row in rows if row[1] is not None))
-        if seen.get("head", NEVER) < marks["head"]:
+        if any(seen.get(name, NEVER) < mark for name, mark in marks.items()):
             keys.add(ANY_EVENT)
         self._seen = marks
         return keys

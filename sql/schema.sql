@@ -143,10 +143,13 @@ CREATE TABLE surveys (
 -- Looks at drift that were asked for and have not begun (ledger.reconcile.asking).
 CREATE TABLE looks_asked (
     look_id uuid PRIMARY KEY,
-    scope jsonb NOT NULL UNIQUE,         -- {"host": ..}, {"server": ..}, {"volume": ..}, {}
+    scope jsonb NOT NULL,                -- {"host": ..}, {"server": ..}, {"volume": ..}, {}
     why text NOT NULL,
     context jsonb NOT NULL,              -- who asked: aggregates.base.EventContext
-    asked_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    believe jsonb NOT NULL DEFAULT '[]', -- classes of drift, however many are found, in order
+    reason text,                         -- why these are believed
+    CONSTRAINT looks_asked_once UNIQUE (scope, believe)
 );
 
 -- What a look that is under way has seen.  What is believed of it is in the log, as findings.
@@ -213,7 +216,10 @@ CREATE TABLE instances (
     shown_by text,                       -- the host that showed it first; NULL: it was asked for
     volumes jsonb NOT NULL DEFAULT '[]', -- serials of its disks, as its host showed them last
     vcpus int NOT NULL DEFAULT 0,        -- as the definition says; 0: it does not, or there is none
-    memory_mb int NOT NULL DEFAULT 0
+    memory_mb int NOT NULL DEFAULT 0,
+    metadata jsonb NOT NULL DEFAULT '{}',  -- these three: as whoever asked for it wants it kept
+    tags jsonb NOT NULL DEFAULT '[]',
+    description text
 );
 CREATE INDEX instances_by_age ON instances (created_at, server_id);
 CREATE INDEX instances_by_project ON instances (project_id, name);
@@ -463,7 +469,10 @@ CREATE TABLE looks (
     began_position bigint NOT NULL,
     ended_at timestamptz,
     updated_at timestamptz NOT NULL,
-    position bigint NOT NULL
+    position bigint NOT NULL,
+    believe jsonb NOT NULL DEFAULT '[]', -- classes of drift, however many were found
+    reason text,                         -- why these are believed
+    examples jsonb                       -- of what some of those are that were braked, by class
 );
 CREATE INDEX looks_by_age ON looks (began_position);
 CREATE INDEX looks_by_kind ON looks (kind, ended_at) WHERE outcome = 'completed';

@@ -6,7 +6,7 @@ what an answer holds is decided in `volume_attachments.py`, so fields are option
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic import StringConstraints as Text
@@ -100,12 +100,12 @@ class AssistedSnapshotBody(BaseModel):
 class ExternalEvent(Asked):
     name: Annotated[str, Text(max_length=255)]
     server_uuid: Id
-    status: Annotated[str, Text(max_length=255)] | None = None
+    status: Literal["failed", "completed", "in-progress"] = "completed"
     tag: Annotated[str, Text(max_length=255)] | None = None
 
 
 class ExternalEventsBody(Asked):
-    events: Annotated[list[ExternalEvent], Field(max_length=1000)]
+    events: Annotated[list[ExternalEvent], Field(min_length=1, max_length=1000)]
 
 
 class ForceCompleteBody(Asked):

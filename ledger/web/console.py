@@ -52,7 +52,7 @@ _RULES = ("attachment-ledger:console:pages",)
 def with_console(app: web.Application) -> web.Application:
     """The application with the pages; before it serves."""
     app[SESSIONS] = Sessions()
-    app[live.TOGETHER] = live.together()
+    app[live.TOGETHER] = live.Together()
     app[ERROR_PAGE] = error_page
     app.middlewares.insert(1, as_session)  # within what names the request
     app.on_response_prepare.append(_add_headers)

@@ -9,9 +9,10 @@ Those who wake together and look at the same page with the same rights have one 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import psycopg
 import structlog
@@ -41,55 +42,53 @@ _ENDS = (ConnectionError, TimeoutError, AuthError, ApiError, DomainError, psycop
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """`key`: who looks, and at which page; `make` makes it, for all who ask the same."""
-
-    key: object
-    make: Callable[[], Awaitable[str]] = field(compare=False)
+Make = Callable[[], Awaitable[str]]
 
 
-async def _all(asked: Sequence[_Asked]) -> Sequence[str | Exception]:
-    once = {each.key: each.make for each in asked}
-    made = await asyncio.gather(*(make() for make in once.values()), return_exceptions=True)
-    found = dict(zip(once, made, strict=True))
-    return [_answer(found[each.key]) for each in asked]
+class Together:
+    """What a process's streams ask, of the same page and with the same rights only once.
+
+    A page that is slow to be made is in the way of nobody who looks at another one.
+    """
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(PAGES_AT_ONCE)
+        self._pages: WeakValueDictionary[object, Batched[Make, str]] = WeakValueDictionary()
+
+    def page(self, key: object) -> Batched[Make, str]:
+        """Makes the page for all that ask at once; `key`: who looks, and at which.
+
+        It is the same for as long as somebody has it.
+        """
+        return self._pages.setdefault(key, Batched(self._make, sys.maxsize))
+
+    async def _make(self, asked: Sequence[Make]) -> Sequence[str]:
+        async with self._room:
+            return [await asked[0]()] * len(asked)
 
 
-def _answer(found: str | BaseException) -> str | Exception:
-    if isinstance(found, str | Exception):
-        return found
-    raise found
+TOGETHER: web.AppKey[Together] = web.AppKey("console_together", Together)
 
 
-def together() -> Batched[_Asked, str]:
-    """What a process's streams ask, the same only once."""
-    return Batched(_all, PAGES_AT_ONCE)
-
-
-TOGETHER: web.AppKey[Batched[_Asked, str]] = web.AppKey("console_together")
-
-
-async def stream(call: Call, make: Callable[[], Awaitable[str]]) -> web.StreamResponse:
+async def stream(call: Call, make: Make) -> web.StreamResponse:
     """The part that moves, now and whenever something has happened, until one side ends it.
 
     Raises ApiError before it begins: 503 if there are as many streams as there may be.
     """
-    asked = _Asked((call.identity, call.request.path_qs), make)
-    pages = call.request.app[TOGETHER]
+    page = call.request.app[TOGETHER].page((call.identity, call.request.path_qs))
     response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
     with (
         call.holds.one(),
         call.components.wakeups.watch(ANY_EVENT) as changed,
         call.holds.waiting(call.request, changed),
     ):
-        first = await pages.ask(asked)
+        first = await page.ask(make)
         await response.prepare(call.request)
         try:
             await _send(response, first)
             while await _wait(call, response, changed):
                 await refuse_gone(call)
-                await _send(response, await pages.ask(asked))
+                await _send(response, await page.ask(make))
         except _ENDS as error:
             _log.info("console_stream_ended", why=type(error).__name__)
     return response

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.authority import Pair
 
 #: A server looks so often whether it is to stop.
 POLL_S = 0.02
@@ -40,15 +43,19 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Serve on loopback for the length of the `with`; the URL without a path."""
+def served(handler: type[BaseHTTPRequestHandler], pair: Pair | None = None) -> Iterator[str]:
+    """Serve on loopback for the length of the `with`; the URL without a path.  `pair`: over TLS."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if pair is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(pair.certificate, pair.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         server.daemon_threads = True
         server.block_on_close = False  # a request that a test left waiting ends with the process
         thread = threading.Thread(target=server.serve_forever, args=(POLL_S,), daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"{'https' if pair else 'http'}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
+from tests.authority import Pair
 from tests.doubles.served import Handler, served
 
 Row = dict[str, Any]
@@ -47,6 +48,8 @@ class Fault(Enum):
     ERROR = auto()  # 500 in Keystone's form
     REFUSES_US = auto()  # every token of ours is refused, new ones too
     NO_LOGIN = auto()  # our password is refused
+    FORBIDS_LOGIN = auto()  # whoever it is, 403
+    UNKNOWN_LOGIN = auto()  # whoever it is, 404
 
 
 @dataclass
@@ -170,11 +173,11 @@ def _written(moment: datetime) -> str:
 
 
 @contextmanager
-def running_keystone() -> Iterator[SimulatedKeystone]:
-    """Serve a simulated Keystone on loopback for the length of the `with`."""
+def running_keystone(pair: Pair | None = None) -> Iterator[SimulatedKeystone]:
+    """Serve a simulated Keystone on loopback for the length of the `with`; `pair`: over TLS."""
     keystone = SimulatedKeystone()
     handler = type("Handler", (_Handler,), {"keystone": keystone})
-    with served(handler) as keystone.url:
+    with served(handler, pair) as keystone.url:
         try:
             yield keystone
         finally:
@@ -225,6 +228,10 @@ class _Handler(Handler):
                 self._refuse(401)
             case Fault.NO_LOGIN:
                 self._refuse(401)
+            case Fault.FORBIDS_LOGIN if kind == "log-in":
+                self._refuse(403)
+            case Fault.UNKNOWN_LOGIN if kind == "log-in":
+                self._refuse(404)
             case _:
                 return False
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,16 +16,22 @@ PICTURES = LAB_DIR / "log"
 SIZES = ((1280, 800), (400, 800))
 #: For what the service does by itself, and for a page that is to show it.
 SHOWN_MS = SETTLE_S * 1000.0
+#: A script that comes so late has been waited for.
+LATE_S = 0.5
 
 
 class Browser:
-    """One tab.  `page`: Playwright's.  `scripts`: whether pages' own are run."""
+    """One tab.  `page`: Playwright's.  `scripts`: whether pages' own are run.
 
-    def __init__(self, page: Any, *, scripts: bool) -> None:
+    `said`: what its console complains of; who expects that takes it out.
+    """
+
+    def __init__(self, page: Any, *, scripts: bool, said: list[str]) -> None:
         from axe_playwright_python.sync_playwright import Axe
 
         self.page = page
         self.scripts = scripts
+        self.said = said
         self._axe = Axe()
         self._main = page.get_by_role("main")
         page.set_default_timeout(SHOWN_MS)
@@ -44,6 +51,24 @@ class Browser:
 
     def button(self, name: str) -> None:
         self._main.get_by_role("button", name=name, exact=True).click()
+
+    def hinder(self) -> None:
+        """Pages' second script comes late, and the first of their streams is refused."""
+        refusals = iter(range(1))
+
+        def late(route: Any) -> None:
+            time.sleep(LATE_S)
+            route.continue_()
+
+        def refused(route: Any) -> None:
+            streams = "text/event-stream" in route.request.headers.get("accept", "")
+            if streams and next(refusals, None) is not None:
+                route.fulfill(status=503)
+            else:
+                route.fallback()
+
+        self.page.route("**/ui/**", refused)
+        self.page.route("**/hx-sse.min.js", late)
 
     def shows(self, text: str) -> None:
         """Wait until it does, without being asked to load anything."""
@@ -82,7 +107,7 @@ def chromium(*, scripts: bool = True) -> Iterator[Browser]:
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         try:
-            yield Browser(page, scripts=scripts)
+            yield Browser(page, scripts=scripts, said=said)
         except BaseException as error:
             page.screenshot(path=PICTURES / "console-failed.png", full_page=True)
             error.add_note(f"its console: {said}\n{page.url}\n{page.inner_text('main')}")

@@ -26,6 +26,7 @@ def test_an_operator_sees_who_has_a_volume_and_that_nobody_had_it_before(
     attached = lab.ledger.wait_outcome("attach", volume)
     with chromium(scripts=scripts) as browser:
         page = browser.page
+        browser.hinder()
         browser.log_in(f"/ui/volumes/{volume}")
         held = page.get_by_role("table", name="Now")
         assert ENV["LAB_HOST"] in held.inner_text()
@@ -43,6 +44,9 @@ def test_an_operator_sees_who_has_a_volume_and_that_nobody_had_it_before(
         page.wait_for_url(f"**/ui/volumes/{volume}")
 
         _look(browser, volume, 1)
+        assert all("503" in each for each in browser.said), browser.said
+        assert len(browser.said) == browser.scripts, "its first stream was refused"
+        browser.said.clear()
         page.goto(f"/ui/volumes/{volume}")
         assert lab.ledger.detach(guest.id, volume).ok
         lab.ledger.wait_outcome("detach", volume)

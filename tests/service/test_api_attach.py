@@ -375,44 +375,6 @@ async def test_what_cannot_be_swapped(api: Api) -> None:
     assert await api.head() == head
 
 
-async def tell(api: Api, *events: dict[str, Any]) -> tuple[int, list[tuple[str, int]]]:
-    """Cinder's events; the status of the answer, and what was said of each."""
-    path = "/v2.1/os-server-external-events"
-    answer = await api.ask("POST", path, "cinder", "2.51", json={"events": list(events)})
-    told = (await answer.json())["events"]
-    return answer.status, [(each["status"], each["code"]) for each in told]
-
-
-def extended(server: str, volume: str) -> dict[str, Any]:
-    return {"name": "volume-extended", "server_uuid": server, "tag": volume}
-
-
-async def test_a_growth_begins_with_cinders_event_and_shows_in_the_servers_history(
-    api: Api,
-) -> None:
-    server, volume = await api.attached()
-    api.cinder.volume(volume).size = 2
-    assert await tell(api, extended(server, volume)) == (200, [("completed", 200)])
-    answer = await api.ask("GET", f"/v1/operations?server={server}&flow=grow", "operator")
-    [operation] = (await answer.json())["operations"]
-    assert (operation["volume_ids"], operation["actor"]) == ([volume], "cinder")
-
-
-async def test_each_event_has_a_code_of_its_own_as_nova_gives_them(api: Api) -> None:
-    known, unknown = await api.server(), str(uuid4())
-    told = [
-        extended(unknown, str(uuid4())),
-        {"name": "volume-extended", "server_uuid": known},
-        {"name": "power-update", "server_uuid": known, "tag": "POWER_OFF"},
-        {"name": "volume-reimaged", "server_uuid": known, "tag": str(uuid4())},
-        extended(known, str(uuid4())),  # it has no such volume: nothing to do
-    ]
-    assert await tell(api, *told) == (
-        207,
-        [("failed", 404), ("failed", 400), ("failed", 422), ("failed", 422), ("completed", 200)],
-    )
-
-
 async def test_snapshots_are_refused_in_the_form_that_cinder_knows(api: Api) -> None:
     """S3: no assisted snapshot of a multi-attach volume."""
     body = {"snapshot": {"volume_id": api.volume(multiattach=True), "create_info": {}}}

@@ -78,6 +78,12 @@ async def test_every_page_is_whole_and_uses_nothing_of_others(
         assert len(html.all("h1")) == 1, page.name
         own = {"/ui/files/htmx.min.js", "/ui/files/hx-sse.min.js"}
         assert {each["src"] for each in html.all("script")} == (own if page.moves else set())
+        for script in html.all("script"):
+            assert not {"defer", "async"} & script.keys(), "htmx would begin without its extension"
+        moving = [each for _, each in html.tags if "hx-sse:connect" in each]
+        assert [(each["hx-trigger"], each["hx-sync"]) for each in moving] == (
+            [("load, every 5s", "drop")] if page.moves else []
+        ), "a stream that is refused is asked for again"
         for tag, attributes in html.tags:
             assert "style" not in attributes, "the content policy lets none in"
             assert not any(name.startswith(("on", "hx-on")) for name in attributes)

@@ -112,18 +112,37 @@ async def test_streams_are_counted_with_all_that_is_held(api: Api) -> None:
 async def test_who_looks_at_the_same_page_is_answered_together() -> None:
     made: list[str] = []
 
-    def asked(page: str) -> live._Asked:
-        async def make() -> str:
-            made.append(page)
-            return page
+    async def make() -> str:
+        made.append("a")
+        return "a"
 
-        return live._Asked(("who", page), make)
+    together = live.Together()
+    one, other = together.page("key"), together.page("key")
+    found = await asyncio.gather(one.ask(make), other.ask(make), one.ask(make))
+    assert (*found, made) == ("a", "a", "a", ["a"])
+    await other.ask(make)
+    assert made == ["a", "a"], "what comes later is asked anew"
+    del one, other
+    assert not together._pages, "nobody looks any more"
 
-    pages, several = live.together(), ["a", "a", "b", "a"]
-    found = await asyncio.gather(*(pages.ask(asked(page)) for page in several))
-    assert (found, made) == (several, ["a", "b"])
-    await pages.ask(asked("a"))
-    assert made == ["a", "b", "a"], "what comes later is asked anew"
+
+async def test_a_page_that_is_slow_to_be_made_keeps_no_other_one() -> None:
+    together, never = live.Together(), asyncio.Event()
+
+    async def slow() -> str:
+        await never.wait()
+        return "slow"
+
+    async def quick() -> str:
+        return "quick"
+
+    slowly = asyncio.create_task(together.page("slow").ask(slow))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        assert await together.page("quick").ask(quick) == "quick"
+    assert not slowly.done()
+    never.set()
+    assert await slowly == "slow"
 
 
 async def test_an_open_page_asks_nothing_while_nothing_happens(

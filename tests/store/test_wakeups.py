@@ -198,6 +198,22 @@ async def test_what_is_too_long_to_be_told_is_asked_for(
         assert not due.event.is_set()
 
 
+async def test_what_is_projected_later_than_it_was_seen_in_the_log_wakes_again(
+    wakeups: Wakeups, recorder: LedgerRecorder, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks in between is shown what was before."""
+    monkeypatch.setattr(news_module, "TEXT_BYTES_MAX", 100)
+    world = World()
+    world.attach()
+    with wakeups.watch(ANY_EVENT) as any_event:
+        for event, context in stored_events(world):
+            recorder.insert_events([event], context=context)
+        while wakeups._seen["head"] < (recorder.max_notification_id() or 0):
+            assert await any_event.wait(SOON_S)
+        await in_thread(catch_up, database_url, ALL)
+        assert await any_event.wait(SOON_S)
+
+
 async def test_news_that_do_not_follow_what_is_known_leave_a_gap_to_ask_for(
     wakeups: Wakeups,
 ) -> None:
@@ -260,6 +276,9 @@ async def test_a_lost_notification_costs_a_poll_interval_and_no_more(
     with wakeups.watch(ANY_EVENT) as watch:
         await in_thread(register, Ledger(database_url), database_url, "h")
         assert await watch.wait(SOON_S)
+    with wakeups.watch(ANY_EVENT) as projected:
+        wakeups._seen = {**wakeups._seen, "hosts": 0}  # when it was seen in the log alone
+        assert await projected.wait(SOON_S)
 
 
 async def test_a_lost_connection_wakes_everybody_and_is_made_anew(
