@@ -12,6 +12,9 @@ TIER   ?= full
 SEEDS  ?= 200
 FROM   ?= 0
 
+# Tests start our programs hundreds of times: they are compiled once, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MUTATION := $(VENV)/.mutation

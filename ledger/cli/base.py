@@ -260,6 +260,12 @@ def note(message: str) -> None:
     print(told(visible(message), sys.stderr), file=sys.stderr)
 
 
+def add_reason(parser: argparse.ArgumentParser, what: str = "why") -> None:
+    parser.add_argument(
+        "--reason", required=True, metavar="TEXT", help=f"{what}; kept in the history for ever"
+    )
+
+
 def add_limit(parser: argparse.ArgumentParser, what: str, default: int = LIMIT_DEFAULT) -> None:
     parser.add_argument(
         "--limit",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_at, add_limit, clock, moment
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit, add_reason, clock, moment
 from ledger.cli.naming import named
 from ledger.cli.table import plain
 from ledger.words.consequences import ACTS, second_look
@@ -83,7 +83,7 @@ class Ignore(_OfFinding):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
+        add_reason(parser)
         add(
             "--until",
             type=moment,
@@ -104,9 +104,7 @@ class Heed(_OfFinding):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
-        )
+        add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ledger.cli.base import add_reason
 from ledger.cli.naming import named
 from ledger.cli.operating import Waiting
 
@@ -17,9 +18,7 @@ class Repair(Waiting):
 
         parser = super().get_parser(prog_name)
         parser.add_argument("id", metavar="<finding>", type=named("finding"))
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
-        )
+        add_reason(parser)
         parser.add_argument("--apply", action="store_true", help="do it; else nothing is changed")
         parser.add_argument(
             "--repair", metavar="NAME", help="which one, where there are two (forget_attachment)"

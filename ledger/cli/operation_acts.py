@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import note
+from ledger.cli.base import add_reason, note
 from ledger.cli.naming import named
 from ledger.cli.operating import Waiting
 from ledger.words.consequences import ACTS
@@ -43,9 +43,7 @@ class Act(_OfOperation):
         from ledger.cli.waiting import add_wait
 
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
-        )
+        add_reason(parser)
         parser.add_argument(
             "--dry-run",
             action="store_true",

@@ -8,7 +8,6 @@ from now on; `asked` has what it was asked, by kind, for tests that count.
 from __future__ import annotations
 
 import json
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -17,12 +16,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from enum import Enum, auto
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 from tests.authority import Pair
+from tests.doubles.served import Handler, served
 
 Row = dict[str, Any]
 
@@ -178,43 +177,31 @@ def running_keystone(pair: Pair | None = None) -> Iterator[SimulatedKeystone]:
     """Serve a simulated Keystone on loopback for the length of the `with`; `pair`: over TLS."""
     keystone = SimulatedKeystone()
     handler = type("Handler", (_Handler,), {"keystone": keystone})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        scheme = "http"
-        if pair is not None:
-            context, scheme = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "https"
-            context.load_cert_chain(pair.certificate, pair.key)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        keystone.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with served(handler, pair) as keystone.url:
         try:
             yield keystone
         finally:
             keystone.go_on.set()
-            server.shutdown()
-            thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     keystone: SimulatedKeystone
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing: tests read what the programs print."""
+    def respond(self) -> None:
+        match self.command:
+            case "POST":
+                asked = json.loads(self.body())["auth"]
+                if not self._misbehaves("log-in"):
+                    self._log_in(asked["identity"]["password"]["user"])
+            case "GET":
+                if not self._misbehaves("validation"):
+                    self._show()
+            case "DELETE":
+                self._revoke()
 
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["auth"]
-        if not self._misbehaves("log-in"):
-            self._log_in(asked["identity"]["password"]["user"])
-
-    def do_GET(self) -> None:
-        if not self._misbehaves("validation"):
-            self._show()
-
-    def do_DELETE(self) -> None:
+    def _revoke(self) -> None:
         own, subject = self.headers["X-Auth-Token"], self.headers["X-Subject-Token"]
         if self.keystone.known(own) is None:
             return self._refuse(401)

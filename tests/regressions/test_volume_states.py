@@ -117,6 +117,23 @@ def test_what_cinder_would_refuse_is_refused_before_anything_is_touched(
     assert world.summary() | {"volumes": ...} == before | {"volumes": ...}
 
 
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        ("creating", "wait until Cinder has finished with it"),
+        ("error", "see its messages in Cinder"),
+        ("awaiting-transfer", "accept or delete its transfer"),
+        ("maintenance", "an administrator ends its maintenance"),
+        ("deleting", "use another volume"),
+    ],
+)
+def test_a_refusal_by_a_volumes_state_says_what_to_do(status: str, advice: str) -> None:
+    world = World()
+    volume_of(world).status = status
+    with pytest.raises(errors.VolumeStateError, match=advice):
+        world.attach()
+
+
 def test_an_evacuation_asks_too() -> None:
     world = attached()
     world.fence(HOST)

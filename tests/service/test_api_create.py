@@ -6,11 +6,9 @@ Which bodies are refused is in tests/unit/test_server_create.py.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +17,7 @@ import pytest
 from aggregates.host import host_uuid
 from host_agent.shared.cinder.settings import CinderSettings
 from ledger.simulation.cinder_backends import MULTI
+from tests.doubles.served import Handler, served
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import HOST, OTHER, PROJECT, Api, running_api
 from tests.service.keystone_world import settings
@@ -298,28 +297,16 @@ def running_glance(
     """A Glance that answers by token and image; its URL, and the tokens it was shown."""
     shown: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Glance(Handler):
+        def respond(self) -> None:
             token = self.headers["X-Auth-Token"]
             shown.append(token)
             status, said = images.get((token, self.path.removeprefix("/v2/images/")), (404, {}))
             body = said.encode() if isinstance(said, str) else json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, body)
 
-        def log_message(self, *_: Any) -> None:
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", shown
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(Glance) as url:
+        yield url, shown
 
 
 def imaged(image: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,38 @@ def test_a_file_that_a_document_names_exists(document: Path) -> None:
     bases = (ROOT, ROOT / "ledger", ROOT / "tests", ROOT / "docs", ROOT / "sql")
     missing = [name for name in named if not any((base / name).exists() for base in bases)]
     assert [name for name in missing if not NOT_OURS.search(name)] == []
+
+
+#: Names of other programs' settings, and of ours with a part to fill in.  (Decisions and the
+#: changelog tell what was.)
+FOREIGN = {"admin_project_name", "OS_CACERT", "LEDGER_LIMITS__NAME"}
+
+
+@cache
+def words_of_the_code() -> frozenset[str]:
+    rooms = ("ledger", "projections", "handlers", "aggregates", "host_agent", "sql", "tests")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*") if path != Path(__file__)]
+    code = [path for path in files if path.suffix in {".py", ".sql", ".toml", ".sh"}]
+    texts = [path.read_text() for path in [*code, *ROOT.glob("docs/*/*.yml"), ROOT / "Makefile"]]
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        path
+        for path in DOCUMENTS
+        if not {"decisions", "CHANGELOG.md"} & {path.name, path.parent.name}
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_a_name_that_a_document_quotes_is_in_the_code(document: Path) -> None:
+    """Renamed fields, columns, metrics, codes and constants live on in prose otherwise."""
+    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    quoted = set(re.findall(r"`([A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+)`", prose))
+    ours = {name for name in quoted - FOREIGN if "__" not in name}  # variables, tried elsewhere
+    known = words_of_the_code() | {f"{each}_total" for each in words_of_the_code()}
+    assert {name.removeprefix("ATTACHMENT_LEDGER_AGENT_") for name in ours} - known == set()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
