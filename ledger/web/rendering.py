@@ -110,5 +110,6 @@ def _templates() -> Environment:
         "look": texts.look,
         "story": texts.story,
     }
-    made.globals |= {"timeline": drawn.timeline, "menu": [page for page in PAGES if page.menu]}
+    made.globals |= {"timeline": drawn.timeline, "plot": drawn.plot}
+    made.globals |= {"menu": [page for page in PAGES if page.menu]}
     return made
