@@ -25,11 +25,20 @@ class Look(Aggregate):
     class LookBegun(Event):
         """`scope`: {"host": ..}, {"server": ..}, {"volume": ..}, or {}: everything.
 
-        `why`: "schedule", "asked", "agent_back", "skip", "give_up", "repair".
+        `why`: "schedule", "asked", "agent_back", "skip", "give_up", "repair".  `believe`: classes
+        of drift that are to be believed however many new findings there are, and the `reason`.
         """
 
         scope: dict[str, str]
         why: str
+        believe: list[str] = field(default_factory=list)
+        reason: str | None = None
+
+        class_version: ClassVar[int] = 2
+
+        @staticmethod
+        def upcast_v1_v2(state: dict[str, Any]) -> None:
+            state.update(believe=[], reason=None)
 
     @dataclass(frozen=True, kw_only=True)
     class LookStopped(Event):
@@ -50,8 +59,8 @@ class Look(Aggregate):
 
         `compared`: rows by subject; `found`: findings by class that this look opened; `unknown`:
         of which hosts nothing is known, and why; `braked`: classes of which it saw too many to
-        believe them.  `in_flight`: differences that an operation, or what happened meanwhile,
-        explains.
+        believe them; `examples`: the keys of some of these, by class.  `in_flight`: differences
+        that an operation, or what happened meanwhile, explains.
         """
 
         outcome: str
@@ -61,6 +70,13 @@ class Look(Aggregate):
         braked: dict[str, int] = field(default_factory=dict)
         trouble: str | None = None
         in_flight: int = 0
+        examples: dict[str, Any] = field(default_factory=dict)
+
+        class_version: ClassVar[int] = 2
+
+        @staticmethod
+        def upcast_v1_v2(state: dict[str, Any]) -> None:
+            state["examples"] = {}
 
     S = LookState
     TRANSITIONS: ClassVar = {

@@ -140,6 +140,10 @@ class DriftReads(LogReads):
         """How many looks have ended how."""
         return {row["outcome"]: row["count"] for row in await self._all("looks_by_outcome")}
 
+    async def held_back(self) -> dict[str, int]:
+        """How many new findings the last completed look at everything did not believe, by class."""
+        return next((row["braked"] for row in await self._all("held_back")), {})
+
     async def last_looks(self) -> dict[str, float]:
         """By kind: how many seconds ago the last look ended that was completed."""
         return {row["kind"]: row["age_s"] for row in await self._all("last_looks")}
@@ -149,7 +153,8 @@ def _asked(look_id: str, row: Row) -> Row:
     """A look of which there is only what it was asked for with."""
     scope = row["asked_scope"]
     asked = {"look_id": look_id, "scope": scope, "kind": kind_of(scope), "state": "asked"}
-    return {**row, **asked, "why": row["asked_why"]}
+    told = {name: row[f"asked_{name}"] for name in ("why", "believe", "reason")}
+    return {**row, **asked, **told}
 
 
 def _as_it_began(row: Row) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aggregates.look import Look, LookState
 from projections.base import LoggedEvent, Projection, Row, originator
 
-_END = ("outcome", "compared", "found", "unknown", "braked", "trouble")
+_END = ("outcome", "compared", "found", "unknown", "braked", "trouble", "examples")
 
 
 def kind_of(scope: Row) -> str:
@@ -18,7 +18,8 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
     if event.topic == Look.LookBegun.TOPIC:
         scope = event.body["scope"]
         row.update(look_id=event.originator_id, scope=scope, kind=kind_of(scope))
-        row.update(why=event.body["why"], state=LookState.UNDER_WAY.value)
+        row.update({name: event.body[name] for name in ("why", "believe", "reason")})
+        row.update(state=LookState.UNDER_WAY.value)
         row.update(began_at=event.recorded_at, began_position=event.position)
         row.update(dict.fromkeys((*_END, "ended_at")))
     elif event.topic == Look.LookStopped.TOPIC:

@@ -143,10 +143,13 @@ CREATE TABLE surveys (
 -- Looks at drift that were asked for and have not begun (ledger.reconcile.asking).
 CREATE TABLE looks_asked (
     look_id uuid PRIMARY KEY,
-    scope jsonb NOT NULL UNIQUE,         -- {"host": ..}, {"server": ..}, {"volume": ..}, {}
+    scope jsonb NOT NULL,                -- {"host": ..}, {"server": ..}, {"volume": ..}, {}
     why text NOT NULL,
     context jsonb NOT NULL,              -- who asked: aggregates.base.EventContext
-    asked_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    asked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    believe jsonb NOT NULL DEFAULT '[]', -- classes of drift, however many are found, in order
+    reason text,                         -- why these are believed
+    CONSTRAINT looks_asked_once UNIQUE (scope, believe)
 );
 
 -- What a look that is under way has seen.  What is believed of it is in the log, as findings.
@@ -463,7 +466,10 @@ CREATE TABLE looks (
     began_position bigint NOT NULL,
     ended_at timestamptz,
     updated_at timestamptz NOT NULL,
-    position bigint NOT NULL
+    position bigint NOT NULL,
+    believe jsonb NOT NULL DEFAULT '[]', -- classes of drift, however many were found
+    reason text,                         -- why these are believed
+    examples jsonb                       -- of what some of those are that were braked, by class
 );
 CREATE INDEX looks_by_age ON looks (began_position);
 CREATE INDEX looks_by_kind ON looks (kind, ended_at) WHERE outcome = 'completed';

@@ -8,7 +8,7 @@ host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,14 +160,17 @@ def hosts_of(finding: Finding) -> frozenset[str]:
     return frozenset({*showing, own} - {None})
 
 
-def braked(opened: Mapping[str, int], compared: Mapping[str, int]) -> dict[str, int]:
+def braked(
+    opened: Mapping[str, int], compared: Mapping[str, int], believe: Container[str] = ()
+) -> dict[str, int]:
     """The classes of which a look would open too many findings to be believed, and how many.
 
-    `opened`: by class; `compared`: rows by subject.
+    `opened`: by class; `compared`: rows by subject; `believe`: classes of which somebody has said
+    that so many are to be believed.
     """
     found = {}
     for each in CLASSES:
-        if each.row is None:
+        if each.row is None or each.name in believe:
             continue
         if opened.get(each.name, 0) > limit(compared.get(rows.SUBJECTS[each.row].value, 0)):
             found[each.name] = opened[each.name]

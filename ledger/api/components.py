@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -38,7 +38,15 @@ SWEEP_INTERVAL_S = 1.0
 class Looker(Protocol):
     """Who looks for drift (ledger.reconcile)."""
 
-    def ask(self, scope: Mapping[str, str], why: str, context: EventContext) -> str:
+    def ask(
+        self,
+        scope: Mapping[str, str],
+        why: str,
+        context: EventContext,
+        *,
+        believe: Sequence[str] = (),
+        reason: str | None = None,
+    ) -> str:
         """Ask for a look; its id, or that of one at the same that nobody has begun yet."""
         ...
 

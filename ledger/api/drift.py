@@ -63,7 +63,7 @@ async def drift(call: Call) -> web.StreamResponse:
         raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
     if query.at is not None and query.state is not None:
         raise ApiError(400, "invalid", "With 'at', leave 'state' out: all that differed is shown.")
-    _refuse_unknown(query.drift_class)
+    refuse_unknown(query.drift_class)
     await refuse_foreign_server(call, query.server)
     refuse_host_filter(call, query.host)
     limit = page_limit(call, query.limit)
@@ -141,7 +141,8 @@ async def _row(call: Call) -> Row:
     return row
 
 
-def _refuse_unknown(drift_class: str | None) -> None:
+def refuse_unknown(drift_class: str | None) -> None:
+    """What is no name of a class.  ApiError 400."""
     if drift_class is not None and drift_class not in BY_NAME:
         raise ApiError(
             400,

@@ -101,7 +101,10 @@ async def _counted(components: Components) -> Counted | None:
 async def _drift(queries: Queries) -> Drift:
     return Drift(
         *await asyncio.gather(
-            queries.drift_counts(), queries.looks_by_outcome(), queries.last_looks()
+            queries.drift_counts(),
+            queries.looks_by_outcome(),
+            queries.last_looks(),
+            queries.held_back(),
         )
     )
 

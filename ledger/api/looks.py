@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,7 +13,9 @@ from aiohttp import web
 
 from aggregates.base import EventContext
 from aggregates.look import LookState
+from handlers.drift.classes import BY_NAME
 from ledger.api.call import Call, answer
+from ledger.api.drift import refuse_unknown
 from ledger.api.hosts import host_row_of
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
@@ -25,11 +28,13 @@ from ledger.api.schemas_drift import (
     LookStanding,
     LookWanted,
 )
+from ledger.words.looks import held_back
 
 Row = dict[str, Any]
 
 _log = structlog.get_logger(__name__)
 _NO_LOOK = "Look {} could not be found."
+_SCOPES = {"host", "server", "volume"}
 _IS = {
     LookStanding.ASKED.value: "asked for and not begun",
     LookStanding.UNDER_WAY.value: "under way",
@@ -97,12 +102,13 @@ async def _row(call: Call) -> Row:
 async def ask(call: Call) -> web.StreamResponse:
     """POST /v1/drift/runs: a look now, at everything or at one host, server or volume."""
     wanted = await call.json(LookWanted)
-    scope = {name: value for name, value in wanted if value is not None}
+    scope = wanted.model_dump(include=_SCOPES, exclude_none=True)
     if len(scope) > 1:
         raise ApiError(400, "invalid", "Name at most one of host, server, volume.")
+    _refuse_belief(wanted)
     await _refuse_nothing(call, scope)
-    ask_for, context = call.components.looker.ask, call.context("operator")
-    look_id = await call.bulkheads.operators(ask_for, scope, "asked", context)
+    ask = partial(call.components.looker.ask, believe=wanted.believe, reason=wanted.reason)
+    look_id = await call.bulkheads.operators(ask, scope, "asked", call.context("operator"))
     return answer(LookAsked.model_validate({"look_id": look_id, "scope": scope}), 202)
 
 
@@ -112,6 +118,16 @@ async def look_again(call: Call, scope: dict[str, str], why: str, cause: str) ->
         await asyncio.to_thread(call.components.looker.ask, scope, why, call.context(cause))
     except psycopg.Error as error:
         _log.warning("look_not_asked", why=why, error=str(error), **scope)
+
+
+def _refuse_belief(wanted: LookWanted) -> None:
+    """Without a reason, or of what no look finds.  ApiError 400."""
+    for name in wanted.believe:
+        refuse_unknown(name)
+        if BY_NAME[name].row is None:
+            raise ApiError(400, "invalid", f"No look finds {name}: the log itself says so.")
+    if bool(wanted.believe) is not bool(wanted.reason):
+        raise ApiError(400, "invalid", "'believe' and 'reason' are given together, or neither is.")
 
 
 async def _refuse_nothing(call: Call, scope: dict[str, str]) -> None:
@@ -128,4 +144,4 @@ def _shown(row: Row) -> LookShown:
         left = max(row["total"] - row["done"], 0)
     if left is not None and row["rate"]:
         eta_s = left / row["rate"]
-    return LookShown.model_validate({**row, "eta_s": eta_s})
+    return LookShown.model_validate({**row, "eta_s": eta_s, "held_back": held_back(row)})

@@ -51,6 +51,7 @@ class Drift:
     counts: Sequence[Row]
     looks: Mapping[str, int]
     look_ages_s: Mapping[str, float]
+    held_back: Mapping[str, int]
 
 
 #: What is found when somebody reads the page: the metric, its help, its labels.
@@ -92,6 +93,10 @@ _GAUGES: dict[str, tuple[str, ...]] = {
     ),
     "ledger_drift_oldest_seconds": (
         "Age of the oldest finding of the class that is open and not ignored; 0 if there is none",
+        "class",
+    ),
+    "ledger_drift_held_back": (
+        "New findings of the class that the last completed look at everything did not believe",
         "class",
     ),
     "ledger_look_age_seconds": (
@@ -172,6 +177,7 @@ def _of_drift(drift: Drift) -> Iterator[Sample]:
             if row and state is not FindingState.IGNORED:
                 ages_s.append(row["oldest_s"])
         yield "ledger_drift_oldest_seconds", (name,), max(ages_s)
+        yield "ledger_drift_held_back", (name,), drift.held_back.get(name, 0)
     for outcome in _LOOKS:  # each from the beginning: a first one is an increase, too
         yield "ledger_looks_total", (outcome,), drift.looks.get(outcome, 0)
     for kind, age_s in drift.look_ages_s.items():

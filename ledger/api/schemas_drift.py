@@ -148,11 +148,17 @@ class LooksQuery(Asked):
 
 
 class LookWanted(Asked):
-    """One host, server or volume; none of them: everything."""
+    """One host, server or volume; none of them: everything.
+
+    `believe`: classes of which all that differs is believed, however many new findings that makes
+    (of a class that an earlier look shows as `braked`); with the `reason`, which is kept.
+    """
 
     host: HostName | None = None
     server: Id | None = None
     volume: Id | None = None
+    believe: list[ClassName] = Field(default_factory=list, max_length=100)
+    reason: Reason | None = None
 
 
 class LookAsked(Shown):
@@ -175,14 +181,19 @@ class LookShown(Shown):
     """A look and what came of it: null until it has ended.  When it began: null before that.
 
     `done` of about `total` things are compared so far; null where nobody is at it.  `found`: new
-    findings by class.  `unknown`: of which hosts nothing is known, and why.  `braked`: what was too
-    much to be believed, by class.
+    findings by class.  `unknown`: of which hosts nothing is known, and why.  `braked`: how many new
+    findings of a class were too many to be believed; `examples`: some of these.  `believe`: the
+    classes that `asked_by` told it to believe however many there are, and the `reason`.
+    `held_back`: what was braked, in words, and what to do.
     """
 
     look_id: UUID
     kind: str
     scope: dict[str, str]
     why: str
+    asked_by: str | None
+    believe: list[str]
+    reason: str | None
     state: LookStanding
     outcome: str | None
     done: int | None
@@ -192,6 +203,8 @@ class LookShown(Shown):
     found: dict[str, int] | None
     unknown: dict[str, str] | None
     braked: dict[str, int] | None
+    examples: dict[str, list[str]] | None
+    held_back: list[str]
     trouble: str | None
     began_at: datetime | None
     began_position: int | None

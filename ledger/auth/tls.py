@@ -144,15 +144,15 @@ def gauges(left_s: float, *, ending: bool, failed: bool) -> Iterator[GaugeMetric
         value=left_s,
     )
     yield GaugeMetricFamily(
+        "ledger_certificate_load_failed",
+        "1 if changed files of [listen] cannot be used and the former go on, else 0. With TLS",
+        value=failed,
+    )
+    yield GaugeMetricFamily(
         "ledger_certificate_ending",
         "1 if a certificate of [listen], or an authority's, should have been renewed or may not be "
         "used, else 0; see /readyz. With TLS",
         value=ending,
-    )
-    yield GaugeMetricFamily(
-        "ledger_certificate_load_failed",
-        "1 if changed files of [listen] cannot be used and the former go on, else 0. With TLS",
-        value=failed,
     )
 
 

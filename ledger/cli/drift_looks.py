@@ -1,4 +1,4 @@
-"""`drift run|looks|stop|resume`: looking for drift now, having that rest, and how it ended."""
+"""`drift run|look|looks|stop|resume`: looking for drift now, having that rest, how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ledger.words.consequences import ACTS
 
 Look = dict[str, Any]
 
-COLUMNS = ("ID", "Of", "Why", "State", "Found", "Unknown hosts", "Began", "Ended")
+COLUMNS = ("ID", "Of", "Why", "State", "Found", "Held back", "Unknown hosts", "Began", "Ended")
 #: Between two questions how far a look is: the service holds no request until one has ended.
 ASKED_INTERVAL_S = 1.0
 
@@ -30,9 +30,8 @@ class Looks(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        found = self.client.items(
-            "/v1/drift/runs", "looks", parsed_args.limit, state=parsed_args.state
-        )
+        asked = {"state": parsed_args.state}
+        found = list(self.client.items("/v1/drift/runs", "looks", parsed_args.limit, **asked))
         rows = [
             (
                 look["look_id"],
@@ -40,13 +39,27 @@ class Looks(Lister):
                 look["why"],
                 standing(look),
                 sum((look["found"] or {}).values()),
+                sum((look["braked"] or {}).values()),
                 len(look["unknown"] or {}),
                 clock(look["began_at"]),
                 clock(look["ended_at"]),
             )
             for look in found
         ]
+        _say(next((look for look in found if look["held_back"]), None))
         return COLUMNS, rows
+
+
+class Show(ShowOne):
+    """Show a look: how far it is, or what it compared, found, held back, and could not see."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="<look>")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        return shown(self.client.get(f"/v1/drift/runs/{parsed_args.id}"))
 
 
 class Run(ShowOne):
@@ -60,6 +73,14 @@ class Run(ShowOne):
         what.add_argument("--host", metavar="NAME")
         what.add_argument("--server", metavar="ID", type=named("server"))
         what.add_argument("--volume", metavar="ID", type=named("volume"))
+        parser.add_argument(
+            "--believe",
+            metavar="CLASS",
+            action="append",
+            default=[],
+            help="whatever differs of it, however many these are; more than once: of each",
+        )
+        parser.add_argument("--reason", metavar="TEXT", help="why so many are to be believed")
         parser.add_argument("--wait", action="store_true", help="until the look has ended")
         add_timeout(parser)
         return parser
@@ -67,7 +88,9 @@ class Run(ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         scope = {name: getattr(parsed_args, name) for name in ("host", "server", "volume")}
         scope = {name: which for name, which in scope.items() if which}
-        asked = self.client.post("/v1/drift/runs", scope)
+        told = {"believe": parsed_args.believe, "reason": parsed_args.reason}
+        told = {name: said for name, said in told.items() if said}
+        asked = self.client.post("/v1/drift/runs", {**scope, **told})
         if not parsed_args.wait:
             note("It begins soon; see: attachment-ledger drift looks")
             return self.dict2columns(asked)
@@ -98,8 +121,10 @@ class Run(ShowOne):
         elif seen["outcome"] != "completed":
             self.exit_code = ExitCode.OPERATION_FAILED
             complain(f"look {look_id} is {seen['outcome']}: {seen['trouble'] or 'no reason told'}")
-        elif seen["found"]:
-            note("See what it has found: attachment-ledger drift list")
+        else:
+            _say(seen)
+            if seen["found"]:
+                note("See what it has found: attachment-ledger drift list")
         return seen
 
 
@@ -136,13 +161,25 @@ def shown(look: Look) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """One look, as the API shows it."""
     from ledger.cli.plan import Lines
 
-    counts = {name: look[name] or {} for name in ("compared", "found", "unknown", "braked")}
+    names = ("compared", "found", "unknown", "braked", "examples")
+    counts = {name: look[name] or {} for name in names}
     lines = {
-        name: Lines(look[name], [f"{key}: {value}" for key, value in told.items()])
+        name: Lines(look[name], [f"{key}: {_plain(value)}" for key, value in told.items()])
         for name, told in counts.items()
     }
-    fields = {**look, "scope": scope_of(look), **lines}
+    texts = {name: Lines(look[name], look[name]) for name in ("believe", "held_back")}
+    fields = {**look, "scope": scope_of(look), **lines, **texts}
     return tuple(fields), tuple(fields.values())
+
+
+def _plain(value: Any) -> Any:
+    return ", ".join(value) if isinstance(value, list) else value
+
+
+def _say(look: Look | None) -> None:
+    """What it held back, and what to type."""
+    for text in look["held_back"] if look else ():
+        note(text)
 
 
 def scope_of(look: Look) -> str:

@@ -41,6 +41,7 @@ COMMANDS = {
     "drift heed": "ledger.cli.drift:Heed",
     "drift ignore": "ledger.cli.drift:Ignore",
     "drift list": "ledger.cli.drift:List",
+    "drift look": "ledger.cli.drift_looks:Show",
     "drift looks": "ledger.cli.drift_looks:Looks",
     "drift resume": "ledger.cli.drift_looks:Resume",
     "drift run": "ledger.cli.drift_looks:Run",

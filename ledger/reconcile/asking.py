@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from uuid import uuid4
 
@@ -22,15 +22,26 @@ class Looks:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
 
-    def ask(self, scope: Mapping[str, str], why: str, context: EventContext) -> str:
+    def ask(
+        self,
+        scope: Mapping[str, str],
+        why: str,
+        context: EventContext,
+        *,
+        believe: Sequence[str] = (),
+        reason: str | None = None,
+    ) -> str:
         """Ask for a look; its id, or that of one at the same that nobody has begun yet.
 
-        `scope`, `why`: as aggregates.look.Look has them.  Raises psycopg.Error.
+        `scope`, `why`, `believe`, `reason`: as aggregates.look.Look has them.  One that believes
+        something else is another look.  Raises psycopg.Error.
         """
         asked = {
             "look_id": str(uuid4()),
             "scope": orjson.dumps(dict(scope)).decode(),
             "why": why,
+            "believe": orjson.dumps(sorted(set(believe))).decode(),
+            "reason": reason,
             "context": orjson.dumps(asdict(context)).decode(),
         }
         with psycopg.connect(

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 #: Findings that are stored at once.
 BATCH = 50
+#: How many findings of a class that is not believed are named.
+EXAMPLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,15 @@ class Cases:
         rows = self._reads.rows("opening", look_id=self._look_id)
         return {row["drift_class"]: row["number"] for row in rows}
 
+    def examples(self, classes: Iterable[str]) -> dict[str, list[str]]:
+        """Of each of these classes, of what a few of the findings are that these would open."""
+        found: dict[str, list[str]] = {}
+        asked = {"look_id": self._look_id, "classes": list(classes), "most": EXAMPLES}
+        for row in self._reads.rows("examples", **asked):
+            seen = Seen.from_json(row["drift_class"], row["seen"])
+            found.setdefault(row["drift_class"], []).append(_told(seen.case))
+        return found
+
     def believe(
         self, braked: Mapping[str, int], after: str | None
     ) -> Iterator[tuple[str, Counter[str], int]]:
@@ -179,6 +190,12 @@ class Cases:
         for id_ in findings:
             change(unit.get(Finding, id_))
         unit.save(self._context)
+
+
+def _told(case: Case) -> str:
+    """Where it is, and of what, as far as the class is about a host."""
+    host = case.key.host or case.about.host
+    return f"{case.key.id} on {host}" if host else case.key.id
 
 
 def _heed(finding: Finding, now_s: float) -> None:

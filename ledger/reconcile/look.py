@@ -60,6 +60,8 @@ CANARIES = 5
 #: How long a look waits for the projections to come to its beginning.
 PROJECTED_S, PROJECTED_AGAIN_S = 60.0, 0.02
 _log = structlog.get_logger(__name__)
+#: Of a question, what the look's first event and its state keep.
+_ASKED = ("scope", "why", "believe", "reason")
 _BY_IDS = [Subject.ATTACHMENT.value, Subject.VOLUME.value]
 
 
@@ -128,16 +130,16 @@ def _began(
         def begin(unit: Unit) -> None:
             started = unit.get(Look, look_id)  # noqa: B023 - it is called here and now
             if started.state is None:
-                started.record(Look.LookBegun, scope=asked["scope"], why=asked["why"])  # noqa: B023
+                told = {name: asked[name] for name in _ASKED}  # noqa: B023
+                started.record(Look.LookBegun, **told)
             unit.save(context)  # noqa: B023
 
         run_optimistically(sides.store, begin)
         return State(
             look_id=look_id,
             position=reads.one("began", look_id=look_id),
-            scope=asked["scope"],
             context=asked["context"],
-            why=asked["why"],
+            **{name: asked[name] for name in _ASKED},
             total=sum(reads.rows("totals")[0].values()) if whole else 0,
         )
     return None
@@ -195,7 +197,8 @@ class _Look:
             _log.exception("look_failed", look_id=self._state.look_id)
             self._end("void", trouble=f"{type(error).__name__}: the service's log says more")
         else:
-            self._end("completed", braked=self._braked())
+            braked = self._braked()
+            self._end("completed", braked=braked, examples=self._cases.examples(braked))
         self._cases.drop()
 
     def _all_phases(self) -> Iterator[Checkmark]:

@@ -17,7 +17,8 @@ from handlers.drift.rows import SUBJECTS, Row
 class State:
     """`position`: as of which the look is judged.  `after`: ids of the phase that are done last.
 
-    `context`: of who asked for it (look.context_of), `why`: as aggregates.look.Look has it.
+    `context`: of who asked for it (look.context_of); `why`, `believe`, `reason`: as
+    aggregates.look.Look has them.
     `total`: about how many things there are to compare; `done`: those that are.  `open_`: findings
     by class that were open when it began.  `cases`: what it has seen, by class, and
     `passed`: what it has not even asked about, because there is too much of the class.
@@ -29,6 +30,8 @@ class State:
     scope: dict[str, str]
     context: dict[str, Any]
     why: str = ""
+    believe: list[str] = field(default_factory=list)
+    reason: str | None = None
     phase: str = "begin"
     after: list[str] = field(default_factory=list)
     total: int = 0
@@ -66,6 +69,8 @@ class State:
 
     def hopeless(self, drift_class: DriftClass) -> bool:
         """Whether it has so many cases of the class that new ones will not be believed."""
+        if drift_class.name in self.believe:
+            return False
         most = judge.limit(self.total) + self.open_.get(drift_class.name, 0)
         return self.cases.get(drift_class.name, 0) > most
 
@@ -76,7 +81,7 @@ class State:
         """The classes that are not believed, of what would be opened."""
         every = Counter(opening)
         every.update(self.passed)
-        return judge.braked(every, self.compared)
+        return judge.braked(every, self.compared, self.believe)
 
 
 def _add(to: dict[str, int], more: Mapping[str, int]) -> None:

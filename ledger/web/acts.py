@@ -22,6 +22,7 @@ class Kind(StrEnum):
 
     TEXT = "text"
     TICK = "tick"
+    LIST = "list"  # words, with commas between them
     KEPT = "kept"  # of the page's query: nobody is asked
     STEP = "step"  # likewise, "LANE STEP": one of those that are left
 
@@ -38,6 +39,12 @@ class Field:
 
 REASON = Field(name="reason", label="Why; kept in the history for ever", needed=True)
 UNTIL = Field(name="until", label="Until (UTC, as 2026-01-31T12:00:00Z); empty: for good")
+BELIEVE = Field(
+    name="believe",
+    label="Classes to believe however many differ, with commas; empty: as always",
+    kind=Kind.LIST,
+)
+BELIEVE_REASON = Field(name="reason", label="Why these are believed; kept in the history for ever")
 STEP = Field(name="step", label="The step that you vouch for", kind=Kind.STEP)
 EVIDENCE = Field(name="evidence", label="How you know that it is down", needed=True)
 FORCE = Field(
@@ -84,6 +91,8 @@ class Act:
             text = sent.get(each.name, "").strip()
             if each.kind is Kind.TICK:
                 said[each.name] = bool(text)
+            elif each.kind is Kind.LIST:
+                said[each.name] = [word for part in text.split(",") if (word := part.strip())]
             elif each.kind is Kind.STEP:
                 lane, _, step = text.partition(" ")
                 said |= {"lane": int(lane) if lane.lstrip("-").isdecimal() else 0, "step": step}
@@ -188,7 +197,7 @@ ACTS = (
         },
         route="drift_run_ask",
         then="/ui/drift",
-        fields=(_kept("host"), _kept("server"), _kept("volume")),
+        fields=(_kept("host"), _kept("server"), _kept("volume"), BELIEVE, BELIEVE_REASON),
     ),
     _of_look("stop", "Stop", "under_way"),
     _of_look("resume", "Resume", "stopped"),

@@ -253,13 +253,17 @@ def _ignored(body: Body) -> str:
 
 def _look(body: Body) -> str:
     of = ", ".join(f"{kind} {which}" for kind, which in body.get("scope", {}).items())
-    return f"Look at {of or 'everything'} begun ({body.get('why')})"
+    believe = ", ".join(body.get("believe", ()))
+    told = f", which is to believe {believe}: {body.get('reason')}" if believe else ""
+    return f"Look at {of or 'everything'} begun ({body.get('why')}){told}"
 
 
 def _looked(body: Body) -> str:
     found = sum(body.get("found", {}).values())
     trouble = f": {body['trouble']}" if body.get("trouble") else ""
-    return f"Look {body.get('outcome')}, {found} new findings{trouble}"
+    braked = ", ".join(f"{count} {name}" for name, count in body.get("braked", {}).items())
+    held_back = f", held back: {braked}" if braked else ""
+    return f"Look {body.get('outcome')}, {found} new findings{held_back}{trouble}"
 
 
 SENTENCES: dict[str, Callable[[Body], str]] = {

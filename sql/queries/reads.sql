@@ -821,10 +821,13 @@ SELECT drift_class, state, count(*) AS count,
 
 -- name: looks
 -- Looks, newest first, before a began_position; of one that is at work, how far it is, and how many
--- it compares in a second (NULL: not known).  looks_by_age; of long_work there are a few rows.
+-- it compares in a second (NULL: not known).  looks_by_age, the log's key; of long_work there are
+-- a few rows.
 SELECT l.*, w.done, w.total,
        (w.done - w.began_done)
-           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate
+           / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate,
+       (SELECT e.actor FROM events AS e
+         WHERE e.originator_id = l.look_id AND e.originator_version = 1) AS asked_by
   FROM looks AS l
   LEFT JOIN long_work AS w ON w.kept->>'look_id' = l.look_id::text AND l.state <> 'ended'
  WHERE (%(state)s::text IS NULL OR l.state = %(state)s)
@@ -836,7 +839,8 @@ SELECT l.*, w.done, w.total,
 -- Looks that nobody has begun yet, as `look` has one, the one asked for first in front.  All of a
 -- table that has few rows, as a look begins seconds later, and the primary key of looks.
 SELECT l.*, NULL::bigint AS done, NULL::bigint AS total, NULL::float8 AS rate,
-       a.look_id::text AS asked_id, a.scope AS asked_scope, a.why AS asked_why
+       a.look_id::text AS asked_id, a.scope AS asked_scope, a.why AS asked_why,
+       a.believe AS asked_believe, a.reason AS asked_reason, a.context #>> '{actor,name}' AS asked_by
   FROM looks_asked AS a
   LEFT JOIN looks AS l USING (look_id)
  WHERE l.look_id IS NULL
@@ -845,11 +849,16 @@ SELECT l.*, NULL::bigint AS done, NULL::bigint AS total, NULL::float8 AS rate,
 
 -- name: look
 -- One look, as `looks` has it; one that has not begun, or not been projected yet, by what it
--- was asked for with (`asked_scope`, `asked_why`).  Primary keys; of long_work there are a few rows.
+-- was asked for with (`asked_scope`, ...).  Primary keys; of long_work there are a few rows.
 SELECT l.*, w.done, w.total,
        (w.done - w.began_done)
            / nullif(extract(epoch FROM w.noted_at - w.began_at), 0)::float8 AS rate,
-       coalesce(a.scope, w.kept->'scope') AS asked_scope, coalesce(a.why, w.kept->>'why') AS asked_why
+       coalesce(a.scope, w.kept->'scope') AS asked_scope, coalesce(a.why, w.kept->>'why') AS asked_why,
+       coalesce(a.believe, w.kept->'believe', '[]') AS asked_believe,
+       coalesce(a.reason, w.kept->>'reason') AS asked_reason,
+       coalesce((SELECT e.actor FROM events AS e
+                  WHERE e.originator_id = l.look_id AND e.originator_version = 1),
+                coalesce(a.context, w.kept->'context') #>> '{actor,name}') AS asked_by
   FROM (SELECT %(look_id)s::uuid AS look_id) AS wanted
   LEFT JOIN looks AS l USING (look_id)
   LEFT JOIN looks_asked AS a USING (look_id)
@@ -866,6 +875,12 @@ SELECT kind, greatest(extract(epoch FROM clock_timestamp() - l.ended_at), 0)::fl
        SELECT ended_at FROM looks
         WHERE looks.kind = kind.kind AND outcome = 'completed'
         ORDER BY ended_at DESC LIMIT 1) AS l;
+
+-- name: held_back
+-- What the last completed look at everything did not believe, by class.  looks_by_kind.
+SELECT braked FROM looks
+ WHERE kind = 'all' AND outcome = 'completed'
+ ORDER BY ended_at DESC LIMIT 1;
 
 -- name: looks_by_outcome
 -- How many looks have ended how.  The index of that alone: it grows by a few looks a day and host.

@@ -214,6 +214,17 @@ SELECT c.drift_class, count(*) AS number
  WHERE c.look_id = %(look_id)s AND coalesce(f.state, 'over') = 'over'
  GROUP BY c.drift_class;
 
+-- name: examples
+-- Of some classes the first findings that a look would open, a few of each.
+SELECT drift_class, seen
+  FROM (SELECT c.drift_class, c.seen,
+               row_number() OVER (PARTITION BY c.drift_class ORDER BY c.finding_id) AS nth
+          FROM look_cases AS c LEFT JOIN findings AS f USING (finding_id)
+         WHERE c.look_id = %(look_id)s AND c.drift_class = ANY(%(classes)s)
+           AND coalesce(f.state, 'over') = 'over') AS opening
+ WHERE nth <= %(most)s
+ ORDER BY drift_class, nth;
+
 -- name: cases
 -- What a look has seen, in the order of the findings' ids, after one; `apart_s` since another look
 -- saw it first as it is (NULL: none has).
@@ -265,15 +276,15 @@ SELECT finding_id FROM findings
 SELECT extract(epoch FROM clock_timestamp())::float8 AS now;
 
 -- name: ask
--- Asks for a look; one at the same, that nobody has begun yet, will do.
-INSERT INTO looks_asked (look_id, scope, why, context)
-VALUES (%(look_id)s, %(scope)s::jsonb, %(why)s, %(context)s::jsonb)
-    ON CONFLICT (scope) DO UPDATE SET scope = EXCLUDED.scope
+-- Asks for a look; one at the same that believes the same, and that nobody has begun yet, will do.
+INSERT INTO looks_asked (look_id, scope, why, context, believe, reason)
+VALUES (%(look_id)s, %(scope)s::jsonb, %(why)s, %(context)s::jsonb, %(believe)s::jsonb, %(reason)s)
+    ON CONFLICT (scope, believe) DO UPDATE SET scope = EXCLUDED.scope
 RETURNING look_id;
 
 -- name: asked
 -- The look that was asked for first, of the whole cloud or of a part.
-SELECT look_id, scope, why, context FROM looks_asked
+SELECT look_id, scope, why, context, believe, reason FROM looks_asked
  WHERE (scope = '{}') = %(whole)s ORDER BY asked_at, look_id LIMIT 1;
 
 -- name: begun

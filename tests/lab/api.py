@@ -137,9 +137,10 @@ class Ledger:
     def history(self, volume_id: str) -> list[Any]:
         return list(self._get(f"/v1/volumes/{volume_id}/history")["events"])
 
-    def look(self) -> Any:
-        """At everything; how it ended."""
-        asked = self._post("/v1/drift/runs", {})
+    def look(self, *believe: str) -> Any:
+        """At everything, told to believe these classes; how it ended."""
+        told = {"believe": believe, "reason": "earlier tests left them"} if believe else {}
+        asked = self._post("/v1/drift/runs", told)
         path = f"/v1/drift/runs/{asked['look_id']}"
 
         def ended() -> Any:
@@ -154,6 +155,13 @@ class Ledger:
         """What differs: its class, its key, and the finding."""
         found = self._get("/v1/drift", state=state, limit="1000")["findings"]
         return [(each["drift_class"], each["key"], each) for each in found]
+
+    def forgettable(self, host: str) -> dict[str, Any]:
+        """The servers of a host whose guests have vanished, the newest of them, and why one of
+        them would not be forgotten (None: it would).
+        """
+        answer = self._post("/v1/forget", {"host": host, "reason": "to see what it would do"})
+        return {each["server_id"]: each["refused"] for each in answer["servers"]}
 
     def repair(self, finding_id: str) -> str:
         """How the operation that mends it ended."""

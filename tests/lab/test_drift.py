@@ -9,12 +9,13 @@ import subprocess
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import libvirt
 import pytest
 
-from handlers.drift.judge import APART_S
+from handlers.drift.judge import APART_S, BRAKE_COUNT
 from host_agent.shared.cinder.client import MADE_FOR
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest, wait_until
@@ -239,14 +240,17 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     behind.make_for_nobody()
     loop_devices.append(behind.keep_loop_device())
 
-    lab.ledger.look()
+    look = looked(lab)
     first = time.monotonic()
-    suspected = lab.ledger.drift("suspected")
-    assert behind.planted.items() <= {(name, key) for name, key, _ in suspected}
+    suspected = lab.ledger.drift("open")
+    missed = behind.planted.items() - {(name, key) for name, key, _ in suspected}
+    assert not missed, (missed, look)
     wait_until(lambda: time.monotonic() - first > APART_S, "the time between looks", 2 * APART_S)
-    lab.ledger.look()
+    look = lab.ledger.look()
+    assert not look["braked"], look
     confirmed = lab.ledger.drift("confirmed")
-    assert behind.planted.items() <= {(name, key) for name, key, _ in confirmed}
+    missed = behind.planted.items() - {(name, key) for name, key, _ in confirmed}
+    assert not missed, (missed, look)
     mine = {name for name, _, found in confirmed if found["server_id"] in {guest.id, other.id}}
     assert mine <= behind.planted.keys()
 
@@ -258,16 +262,36 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     outcomes = {found["drift_class"]: lab.ledger.repair(found["finding_id"]) for found in mended}
     assert outcomes == dict.fromkeys(MENDED - {"guest_missing"}, "completed")
     forget(lab, lost, kept)
-    lab.ledger.look()
+    look = lab.ledger.look()
     left = {name for name, key, _ in lab.ledger.drift("open") if behind.planted.get(name) == key}
-    assert left == behind.planted.keys() - MENDED
+    assert left == behind.planted.keys() - MENDED, look
     for each in (guest, other):
         delete(lab, each.id)
 
 
+def looked(lab: Lab) -> Any:
+    """A look of which all is believed.  Earlier tests destroy their guests behind the ledger's
+    back: those may be too many for one look, which then holds them back until it is told better.
+    """
+    look = lab.ledger.look()
+    if not look["braked"]:
+        return look
+    for name, count in look["braked"].items():
+        assert count > BRAKE_COUNT, look
+        assert name not in look["found"], look
+        assert any(f"--believe {name}" in text for text in look["held_back"]), look
+    told = lab.ledger.look(*look["braked"])
+    assert not told["braked"], told
+    assert look["braked"].keys() <= told["found"].keys(), (look, told)
+    return told
+
+
 def forget(lab: Lab, guest: LabGuest, volume: str) -> None:
-    """All of its host whose guests have vanished: it alone."""
-    words = ("server", "forget", "--host", guest.host, "--reason", "undefined by a test")
+    """With all of its host whose guests have vanished, if it is the only one."""
+    vanished = lab.ledger.forgettable(guest.host)
+    assert vanished[guest.id] is None, vanished
+    which = (guest.id,) if len(vanished) > 1 else ("--host", guest.host)
+    words = ("server", "forget", *which, "--reason", "undefined by a test")
     lab.ledger.command(*words)
     assert lab.ledger.server_status(guest.id) is not None, "it was a dry run"
     lab.ledger.command(*words, "--apply", "--wait")

@@ -85,11 +85,14 @@ def listed(*found: dict[str, Any]) -> Drift:
 
 
 def look(**changes: Any) -> LookShown:
-    shown = {
+    shown: dict[str, Any] = {
         "look_id": LOOK,
         "kind": "host",
         "scope": {"host": "hv1"},
         "why": "asked",
+        "asked_by": "operator",
+        "believe": [],
+        "reason": None,
         "state": "under_way",
         "outcome": None,
         "done": 300,
@@ -99,6 +102,8 @@ def look(**changes: Any) -> LookShown:
         "found": None,
         "unknown": None,
         "braked": None,
+        "examples": None,
+        "held_back": [],
         "trouble": None,
         "began_at": "2026-11-20T10:00:00Z",
         "began_position": 9,
@@ -305,6 +310,47 @@ def test_a_refusal_is_told(run: Run, stub: Stub) -> None:
     assert run("drift", "run", "--wait") == 4
 
 
+TOLD = ("--believe", "guest_missing", "--believe", "disk_missing", "--reason", "the disk is lost")
+BRAKED: dict[str, Any] = {
+    "braked": {"guest_missing": 12},
+    "examples": {"guest_missing": [f"{SERVER} on hv1"]},
+    "held_back": [f"guest_missing: 12 new findings ({SERVER} on hv1, ...)", "and another"],
+}
+
+
+def test_what_to_believe_is_said_with_the_question(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.answers["POST /v1/drift/runs"] = LookAsked(look_id=LOOK, scope={"host": "hv1"})  # type: ignore[arg-type]
+    told: dict[str, Any] = {
+        "believe": ["guest_missing", "disk_missing"],
+        "reason": "the disk is lost",
+    }
+    stub.answers[f"GET /v1/drift/runs/{LOOK}"] = ended(**told)
+    assert run("drift", "run", "--host", "hv1", *TOLD, "--wait") == 0
+    assert stub.asked[0].body == {"host": "hv1", **told}
+    shown = capsys.readouterr().out
+    for text in (*told["believe"], "the disk is lost", "operator"):
+        assert text in shown
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--wait"), ("look", LOOK), ("looks",)], ids=["run", "look", "looks"]
+)
+def test_what_was_held_back_is_said_wherever_a_look_is_shown(
+    words: tuple[str, ...], run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.answers["POST /v1/drift/runs"] = LookAsked(look_id=LOOK, scope={})  # type: ignore[arg-type]
+    stub.answers[f"GET /v1/drift/runs/{LOOK}"] = ended(**BRAKED)
+    stub.answers["GET /v1/drift/runs"] = Looks(
+        asked=[], looks=[ended(found={}), ended(**BRAKED)], next=None
+    )
+    assert run("drift", *words) == 0
+    told = capsys.readouterr()
+    for text in (f"guest_missing: 12 new findings ({SERVER} on hv1, ...)", "and another"):
+        assert text in " ".join((told.out + told.err).split())
+
+
 @pytest.mark.parametrize("act", ["stop", "resume"])
 def test_a_look_is_stopped_and_resumed(act: str, run: Run, stub: Stub) -> None:
     stub.answers[f"POST /v1/drift/runs/{LOOK}/{act}"] = look(state="stopped")
@@ -345,6 +391,6 @@ def test_looks_are_listed_with_how_far_they_are_or_how_they_ended(
         *("25%, 45 s left", "under way", "stopped at 25%", "completed"),
     ]
     assert [row["Of"] for row in rows] == [*["host hv1"] * 3, "everything"]
-    assert (rows[3]["Found"], rows[3]["Unknown hosts"]) == (1, 1)
+    assert (rows[3]["Found"], rows[3]["Held back"], rows[3]["Unknown hosts"]) == (1, 0, 1)
     assert run("drift", "looks", "--state", "ended") == 0
     assert stub.asked[1].query["state"] == "ended"

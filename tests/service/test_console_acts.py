@@ -20,6 +20,8 @@ from tests.service.test_api_drift import found
 from tests.service.test_api_repairs import lost
 from tests.service.test_api_v1 import parked_detach
 from tests.service.test_console import Html, shown
+from tests.store.drifting import WHY_BELIEVED, begin_look, end_look
+from tests.world import CONTEXT
 
 WHY = "Cinder is mended"
 
@@ -182,6 +184,27 @@ async def test_a_look_is_asked_for_at_what_was_looked_at(api: Api) -> None:
     assert await done(api, f"/ui/look?host={HOST}") == "/ui/drift"
     assert await done(api, "/ui/look") == "/ui/drift"
     assert api.looker.asked == [({"host": HOST}, "asked", "admin"), ({}, "asked", "admin")]
+    assert api.looker.believed == [([], None)] * 2
+
+
+async def test_a_look_is_told_by_its_form_what_to_believe_and_why(api: Api) -> None:
+    said = {"believe": "guest_missing, disk_missing,", "reason": "the disk is lost"}
+    hidden, _ = await form(api, "/ui/look")
+    without = await send(api, "/ui/look", {**hidden, "believe": "guest_missing"})
+    assert (without.status, api.looker.asked) == (400, [])
+    assert await done(api, "/ui/look", **said) == "/ui/drift"
+    assert api.looker.believed == [(["guest_missing", "disk_missing"], "the disk is lost")]
+
+
+async def test_the_list_of_looks_says_what_was_held_back_and_what_was_believed(
+    api: Api, ledger: Ledger
+) -> None:
+    end_look(ledger, begin_look(ledger), braked={"guest_missing": 12})
+    begin_look(ledger, believe=["disk_missing"])
+    await api.projected()
+    page = " ".join((await shown(api, "/ui/drift")).text.split())
+    assert "drift run --believe guest_missing --reason TEXT" in page
+    assert f"Believed by {CONTEXT.actor.name}: disk_missing ({WHY_BELIEVED})" in page
 
 
 async def test_a_host_in_contact_is_fenced_by_force_alone(api: Api) -> None:

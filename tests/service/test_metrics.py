@@ -79,7 +79,9 @@ async def test_what_differs_is_counted_by_class_and_state_and_the_oldest_has_an_
         for each in (ignored, first, first, second):
             each.look()
         ignored.record(Finding.DriftIgnored, reason="known", until=None)
-        end_look(ledger, begin_look(ledger))
+        braked = {"guest_missing": 12}
+        end_look(ledger, begin_look(ledger, host="h1"), braked={"volume_gone": 11})
+        end_look(ledger, begin_look(ledger), braked=braked)
         end_look(ledger, begin_look(ledger), "void")
         await api.projected()
 
@@ -90,7 +92,9 @@ async def test_what_differs_is_counted_by_class_and_state_and_the_oldest_has_an_
         ] * 3
         assert page["ledger_drift_oldest_seconds reservation_unknown"] > 0
         assert page["ledger_drift_oldest_seconds volume_gone"] == 0
-        assert (page["ledger_looks_total completed"], page["ledger_looks_total void"]) == (1, 1)
+        assert (page["ledger_looks_total completed"], page["ledger_looks_total void"]) == (2, 1)
+        assert page["ledger_drift_held_back guest_missing"] == 12
+        assert page["ledger_drift_held_back volume_gone"] == 0, "that was at a part"
         assert 0 <= page["ledger_look_age_seconds all"] < HELD_S
 
         first.miss()

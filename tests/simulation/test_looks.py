@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from handlers.drift import judge
 from handlers.drift.judge import id_of
 from host_agent.shared.survey import CAPABILITY, Survey
 from ledger.log.application import Ledger
+from ledger.reconcile.asking import Looks
 from projections.catalog import ALL
 from projections.runner import ProjectionRunner
 from tests.doubles.running_cinder import RunningCinder, running_cinder
@@ -94,6 +96,28 @@ def agrees(storm: Storm, dsn: str) -> dict[str, str]:
 
 def test_a_look_finds_what_the_simulation_judges(database_url: str) -> None:
     assert agrees(PlantingStorm(1), database_url)
+
+
+def test_what_is_held_back_is_what_a_look_finds_that_is_to_believe_it(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each class one is too many here: all is held back, and nothing of it is lost."""
+    storm = PlantingStorm(1)
+    storm.blow_over()
+    monkeypatch.setattr(judge, "BRAKE_COUNT", 0)
+    monkeypatch.setattr(judge, "BRAKE_SHARE", 0.0)
+    with looked_at(storm, database_url) as cloud:
+        judged, looks = cloud.judged(), Looks(database_url)
+        classes = sorted(set(judged.values()))
+        assert len(classes) > 1
+        assert sorted(cloud.look().braked) == classes
+        assert cloud.found() == {}
+        looks.ask({}, "asked", CONTEXT, believe=classes, reason="planted")
+        for state in ("suspected", "confirmed"):
+            cloud.run()
+            assert cloud.found() == {id_: (name, state) for id_, name in judged.items()}
+            cloud.later()
+            cloud.ask()  # one that is told nothing: what is known already needs no belief
 
 
 @pytest.mark.deep

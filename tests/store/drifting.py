@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,6 +16,7 @@ from ledger.log.application import Ledger
 from tests.world import CONTEXT
 
 SERVER, OTHER_SERVER, VOLUME = (f"{n * 4}-0000-4000-8000-000000000000" for n in ("5e", "5f", "70"))
+WHY_BELIEVED = "the disk of the host is lost"
 LOST = BY_NAME["reservation_unknown"]
 
 
@@ -61,9 +63,10 @@ def _sight(given: dict[str, Any]) -> Sight:
     return Sight(**{"look_id": str(uuid4()), "position": 1, **given})
 
 
-def begin_look(ledger: Ledger, **scope: str) -> Look:
+def begin_look(ledger: Ledger, believe: Sequence[str] = (), **scope: str) -> Look:
     look = Look(uuid4())
-    look.record(Look.LookBegun, scope=scope, why="asked")
+    reason = WHY_BELIEVED if believe else None
+    look.record(Look.LookBegun, scope=scope, why="asked", believe=[*believe], reason=reason)
     ledger.save(look, context=CONTEXT)
     return look
 

@@ -20,6 +20,7 @@ from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract import PowerState
 from host_agent.shared.survey import CAPABILITY, ConnectionShown, DiskShown, GuestShown, Survey
 from ledger.log.application import Ledger
+from ledger.reconcile.asking import Looks
 from ledger.reconcile.look import PART, WHOLE, Sides, look
 from ledger.simulation.cinder_rows import Attachment
 from ledger.upkeep import long_work
@@ -210,6 +211,13 @@ class Cloud:
         long_work.run(
             self.dsn, WHOLE if whole else PART, look(self.sides(share), whole=whole), watch
         )
+
+    def believing(self, *classes: str, **scope: str) -> Look.LookEnded:
+        """A look that is told to believe these, however many they are."""
+        told = {"believe": classes, "reason": "they are gone"}
+        look_id = Looks(self.dsn).ask(scope, "asked", CONTEXT, **told)  # type: ignore[arg-type]
+        self.run(whole=not scope)
+        return self.ended(look_id)
 
     def look(self, **scope: str) -> Look.LookEnded:
         """A look from its asking to its end, and what it says of itself."""

@@ -315,6 +315,51 @@ def test_findings_that_are_known_already_are_no_reason_to_brake(cloud: Cloud) ->
     assert {row["state"]: row["n"] for row in found} == {"confirmed": 10, "suspected": 1}
 
 
+def test_what_is_held_back_is_counted_and_some_of_it_is_named(cloud: Cloud) -> None:
+    rows = [cloud.attached() for _ in range(12)]
+    for row in rows[:11]:
+        lose(cloud, row)
+    ended = cloud.look()
+    [named] = ended.examples.values()
+    assert len(named) == 3
+    assert set(named) < {f"{row.id} on {HOST}" for row in rows}
+    assert cloud.findings() == {}
+
+
+def test_what_somebody_believes_is_found_and_the_next_look_confirms_it_unasked(
+    cloud: Cloud,
+) -> None:
+    for row in [cloud.attached() for _ in range(25)][:24]:  # more than are asked for one by one
+        lose(cloud, row)
+    assert cloud.look().braked == {"attachment_lost": 24}
+    ended = cloud.believing("attachment_lost")
+    assert (ended.found, ended.braked, ended.examples) == ({"attachment_lost": 24}, {}, {})
+    cloud.later()
+    cloud.look()
+    cloud.projected()
+    found = cloud.db.execute("SELECT state, count(*) AS n FROM findings GROUP BY 1").fetchall()
+    assert found == [{"state": "confirmed", "n": 24}]
+
+
+def test_to_believe_one_class_is_not_to_believe_another(cloud: Cloud) -> None:
+    rows = [cloud.attached() for _ in range(24)]
+    for row in rows[:11]:
+        lose(cloud, row)
+    for row in rows[11:22]:
+        cloud.model.attachments[row.id].status = "attaching"
+    ended = cloud.believing("attachment_lost")
+    assert ended.found == {"attachment_lost": 11}
+    assert ended.braked == {"attachment_status_differs": 11}
+
+
+def test_to_believe_a_class_is_not_to_believe_a_list_that_lacks_all(cloud: Cloud) -> None:
+    for _ in range(12):
+        cloud.attached()
+    cloud.model.without_admin_role.add("attachment-ledger")
+    ended = cloud.believing("attachment_lost")
+    assert (ended.outcome, ended.found, cloud.findings()) == ("void", {}, {})
+
+
 # --- what Cinder tells in two lists --------------------------------------------------------------
 
 

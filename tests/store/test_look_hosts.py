@@ -45,6 +45,28 @@ def left(cloud: Cloud) -> None:
     cloud.db.execute("DELETE FROM instances")
 
 
+# --- many at once --------------------------------------------------------------------------------
+
+
+def test_guests_that_vanished_with_their_hosts_disk_are_confirmed_once_somebody_says_so(
+    cloud: Cloud,
+) -> None:
+    """And those of a host that says nothing are not missing, whatever is believed."""
+    servers = {cloud.server() for _ in range(11)}
+    cloud.host("silent")
+    cloud.server("silent")
+    assert looked(cloud, HOST).braked == {"guest_missing": 11}
+    with cloud.answering(HOST):
+        ended = cloud.believing("guest_missing")
+    assert (ended.found, set(ended.unknown)) == ({"guest_missing": 11}, {"silent"})
+    cloud.later()
+    looked(cloud, HOST)
+    cloud.projected()
+    rows = cloud.db.execute("SELECT server_id, state FROM findings").fetchall()
+    assert {str(row["server_id"]) for row in rows} == servers
+    assert {row["state"] for row in rows} == {"confirmed"}
+
+
 # --- who is believed -----------------------------------------------------------------------------
 
 

@@ -168,6 +168,24 @@ def test_who_asks_for_what_is_asked_for_gets_the_same_look(cloud: Cloud) -> None
     assert looks.ask({}, "asked", CONTEXT) != first
 
 
+def test_who_believes_something_asks_for_a_look_of_its_own(cloud: Cloud) -> None:
+    """Neither is answered by the other: one was not told what to believe, or why."""
+    looks = Looks(cloud.dsn)
+    plain = looks.ask({}, "asked", CONTEXT)
+    told = looks.ask({}, "asked", CONTEXT, believe=["b", "a", "b"], reason="seen")
+    assert len({plain, told}) == 2
+    assert looks.ask({}, "asked", CONTEXT, believe=["a", "b"], reason="too") == told
+    assert looks.ask({}, "schedule", CONTEXT) == plain
+    for _ in range(2):
+        cloud.run()
+    cloud.projected()
+    rows = cloud.db.execute("SELECT look_id::text, believe, reason FROM looks").fetchall()
+    assert {row["look_id"]: (row["believe"], row["reason"]) for row in rows} == {
+        plain: ([], None),
+        told: (["a", "b"], "seen"),
+    }
+
+
 def test_without_a_question_there_is_no_look(cloud: Cloud) -> None:
     cloud.run()
     cloud.run(whole=False)

@@ -36,6 +36,7 @@ from handlers.drift.rows import (
 from host_agent.shared.contract import PowerState
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 from ledger.cli.shell import COMMANDS
+from ledger.words.looks import held_back
 
 HERE, THERE = "compute-1", "compute-2"
 RUNNING, OFF = PowerState.RUNNING.value, PowerState.SHUTDOWN.value
@@ -299,3 +300,31 @@ def test_the_brake_is_ten_or_a_hundredth_of_what_was_compared() -> None:
     assert braked(many, {}) == {"disk_missing": 11, "volume_gone": 11}
     assert braked(many, {SUBJECTS[DiskRow].value: 1100}) == {"volume_gone": 11}
     assert braked(many, {SUBJECTS[DiskRow].value: 1099}) == {"disk_missing": 11, "volume_gone": 11}
+
+
+def test_the_brake_lets_go_of_the_classes_that_somebody_believes_alone() -> None:
+    many = {"disk_missing": 11, "volume_gone": 11}
+    assert braked(many, {}, ["disk_missing"]) == {"volume_gone": 11}
+    assert braked(many, {}, [*many]) == {}
+
+
+@pytest.mark.parametrize(
+    ("scope", "count", "examples", "text"),
+    [
+        ({}, 2, ["a on h", "b on h"], "believed (a on h, b on h). "),
+        ({}, 4, ["a", "b", "c"], "believed (a, b, c, ...). "),
+        ({"host": "h1"}, 12, [], "believed. "),
+    ],
+    ids=["all are named", "some are named", "of a host, and none is named"],
+)
+def test_what_is_held_back_says_how_much_of_what_and_what_to_type(
+    scope: dict[str, str], count: int, examples: list[str], text: str
+) -> None:
+    braked = {"guest_missing": count}
+    [told] = held_back({"scope": scope, "braked": braked, "examples": {"guest_missing": examples}})
+    assert told.startswith(f"guest_missing: {count} new findings are held back")
+    assert text in told
+    where = " --host h1" if scope else ""
+    assert f"attachment-ledger drift run{where} --believe guest_missing --reason TEXT" in told
+    nothing = {"scope": scope, "braked": None, "examples": None}  # as of a look before
+    assert held_back(nothing) == held_back({**nothing, "braked": braked})[1:] == []
