@@ -32,6 +32,7 @@ COMMANDS = {
     "attachment refresh": "ledger.cli.attachment_acts:Refresh",
     "attachment show": "ledger.cli.attachment:Show",
     "attachment swap": "ledger.cli.attachment_acts:Swap",
+    "complete": "ledger.cli.completion:Complete",
     "config show": "ledger.cli.config:Show",
     "db check": "ledger.cli.db:Check",
     "db grant": "ledger.cli.db:Grant",
@@ -126,7 +127,6 @@ class Shell(app.App):
 
     def __init__(self) -> None:
         super().__init__(DESCRIPTION, version=None, command_manager=Table(COMMANDS, NAME))
-        self.command_manager.commands.pop("help")  # ours is an option, also of each noun
 
     def build_option_parser(
         self,

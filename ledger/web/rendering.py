@@ -111,5 +111,6 @@ def _templates() -> Environment:
         "story": texts.story,
         "with_ids": texts.with_ids,
     }
-    made.globals |= {"timeline": drawn.timeline, "menu": [page for page in PAGES if page.menu]}
+    made.globals |= {"timeline": drawn.timeline, "plot": drawn.plot}
+    made.globals |= {"menu": [page for page in PAGES if page.menu]}
     return made

@@ -245,6 +245,10 @@ async def test_a_broken_pair_replaces_nothing_and_is_told(secure: Secure, ours: 
     await secure.look()
     assert (await secure.ready())["warnings"] == []
     assert (await shown(secure.api))["ledger_certificate_load_failed"] == 0
+    assert (await shown(secure.api))["ledger_certificate_ending"] == 0
+    secure.pair.put(ours.pair("localhost", "IP:127.0.0.1", days=1, since=-29))
+    await secure.look()
+    assert (await shown(secure.api))["ledger_certificate_ending"] == 1, "a week before"
 
 
 async def test_who_does_not_end_a_handshake_is_counted_by_address(
