@@ -129,7 +129,7 @@ async def _cold(call: Call, row: Row, asked: schemas.Migrate | None) -> Row:
 
 
 async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
-    size = size_wanted(asked.flavorRef)
+    size = size_wanted(call.components.settings.flavors, asked.flavorRef)
     if size == size_of(row["definition"]):
         raise ApiError(400, "same_flavor", "When resizing, instances must change flavor!")
     host = await _elsewhere(call, row, None)
@@ -171,7 +171,8 @@ async def _rebuild(call: Call, row: Row, asked: schemas.Rebuild) -> Row:
             400,
             "image",
             "There are no images here: a server is rebuilt with the volumes it has. "
-            "Leave imageRef empty, as the server shows its image.",
+            "Leave imageRef empty, as the server shows its image. For another image in its root: "
+            "stop it, detach the root (2.105), reimage that volume in Cinder, attach it again.",
         )
     return {}
 

@@ -186,6 +186,11 @@ _OTHERS_OF_NOVA = (
             SERVICE,
             "Cinder's call. Nova: administrators, too",
         ),
+        (
+            "os-assisted-volume-snapshots:delete",
+            SERVICE,
+            "Cinder's call. Nova: administrators, too",
+        ),
         ("os-server-external-events:create", SERVICE, "Cinder's call. Nova: administrators, too"),
     ),
 )

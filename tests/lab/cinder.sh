@@ -92,6 +92,7 @@ nas_share_path = $LAB_DIR/export/$1
 nfs_mount_point_base = $LAB_DIR/mnt-cinder
 nas_secure_file_operations = false
 nas_secure_file_permissions = false
+nfs_snapshot_support = true
 C
 }
 
