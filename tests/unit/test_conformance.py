@@ -35,6 +35,8 @@ def test_a_reason_whose_tests_pass_is_a_fault_and_one_whose_tests_did_not_run_is
     [fault] = judge.faults({B: "passes"}, {}, KNOWN)
     assert "has a reason" in fault
     assert judge.faults({A: "passes"}, {}, KNOWN) == []
+    other = "tempest.api.m.Other.test_b"
+    assert judge.faults({B: "passes"}, {B: "passes", other: "fails"}, KNOWN) == []
 
 
 def test_what_varies_is_neither_good_nor_bad() -> None:

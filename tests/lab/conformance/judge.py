@@ -3,7 +3,7 @@
 `python -m tests.lab.conformance.judge RESULTS [PART ...]`: the page's rows of the tests that ran
 are written anew; without parts, those of tests that are gone are removed.  It fails, and the page
 stays, if a test that passes in the page does not any more, if one that does not pass has no reason
-in reasons.toml, or if all of a reason's tests that ran pass.
+in reasons.toml, or if all of a reason's tests pass.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ def faults(
             found.append(f"{test}: {outcome}, and passed before")
         elif outcome != PASSES and reason_of(test, outcome, known) is None:
             found.append(f"{test}: {outcome}, and reasons.toml does not say why")
+    after = {**before, **now}
     for each in known:
-        ran = [outcome for test, outcome in now.items() if each.names(test)]
-        if ran and set(ran) == {PASSES}:
+        named = {test for test in after if each.names(test)}
+        if named & now.keys() and {after[test] for test in named} == {PASSES}:
             found.append(f"{', '.join(each.tests)}: passes, and has a reason why it does not")
     return found
 
