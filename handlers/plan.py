@@ -134,12 +134,8 @@ MOOT: dict[AnyVerb, LedgerVerb] = {
     **dict.fromkeys((Verb.VOLUME_CONNECT, Verb.DISK_REPLACE, Verb.DISK_GROW), LedgerVerb.NOTHING),
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
-#: After the pivot, too: its host has said before it that nobody there uses the volume.  Not where
-#: another attachment stands for the same connection: that is not let go of.
+#: After it, too: the host said before that nobody there uses it, unless by another attachment.
 RELEASED: dict[AnyVerb, LedgerVerb] = {Verb.CONNECTION_RELEASE: LedgerVerb.CONNECTION_WAIVE}
-#: For these a fence has to vouch that the guest is not there (handlers.fences).
-LET_GO = INSTEAD.keys() | RELEASED.keys()
-
 #: The next step of a run begins only when the result of one of these is durable.  Everywhere
 #: else the run's intent is enough, for done again all of it is right; but after these
 #: the next step would take away what doing them again goes by:
@@ -335,10 +331,9 @@ class Plan:
         step = self.step(name)
         if undo and not self.puts_back(name):
             return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
-        if step.do in FENCED_INSTEAD or not self.after_pivot(name):
-            return FENCED_INSTEAD.get(step.do)
-        has_another = any(stage.side is Side.NEW for stage in self.stages)
-        return MOOT.get(step.do) or (None if has_another else RELEASED.get(step.do))
+        later = MOOT if any(each.side is Side.NEW for each in self.stages) else {**MOOT, **RELEASED}
+        also = later if self.after_pivot(name) else {}
+        return FENCED_INSTEAD.get(step.do) or also.get(step.do)
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""
