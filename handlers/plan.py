@@ -242,8 +242,7 @@ class Plan:
         if undo and not self.puts_back(name):
             return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
         later = MOOT if any(each.side is Side.NEW for each in self.stages) else {**MOOT, **RELEASED}
-        also = later if self.after_pivot(name) else {}
-        return FENCED_INSTEAD.get(step.do) or also.get(step.do)
+        return (FENCED_INSTEAD | later if self.after_pivot(name) else FENCED_INSTEAD).get(step.do)
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""
