@@ -134,7 +134,8 @@ MOOT: dict[AnyVerb, LedgerVerb] = {
     **dict.fromkeys((Verb.VOLUME_CONNECT, Verb.DISK_REPLACE, Verb.DISK_GROW), LedgerVerb.NOTHING),
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
-
+#: After it, too: the host said before that nobody there uses it, unless by another attachment.
+RELEASED: dict[AnyVerb, LedgerVerb] = {Verb.CONNECTION_RELEASE: LedgerVerb.CONNECTION_WAIVE}
 #: The next step of a run begins only when the result of one of these is durable.  Everywhere
 #: else the run's intent is enough, for done again all of it is right; but after these
 #: the next step would take away what doing them again goes by:
@@ -330,8 +331,9 @@ class Plan:
         step = self.step(name)
         if undo and not self.puts_back(name):
             return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
-        moot = MOOT if self.after_pivot(name) else {}
-        return FENCED_INSTEAD.get(step.do) or moot.get(step.do)
+        later = MOOT if any(each.side is Side.NEW for each in self.stages) else {**MOOT, **RELEASED}
+        also = later if self.after_pivot(name) else {}
+        return FENCED_INSTEAD.get(step.do) or also.get(step.do)
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""

@@ -33,7 +33,7 @@ from handlers.engine import (
 )
 from handlers.meaning import MEANING, Book, Done, Outputs
 from handlers.mended import MENDED, told
-from handlers.plan import INSTEAD, MOOT, AnyVerb, LedgerVerb, Place, Plan, Side
+from handlers.plan import INSTEAD, MOOT, RELEASED, AnyVerb, LedgerVerb, Place, Plan, Side
 from handlers.retries import is_due, retry_delay_s
 from host_agent.shared.contract import SINCE, ErrorKind, GuestOrder, StepError, StepResult, Verb
 from host_agent.shared.lane import Lane
@@ -198,7 +198,7 @@ def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, 
     if Verb.GUEST_STAY in verbs:
         return _told_by_destination(plan, asked, book)
     late = run.place is Place.ARRIVAL and not fences.renewed(host, asked)
-    if INSTEAD.keys().isdisjoint(verbs) or (fences.vouches(host, instance) and not late):
+    if verbs.isdisjoint(INSTEAD | RELEASED) or (fences.vouches(host, instance) and not late):
         return None, None
     return host, _too_old(name, instance)
 

@@ -151,8 +151,8 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if lane.attachment_id is not None:
         attachment = context.book.get(Attachment, lane.attachment_id)
         if attachment.state is not AttachmentState.DELETED:
-            with letting_go(context.cinder, context.old_cinder, lane):
-                context.cinder.attachment_delete(lane.attachment_id)
+            with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+                deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
     return _end_unknown(lane, context)
 
 
@@ -201,8 +201,8 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     made = reserve(replace(lane, legacy=False), context)
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
         if view.id != made["attachment_id"] and _is_unknown(view, context):
-            with letting_go(context.cinder, context.old_cinder, lane):
-                context.cinder.attachment_delete(view.id)
+            with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+                deletion.shown = context.cinder.attachment_delete(view.id)
     return made
 
 
@@ -236,10 +236,19 @@ def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Wait until a volume that was made can be had."""
+    """Wait until a volume that was made can be had; S3: one that several may have is not made here.
+
+    Only the volume itself tells: its type may be Cinder's default, or its snapshot's.
+    """
     if lane.create is None:
         return {}
     volume = context.cinder.volume(lane.volume_id)
+    if volume.multiattach:
+        text = (
+            f"Volume {volume.id} was made of a multi-attach type, which is not done for a new "
+            "server: make the volume first, and give it by its id."
+        )
+        raise PortError(ErrorKind.FINAL, "made_multiattach", text)
     if volume.status.startswith("error"):
         text = f"Volume {volume.id} could not be created ({volume.status}): see its messages."
         raise PortError(ErrorKind.FINAL, "volume_error", text)

@@ -127,6 +127,14 @@ class LogReads:
         [row] = await self._all("checkpoint")
         return row
 
+    async def first_link(self, position: int) -> Row | None:
+        """`position` and `chain` of the chain's first link there or behind; None: there is none."""
+        return await self._one("first_link", position=position)
+
+    async def chained(self, after: int, upto: int) -> list[Row]:
+        """Events as the hash chain sees them: `event_bytes`, `chain` (ledger.log.chain)."""
+        return await self._all("chained", group="log", after=after, upto=upto)
+
     async def position_at(self, at: datetime) -> int:
         """The last position recorded at or before a moment."""
         [row] = await self._all("position_at", at=at)

@@ -374,6 +374,16 @@ class Queries(SurveyReads, DriftReads, ServerLists):
         [row] = await self._all("counts")
         return row
 
+    async def activity(self, now: datetime, after: int, most: int) -> list[Row]:
+        """What has happened behind a position: `what`, `minutes_ago` and `count`, of each kind the
+        newest `most`; and `moved`, how many operations that is of.
+        """
+        return await self._all("activity", now=now, after=after, most=most)
+
+    async def oldest_due(self) -> Row | None:
+        """The operation that is due first, now or later: `operation_id`, `flow`, `due_at`."""
+        return await self._one("oldest_due")
+
     # --- work that is due ---------------------------------------------------------------
 
     async def due(self, limit: int, holder: str, lease_s: float) -> list[tuple[str, bool]]:

@@ -7,10 +7,9 @@ the way to the log, an error without a code or a text, a result that no reader k
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from itertools import repeat
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -19,6 +18,8 @@ import pytest
 from aggregates.base import Aggregate, Event
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
+
+Fits = Callable[[Any], bool]
 
 _CODE = re.compile(r"[a-z][a-z0-9_]*")
 #: Everything that a verb of a host or an effect of the ledger tells; somebody reads each of these.
@@ -69,9 +70,9 @@ def _after(patch: pytest.MonkeyPatch, kind: type, name: str, check: Any) -> None
 def check_event(event: Event) -> None:
     """Each fact is of the declared type; None only where that is declared."""
     of: Any = type(event)
-    for name, kind in _declared(of).items():
+    for name, kind, fits in _declared(of):
         value = getattr(event, name)
-        assert _fits(value, kind), f"{event.TOPIC}.{name} is {value!r}, and not of {kind}"
+        assert fits(value), f"{event.TOPIC}.{name} is {value!r}, and not of {kind}"
 
 
 def check_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
@@ -89,25 +90,29 @@ def _check_failure(error: PortError) -> None:
 
 
 @cache
-def _declared(kind: Any) -> dict[str, Any]:
+def _declared(kind: Any) -> list[tuple[str, Any, Fits]]:
     own = {name for name in kind.__dataclass_fields__ if name not in Event.__dataclass_fields__}
-    return {name: hint for name, hint in get_type_hints(kind).items() if name in own}
+    hints = get_type_hints(kind).items()
+    return [(name, hint, _fits(hint)) for name, hint in hints if name in own]
 
 
-def _fits(value: Any, kind: Any) -> bool:
+@cache
+def _fits(kind: Any) -> Fits:
+    """Made once for each type: a run of the tests checks millions of values."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
-        return True
+        return lambda _: True
     if origin in {Union, UnionType}:
-        return any(_fits(value, each) for each in args)
+        fits = tuple(map(_fits, args))
+        return lambda value: any(each(value) for each in fits)
     if origin is list:
-        return isinstance(value, list) and all(_fits(each, args[0]) for each in value)
+        [of] = map(_fits, args)
+        return lambda value: isinstance(value, list) and all(map(of, value))
     if origin is dict:
-        return isinstance(value, dict) and all(map(_fits_pair, value.items(), repeat(args)))
+        key, of = map(_fits, args)
+        return lambda value: (
+            isinstance(value, dict) and all(map(key, value)) and all(map(of, value.values()))
+        )
     if kind in {int, float}:
-        return isinstance(value, (int, kind)) and not isinstance(value, bool)
-    return isinstance(value, kind)
-
-
-def _fits_pair(pair: tuple[Any, Any], kinds: tuple[Any, Any]) -> bool:
-    return _fits(pair[0], kinds[0]) and _fits(pair[1], kinds[1])
+        return lambda value: isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return lambda value: isinstance(value, kind)

@@ -168,7 +168,7 @@ class World:
         shown = {guest.server_id for guest in guests}
         if name == self.instance.host and self.server_id not in shown:
             self.service.lost_guest(self.server_id, name, CONTEXT)
-        return {"position": position, "unknown": told.unknown}
+        return {"position": position, "unknown": told.unknown, "again": told.again}
 
     @property
     def fleet(self) -> Fleet:

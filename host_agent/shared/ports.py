@@ -232,7 +232,6 @@ class Disk:
     discard: bool = False
     readonly: bool = False
     cache: str = "none"
-    tag: str | None = None
     boot_index: int | None = None  # the guest's firmware tries its disks in this order
 
 

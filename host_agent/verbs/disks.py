@@ -36,6 +36,5 @@ def disk_for(lane: Lane, connected: dict[str, Any], device_name: str | None = No
         shareable=lane.multiattach,
         discard=connected["discard"],
         readonly=connected["readonly"] or lane.access_mode == "ro",
-        tag=lane.tag,
         boot_index=lane.boot_index,
     )

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from aggregates.errors import DomainError
 from handlers.snapshots import SnapshotInUse
-from ledger.api import accepting
+from ledger.api import accepting, microversions
 from ledger.api.call import Call, answer, shown
 from ledger.api.problem import ApiError
 from ledger.api.schemas_nova import (
@@ -25,8 +25,19 @@ from ledger.api.schemas_nova import (
     SnapshotDeletion,
 )
 
-#: Their tag is a volume.
-_OF_VOLUMES = frozenset({"volume-extended", "volume-reimaged"})
+#: Nova's events, and from which version on each is known (its server_external_events).
+EVENTS: dict[str, microversions.Version] = {
+    "network-changed": microversions.MIN,
+    "network-vif-plugged": microversions.MIN,
+    "network-vif-unplugged": microversions.MIN,
+    "network-vif-deleted": microversions.MIN,
+    "volume-extended": (2, 51),
+    "power-update": (2, 76),
+    "accelerator-request-bound": (2, 82),
+    "volume-reimaged": (2, 93),
+}
+#: Whose tag says what it is about: a volume, a power state, a request.
+_TAGGED = frozenset({"volume-extended", "power-update", "accelerator-request-bound"})
 
 
 async def assisted_snapshot(call: Call) -> web.StreamResponse:
@@ -79,11 +90,15 @@ async def external_events(call: Call) -> web.StreamResponse:
     """POST /os-server-external-events: each event has a code of its own, as nova-api gives them
     (its os-server-external-events, create).
 
-    404: there is no such server.  400: it does not say which volume.  422: the server is on no
+    404: there is no such server.  400: it does not say what it is about.  422: the server is on no
     host, which is to see it; or nothing here reacts to such an event.  200: it is seen to, or
-    there is nothing to do; what comes of it, the server's actions show.
+    there is nothing to do; what comes of it, the server's actions show.  An event that the version
+    does not know is a 400 of the whole request.
     """
     events = (await call.json(ExternalEventsBody)).events
+    for event in events:
+        if event.name not in EVENTS or call.version < EVENTS[event.name]:
+            raise ApiError(400, "invalid", f"events: {event.name[:64]} is no event in this version")
     told: list[dict[str, Any]] = []
     for event in events:
         code = await _code(call, event)
@@ -97,7 +112,7 @@ async def _code(call: Call, event: ExternalEvent) -> HTTPStatus:
     row = await call.components.queries.instance(event.server_uuid)
     if row is None or row["deleted"]:
         return HTTPStatus.NOT_FOUND
-    if event.name in _OF_VOLUMES and event.tag is None:
+    if event.name in _TAGGED and event.tag is None:
         return HTTPStatus.BAD_REQUEST
     if event.name != "volume-extended" or row["host"] is None:
         return HTTPStatus.UNPROCESSABLE_ENTITY

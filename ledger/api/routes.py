@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from ledger.api import (
+    activity,
     agents,
     attachments,
     builds,
@@ -296,6 +297,20 @@ _LOG = (
         events.event_checkpoint,
         schemas_events.CheckpointShown,
         rules=("attachment-ledger:events:checkpoint",),
+    ),
+    get(
+        "event_verification",
+        "/v1/events/verification",
+        activity.verification,
+        schemas_events.Verification,
+        rules=("attachment-ledger:events:checkpoint",),
+    ),
+    get(
+        "event_activity",
+        "/v1/events/activity",
+        activity.activity,
+        schemas_events.Activity,
+        rules=("attachment-ledger:events:list",),
     ),
     get(
         "event_stream",

@@ -341,6 +341,13 @@ _READ_ONLY = (
         rules=("os_compute_api:server-metadata:show",),
     ),
     _read(
+        "addresses",
+        f"{_SERVERS}/{{server_id}}/ips",
+        server_parts.addresses,
+        schemas_hosts.Addresses,
+        rules=("os_compute_api:ips:index",),
+    ),
+    _read(
         "tags",
         f"{_SERVERS}/{{server_id}}/tags",
         server_parts.tags,

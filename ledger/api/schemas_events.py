@@ -66,3 +66,39 @@ class CheckpointShown(Shown):
     position: int
     chain: str
     recorded_at: datetime
+
+
+class Due(Shown):
+    """An operation of which the next step is the ledger's, from that moment on."""
+
+    operation_id: UUID
+    flow: str
+    due_at: datetime
+
+
+class Activity(Shown):
+    """What happens just now, and has happened in the hour before `at`.
+
+    `lag_events`, `lag_s`: of the projection that is furthest behind and that nothing holds back.
+    `minutes`: by what is counted a number for each minute, the oldest first; not `complete` where
+    more operations moved than are counted, so that the first minutes lack some.
+    """
+
+    at: datetime
+    lag_events: int
+    lag_s: float
+    oldest_due: Due | None
+    complete: bool
+    minutes: dict[str, list[int]]
+
+
+class Verification(Shown):
+    """Whether the events behind `after`, up to the end of the log, are those that were stored there
+    by the hash chain; `why` they are not.
+    """
+
+    log: UUID | None
+    after: int
+    position: int
+    consistent: bool
+    why: str | None

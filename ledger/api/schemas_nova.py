@@ -132,12 +132,12 @@ class AssistedSnapshotAnswer(Shown):
 class ExternalEvent(Asked):
     name: Annotated[str, Text(max_length=255)]
     server_uuid: Id
-    status: Annotated[str, Text(max_length=255)] | None = None
+    status: Literal["failed", "completed", "in-progress"] = "completed"
     tag: Annotated[str, Text(max_length=255)] | None = None
 
 
 class ExternalEventsBody(Asked):
-    events: Annotated[list[ExternalEvent], Field(max_length=1000)]
+    events: Annotated[list[ExternalEvent], Field(min_length=1, max_length=1000)]
 
 
 class ForceCompleteBody(Asked):

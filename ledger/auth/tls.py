@@ -109,12 +109,14 @@ class ServiceTls(Collector):
 
     async def warning(self) -> str | None:
         """What is to be mended, for /readyz."""
-        told = [
-            self._failed and f"changed files are not taken, the former go on: {self._failed}",
-            self._of("certificate_file", self._validity),
-            *(self._of("client_ca_file", each) for each in self.context.newest.authorities),
-        ]
-        return "; ".join(filter(None, told)) or None
+        failed = self._failed and f"changed files are not taken, the former go on: {self._failed}"
+        return "; ".join(filter(None, (failed, *self._ending()))) or None
+
+    def _ending(self) -> Iterator[str | None]:
+        """What should have been renewed by now, or may not be used."""
+        yield self._of("certificate_file", self._validity)
+        for each in self.context.newest.authorities:
+            yield self._of("client_ca_file", each)
 
     def _of(self, name: str, validity: Validity) -> str | None:
         now = self.clock()
@@ -130,10 +132,11 @@ class ServiceTls(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """For /metrics."""
-        return gauges(self._validity.ends.timestamp() - self.clock(), failed=bool(self._failed))
+        left_s = self._validity.ends.timestamp() - self.clock()
+        return gauges(left_s, ending=any(self._ending()), failed=bool(self._failed))
 
 
-def gauges(left_s: float, *, failed: bool) -> Iterator[GaugeMetricFamily]:
+def gauges(left_s: float, *, ending: bool, failed: bool) -> Iterator[GaugeMetricFamily]:
     """What /metrics shows of the certificate, where there is one."""
     yield GaugeMetricFamily(
         "ledger_certificate_expiry_seconds",
@@ -144,6 +147,12 @@ def gauges(left_s: float, *, failed: bool) -> Iterator[GaugeMetricFamily]:
         "ledger_certificate_load_failed",
         "1 if changed files of [listen] cannot be used and the former go on, else 0. With TLS",
         value=failed,
+    )
+    yield GaugeMetricFamily(
+        "ledger_certificate_ending",
+        "1 if a certificate of [listen], or an authority's, should have been renewed or may not be "
+        "used, else 0; see /readyz. With TLS",
+        value=ending,
     )
 
 

@@ -248,14 +248,22 @@ class Visible:
 
 def complain(message: str, hint: str | None = None) -> None:
     """The one form of an error: what and why, then what next."""
-    print(f"error: {visible(message)}", file=sys.stderr)
+    note(f"error: {message}")
     if hint:
-        print(f"  {visible(hint)}", file=sys.stderr)
+        note(f"  {hint}")
 
 
 def note(message: str) -> None:
     """Something to know that is no result: kept out of what scripts read."""
-    print(visible(message), file=sys.stderr)
+    from ledger.cli.table import told
+
+    print(told(visible(message), sys.stderr), file=sys.stderr)
+
+
+def add_reason(parser: argparse.ArgumentParser, what: str = "why") -> None:
+    parser.add_argument(
+        "--reason", required=True, metavar="TEXT", help=f"{what}; kept in the history for ever"
+    )
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str, default: int = LIMIT_DEFAULT) -> None:

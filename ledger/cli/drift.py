@@ -6,26 +6,25 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_at, add_limit, clock, moment
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit, add_reason, clock, moment
 from ledger.cli.naming import named
-from ledger.words.consequences import ACTS
+from ledger.cli.table import plain
+from ledger.words.consequences import ACTS, second_look
+from ledger.words.sentences import left_text
 
 Finding = dict[str, Any]
 
 STATES = ("open", "suspected", "confirmed", "ignored", "over", "all")
-#: For machines, and whoever asks for columns by name.
 COLUMNS = (
-    *("ID", "Class", "Severity", "State", "Subject", "Key", "Server", "Volume", "Host"),
+    *("ID", "Class", "Severity", "State", "About", "Subject", "Key", "Server", "Volume", "Host"),
     *("Found", "Times", "Over", "Repair"),
 )
-#: Two lines of each finding in 80 columns.
-TABLE = ("ID", "What differs")
 CLASS_COLUMNS = ("Class", "Of", "Severity", "Repair", "Compares", "Meaning", "By hand")
 CLASS_TABLE = 4  # columns that fit
 
 #: The commands of the acts that the API offers.
 _ACTS = {
-    "repair": "drift repair {id}",
+    "repair": "drift repair {id} --reason TEXT",
     "ignore": "drift ignore {id} --reason TEXT",
     "heed": "drift heed {id} --reason TEXT",
     "acknowledge": "remnant acknowledge {id} --reason TEXT",
@@ -36,6 +35,7 @@ _ACTS = {
 class List(Lister):
     """List what differs, newest first: what is open now, or what differed at a moment."""
 
+    brief = ("ID", "Class", "Severity", "State", "About", "Found")
     empty = "Nothing differs, as far as looks have found."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -60,8 +60,6 @@ class List(Lister):
         asked = {name: getattr(parsed_args, name) for name in names}
         asked["class"] = parsed_args.drift_class
         found = self.client.items("/v1/drift", "findings", parsed_args.limit, **asked)
-        if parsed_args.formatter == "table" and not parsed_args.columns:
-            return TABLE, [_cells(finding) for finding in found]
         return COLUMNS, [_row(finding) for finding in found]
 
 
@@ -85,7 +83,7 @@ class Ignore(_OfFinding):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
+        add_reason(parser)
         add(
             "--until",
             type=moment,
@@ -106,9 +104,7 @@ class Heed(_OfFinding):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
-        )
+        add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -155,7 +151,7 @@ def shown(finding: Finding) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         "volume": finding["volume_id"],
         "attachment": finding["attachment_id"],
         "host": finding["host"],
-        "differs": Lines(finding["differs"], _differs(finding["differs"] or {})),
+        "differs": Lines(finding["differs"], said_by(finding["differs"] or {})),
         "found": clock(finding["found_at"]),
         "times": finding["times"],
         "confirmed": clock(finding["confirmed_at"]),
@@ -175,38 +171,37 @@ def shown(finding: Finding) -> tuple[tuple[str, ...], tuple[Any, ...]]:
 
 def next_commands(finding: Finding) -> Iterator[str]:
     """What may be done about it now, ready to be copied."""
+    for kind, which in second_look(finding).items():
+        yield f"attachment-ledger drift run --{kind} {which} --wait"
+        yield "    looks again: what a second look sees is confirmed, and may be repaired"
     for act in finding["acts"]:
         if act in _ACTS:
             yield "attachment-ledger " + _ACTS[act].format(id=finding["finding_id"])
+        if act == "repair":
+            yield "    shows what it would do; with --apply it does it"
 
 
-def _cells(finding: Finding) -> tuple[str, str]:
-    """Two lines in each of two columns."""
-    times = f", {finding['times']} times" if finding["times"] > 1 else ""
-    since = f"since {clock(finding['found_at'])}{times}"
-    what = f"{finding['drift_class']}, {finding['state']}"
-    return f"{finding['finding_id']}\n{since}", f"{what}\n{finding['severity']}, {_whose(finding)}"
-
-
-def _whose(finding: Finding) -> str:
-    """The host; else what has been told of it, by the first part of its id."""
+def _about(finding: Finding) -> str:
+    """The host; else what has been told of it."""
     if finding["host"]:
         return f"host {finding['host']}"
     for name in ("server", "volume"):
         if finding[f"{name}_id"]:
-            return f"{name} {finding[f'{name}_id'][:8]}-..."
+            return f"{name} {finding[f'{name}_id']}"
     return f"{finding['subject']} {finding['key']}"
 
 
 def _row(finding: Finding) -> tuple[Any, ...]:
-    names = (
-        *("finding_id", "drift_class", "severity", "state", "subject", "key"),
-        *("server_id", "volume_id", "host", "found_at", "times", "over_at", "repair"),
+    names = ("finding_id", "drift_class", "severity", "state")
+    more = (
+        *("subject", "key", "server_id", "volume_id", "host"),
+        *("found_at", "times", "over_at", "repair"),
     )
-    return tuple(finding[name] for name in names)
+    known, rest = ([finding[name] for name in some] for some in (names, more))
+    return (*known, _about(finding), *rest)
 
 
-def _differs(differs: dict[str, Any]) -> Iterator[str]:
+def said_by(differs: dict[str, Any]) -> Iterator[str]:
     """What each party says, a line each."""
     for party, says in differs.items():
         if isinstance(says, dict):
@@ -217,7 +212,13 @@ def _differs(differs: dict[str, Any]) -> Iterator[str]:
 
 
 def _said(value: Any) -> str:
-    return "-" if value is None else str(value)
+    if isinstance(value, list) and all(map(_is_step, value)):
+        return ", ".join(map(left_text, value))
+    return "-" if value is None else plain(value)
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, dict) and "step" in value
 
 
 def _ignored(finding: Finding) -> str:

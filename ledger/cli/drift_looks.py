@@ -123,8 +123,7 @@ class Run(ShowOne):
             complain(f"look {look_id} is {seen['outcome']}: {seen['trouble'] or 'no reason told'}")
         else:
             _say(seen)
-            if seen["found"]:
-                note("See what it has found: attachment-ledger drift list")
+            note("See what differs: attachment-ledger drift list")
         return seen
 
 

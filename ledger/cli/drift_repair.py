@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ledger.cli.base import add_reason
 from ledger.cli.naming import named
 from ledger.cli.operating import Waiting
 
@@ -17,9 +18,7 @@ class Repair(Waiting):
 
         parser = super().get_parser(prog_name)
         parser.add_argument("id", metavar="<finding>", type=named("finding"))
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
-        )
+        add_reason(parser)
         parser.add_argument("--apply", action="store_true", help="do it; else nothing is changed")
         parser.add_argument(
             "--repair", metavar="NAME", help="which one, where there are two (forget_attachment)"
@@ -38,11 +37,11 @@ class Repair(Waiting):
 
     def _proposed(self, plan: dict[str, Any]) -> tuple[Any, Any]:
         from ledger.cli.base import note
+        from ledger.cli.drift import said_by
         from ledger.cli.plan import Lines
 
         note("Nothing was changed. To do it: add --apply")
-        steps = (f"on {s['place']}: {s['step']} - {s['does']}" for s in plan["steps"])
-        evidence = (f"{party}: {said}" for party, said in plan["differs"].items())
+        steps = (f"on {s['place']}: {s['step']}  {s['does']}" for s in plan["steps"])
         shown = {
             "finding": plan["finding_id"],
             "class": plan["drift_class"],
@@ -50,7 +49,7 @@ class Repair(Waiting):
             "flow": plan["flow"],
             "steps": Lines(plan["steps"], steps),
             "looks again at": ", ".join([*plan["asks_again"], *plan["hosts"]]),
-            "evidence": Lines(plan["differs"], evidence),
+            "evidence": Lines(plan["differs"], said_by(plan["differs"])),
             "never": plan["never"],
         }
         return self.dict2columns(shown)

@@ -85,7 +85,10 @@ class History(Lister):
 
         if parsed_args.formatter != TIMELINE:
             return super().produce_output(parsed_args, column_names, data)
-        for line in lines(self.entries, long=parsed_args.long):
+        from ledger.cli.table import for_reader
+
+        told = lines(self.entries, long=parsed_args.long)
+        for line in for_reader(told, self.app.stdout):
             self.app.stdout.write(f"{line}\n")
         return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, clock
+from ledger.cli.base import Lister, ShowOne, add_reason, clock
 from ledger.cli.naming import named
 from ledger.words.consequences import ACTS
 
@@ -81,7 +81,7 @@ class Fence(_OfHost):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
+        add_reason(parser)
         add("--evidence", required=True, metavar="TEXT", help="how you know that it is down")
         add(
             "--force", action="store_true", help="fence it although its agent was in contact lately"
@@ -106,9 +106,7 @@ class Unfence(_OfHost):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
-        )
+        add_reason(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

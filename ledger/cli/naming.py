@@ -82,7 +82,7 @@ def _other(name: Named, found: list[Thing]) -> str:
     if found:
         return f"{str(name)!r} is {_told(found[0])}. {_a(name.kind)} is wanted here."
     if name.kind == "volume":
-        return "The ledger knows the volumes that a server has had; of others give the whole id."
+        return "Known are volumes that a server has had, or that differ; else give the whole id."
     name_too = "a name, " if name.kind == "server" else ""
     listed = _LISTS.get(name.kind, f"{name.kind} list")
     return f"Wanted: {name_too}an id, or 4 characters of its beginning: attachment-ledger {listed}"

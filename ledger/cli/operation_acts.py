@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import note
+from ledger.cli.base import add_reason, note
 from ledger.cli.naming import named
 from ledger.cli.operating import Waiting
 from ledger.words.consequences import ACTS
@@ -43,9 +43,7 @@ class Act(_OfOperation):
         from ledger.cli.waiting import add_wait
 
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="why; kept in the history for ever"
-        )
+        add_reason(parser)
         parser.add_argument(
             "--dry-run",
             action="store_true",
@@ -63,13 +61,12 @@ class Act(_OfOperation):
         body = {self.act: {"reason": parsed_args.reason, **self.details(parsed_args)}}
         path = f"/v1/operations/{parsed_args.id}/actions"
         acted = self.client.post(path + "?dry_run=true" * parsed_args.dry_run, body)
-        would = "would stay" if parsed_args.dry_run else "may stay"
-        for remnant in acted["remnants"]:
-            note(f"{would} behind: {remnant['detail']}")
-        if acted["remnants"] and not parsed_args.dry_run:
-            note("See to it, then: attachment-ledger remnant list")
         if parsed_args.dry_run:
             return self._proposed(acted)
+        for remnant in acted["remnants"]:
+            note(f"may stay behind: {remnant['detail']}")
+        if acted["remnants"]:
+            note("See to it, then: attachment-ledger remnant list")
         return self.under_way(parsed_args.id, parsed_args)
 
     def _proposed(self, operation: dict[str, Any]) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from cliff.columns import FormattableColumn
 from aggregates.operation import SERVER
 from ledger.cli.base import ExitCode, clock
 from ledger.cli.diagram import CALLS
-from ledger.cli.table import Called, age
+from ledger.cli.table import Called, age, span
 from ledger.words.consequences import Known, stands, told
 from ledger.words.sentences import error_text, left_text
 
@@ -154,7 +154,8 @@ def doing(operation: Operation, now: datetime, *, brief: bool = False) -> str:
         return ""
     if step["retry_at"]:
         why = f": {error_text(step['error'])}" if step["error"] else ""
-        return f"{name_of(step)} is tried again at {clock(step['retry_at'])}{why}"
+        in_s = (datetime.fromisoformat(step["retry_at"]) - now).total_seconds()
+        return f"{name_of(step)} is tried again in {span(in_s)}{why}"
     party, call = _CALLS.get(step["verb"], ("ledger", step["verb"]))
     at = "" if step["place"] == "ledger" else f" on {step['place']}"
     since = operation.get("updated_at") or operation["started_at"]
@@ -186,6 +187,13 @@ class Why(FormattableColumn[str | None]):
 
     def human_readable(self) -> str:
         return self._doing or self._value or ""
+
+
+class OnlyIfSo(FormattableColumn[bool]):
+    """What is worth a line for people only if it is so."""
+
+    def human_readable(self) -> str:
+        return "yes" if self._value else ""
 
 
 class Drawing(FormattableColumn[list[Step]]):
@@ -228,7 +236,7 @@ def fields(operation: Operation, known: Known, now: datetime) -> dict[str, Any]:
         "state": operation["state"],
         "outcome": operation["outcome"],
         **_standing_since(operation, now),
-        "unwinding": operation["unwinding"],
+        "unwinding": OnlyIfSo(operation["unwinding"]),
         "step": name_of(at) if at else None,
         "why": operation["why"],
         "server": Called(operation["server_id"], operation.get("server_name")),

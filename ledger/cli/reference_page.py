@@ -204,7 +204,7 @@ def _metrics() -> Iterator[list[str]]:
     """What a registry has that is filled as the service does it."""
     registry = registry_of(Writer(""), StepNumbers(), Tallies(CALL_BOUNDS_S))
     Metrics(registry, lambda: 0)
-    for family in [*registry.collect(), *gauges(0.0, failed=False), *counters({})]:
+    for family in [*registry.collect(), *gauges(0.0, ending=False, failed=False), *counters({})]:
         labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined]  # noqa: SLF001
         counts = "_total" if family.type == "counter" else ""
         yield [f"`{family.name}{counts}`", family.type, labels, family.documentation]

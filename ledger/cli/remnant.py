@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_limit, clock
+from ledger.cli.base import Lister, ShowOne, add_limit, add_reason, clock
 from ledger.cli.naming import named
 from ledger.words.consequences import ACTS
 
@@ -54,9 +54,7 @@ class Acknowledge(ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("id", metavar="<remnant>", type=named("remnant"))
-        parser.add_argument(
-            "--reason", required=True, metavar="TEXT", help="how; kept in the history for ever"
-        )
+        add_reason(parser, "how")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ledger.cli.attachment_acts import OF_MANY_COLUMNS, PAGE_SERVERS, OfMany
+from ledger.cli.base import add_reason
 from ledger.cli.naming import SERVER_HELP, named
 
 PLAN_COLUMNS = ("Server", "What would be done", "Evidence", "Why not")
@@ -29,7 +30,7 @@ class Forget(OfMany):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("--reason", required=True, metavar="TEXT", help="why; kept in the history for ever")
+        add_reason(parser)
         add("--apply", action="store_true", help="do it; else nothing is changed")
         return parser
 

@@ -90,6 +90,7 @@ class MigrationAbort(OfServer):
 class EventList(Lister):
     """List what was asked to be done to a server, newest first."""
 
+    brief = ("Request", "Action", "Message", "Start")
     empty = "Nothing was asked to be done to it."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ import importlib.metadata
 import inspect
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -19,6 +20,7 @@ from cliff import app
 
 from ledger.cli.base import ExitCode, Visible, complain, told_first
 from ledger.cli.cliff_parts import Table
+from ledger.cli.table import wrap
 
 NAME = "attachment-ledger"
 DESCRIPTION = "The ledger of block-volume attachments: the service, its history, its operations."
@@ -30,6 +32,7 @@ COMMANDS = {
     "attachment refresh": "ledger.cli.attachment_acts:Refresh",
     "attachment show": "ledger.cli.attachment:Show",
     "attachment swap": "ledger.cli.attachment_acts:Swap",
+    "complete": "ledger.cli.completion:Complete",
     "config show": "ledger.cli.config:Show",
     "db check": "ledger.cli.db:Check",
     "db grant": "ledger.cli.db:Grant",
@@ -124,7 +127,6 @@ class Shell(app.App):
 
     def __init__(self) -> None:
         super().__init__(DESCRIPTION, version=None, command_manager=Table(COMMANDS, NAME))
-        self.command_manager.commands.pop("help")  # ours is an option, also of each noun
 
     def build_option_parser(
         self,
@@ -193,7 +195,8 @@ class Shell(app.App):
             return ExitCode.OK
         meant = begun or self.get_fuzzy_matches(" ".join(words))[:5]
         hint = "Did you mean: " + ", ".join(meant) if meant else f"See: {NAME} --help"
-        complain(f"there is no command {' '.join(argv)!r}.", hint)
+        why = "wants a verb" if begun else "is no command"
+        complain(f"{' '.join(argv)!r} {why}.", hint)
         return ExitCode.USAGE
 
     def print_help(self, names: list[str], *, full: bool) -> None:
@@ -202,10 +205,12 @@ class Shell(app.App):
             self.parser.print_help(self.stdout)
         self.stdout.write("\nCommands (each has --help):\n")
         width = max(map(len, names))
+        columns = shutil.get_terminal_size().columns
         for name in names:
             kind = self.command_manager.commands[name].load()
             first_line = (inspect.getdoc(kind) or "").splitlines()[0].rstrip(".")
-            self.stdout.write(f"  {name:<{width}}  {first_line}\n")
+            for line in wrap(f"  {name:<{width}}  {first_line}", columns):
+                self.stdout.write(f"{line}\n")
 
 
 class _Version(argparse.Action):

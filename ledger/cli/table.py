@@ -26,8 +26,18 @@ ID_CHARS = (8, 13, 18, 23, 36)  # where the groups of an id end
 WORD_CHARS = 20
 _GAP = "  "
 
-_ID = re.compile(r"(?<![\w-])[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![\w-])")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)\Z")
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_ID = re.compile(rf"(?<![\w-]){_UUID}(?![\w-])")
+#: What is never broken: ids, and those of requests, which are not cut either.
+_WHOLE = re.compile(rf"(?:req-)?{_UUID}")
+#: Nova's own moments are UTC, and do not say so.
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?\Z")
+#: In a line of words in columns, where the last one begins.
+_LAST_COLUMN = re.compile(r"(?=.*\S {2,}\S)(.*\S {2,})\S")
+
+#: A command to be copied, to the end of its line.
+_COMMAND = re.compile(r"attachment-ledger( \S+)+$", re.MULTILINE)
+_NO_BREAK = "\0"
 
 _COLOUR = re.compile(r"\x1b\[\d*m")
 _RED, _YELLOW, _GREEN = "31", "33", "32"
@@ -74,15 +84,16 @@ def plain(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case dict():
-            return "\n".join(f"{key}: {_inline(item)}" for key, item in value.items())
+            return "\n".join(f"{key}: {inline(item)}" for key, item in value.items())
         case list() | tuple():
-            return ", ".join(map(_inline, value))
+            return ", ".join(map(inline, value))
     return str(value)
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
+    """The same in one line."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_inline(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {inline(item)}" for key, item in value.items())
     return plain(value)
 
 
@@ -197,8 +208,7 @@ def _widths(cells: Sequence[Sequence[str]], width: int) -> list[int]:
     """Of each column what it wants; the widest give way, as far as their words allow."""
     columns = list(zip(*cells, strict=True))
     wanted = [max(_longest(text, str.splitlines) for text in column) for column in columns]
-    words = [max(_longest(text, str.split) for text in column) for column in columns]
-    least = [min(WORD_CHARS, longest) for longest in words]
+    least = [max(_longest(text, _unbroken) for text in column) for column in columns]
     room = width - len(_GAP) * (len(wanted) - 1)
     while sum(wanted) > room:
         spare = [wide if wide > least[at] else 0 for at, wide in enumerate(wanted)]
@@ -212,20 +222,54 @@ def _longest(text: str, split: Callable[[str], list[str]]) -> int:
     return max(map(len, split(text)), default=0)
 
 
+def _unbroken(text: str) -> list[str]:
+    """Of each word what has to stand in one line."""
+    return [word if _WHOLE.search(word) else word[:WORD_CHARS] for word in text.split()]
+
+
 def wrap(text: str, width: int) -> list[str]:
-    """The lines of a text, broken between words; what goes on is indented as it began."""
+    """The lines of a text, broken between words; what goes on stands below the last column."""
     lines: list[str] = []
     for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
+        hang = _hang(line, width)
         lines += textwrap.wrap(
             line,
-            max(width, len(indent) + 1),
-            subsequent_indent=indent and indent + _GAP,
+            max(width, len(hang) + 1),
+            subsequent_indent=hang,
             break_on_hyphens=False,
             drop_whitespace=True,
-            break_long_words=not _ID.search(line),
+            break_long_words=not _WHOLE.search(line),
         ) or [""]
     return lines or [""]
+
+
+def for_reader(lines: Iterable[str], stream: TextIO) -> Iterator[str]:
+    """Lines of words in columns: on a terminal they fit, and their ids are short."""
+    if not stream.isatty():
+        yield from lines
+        return
+    width, whole = shutil.get_terminal_size().columns, list(lines)
+    cut = shortener([whole])
+    for line in whole:
+        yield from wrap(cut(line), width)
+
+
+def _hang(line: str, width: int) -> str:
+    """What stands before a line that goes on: blanks, as far as its last column leaves room."""
+    indent = line[: len(line) - len(line.lstrip())]
+    columns = _LAST_COLUMN.match(line)
+    if columns and len(columns[1]) <= width // 2:
+        return " " * len(columns[1])
+    return indent + _GAP if indent or columns else ""
+
+
+def told(text: str, stream: TextIO) -> str:
+    """A message for people: on a terminal it is broken between words; commands stay whole."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    kept = _COMMAND.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
+    return "\n".join(wrap(kept, width)).replace(_NO_BREAK, " ")
 
 
 def _joined(cells: list[tuple[str, int, str]]) -> str:
@@ -261,7 +305,8 @@ def _moment(text: str, now: datetime, *, whole: bool = False) -> str:
     """A moment as an age; `whole`: both."""
     if not _MOMENT.fullmatch(text):
         return text
-    then = datetime.fromisoformat(text).astimezone(UTC)
+    then = datetime.fromisoformat(text)
+    then = then.astimezone(UTC) if then.tzinfo else then.replace(tzinfo=UTC)
     ago = f"{age(then, now)} ago"
     return f"{then:%Y-%m-%d %H:%M:%S}Z, {ago}" if whole else ago
 

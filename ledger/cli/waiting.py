@@ -8,6 +8,7 @@ something changed and at least every PLAIN_LINE_S.  A ledger that is away for a 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -135,7 +136,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         now, text = time.monotonic(), one_line(text)
-        if self._terminal:
+        if self._terminal:  # a line that wraps could not be written anew
+            text = text[: shutil.get_terminal_size().columns - 1]
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
         elif text != self._said or now - self._said_at >= PLAIN_LINE_S:

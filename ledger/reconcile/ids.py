@@ -89,9 +89,12 @@ class IdPass:
                 yield [stored["volume_id"]]
 
     def _attached(self, listed: Sequence[ListedVolume]) -> list[Joined]:
-        """What the list of volumes tells of attachments: their hosts."""
+        """What the list of volumes tells of attachments: their hosts, where these are not ours.
+        All else of them their own list has told.
+        """
         attached = [row for volume in listed for row in volume.attached]
         stored = self.reads.attachments(row.id for row in attached)
+        attached = [row for row in attached if not _is_there(stored.get(row.id), row.host)]
         servers = self._servers((stored.get(row.id), row) for row in attached)
         rows = (_attachment(stored.get(row.id), row, servers) for row in attached)
         return [row for row in rows if row is not None]
@@ -180,6 +183,10 @@ class IdPass:
 
 
 _SHOWN = (CinderAttachment, CinderVolume)
+
+
+def _is_there(stored: Row | None, host: str | None) -> bool:
+    return stored is not None and host in {None, stored["host"]}
 
 
 def _attachment(

@@ -139,12 +139,12 @@ class Cloud:
 
     def __init__(self, home: Path, port: int | None, cinder_port: int | None) -> None:
         self.home = home
-        self.guests = (
+        self.guests: tuple[Guest, ...] = (
             Guest("web-1", HOSTS[0], devices=("vda",)),
             Guest("db-1", HOSTS[1]),
             Guest("batch-1", HOSTS[1], "shutdown"),
         )
-        self.volumes = (
+        self.volumes: tuple[DemoVolume, ...] = (
             DemoVolume("data-1", 10),
             DemoVolume("data-2", 20),
             DemoVolume("shared-1", 5, multiattach=True),

@@ -23,6 +23,7 @@ from xml.etree import ElementTree as ET
 
 from handlers.drift.judge import APART_S
 from ledger.cli.client import ApiError, ClientError
+from ledger.cli.table import inline
 from ledger.trial.cloud import Cloud, DemoError, DemoVolume, Guest
 from ledger.words import timeline
 
@@ -101,7 +102,7 @@ class Story:
 
     def _check(self, name: str, held: bool, found: Any) -> None:
         self._summary.checks.append(Check(name, held, found))
-        self._say(f"  {'ok  ' if held else 'FAIL'} {name.replace('_', ' ')}: {found}")
+        self._say(f"  {'ok  ' if held else 'FAIL'} {name.replace('_', ' ')}: {inline(found)}")
 
     # --- acts ---------------------------------------------------------------------------------
 

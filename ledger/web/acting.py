@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -22,7 +23,7 @@ from ledger.web.browser import SESSIONS
 from ledger.web.pages import Page
 from ledger.web.reads import BY_NAME, answer_of, read_all, told_to
 from ledger.web.rendering import rendered
-from ledger.words.consequences import DRY_RUN_REASON, Known, dry_runs, told, will
+from ledger.words.consequences import DRY_RUN_REASON, Known, dry_runs, second_look, told, will
 
 #: The field of a form that has its name.
 _NAME = "form"
@@ -30,7 +31,7 @@ _NAME = "form"
 
 def offered(call: Call, page: Page, read: Mapping[str, Any]) -> list[dict[str, str]]:
     """What the caller can do about what a page shows: the title, where, and what it would do."""
-    ids = call.request.match_info
+    ids = {**call.request.match_info, "scope": urlencode(second_look(read.get("finding") or {}))}
     return [
         {"title": act.title, "link": act.links[page.name].format(**ids), "will": _line(act, read)}
         for act in ACTS

@@ -13,6 +13,7 @@ from typing import Any
 
 from ledger.web.pages import Read
 from ledger.words.consequences import ACTS as WORDS
+from ledger.words.consequences import second_look
 
 Told = Mapping[str, Any]
 
@@ -54,7 +55,8 @@ FORCE = Field(
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """`links`: by the page that offers it, where it is.  `possible`: by what was read.
+    """`links`: by the page that offers it, where it is, with ids of its path (and `scope`: of what
+    a finding has to be looked at again).  `possible`: by what was read.
 
     `names`: which part of the path a part of the route's path is, where it is called otherwise.
     `adds`: what is said beside the form's fields; `wraps`: the act's name goes around all of it.
@@ -194,7 +196,9 @@ ACTS = (
             "host": "/ui/look?host={host}",
             "server": "/ui/look?server={server_id}",
             "volume": "/ui/look?volume={volume_id}",
+            "finding": "/ui/look?{scope}",
         },
+        possible=lambda told: "finding" not in told or bool(second_look(told["finding"])),
         route="drift_run_ask",
         then="/ui/drift",
         fields=(_kept("host"), _kept("server"), _kept("volume"), BELIEVE, BELIEVE_REASON),

@@ -12,6 +12,7 @@ import functools
 from importlib import resources
 from typing import Any
 
+import orjson
 from aiohttp import hdrs, web
 
 from ledger.api.app import CONSOLE, ERROR_PAGE, add_routes
@@ -20,8 +21,8 @@ from ledger.api.problem import ApiError
 from ledger.api.route import Route
 from ledger.web import acting, live, login, texts
 from ledger.web.browser import SESSIONS, as_session, gone_to, wants_stream
-from ledger.web.pages import PAGES, Page
-from ledger.web.reads import read_all
+from ledger.web.pages import PAGES, TIME, Page
+from ledger.web.reads import BY_NAME, answer_of, read_all
 from ledger.web.rendering import error_page, moving_part, rendered
 from ledger.web.search import search
 from ledger.web.sessions import Sessions
@@ -81,11 +82,12 @@ async def _page(call: Call, page: Page) -> web.StreamResponse:
         if name not in page.given | {"at"}:
             raise ApiError(400, "invalid", f"This page has no parameter {name[:100]!r}.")
     at = texts.as_moment(given.get("at"))
+    span = [texts.as_moment(given.get(name)) for name in TIME]
     asked = {**given, "at": at.isoformat() if at else ""}
 
     async def read() -> dict[str, Any]:
         answers = await read_all(call, page.reads, asked)
-        told = {**call.request.match_info, **answers, "query": dict(given)}
+        told = {**call.request.match_info, **answers, "query": dict(given), "span": span}
         # What is past is not acted on.
         return told | {"acts": () if at else acting.offered(call, page, answers)}
 
@@ -120,6 +122,17 @@ async def file(call: Call) -> web.StreamResponse:
     )
 
 
+async def checkpoint(call: Call) -> web.StreamResponse:
+    """GET /ui/log/checkpoint: a file as `event checkpoint` writes it, to be kept elsewhere."""
+    told = await answer_of(call, "event_checkpoint", {})
+    name = f"checkpoint-{told['position']}.json"
+    return web.Response(
+        body=orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
+        content_type="application/json",
+        headers={hdrs.CONTENT_DISPOSITION: f'attachment; filename="{name}"'},
+    )
+
+
 @functools.cache
 def files() -> dict[str, bytes]:
     """By name: ours, and those of others (static/vendor), which are as they were published."""
@@ -144,5 +157,12 @@ ROUTES = (
     _route("console_home", "/ui", home, {303: None}),
     *login.ROUTES,
     _route("console_file", "/ui/files/{name}", file, {200: "text/css"}),
+    _route(
+        "console_checkpoint",
+        "/ui/log/checkpoint",
+        checkpoint,
+        {200: "application/json"},
+        rules=BY_NAME["event_checkpoint"].rules,
+    ),
     _route("console", "/ui/search", search, {200: "text/html"}, rules=_RULES),
 )

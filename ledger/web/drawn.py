@@ -1,11 +1,12 @@
-"""The time line of a volume or a server: its attachments as bars, operations as marks.  Pure.
+"""The time line of a volume or a server, its attachments as bars, operations as marks; and small
+plots of numbers.  Pure.
 
 It is drawn here, as SVG without style or script, so that it prints and needs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,12 @@ WIDTH, ROW, TOP = 960, 28, 24
 #: What is shorter is as wide as this, so that it can be seen and pointed at.
 BAR_MIN = 3
 TICKS = 6
+#: What is narrower shows nothing that the next wider one does not.
+SPAN_MIN = timedelta(seconds=1)
+#: Of a small plot: its size, and how much of a number's place its bar takes.
+PLOT_WIDTH, PLOT_HEIGHT, PLOT_BAR = 240, 48, 0.75
+
+Span = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +52,25 @@ class Tick:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Zoom:
+    """A link to another part of the line; without ends, to the whole."""
+
+    said: str
+    begin: str | None = None
+    end: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """`at`: where the moment is that is asked about, if it is here."""
+    """`at`: where the moment is that is asked about, if it is here.  `said`: from when to when."""
 
     height: float
     bars: Sequence[Bar]
     marks: Sequence[Mark]
     ticks: Sequence[Tick]
     at: float | None
+    said: str
+    zooms: Sequence[Zoom]
     width: int = WIDTH
     row: int = ROW
 
@@ -62,33 +80,20 @@ def timeline(
     operations: Iterable[Mapping[str, Any]],
     now: datetime,
     at: datetime | None = None,
+    span: Sequence[datetime | None] = (None, None),
 ) -> Timeline | None:
-    """None if there was no attachment."""
+    """None if there was no attachment.  `span`: the part that is shown; None: from the first on,
+    and up to now.
+    """
     if not attachments:
         return None
-    begins = [_moment(each["created_at"]) for each in attachments]
-    first = min(begins)
-    whole = max(now - first, timedelta(seconds=1))
+    whole = (min(_moment(each["created_at"]) for each in attachments), now)
+    begin, end = _shown(span, whole)
+    length = end - begin
 
     def x(moment: datetime) -> float:
-        return round(WIDTH * ((moment - first) / whole), 1)
+        return round(WIDTH * ((min(max(moment, begin), end) - begin) / length), 1)
 
-    bars = []
-    for row, (each, begin) in enumerate(zip(attachments, begins, strict=True)):
-        end = _moment(each["ended_at"]) if each["ended_at"] else now
-        host = each["host"] or "no host"
-        state = "ended" if each["ended_at"] else each["state"]
-        bars.append(
-            Bar(
-                x=x(begin),
-                y=TOP + row * ROW,
-                width=max(BAR_MIN, x(end) - x(begin)),
-                attachment_id=each["attachment_id"],
-                label=host,
-                state=state,
-                said=f"{host}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
-            )
-        )
     marks = [
         Mark(
             x=x(began),
@@ -96,17 +101,111 @@ def timeline(
             said=f"{each['flow']}: {each['outcome'] or each['state']}, {began:%H:%M:%S}",
         )
         for each in operations
-        if first <= (began := _moment(each["started_at"])) <= now
+        if begin <= (began := _moment(each["started_at"])) <= end
     ]
-    form = "%H:%M:%S" if whole < timedelta(days=1) else "%Y-%m-%d"
-    moments = [first + whole * part / TICKS for part in range(TICKS)]
+    bars = [*_bars(attachments, (begin, end), now, x)]
+    form = "%H:%M:%S" if length < timedelta(days=1) else "%Y-%m-%d"
+    moments = [begin + length * part / TICKS for part in range(TICKS)]
     return Timeline(
         height=TOP + len(bars) * ROW + ROW,
         bars=bars,
         marks=marks,
         ticks=[Tick(x=x(each), said=each.strftime(form)) for each in moments],
-        at=x(at) if at is not None and first <= at <= now else None,
+        at=x(at) if at is not None and begin <= at <= end else None,
+        said=f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+        zooms=[*_zooms((begin, end), whole, at)],
     )
+
+
+def _shown(span: Sequence[datetime | None], whole: Span) -> Span:
+    """The part of the whole that is asked for, where there is one; at least SPAN_MIN long."""
+    begin, end = (given or own for given, own in zip(span, whole, strict=True))
+    begin = max(begin, whole[0])
+    end = min(end, whole[1])
+    return (begin, max(end, begin + SPAN_MIN)) if begin <= end else _shown((None, None), whole)
+
+
+def _bars(
+    attachments: Sequence[Mapping[str, Any]],
+    shown: Span,
+    now: datetime,
+    x: Callable[[datetime], float],
+) -> Iterator[Bar]:
+    """Those that were there at some time of what is shown, a row for each."""
+    row = 0
+    for each in attachments:
+        begin, ended = _moment(each["created_at"]), each["ended_at"]
+        end = _moment(ended) if ended else now
+        if begin > shown[1] or end < shown[0]:
+            continue
+        host = each["host"] or "no host"
+        state = "ended" if ended else each["state"]
+        yield Bar(
+            x=x(begin),
+            y=TOP + row * ROW,
+            width=max(BAR_MIN, x(end) - x(begin)),
+            attachment_id=each["attachment_id"],
+            label=host,
+            state=state,
+            said=f"{host}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+        )
+        row += 1
+
+
+def _zooms(shown: Span, whole: Span, at: datetime | None) -> Iterator[Zoom]:
+    """Narrower around the moment that is asked about, else the middle; wider, earlier, later."""
+    (begin, end), (first, last) = shown, whole
+    length = end - begin
+    middle = at if at is not None and begin <= at <= end else begin + length / 2
+    if length > SPAN_MIN:
+        yield _zoom("narrower", middle - length / 4, middle + length / 4)
+    if begin > first or end < last:
+        yield _zoom("wider", begin - length / 2, end + length / 2)
+    if begin > first:
+        yield _zoom("earlier", begin - length / 2, end - length / 2)
+    if end < last:
+        yield _zoom("later", begin + length / 2, end + length / 2)
+    if begin > first or end < last:
+        yield Zoom(said="all of it")
+
+
+def _zoom(said: str, begin: datetime, end: datetime) -> Zoom:
+    return Zoom(said=said, begin=begin.isoformat(), end=end.isoformat())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotBar:
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Numbers as bars, as high as the largest allows; `said` for who does not see them."""
+
+    bars: Sequence[PlotBar]
+    said: str
+    width: int = PLOT_WIDTH
+    height: int = PLOT_HEIGHT
+
+
+def plot(minutes: Sequence[int]) -> Plot:
+    """A number for each minute, the oldest first."""
+    most, place = max(minutes, default=0), PLOT_WIDTH / max(len(minutes), 1)
+    heights = [PLOT_HEIGHT * number / max(most, 1) for number in minutes]
+    bars = [
+        PlotBar(
+            x=round(place * nth, 1),
+            y=round(PLOT_HEIGHT - height, 1),
+            width=round(place * PLOT_BAR, 1),
+            height=round(height, 1),
+        )
+        for nth, height in enumerate(heights)
+        if height
+    ]
+    return Plot(bars=bars, said=f"{sum(minutes)} in {len(minutes)} minutes, at most {most} in one")
 
 
 def _moment(text: str) -> datetime:

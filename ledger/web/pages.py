@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 #: Rows of the tables on a page that has several, and of those that have only one.
 FEW, MANY = "20", "100"
+#: From when to when a time line is.
+TIME = ("from", "to")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,7 @@ class Page:
     """`menu`: what the menu calls it; None: it is reached by links.
 
     `moves`: a part of it is made anew whenever something happens (the template's block "moving").
+    `own`: what its query may have besides, which is the page's own affair.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Page:
     reads: Mapping[str, Read]
     menu: str | None = None
     moves: bool = False
+    own: tuple[str, ...] = ()
 
     @property
     def template(self) -> str:
@@ -48,7 +52,8 @@ class Page:
     @property
     def given(self) -> frozenset[str]:
         """What its query may have."""
-        return frozenset(name for read in self.reads.values() for name in read.given)
+        read = (name for read in self.reads.values() for name in read.given)
+        return frozenset((*read, *self.own))
 
 
 def _of(what: str, **more: str) -> dict[str, str]:
@@ -69,6 +74,7 @@ PAGES = (
         moves=True,
         reads={
             "readiness": Read(route="ready"),
+            "activity": Read(route="event_activity"),
             "parked": Read(route="operations", query={"state": "parked", "limit": FEW}),
             "running": Read(route="operations", query={"state": "running", "limit": FEW}),
             "drift": Read(route="drift", query={"limit": FEW}),
@@ -108,6 +114,7 @@ PAGES = (
     Page(
         name="server",
         path="/ui/servers/{server_id}",
+        own=TIME,
         reads={
             "server": Read(route="server"),  # a deleted one has its history alone
             "attachments": Read(
@@ -121,6 +128,7 @@ PAGES = (
     Page(
         name="volume",
         path="/ui/volumes/{volume_id}",
+        own=TIME,
         reads={
             "attachments": Read(
                 route="attachments",
@@ -187,6 +195,7 @@ PAGES = (
         moves=True,
         reads={
             "checkpoint": Read(route="event_checkpoint", needed=True),
+            "verification": Read(route="event_verification", needed=True),
             "events": Read(
                 route="events",
                 query={"limit": MANY, "order": "desc"},

@@ -109,6 +109,8 @@ def _templates() -> Environment:
         "does": texts.does,
         "look": texts.look,
         "story": texts.story,
+        "with_ids": texts.with_ids,
     }
-    made.globals |= {"timeline": drawn.timeline, "menu": [page for page in PAGES if page.menu]}
+    made.globals |= {"timeline": drawn.timeline, "plot": drawn.plot}
+    made.globals |= {"menu": [page for page in PAGES if page.menu]}
     return made

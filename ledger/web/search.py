@@ -1,4 +1,4 @@
-"""The search field: from any id, or a part of a name, to the page of what is called so."""
+"""The search field: from an id or its beginning, or a part of a name, to what is called so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ async def search(call: Call) -> web.StreamResponse:
     """GET /ui/search: to what it names, if that exists for the caller."""
     text = call.request.query.get("q", "").strip()
     known = canonical(text)
-    found = await (_by_id(call, known) if known else _by_name(call, text))
+    if known:
+        found = await _by_id(call, known)
+    else:
+        named = [*await _by_beginning(call, text), *await _by_name(call, text)]
+        found = list({path: (what, path) for what, path in named}.values())
     if len(found) == 1:
         return gone_to(found[0][1])
     return rendered(call, "search.html", {"text": text, "found": found})
@@ -37,9 +41,30 @@ async def _by_id(call: Call, id_: str) -> list[tuple[str, str]]:
             await answer_of(call, route, {}, **{name: id_})
         except ApiError:  # nothing to the caller, or closed
             continue
-        path = next(each.path for each in PAGES if each.name == page)
-        return [(page, path.format(**{name: id_}))]
+        return [(page, _path(page, name, id_))]
     return []
+
+
+async def _by_beginning(call: Call, text: str) -> list[tuple[str, str]]:
+    """What has an id that begins so."""
+    try:
+        things = (await answer_of(call, "find", {"text": text}))["found"]
+    except ApiError:  # too long, or closed
+        return []
+    names = {page: name for page, _, name in FOUND}
+    return [
+        (
+            f"{each['kind']} {each['name'] or each['id']}",
+            _path(each["kind"], names[each["kind"]], each["id"]),
+        )
+        for each in things
+        if each["kind"] in names
+    ]
+
+
+def _path(page: str, name: str, id_: str) -> str:
+    path = next(each.path for each in PAGES if each.name == page)
+    return path.format(**{name: id_})
 
 
 async def _by_name(call: Call, text: str) -> list[tuple[str, str]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from handlers.verb_texts import VERBS
 from ledger.api.problem import ApiError
@@ -14,6 +17,8 @@ from ledger.words.timeline import Entry
 
 #: Of an id, so much is shown where the whole one is the link's.
 SHORT_CHARS = 8
+
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 #: How a state looks; the word beside it says the same.
 LOOKS = {
@@ -38,6 +43,11 @@ def ago(text: str | None, now: datetime) -> str:
 
 def short(id_: str | None) -> str:
     return (id_ or "")[:SHORT_CHARS]
+
+
+def with_ids(text: str) -> Markup:
+    """A sentence whose ids are not broken, and look like ids."""
+    return Markup(_ID.sub(r'<span class="id">\g<0></span>', str(escape(text))))  # noqa: S704 - escaped
 
 
 def words(name: str | None) -> str:

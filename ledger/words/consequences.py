@@ -85,6 +85,17 @@ def will(operation: Operation, act: str) -> str:
     return ""
 
 
+def second_look(finding: dict[str, Any]) -> dict[str, str]:
+    """At what a look sees a suspected finding again, which confirms it; {}: none has to.
+
+    Only a look at a host asks hosts.
+    """
+    if finding.get("state") != "suspected":
+        return {}
+    at = {"host": finding["host"], "volume": finding["volume_id"]}
+    return dict([(kind, which) for kind, which in at.items() if which][:1])
+
+
 def told(operation: Operation, act: str, known: Known) -> Iterator[str]:
     """A line on what the act does, one on what it leaves."""
     if act in known.refused:

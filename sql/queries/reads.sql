@@ -13,8 +13,8 @@ SELECT set_config('statement_timeout', %(ms)s, true);
 
 -- name: named
 -- What has an id between two, or this name; with a project only what is of its servers.  At most
--- ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume; a name reads all
--- servers, as their list does.
+-- ten of each kind.  Primary keys, attachments_by_volume, mappings_by_volume, findings_by_volume;
+-- a name reads all servers, as their list does.
 WITH own AS (
     (SELECT 'server' AS kind, server_id::text AS id, name FROM instances
       WHERE server_id BETWEEN %(low)s AND %(high)s
@@ -29,6 +29,9 @@ WITH own AS (
               WHERE volume_id BETWEEN %(low)s AND %(high)s
               UNION ALL
              SELECT volume_id, server_id FROM mappings
+              WHERE volume_id BETWEEN %(low)s AND %(high)s
+              UNION ALL
+             SELECT volume_id, server_id FROM findings
               WHERE volume_id BETWEEN %(low)s AND %(high)s) AS v
        LEFT JOIN instances AS i USING (server_id)
       WHERE %(project_id)s::text IS NULL OR i.project_id = %(project_id)s LIMIT 10)
@@ -452,6 +455,13 @@ SELECT first_position, last_position, file
 SELECT h.position, h.chain, h.recorded_at, e.append_id AS log
   FROM log_head AS h LEFT JOIN events AS e ON e.position = 1;
 
+-- name: first_link
+-- The first link of the hash chain at a position or behind it.  The primary key: a call of
+-- append_events has few events, and the last of them has one.
+SELECT position, chain FROM events
+ WHERE position >= %(position)s AND chain IS NOT NULL
+ ORDER BY position LIMIT 1;
+
 -- name: head
 -- Position and time of the last event.
 SELECT position, recorded_at FROM log_head;
@@ -670,6 +680,44 @@ SELECT (SELECT count(*) FROM operations WHERE state = 'running') AS running,
        (SELECT coalesce(greatest(extract(epoch FROM max(due_at) - clock_timestamp()), 0),
                         0)::float8
           FROM operations WHERE due_at IS NOT NULL) AS latest_due_s;
+
+-- name: oldest_due
+-- The operation that is due first, if any is, now or later.  operations_due.
+SELECT operation_id, flow, due_at FROM operations
+ WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
+
+-- name: activity
+-- What has happened behind a position, counted by minutes before now: of each kind the newest, so
+-- many at most; and how many operations have moved there (`moved`).  operations_by_position,
+-- parked_by_position, findings_by_age, findings_by_end, remnants_by_age, looks_by_age.
+WITH moved AS (
+    SELECT started_at, finished_at, outcome FROM operations
+     WHERE position > %(after)s ORDER BY position DESC LIMIT %(most)s
+),
+happened (what, at) AS (
+    SELECT 'begun', started_at FROM moved
+    UNION ALL
+    SELECT outcome, finished_at FROM moved WHERE finished_at IS NOT NULL
+    UNION ALL
+    (SELECT 'parked', from_at FROM parked
+      WHERE from_position > %(after)s ORDER BY from_position DESC LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'drift_found', found_at FROM findings
+      WHERE found_position > %(after)s ORDER BY found_position DESC LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'drift_over', over_at FROM findings
+      WHERE over_position > %(after)s ORDER BY over_position DESC LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'left_behind', left_at FROM remnants
+      WHERE left_position > %(after)s ORDER BY left_position DESC LIMIT %(most)s)
+    UNION ALL
+    (SELECT 'looks', began_at FROM looks
+      WHERE began_position > %(after)s ORDER BY began_position DESC LIMIT %(most)s)
+)
+SELECT what, floor(extract(epoch FROM %(now)s - at) / 60)::int AS minutes_ago, count(*) AS count
+  FROM happened GROUP BY 1, 2
+UNION ALL
+SELECT 'moved', 0, count(*) FROM moved;
 
 -- name: remnants
 -- What was left behind, newest first, filtered; remnants_by_age.

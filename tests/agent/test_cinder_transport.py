@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from host_agent.shared.cinder.http import Transport
 from tests.agent.bench import WAIT_S
+from tests.doubles.served import Handler, served
 
 
 @contextmanager
@@ -20,25 +20,14 @@ def server(at_once: int = 1) -> Iterator[tuple[str, list[tuple[str, str | None]]
     met = threading.Barrier(at_once)
     asked: list[tuple[str, str | None]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Elsewhere(Handler):
+        def respond(self) -> None:
             asked.append((self.path, self.headers.get("Cookie")))
             met.wait(WAIT_S)
-            self.send_response(302)
-            self.send_header("Location", "/elsewhere")
-            self.send_header("Set-Cookie", "a=b")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(302, Location="/elsewhere", Set_Cookie="a=b")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{httpd.server_port}", asked
-        finally:
-            httpd.shutdown()
+    with served(Elsewhere) as url:
+        yield url, asked
 
 
 def test_an_answer_is_what_it_is_and_leaves_nothing_behind() -> None:

@@ -25,7 +25,10 @@ import orjson
 
 from tests.benchmarks.figures import Size
 
-PARTS = ("append", "rebuild", "reads", "agents", "cycle", "shortcuts", "storm", "look", "meanwhile")
+PARTS = (
+    *("append", "rebuild", "reads", "agents", "cycle", "shortcuts", "storm", "look", "meanwhile"),
+    "console",
+)
 _BEGIN, _END = "<!-- measured -->", "<!-- end of measured -->"
 
 

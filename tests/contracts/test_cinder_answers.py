@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -17,6 +14,7 @@ from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from tests.contracts.cinder_worlds import FakeTime, refusal
+from tests.doubles.served import Handler, served
 
 ONCE = RetryLimits(attempts_max=1)
 PAGE = "<html><body><h1>Not here</h1></body></html>"
@@ -27,29 +25,16 @@ VERSIONS = json.dumps({"versions": [{"id": "v3.0", "version": "3.71"}]})
 def answering(status: int, body: str, kind: str = "application/json") -> Iterator[str]:
     """Something that stands where Cinder should be, and answers all calls so."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            versions = self.path in {"/", "/v3/"}
-            told = (VERSIONS if versions else body).encode()
-            self.send_response(200 if versions else status)
-            self.send_header("Content-Type", "application/json" if versions else kind)
-            self.send_header("Content-Length", str(len(told)))
-            self.end_headers()
-            self.wfile.write(told)
+    class Stranger(Handler):
+        def respond(self) -> None:
+            self.body()
+            if self.path in {"/", "/v3/"}:
+                self.answer(200, VERSIONS.encode(), Content_Type="application/json")
+            else:
+                self.answer(status, body.encode(), Content_Type=kind)
 
-        do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815 - http.server's names
-
-        def log_message(self, *_args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v3"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with served(Stranger) as url:
+        yield f"{url}/v3"
 
 
 def fault(name: str, code: int, message: str) -> str:

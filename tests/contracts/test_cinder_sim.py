@@ -20,7 +20,7 @@ from cinderclient.contrib import noauth
 from keystoneauth1 import session
 
 from ledger.simulation.cinder_model import CinderModel
-from tests.contracts.cinder_compute import Compute
+from tests.contracts.cinder_compute import running_compute
 from tests.contracts.cinder_worlds import FakeTime, client_of, connector, new_uuid
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.running_cinder import RunningCinder, running_cinder
@@ -138,7 +138,7 @@ def test_a_user_may_not_delete_what_the_compute_service_confirms(
     running: RunningCinder, user: Any
 ) -> None:
     volume, server, row = connected(running)
-    with Compute(200, row) as compute:
+    with running_compute(200, row) as compute:
         running.compute.endpoint = compute.url
         acts: list[Callable[[], object]] = [
             lambda: user.attachments.delete(row),
@@ -164,7 +164,7 @@ def test_a_user_may_delete_what_the_compute_service_does_not_know(
     running: RunningCinder, user: Any, status: int, attachment_id: str | None
 ) -> None:
     _, _, row = connected(running)
-    with Compute(status, attachment_id) as compute:
+    with running_compute(status, attachment_id) as compute:
         running.compute.endpoint = compute.url
         user.attachments.delete(row)
     assert row not in running.model.attachments
@@ -187,7 +187,7 @@ def test_without_the_compute_services_word_nothing_is_deleted(
     running: RunningCinder, user: Any, answer: int | None, seen: int, words: str
 ) -> None:
     _, _, row = connected(running)
-    with Compute(answer or 200) as compute:
+    with running_compute(answer or 200) as compute:
         running.compute.endpoint = compute.url if answer else "http://127.0.0.1:9"
         with pytest.raises(exceptions.ClientException) as caught:
             user.attachments.delete(row)
@@ -208,7 +208,7 @@ def test_a_user_may_not_force_detach_what_the_compute_service_confirms(
     running: RunningCinder, user: Any
 ) -> None:
     volume, _, row = connected(running)
-    with Compute(200, row) as compute:
+    with running_compute(200, row) as compute:
         running.compute.endpoint = compute.url
         with pytest.raises(exceptions.ClientException) as caught:
             user.volumes._action("os-force_detach", volume, {"attachment_id": row})

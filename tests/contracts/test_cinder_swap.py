@@ -17,7 +17,7 @@ from ledger.simulation.cinder_compute import CINDER_TOKEN
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_rows import Volume
 from ledger.simulation.cinder_store import CinderStore
-from tests.contracts.cinder_compute import Compute
+from tests.contracts.cinder_compute import running_compute
 from tests.contracts.cinder_worlds import connector, new_uuid
 from tests.doubles.running_cinder import RunningCinder, running_cinder
 
@@ -70,7 +70,7 @@ def test_a_volume_in_use_is_swapped_by_the_compute_service(
 ) -> None:
     server = new_uuid()
     volume = in_use(running, server, name="mine", size=3)
-    with Compute(202) as compute:
+    with running_compute(202) as compute:
         running.compute.endpoint = compute.url
         if how == "migrate":
             admin.volumes.migrate_volume(volume.id, ISCSI, False, False)
@@ -92,7 +92,7 @@ def test_a_volume_in_use_is_swapped_by_the_compute_service(
 def test_each_server_of_a_volume_is_asked_for(running: RunningCinder, admin: Any) -> None:
     servers = [new_uuid(), new_uuid()]
     volume = in_use(running, *servers, multiattach=True)
-    with Compute(202) as compute:
+    with running_compute(202) as compute:
         running.compute.endpoint = compute.url
         admin.volumes.migrate_volume(volume.id, ISCSI, False, False)
         until(lambda: len(compute.asked) == len(servers))
@@ -104,7 +104,7 @@ def test_a_refused_swap_ends_the_migration(
     running: RunningCinder, admin: Any, status: int | None
 ) -> None:
     volume = in_use(running, new_uuid())
-    with Compute(status or 202) as compute:
+    with running_compute(status or 202) as compute:
         running.compute.endpoint = compute.url if status else None
         admin.volumes.retype(volume.id, "iscsi", "on-demand")
         until(lambda: volume.migration_status == "error")

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from enum import Enum, auto
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
+
+from tests.authority import Pair
+from tests.doubles.served import Handler, served
 
 Row = dict[str, Any]
 
@@ -46,6 +48,8 @@ class Fault(Enum):
     ERROR = auto()  # 500 in Keystone's form
     REFUSES_US = auto()  # every token of ours is refused, new ones too
     NO_LOGIN = auto()  # our password is refused
+    FORBIDS_LOGIN = auto()  # whoever it is, 403
+    UNKNOWN_LOGIN = auto()  # whoever it is, 404
 
 
 @dataclass
@@ -169,42 +173,35 @@ def _written(moment: datetime) -> str:
 
 
 @contextmanager
-def running_keystone() -> Iterator[SimulatedKeystone]:
-    """Serve a simulated Keystone on loopback for the length of the `with`."""
+def running_keystone(pair: Pair | None = None) -> Iterator[SimulatedKeystone]:
+    """Serve a simulated Keystone on loopback for the length of the `with`; `pair`: over TLS."""
     keystone = SimulatedKeystone()
     handler = type("Handler", (_Handler,), {"keystone": keystone})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
-        keystone.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with served(handler, pair) as keystone.url:
         try:
             yield keystone
         finally:
             keystone.go_on.set()
-            server.shutdown()
-            thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     keystone: SimulatedKeystone
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing: tests read what the programs print."""
+    def respond(self) -> None:
+        match self.command:
+            case "POST":
+                asked = json.loads(self.body())["auth"]
+                if not self._misbehaves("log-in"):
+                    self._log_in(asked["identity"]["password"]["user"])
+            case "GET":
+                if not self._misbehaves("validation"):
+                    self._show()
+            case "DELETE":
+                self._revoke()
 
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["auth"]
-        if not self._misbehaves("log-in"):
-            self._log_in(asked["identity"]["password"]["user"])
-
-    def do_GET(self) -> None:
-        if not self._misbehaves("validation"):
-            self._show()
-
-    def do_DELETE(self) -> None:
+    def _revoke(self) -> None:
         own, subject = self.headers["X-Auth-Token"], self.headers["X-Subject-Token"]
         if self.keystone.known(own) is None:
             return self._refuse(401)
@@ -231,6 +228,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(401)
             case Fault.NO_LOGIN:
                 self._refuse(401)
+            case Fault.FORBIDS_LOGIN if kind == "log-in":
+                self._refuse(403)
+            case Fault.UNKNOWN_LOGIN if kind == "log-in":
+                self._refuse(404)
             case _:
                 return False
         return True

@@ -280,10 +280,11 @@ SCENARIOS = [
 _ENDS = {
     "active: 1 attached compute-1": """
         attach-running attach-rbd attach-shared attach-encrypted swap migrate-volume legacy-attach
-        repair-reservation repair-attachment repair-lost repair-lost-encrypted repair-taken-back
-         repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
-         grow grow-rbd grow-encrypted grow-legacy grow-again grow-for-cinder
-         snapshot snapshot-again unsnapshot unsnapshot-newest unsnapshot-oldest
+        repair-reservation repair-attachment repair-attachment-beside repair-lost
+        repair-lost-encrypted repair-taken-back
+        repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
+        grow grow-rbd grow-encrypted grow-legacy grow-again grow-for-cinder
+        snapshot snapshot-again unsnapshot unsnapshot-newest unsnapshot-oldest
     """,
     "active: 2 attached compute-1": """
         boot boot-shared revert start unpause reboot rebuild refresh-running legacy-revert

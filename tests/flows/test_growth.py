@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from aggregates.instance import Instance
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from host_agent.shared.contract import ErrorKind, PowerState
@@ -150,6 +151,8 @@ def test_a_guest_that_outlives_a_fence_hears_it_when_its_host_is_back(
     host_returns(world, HOST, tmp_path)
     settle(world)
     assert (guest_has(world), world.instance.growth, world.wrong()) == (2 * GIB, {}, [])
+    assert [event.waiting for event in events(world, Instance.GrowthAwaited)] == [False]
+    assert flows(world)[-1] == "grow"
 
 
 def test_what_was_told_goes_with_a_server_that_is_deleted_by_its_hosts_fence() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.lab.settings import ENV, LAB_DIR
@@ -92,8 +93,13 @@ class Browser:
 
 
 @contextmanager
-def chromium(*, scripts: bool = True) -> Iterator[Browser]:
-    """A tab; whatever its console says, and what the content policy refuses, fails at the end."""
+def chromium(
+    url: str = ENV["LAB_LEDGER_URL"], *, scripts: bool = True, failed: Path = PICTURES
+) -> Iterator[Browser]:
+    """A tab; whatever its console says, and what the content policy refuses, fails at the end.
+
+    `failed`: the directory for a picture of the page at which a test has failed.
+    """
     from playwright.sync_api import sync_playwright
 
     said: list[str] = []
@@ -102,14 +108,14 @@ def chromium(*, scripts: bool = True) -> Iterator[Browser]:
             executable_path="/usr/bin/chromium",
             args=["--no-sandbox"],  # as root there is none
         )
-        context = browser.new_context(base_url=ENV["LAB_LEDGER_URL"], java_script_enabled=scripts)
+        context = browser.new_context(base_url=url, java_script_enabled=scripts)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         try:
             yield Browser(page, scripts=scripts, said=said)
         except BaseException as error:
-            page.screenshot(path=PICTURES / "console-failed.png", full_page=True)
+            page.screenshot(path=failed / "console-failed.png", full_page=True)
             error.add_note(f"its console: {said}\n{page.url}\n{page.inner_text('main')}")
             raise
         finally:

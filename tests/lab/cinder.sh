@@ -34,7 +34,7 @@ volume_clear = none
 quota_volumes = -1
 quota_gigabytes = -1
 per_volume_size_limit = -1
-glance_api_servers = http://127.0.0.1:1
+glance_api_servers = $LAB_GLANCE_URL
 image_conversion_dir = $STATE/conversion
 
 [database]

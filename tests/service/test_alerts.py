@@ -15,9 +15,13 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from host_agent.metrics import Numbers, State
+from ledger.auth.tls import gauges
 from ledger.log.application import Ledger
 from tests.service.api_world import Api
 from tests.service.test_api_v1 import parked_detach
@@ -73,6 +77,13 @@ def _labels(page: str) -> dict[str, dict[str, set[str]]]:
     return found
 
 
+class _OfTls(Collector):
+    """What a service shows besides that listens with a certificate."""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        return gauges(0.0, ending=True, failed=False)
+
+
 @pytest.fixture
 async def shown(api: Api, database_url: str) -> Shown:
     """What a service shows that has something of everything, and an agent."""
@@ -89,7 +100,10 @@ async def shown(api: Api, database_url: str) -> Shown:
         "service": await (await api.ask("GET", "/metrics", None)).text(),
         "agent": numbers.page(State(registered=True, clock_skew_s=0.0)),
     }
-    labels = {**_labels(pages["service"]), **_labels(pages["agent"])}
+    of_tls = CollectorRegistry()
+    of_tls.register(_OfTls())
+    pages["TLS"] = generate_latest(of_tls).decode()
+    labels = {name: all_ for page in pages.values() for name, all_ in _labels(page).items()}
     return Shown(pages, labels)
 
 

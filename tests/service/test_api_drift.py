@@ -64,6 +64,16 @@ async def test_a_finding_says_what_it_means_what_differs_and_what_may_be_done(
     ]
 
 
+async def test_a_volume_that_only_a_finding_names_is_found_by_the_beginning_of_its_id(
+    api: Api, ledger: Ledger
+) -> None:
+    seen = await found(api, ledger)
+    volume = (await api.get(f"/v1/drift/{seen.id}"))["volume_id"]
+    assert (await api.get(f"/v1/attachments?volume={volume}"))["attachments"] == []
+    told = (await api.get(f"/v1/find?text={volume[:8]}"))["found"]
+    assert told == [{"kind": "volume", "id": volume, "name": None}]
+
+
 async def test_what_only_one_look_has_seen_is_not_to_be_repaired(api: Api, ledger: Ledger) -> None:
     seen = await found(api, ledger, looks=1)
     assert (await api.get(f"/v1/drift/{seen.id}"))["acts"] == ["ignore"]

@@ -24,6 +24,7 @@ from tests.service.cli_stub import (
     SERVER,
     VOLUME,
     Run,
+    Screen,
     Stub,
     event,
     problem,
@@ -122,17 +123,31 @@ def ended(outcome: str = "completed", **told: Any) -> LookShown:
 # --- lists ------------------------------------------------------------------------------------
 
 
-def test_the_list_fits_in_80_columns_whatever_differs(
-    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_fits_in_80_columns_whatever_differs(screen: Screen, stub: Stub) -> None:
     longest, of_nobody = finding(**LONGEST), finding(host=None, server_id=None)
     stub.answers["GET /v1/drift"] = listed(longest, of_nobody)
-    assert run("drift", "list") == 0
-    table = capsys.readouterr().out
+    table = screen("drift", "list")
     assert max(map(len, table.splitlines())) <= 80
-    for word in (FINDING, "attachment_status_differs, confirmed", LONGEST["host"], "2 times"):
+    for word in (FINDING[:8], "confirmed", "warning", LONGEST["host"], "3 min"):
         assert word in table
-    assert f"volume {VOLUME[:8]}-..." in table
+    assert f"volume {VOLUME[:8]}" in table
+
+
+def test_a_suspected_finding_says_how_to_have_it_confirmed(screen: Screen, stub: Stub) -> None:
+    for host, scope in ((None, f"--volume {VOLUME[:8]}"), ("hv1", "--host hv1")):
+        stub.answers[f"GET {PATH}"] = details(state="suspected", host=host, acts=["ignore"])
+        assert f"attachment-ledger drift run {scope} --wait" in screen("drift", "show", FINDING)
+    stub.answers[f"GET {PATH}"] = details()
+    shown = screen("drift", "show", FINDING)
+    assert "drift run" not in shown
+    assert f"drift repair {FINDING[:8]} --reason TEXT" in shown
+
+
+def test_what_a_parked_operation_has_left_is_told_in_words(screen: Screen, stub: Stub) -> None:
+    left = [{"lane": 0, "step": step, "undo": False} for step in ("delete", "unbind")]
+    said = {"flow": "detach", "left": left}
+    stub.answers[f"GET {PATH}"] = details(drift_class="operation_parked", differs={"ledger": said})
+    assert "ledger: flow detach, left delete, unbind" in screen("drift", "show", FINDING)
 
 
 def test_machines_and_who_names_columns_get_all_of_them(

@@ -57,10 +57,10 @@ def test_a_running_operation_says_whom_it_waits_for_since_when_and_how_often() -
     )
 
 
-def test_what_is_put_off_says_until_when_and_why() -> None:
+def test_what_is_put_off_says_for_how_long_and_why() -> None:
     later = step("delete", "retrying", retry_at="2026-11-20T10:05:00Z", error=BUSY, attempts=4)
     assert plan.doing(running(steps=[later]), NOW) == (
-        "delete is tried again at 2026-11-20 10:05:00Z: The device is busy. (busy)"
+        "delete is tried again in 100 s: The device is busy. (busy)"
     )
 
 

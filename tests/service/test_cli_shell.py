@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import resource
@@ -68,6 +69,14 @@ def test_a_noun_alone_shows_its_verbs(capsys: pytest.CaptureFixture[str]) -> Non
     assert "host list" not in shown
 
 
+def test_help_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    assert shell.main(["--help"]) == 0
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
 def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         shell.main(["help", "host", "fence"])
@@ -89,7 +98,7 @@ def test_an_unknown_command_says_what_may_be_meant(
     assert shell.main(typed.split()) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "error: there is no command" in said.err
+    assert said.err.startswith(f"error: {typed!r} ")
     assert meant in said.err
 
 

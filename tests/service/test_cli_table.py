@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -18,10 +19,13 @@ from tests.service.cli_stub import (
     Run,
     Screen,
     Stub,
+    Terminal,
     attachment,
+    event,
     operation,
     operations,
 )
+from tests.service.test_cli_api import HISTORY, page
 
 TWIN = OPERATION[:9] + "5" + OPERATION[10:]
 
@@ -220,6 +224,41 @@ def test_an_id_is_never_broken_however_narrow() -> None:
 def test_a_request_id_is_no_id_to_cut() -> None:
     [_, row] = table.list_lines(("Request",), [(f"req-{OPERATION}",)], 80, NOW)
     assert row == f"req-{OPERATION}"
+
+
+def test_a_request_id_is_never_broken_and_a_moment_of_nova_s_is_an_age() -> None:
+    row = (f"req-{OPERATION}", "attach_volume", "a message of some length", "2026-11-20T10:00:00.5")
+    lines = list(table.list_lines(("Request", "Action", "Message", "Start"), [row], 80, NOW))
+    assert lines[1].startswith(row[0])
+    assert max(map(len, lines)) <= 80
+    assert lines[1].endswith("3 min ago")
+
+
+def test_what_goes_on_stands_below_the_last_column_that_leaves_room() -> None:
+    text = "  10:00:00.000  alice  one two three four"
+    assert table.wrap(text, 50) == [text]
+    assert table.wrap(text, 36) == ["  10:00:00.000  alice  one two three", "    four"]
+    assert table.wrap("name  one two three", 12) == ["name  one", "      two", "      three"]
+
+
+def test_a_message_on_a_terminal_is_broken_between_words_and_not_in_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    command = f"attachment-ledger operation show {OPERATION}"
+    text = f"  It is parked. See what may be done: {command}"
+    assert table.told(text, io.StringIO()) == text
+    lines = table.told(text, Terminal()).splitlines()
+    assert lines == ["  It is parked. See what may be done:", f"    {command}"]
+
+
+def test_a_history_fits_80_columns_on_a_terminal(screen: Screen, stub: Stub) -> None:
+    asked = event(3, "Operation.OperationRequested", {"flow": "detach", "server_id": SERVER})
+    stub.answers[HISTORY] = page(asked)
+    lines = screen("history", "volume", VOLUME).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert OPERATION[:8] in lines[0]
+    assert OPERATION not in "".join(lines)
 
 
 def test_a_running_operation_says_in_its_list_what_it_waits_for(screen: Screen, stub: Stub) -> None:

@@ -152,6 +152,15 @@ async def test_every_act_of_a_finding_leads_to_what_came_of_it(api: Api, ledger:
     assert (await api.get(f"/v1/drift/{seen.id}"))["state"] != "ignored"
 
 
+async def test_what_one_look_has_seen_can_be_looked_at_again(api: Api, ledger: Ledger) -> None:
+    for looks, offered in ((1, True), (2, False)):
+        seen = await found(api, ledger, looks=looks)
+        links = (await shown(api, f"/ui/drift/{seen.id}")).all("a")
+        assert (f"/ui/look?host={HOST}" in [each.get("href") for each in links]) is offered
+    hidden, _ = await form(api, f"/ui/look?host={HOST}")
+    assert hidden["host"] == HOST
+
+
 async def test_a_repair_shows_its_dry_run_before_it_is_done(api: Api, ledger: Ledger) -> None:
     finding = (await lost(api, ledger, host=HOST)).finding
     head = await api.head()

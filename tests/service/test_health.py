@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +24,7 @@ from ledger.log.roles import grant
 from projections.database_trouble import in_words
 from projections.rights import Kind
 from tests.doubles.running_cinder import running_cinder
+from tests.doubles.served import Handler, served
 from tests.service.api_world import Api, eventually, running_api
 from tests.service.test_metrics import shown
 from tests.stack import eventually as eventually_true
@@ -250,12 +250,9 @@ async def test_what_anybody_reads_of_trouble_does_not_say_where_or_who() -> None
     )
     told = 'no pg_hba.conf entry for host "...", user "...", database "...", no encryption'
     assert in_words(refused) == told
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with served(Handler) as url:
         async with AsyncExitStack() as stack:
-            given = settings_for(f"http://127.0.0.1:{server.server_port}")
-            said = await neighbours.checks(given, stack)["cinder"]()
-        server.shutdown()
+            said = await neighbours.checks(settings_for(url), stack)["cinder"]()
     assert said == "Cinder's endpoint has no version document."
 
 

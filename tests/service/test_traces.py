@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.doubles.served import Handler, served
 from tests.stack import Stack, eventually
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -22,26 +21,17 @@ def collector() -> Iterator[tuple[str, list[Any]]]:
     """Its endpoint, and the spans that it was sent."""
     spans: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+    class Collector(Handler):
+        def respond(self) -> None:
+            body = self.body()
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 spans.extend(span for scope in resource.scope_spans for span in scope.spans)
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(200)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{httpd.server_port}/v1/traces", spans
-        finally:
-            httpd.shutdown()
+    with served(Collector) as url:
+        yield f"{url}/v1/traces", spans
 
 
 def facts(span: Any) -> dict[str, Any]:

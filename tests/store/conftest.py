@@ -19,6 +19,7 @@ from ledger.upkeep.retention import archive
 from projections.catalog import ALL
 from projections.runner import catch_up, connect
 from tests.store.following import register
+from tests.store.looking import Cloud, cloud_of
 from tests.store.months import Past, day
 
 
@@ -86,3 +87,20 @@ def hosts(ledger: Ledger, database_url: str) -> int:
         last = register(ledger, f"h{number % 2}", number)
     catch_up(database_url, ALL)
     return last
+
+
+# --- looks ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cloud(database_url: str) -> Iterator[Cloud]:
+    with cloud_of(database_url) as made:
+        yield made
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything in steps of two, each of which is noted."""
+    for name in ("reads.PAGE_ROWS", "cinder_side.PAGE_ROWS", "ids.CHUNK", "cases.BATCH"):
+        monkeypatch.setattr(f"ledger.reconcile.{name}", 2)
+    monkeypatch.setattr("ledger.upkeep.long_work.NOTE_INTERVAL_S", 0.0)

@@ -24,6 +24,7 @@ from ledger.upkeep.retention import archive, detach, restore
 from projections.catalog import ALL
 from projections.rights import Kind, rights
 from projections.runner import catch_up
+from tests.store.drifting import Seen
 from tests.store.histories import stored_events
 from tests.store.months import backdate, day
 from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World
@@ -97,8 +98,8 @@ def column(rows: list[dict[str, Any]], *names: str) -> list[Any]:
     return [tuple(row[name] for name in names) if names[1:] else row[names[0]] for row in rows]
 
 
-def test_the_page_has_eight_questions() -> None:
-    assert len(QUESTIONS) == PAGE.count("```sql") == 8
+def test_the_page_has_nine_questions() -> None:
+    assert len(QUESTIONS) == PAGE.count("```sql") == 9
 
 
 def test_the_page_has_the_columns_of_each_view_and_no_others(db: Db) -> None:
@@ -184,6 +185,27 @@ def test_what_was_done_by_hand(months: Months, ask: Ask) -> None:
     }
 
 
+def test_what_differed_on_a_host(database_url: str, ask: Ask, db: Db) -> None:
+    """Also what was gone by now, or came again."""
+
+    def moment() -> Any:
+        catch_up(database_url, ALL)
+        [(now,)] = db.execute("SELECT clock_timestamp()").fetchall()
+        return now
+
+    with Ledger(database_url) as ledger:
+        seen, elsewhere = Seen(ledger, host=HOST), Seen(ledger, host=OTHER)
+        moments = [moment()]
+        for change in (elsewhere.look, seen.look, seen.miss, seen.look):
+            change()
+            moments.append(moment())
+    answers = [ask("What differed", host=HOST, at=at) for at in moments]
+    assert [column(rows, "finding_id") for rows in answers] == [
+        *([], [], [str(seen.id)], [], [str(seen.id)])
+    ]
+    assert answers[2][0]["found_at"] < moments[2] < moments[3] < answers[4][0]["found_at"]
+
+
 def test_every_answer_is_the_same_after_the_months_are_archived_and_detached_and_rebuilt(
     months: Months, ask: Ask, db: Db, files: Archive, database_url: str
 ) -> None:
@@ -207,7 +229,7 @@ def test_every_answer_is_the_same_after_the_months_are_archived_and_detached_and
     assert answers() == before
     assert {at: ask("old flow", at=at) for at in earlier} == earlier
     empty = [question for question, rows in before.items() if not rows]
-    assert empty == [q for q in QUESTIONS if "old flow" in q or "half done" in q]
+    assert empty == [q for q in QUESTIONS if re.search("old flow|half done|differed", q)]
 
     list(restore(db, files))
     run(database_url, "rebuild", rebuild(database_url, ALL), lambda _: None)

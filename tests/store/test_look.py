@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -10,14 +9,8 @@ import pytest
 
 from aggregates.finding import Finding
 from ledger.simulation.cinder_rows import Attachment
-from tests.store.looking import HOST, OWN_PROJECT, Cloud, cloud_of
+from tests.store.looking import HOST, OWN_PROJECT, Cloud
 from tests.world import CONTEXT
-
-
-@pytest.fixture
-def cloud(database_url: str) -> Iterator[Cloud]:
-    with cloud_of(database_url) as made:
-        yield made
 
 
 def lose(cloud: Cloud, row: Attachment) -> None:

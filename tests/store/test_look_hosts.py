@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from host_agent.shared.survey import ConnectionShown, StorageShown
-from tests.store.looking import HOST, Cloud, cloud_of
+from tests.store.looking import HOST, Cloud
 
 OTHER = "compute-2"
 
@@ -20,10 +20,9 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cloud(database_url: str) -> Iterator[Cloud]:
-    with cloud_of(database_url) as made:
-        made.host()
-        yield made
+def cloud(cloud: Cloud) -> Cloud:
+    cloud.host()
+    return cloud
 
 
 def looked(cloud: Cloud, *hosts: str, scope: Mapping[str, str] | None = None, **more: Any) -> Any:

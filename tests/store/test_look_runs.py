@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,26 +18,12 @@ from ledger.reconcile.ids import list_of
 from ledger.reconcile.look import WHOLE, Sides, look
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError
-from tests.store.looking import Cloud, cloud_of, nothing
+from tests.store.looking import Cloud, nothing
 from tests.world import CONTEXT
 
 FEW, MANY = 2_000, 20_000
 #: What the growth of a peak may be for ten times the rows: allocators round.
 NOISE_BYTES = 300_000
-
-
-@pytest.fixture
-def cloud(database_url: str) -> Iterator[Cloud]:
-    with cloud_of(database_url) as made:
-        yield made
-
-
-@pytest.fixture
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything in steps of two, each of which is noted."""
-    for name in ("reads.PAGE_ROWS", "cinder_side.PAGE_ROWS", "ids.CHUNK", "cases.BATCH"):
-        monkeypatch.setattr(f"ledger.reconcile.{name}", 2)
-    monkeypatch.setattr("ledger.upkeep.long_work.NOTE_INTERVAL_S", 0.0)
 
 
 # --- stopped, and gone on with -------------------------------------------------------------------

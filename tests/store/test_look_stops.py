@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,23 +19,10 @@ from ledger.reconcile.findings import Findings
 from ledger.reconcile.job import Looking
 from projections.queries import Queries, read_pool
 from tests.store.following import wait_until
-from tests.store.looking import Cloud, cloud_of
+from tests.store.looking import Cloud
 from tests.world import CONTEXT
 
 WHY = "Cinder is slow"
-
-
-@pytest.fixture
-def cloud(database_url: str) -> Iterator[Cloud]:
-    with cloud_of(database_url) as made:
-        yield made
-
-
-@pytest.fixture
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("reads.PAGE_ROWS", "cinder_side.PAGE_ROWS", "ids.CHUNK", "cases.BATCH"):
-        monkeypatch.setattr(f"ledger.reconcile.{name}", 2)
-    monkeypatch.setattr("ledger.upkeep.long_work.NOTE_INTERVAL_S", 0.0)
 
 
 def phase(cloud: Cloud) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
@@ -155,19 +156,23 @@ async def test_of_whom_nothing_is_known_it_is_said_why(queries: Queries, hosts: 
     tokens = await queries.want_surveys(["asked", "answered"], silent_after_s=SILENT_S)
     await queries.note_survey("answered", **answer(SURVEY, tokens["answered"]))
     found = await queries.survey_standings(silent_after_s=SILENT_S)
-    assert {each.host: each.why_unknown for each in found} == {
-        "answered": None,
-        "asked": "the host was asked 0 s ago and has not answered yet",
+    assert {each.host: untimed(each.why_unknown) for each in found} == {
+        "answered": "",
+        "asked": "the host was asked N s ago and has not answered yet",
         "fenced": "the host is fenced",
         "new": "the host has not been asked yet",
         "older": "the host's agent is of a version that shows no surveys",
-        "silent": f"the host's agent has been silent for {SILENT_S + 1:.0f} s",
+        "silent": "the host's agent has been silent for N s",
         "unfenced": "the host was unfenced, and has not shown yet what it holds",
     }
     assert (await standing_of(queries, "answered", age_max_s=60.0)).why_unknown is None
-    assert (await standing_of(queries, "answered", age_max_s=-1.0)).why_unknown == (
-        "its last survey is 0 s old"
-    )
+    old = (await standing_of(queries, "answered", age_max_s=-1.0)).why_unknown
+    assert untimed(old) == "its last survey is N s old"
+
+
+def untimed(words: str | None) -> str:
+    """Time goes on while a test runs."""
+    return re.sub(r"\d+ s\b", "N s", words or "")
 
 
 async def test_a_survey_is_of_the_epoch_in_which_it_was_made(

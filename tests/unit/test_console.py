@@ -22,6 +22,12 @@ class Clock:
         return self.now
 
 
+def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
+    id_ = "0e5c6ee8-0000-4000-8000-000000000000"
+    told = texts.with_ids(f"<b>{id_}</b>, req-1")
+    assert told == f'&lt;b&gt;<span class="id">{id_}</span>&lt;/b&gt;, req-1'
+
+
 def test_a_session_ends_when_nobody_uses_it_and_at_its_age_all_the_same() -> None:
     clock = Clock()
     known = Sessions(clock)
@@ -76,6 +82,49 @@ def test_a_time_line_has_its_bars_where_they_were() -> None:
     assert [mark.x for mark in line.marks] == [drawn.WIDTH * 3 / 4], "what is outside is not drawn"
     assert line.at == drawn.WIDTH / 4
     assert drawn.timeline([], [], NOON) is None
+
+
+def test_a_time_line_is_gone_into_and_along_by_links() -> None:
+    hour = timedelta(hours=1)
+    rows = [made(240, 180), made(120, None, attachment_id="b")]
+    whole = drawn.timeline(rows, [], NOON)
+    assert whole is not None
+    assert [each.said for each in whole.zooms] == ["narrower"], "it is all of it"
+    [narrower] = whole.zooms
+    assert (narrower.begin, narrower.end) == tuple(
+        (NOON - hours * hour).isoformat() for hours in (3, 1)
+    )
+    part = drawn.timeline(rows, [], NOON, None, (NOON - 2 * hour, NOON - hour))
+    assert part is not None
+    assert [(bar.attachment_id, bar.x, bar.width) for bar in part.bars] == [
+        ("b", 0.0, drawn.WIDTH)
+    ], "what had ended is not there, and what goes on is cut"
+    ends = {each.said: (each.begin, each.end) for each in part.zooms}
+    assert ends == {
+        said: tuple((NOON - minutes * timedelta(minutes=1)).isoformat() for minutes in span)
+        for said, span in {
+            "narrower": (105, 75),
+            "wider": (150, 30),
+            "earlier": (150, 90),
+            "later": (90, 30),
+        }.items()
+    } | {"all of it": (None, None)}
+    around = drawn.timeline(rows, [], NOON, NOON - hour, (NOON - 2 * hour, NOON - hour))
+    assert around is not None
+    assert around.zooms[0].begin == (NOON - 1.25 * hour).isoformat(), "around the moment"
+    beyond = drawn.timeline(rows, [], NOON, None, (NOON + hour, NOON - hour))
+    assert beyond is not None
+    assert beyond.said == whole.said, "what is no part of it is not asked for"
+
+
+def test_a_plot_is_as_high_as_its_largest_number() -> None:
+    found = drawn.plot([0, 2, 4])
+    assert [(bar.x, bar.height) for bar in found.bars] == [
+        (drawn.PLOT_WIDTH / 3, drawn.PLOT_HEIGHT / 2),
+        (drawn.PLOT_WIDTH * 2 / 3, drawn.PLOT_HEIGHT),
+    ]
+    assert found.said == "6 in 3 minutes, at most 4 in one"
+    assert drawn.plot([0] * 60).bars == []
 
 
 def test_times_are_told_by_the_databases_clock() -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,12 @@ EXAMPLES = {
     | {"keystone.www_authenticate_uri", "keystone.cacert", "policy.file"}
     | {"tracing.endpoint"},
 }
+#: Of entries, whose keys are compared apart.
+TABLES = {"tokens", "flavors"}
 #: Given in another way in the example, as the comment beside it says.
 ELSEWHERE = {
     "agent": {"ledger.token", "keys.fixed_key", "keys.auth"},
-    "service": {"tokens", "keystone.auth"},
+    "service": {*TABLES, "keystone.auth"},
 }
 
 
@@ -149,14 +152,15 @@ def test_the_example_of_the_settings_has_every_key_with_its_default(program: str
     defaults = {
         key: value for key, value in _defaults(kind()).items() if not key.startswith("cinder.")
     }
-    assert set(shown) - {"tokens"} == set(defaults) - ELSEWHERE[program]
-    compared = set(shown) - {"tokens"} - EXAMPLES[program]
+    assert set(shown) - TABLES == set(defaults) - ELSEWHERE[program]
+    compared = set(shown) - TABLES - EXAMPLES[program]
     assert {key: shown[key] for key in compared} == {key: defaults[key] for key in compared}
 
 
-def test_the_example_of_a_token_has_every_key() -> None:
-    [token] = _examples(CLI)[0]["tokens"]
+def test_the_examples_of_a_token_and_a_flavor_have_every_key() -> None:
+    [token], [flavor] = (_examples(CLI)[0][name] for name in ("tokens", "flavors"))
     assert {*token, "token"} == {field.name for field in dataclasses.fields(config.Token)}
+    assert set(flavor) == {field.name for field in dataclasses.fields(config.Flavor)}
 
 
 def test_the_example_of_cinders_settings_has_every_key_with_its_default() -> None:
@@ -274,6 +278,38 @@ def test_a_file_that_a_document_names_exists(document: Path) -> None:
     bases = (ROOT, ROOT / "ledger", ROOT / "tests", ROOT / "docs", ROOT / "sql")
     missing = [name for name in named if not any((base / name).exists() for base in bases)]
     assert [name for name in missing if not NOT_OURS.search(name)] == []
+
+
+#: Names of other programs' settings, and of ours with a part to fill in.  (Decisions and the
+#: changelog tell what was.)
+FOREIGN = {"admin_project_name", "OS_CACERT", "LEDGER_LIMITS__NAME"}
+
+
+@cache
+def words_of_the_code() -> frozenset[str]:
+    rooms = ("ledger", "projections", "handlers", "aggregates", "host_agent", "sql", "tests")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*") if path != Path(__file__)]
+    code = [path for path in files if path.suffix in {".py", ".sql", ".toml", ".sh"}]
+    texts = [path.read_text() for path in [*code, *ROOT.glob("docs/*/*.yml"), ROOT / "Makefile"]]
+    return frozenset(word for text in texts for word in re.findall(r"\w+", text))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        path
+        for path in DOCUMENTS
+        if not {"decisions", "CHANGELOG.md"} & {path.name, path.parent.name}
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_a_name_that_a_document_quotes_is_in_the_code(document: Path) -> None:
+    """Renamed fields, columns, metrics, codes and constants live on in prose otherwise."""
+    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+    quoted = set(re.findall(r"`([A-Za-z][A-Za-z0-9]*(?:_[A-Za-z0-9]+)+)`", prose))
+    ours = {name for name in quoted - FOREIGN if "__" not in name}  # variables, tried elsewhere
+    known = words_of_the_code() | {f"{each}_total" for each in words_of_the_code()}
+    assert {name.removeprefix("ATTACHMENT_LEDGER_AGENT_") for name in ours} - known == set()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,0 +1,144 @@
+"""What the console says of now, of the last hour, and of the end of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import psycopg
+import pytest
+
+from ledger.api import activity
+from ledger.log.chain import GENESIS
+from ledger.upkeep.verify import Statement, verify
+from tests.service.api_world import Api
+from tests.service.test_api_v1 import parked_detach
+from tests.service.test_console import shown
+
+ACTIVITY, VERIFICATION = "/v1/events/activity", "/v1/events/verification"
+
+
+async def test_the_last_hour_is_counted_by_minutes(api: Api, database_url: str) -> None:
+    await parked_detach(api)
+    for column, age in (("started_at", 90), ("finished_at", 30)):
+        with psycopg.connect(database_url) as db:  # one that began before it, and ended in it
+            db.execute(
+                f"UPDATE operations SET {column} = now() - interval '{age} min' + interval '30 s'"
+                " WHERE flow = 'attach'"
+            )
+    told = await api.get(ACTIVITY)
+    counted = {what: [*_of(minutes)] for what, minutes in told["minutes"].items()}
+    assert all(len(minutes) == activity.MINUTES for minutes in told["minutes"].values())
+    assert counted["completed"] == [(activity.MINUTES - 30, 1)]
+    assert [number for _, number in counted["begun"]] == [1], "the detach"
+    assert [number for _, number in counted["parked"]] == [1]
+    assert told["complete"]
+    page = await shown(api, "/ui/")
+    assert {each["aria-label"] for each in page.all("svg")} >= {
+        "1 in 60 minutes, at most 1 in one",
+        "0 in 60 minutes, at most 0 in one",
+    }
+    for needed in ("Oldest due", "Lag", "The last hour", "completed", "parked"):
+        assert needed in page.text
+
+
+def _of(minutes: list[int]) -> Any:
+    return ((nth, number) for nth, number in enumerate(minutes) if number)
+
+
+async def test_what_is_due_first_and_the_lag_are_said(api: Api, database_url: str) -> None:
+    _, _, operation = await parked_detach(api)
+    assert (await api.get(ACTIVITY))["oldest_due"] is None
+    due = datetime.now(UTC) - timedelta(minutes=5)
+    with psycopg.connect(database_url) as db:
+        db.execute(
+            "UPDATE operations SET due_at = %s WHERE operation_id = %s",
+            [due, operation["operation_id"]],
+        )
+        db.execute("UPDATE tracking SET position = position - 3 WHERE projection = 'looks'")
+    api.components.runner.stop()  # before it makes that up
+    told = await api.get(ACTIVITY)
+    assert told["oldest_due"]["operation_id"] == operation["operation_id"]
+    page = await shown(api, "/ui/")
+    assert "5 min" in page.text
+
+
+async def test_who_may_not_read_the_log_sees_no_activity(api: Api) -> None:
+    for path in (ACTIVITY, VERIFICATION, "/ui/log/checkpoint"):
+        assert (await api.ask("GET", path, "member")).status == 403
+    assert "The last hour" not in (await shown(api, "/ui/", "member")).text
+
+
+async def test_more_than_is_counted_is_said(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    await parked_detach(api)
+    monkeypatch.setattr(activity, "COUNTED_MAX", 1)
+    assert not (await api.get(ACTIVITY))["complete"]
+    assert "not counted whole" in (await shown(api, "/ui/")).text
+
+
+async def test_the_checkpoint_of_the_log_is_a_file_that_a_verification_takes(
+    api: Api, database_url: str
+) -> None:
+    await api.server()
+    answer = await api.ask("GET", "/ui/log/checkpoint")
+    position = await api.head()
+    assert answer.headers["Content-Disposition"] == (
+        f'attachment; filename="checkpoint-{position}.json"'
+    )
+    held = Statement.parse(await answer.read())
+    assert held.checkpoint.position == position
+    await api.server()
+
+    def verified() -> int:
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            return [end.checkpoint.position for end, _ in verify(connection, held=[held])][-1]
+
+    assert await asyncio.to_thread(verified) > position
+
+
+@pytest.mark.parametrize("newest", [activity.VERIFIED_EVENTS, 3])
+async def test_the_end_of_the_log_is_verified_whenever_it_is_shown(
+    newest: int, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity, "VERIFIED_EVENTS", newest)
+    await parked_detach(api)
+    told = await api.get(VERIFICATION)
+    head = await api.head()
+    assert (told["consistent"], told["why"], told["position"]) == (True, None, head)
+    assert told["after"] == GENESIS.position if newest > head else 0 < told["after"] < head
+    assert "are what was stored there" in (await shown(api, "/ui/log")).text
+    with psycopg.connect(database_url) as db:
+        db.execute("UPDATE events SET actor = 'mallory' WHERE position = %s", [head])
+    told = await api.get(VERIFICATION)
+    assert not told["consistent"]
+    assert f"{head}: not the events that were stored here" in told["why"]
+    assert told["why"] in (await shown(api, "/ui/log")).text
+
+
+async def test_an_empty_log_is_verified_too(api: Api) -> None:
+    told = await api.get(VERIFICATION)
+    assert (told["log"], told["after"], told["position"]) == (None, 0, 0)
+    assert told["consistent"]
+    assert orjson.loads(await (await api.ask("GET", "/ui/log/checkpoint")).read())["position"] == 0
+
+
+async def test_links_of_a_time_line_keep_the_moment_and_the_span(
+    api: Api, database_url: str
+) -> None:
+    server, volume = await api.server(), api.volume()
+    await api.attach(server, volume)
+    with psycopg.connect(database_url) as db:
+        db.execute("UPDATE attachments SET created_at = now() - interval '1 hour'")
+    at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    page = await shown(api, f"/ui/volumes/{volume}?at={at}")
+    [narrower] = [each["href"] or "" for each in page.all("a") if "from=" in (each["href"] or "")]
+    assert "at=" in narrower
+    path = narrower.partition("#")[0]
+    nearer = await shown(api, f"/ui/volumes/{volume}{path}")
+    kept = {each["name"] for each in nearer.all("input") if each.get("type") == "hidden"}
+    assert kept == {"from", "to"}, "and the field for another moment keeps the span"
+    assert "all of it" in nearer.text
+    answer = await api.ask("GET", f"/ui/volumes/{volume}?from=yesterday")
+    assert answer.status == 400

@@ -1,0 +1,59 @@
+"""What the overview asks reads what it counts, however much there is besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import sql
+
+#: Operations that were over long ago, that moved in the last hour, and that are counted of those.
+OLD, MOVED, MOST = 50_000, 10_000, 1_000
+AFTER = 1_000_000
+
+
+@pytest.fixture
+def filled(db: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    db.execute(
+        """INSERT INTO operations (operation_id, flow, server_id, volume_ids, state, lanes, steps,
+               unwinding, bound, request_id, started_at, started_position, due_at, updated_at,
+               position, pivot_passed)
+           SELECT gen_random_uuid(), 'attach', gen_random_uuid(), '{}',
+                  CASE WHEN n > %(old)s THEN 'running' ELSE 'finished' END,
+                  '[]', '[]', false, true, 'req', now(), n,
+                  CASE WHEN n > %(old)s THEN now() END, now(),
+                  n + CASE WHEN n > %(old)s THEN %(after)s ELSE 0 END, false
+             FROM generate_series(1, %(old)s + %(moved)s) AS n""",
+        {"old": OLD, "moved": MOVED, "after": AFTER},
+    )
+    db.execute("ANALYZE operations")
+    return db
+
+
+def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "Relation Name" in plan:
+        yield plan
+    for part in plan.get("Plans", ()):
+        yield from scans(part)
+
+
+@pytest.mark.parametrize(
+    ("query", "rows_max"),
+    [("activity", MOST), ("oldest_due", 1)],
+)
+def test_an_overview_reads_what_it_counts(
+    query: str, rows_max: int, filled: psycopg.Connection[Any]
+) -> None:
+    text = sql.query("reads", query)
+    asked = {"now": "2026-01-31T12:00:00Z", "after": AFTER, "most": MOST}
+    cursor = filled.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + text.rstrip().rstrip(b";"), asked)
+    [(found,)] = cursor.fetchall()
+    read = [each for each in scans(found[0]["Plan"]) if each["Relation Name"] == "operations"]
+    assert read
+    for each in read:
+        assert each["Node Type"].startswith("Index"), each
+        assert each["Actual Rows"] * each["Actual Loops"] <= rows_max, each
+        assert each.get("Rows Removed by Filter", 0) == 0, each
