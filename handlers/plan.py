@@ -150,8 +150,7 @@ DURABLE: frozenset[AnyVerb] = frozenset(
     }
 )
 
-#: What the undo of a pivot takes back besides it, being an *ensure*: a disk is plugged as it
-#: was connected, or is connected anew.
+#: What the undo of a pivot takes back besides it: a disk is plugged as it was connected, or anew.
 TAKES_BACK: dict[AnyVerb, set[AnyVerb]] = {Verb.DISK_PLUG: {Verb.VOLUME_DISCONNECT}}
 
 
