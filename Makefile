@@ -22,7 +22,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs simulate nightly mutants rules lab lock clean
+.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs simulate nightly mutants rules lab conformance lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -87,6 +87,9 @@ docs: $(STAMP) ## write docs/flows, reference.md, events.md, policy.yaml.sample,
 
 lab: $(STAMP) ## the tests against real Cinder, os-brick and libvirt (root, Debian; TIER=quick|full)
 	tests/lab/run.sh $(TIER)
+
+conformance: $(STAMP) ## tempest's and openstacksdk's tests against the lab, and docs/conformance.md (root, Debian; ARGS="test_attach_volume")
+	tests/lab/conformance.sh $(ARGS)
 
 # Changed dependencies are noticed by the lock files; the sources are installed editable.
 $(STAMP): requirements.lock pyproject.toml | $(BIN)/python

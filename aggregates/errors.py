@@ -272,6 +272,13 @@ class SwapError(DomainError):
     status = 400
 
 
+class SnapshotError(DomainError):
+    """{why}"""
+
+    code = "no_snapshot_in_use"
+    status = 400
+
+
 class NotBootableError(DomainError):
     """Block Device {volume_id} is not bootable."""
 

@@ -69,6 +69,9 @@ class Instance(Aggregate):
         definition: str
         project_id: str | None
         user_id: str | None
+        metadata: dict[str, str] | None = None  # these three: as whoever asked wants it kept
+        tags: list[str] | None = None
+        description: str | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class DefinitionChanged(Event):
@@ -392,9 +395,8 @@ class Instance(Aggregate):
 
     def release_device(self, bdm_id: str) -> None:
         """Take the device name back, if it is given away."""
-        if bdm_id in self.devices:
-            volume_id = self.devices[bdm_id].volume_id
-            self.record(self.DeviceReleased, bdm_id=bdm_id, volume_id=volume_id)
+        if device := self.devices.get(bdm_id):
+            self.record(self.DeviceReleased, bdm_id=bdm_id, volume_id=device.volume_id)
 
     def set_device_volume(self, bdm_id: str, volume_id: str | None) -> None:
         """Put another volume, or none, behind a device; what is already so records nothing.
@@ -415,9 +417,7 @@ class Instance(Aggregate):
             self.record(self.Placed, host=host, power_state=power_state, epoch=epoch)
 
     def refuse_claimed(self, *, exclusive: bool, beside_parked: bool = False) -> None:
-        """Raises ClaimedError.  `beside_parked`: it does not matter that one is parked that
-        concerns a volume alone.
-        """
+        """Raises ClaimedError.  `beside_parked`: not for one that is parked, of a volume alone."""
         self._refuse(in_the_way(self.claims, exclusive=exclusive, beside_parked=beside_parked))
 
     def refuse_parked(self) -> None:

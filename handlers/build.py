@@ -45,7 +45,10 @@ class BootDisk:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildServer:
-    """POST /v1/servers.  `host` is chosen by the caller if the user did not."""
+    """POST /v1/servers.  `host` is chosen by the caller if the user did not.
+
+    `metadata`, `tags`, `description`: kept and shown, and nothing else.
+    """
 
     name: str
     host: str
@@ -53,6 +56,9 @@ class BuildServer:
     disks: tuple[BootDisk, ...] = ()
     project_id: str | None = None
     user_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    description: str | None = None
 
 
 def server_id_of(origin: Origin) -> str:
@@ -90,6 +96,9 @@ def build(
         definition=definition,
         project_id=request.project_id,
         user_id=request.user_id,
+        metadata=request.metadata or None,
+        tags=list(request.tags) or None,
+        description=request.description,
     )
     lanes = []
     for number, disk in enumerate(request.disks):

@@ -76,6 +76,12 @@ class LedgerVerb(StrEnum):
     EXTENSION_COMPLETE = "extension_complete"  # tell a Cinder that waits that the guest has it
     EXTENSION_REVOKE = "extension_revoke"  # tell it so, unless it has taken it for true
     EXTENSION_FAIL = "extension_fail"  # tell it that the guest does not
+    SNAPSHOT_TAKEN = "snapshot_taken"  # tell Cinder that the guest writes to the snapshot's file
+    SNAPSHOT_REVOKE = "snapshot_revoke"  # tell it that the guest does not, unless it went on
+    SNAPSHOT_FAIL = "snapshot_fail"  # the same, where it was told nothing yet
+    SNAPSHOT_AWAIT = "snapshot_await"  # until Cinder's attachment names that file
+    SNAPSHOT_MERGED = "snapshot_merged"  # tell Cinder that the guest needs a file no more
+    SNAPSHOT_KEEP = "snapshot_keep"  # tell it that the guest does
     ATTACHMENT_COMPLETE = "attachment_complete"  # of a host that cannot any more
     DISK_WAIVE = "disk_waive"  # these three: there is no host that could have it
     CONNECTION_WAIVE = "connection_waive"
@@ -108,14 +114,15 @@ FENCED_INSTEAD: dict[AnyVerb, LedgerVerb] = {
     **INSTEAD,
     Verb.ATTACHMENT_COMPLETE: LedgerVerb.ATTACHMENT_COMPLETE,
     Verb.GUEST_START: LedgerVerb.POWER_WAIVE,
+    Verb.DISK_SNAPSHOT: LedgerVerb.NOTHING,  # or not: while nobody writes, both files read alike
+    Verb.DISK_FOLLOW: LedgerVerb.NOTHING,  # whoever starts the guest goes by what Cinder tells
 }
 #: Undone on it: what is put back is there no more, and comes back where the guest is started next.
 UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
     **FENCED_INSTEAD,
-    Verb.GUEST_STOP: LedgerVerb.NOTHING,
-    Verb.GUEST_PAUSE: LedgerVerb.NOTHING,
-    Verb.GUEST_RESUME: LedgerVerb.NOTHING,
+    **dict.fromkeys((Verb.GUEST_STOP, Verb.GUEST_PAUSE, Verb.GUEST_RESUME), LedgerVerb.NOTHING),
     Verb.GUEST_STAY: LedgerVerb.NOTHING,  # if its destination is fenced as well (handlers.progress)
+    Verb.DISK_MERGE_ABORT: LedgerVerb.NOTHING,  # the job went with its guest
 }
 #: Undoing a pivot by these, a host makes sure that it still has what it was to let go of.  Of a
 #: fenced one nobody knows whether it has, or will have when it comes back; what it is to have let
@@ -124,12 +131,9 @@ PUTS_BACK: frozenset[AnyVerb] = frozenset({Verb.DISK_PLUG, Verb.GUEST_SPAWN})
 #: After the pivot: in vain there, and done anew by whoever starts the guest next.
 MOOT: dict[AnyVerb, LedgerVerb] = {
     Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
-    Verb.VOLUME_CONNECT: LedgerVerb.NOTHING,
-    Verb.DISK_REPLACE: LedgerVerb.NOTHING,
-    Verb.DISK_GROW: LedgerVerb.NOTHING,
+    **dict.fromkeys((Verb.VOLUME_CONNECT, Verb.DISK_REPLACE, Verb.DISK_GROW), LedgerVerb.NOTHING),
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
-
 
 #: The next step of a run begins only when the result of one of these is durable.  Everywhere
 #: else the run's intent is enough, for done again all of it is right; but after these
@@ -147,9 +151,7 @@ DURABLE: frozenset[AnyVerb] = frozenset(
 
 #: What the undo of a pivot takes back besides it, being an *ensure*: a disk is plugged as it
 #: was connected, or is connected anew.
-TAKES_BACK: dict[AnyVerb, frozenset[AnyVerb]] = {
-    Verb.DISK_PLUG: frozenset({Verb.VOLUME_DISCONNECT})
-}
+TAKES_BACK: dict[AnyVerb, set[AnyVerb]] = {Verb.DISK_PLUG: {Verb.VOLUME_DISCONNECT}}
 
 
 class PlanError(ValueError):
@@ -328,9 +330,8 @@ class Plan:
         step = self.step(name)
         if undo and not self.puts_back(name):
             return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
-        return FENCED_INSTEAD.get(step.do) or (
-            MOOT.get(step.do) if self.after_pivot(name) else None
-        )
+        moot = MOOT if self.after_pivot(name) else {}
+        return FENCED_INSTEAD.get(step.do) or moot.get(step.do)
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""
@@ -338,9 +339,7 @@ class Plan:
 
     def host_of(self, lane: int, place: Place) -> str | None:
         """The host that a lane's stage runs on; None: the ledger, or no host at all."""
-        if place is Place.HOLDER:
-            return self.lanes[lane].host
-        return self.hosts.get(place)
+        return self.lanes[lane].host if place is Place.HOLDER else self.hosts.get(place)
 
     def after_pivot(self, name: str) -> bool:
         """Whether failing there can no longer unwind the plan."""

@@ -43,25 +43,17 @@ FENCED = "host_fenced"
 #: What the ledger does outside of itself; all its other verbs only record what is true.
 EFFECTS = frozenset(
     {
-        LedgerVerb.ATTACHMENT_RESERVE,
-        LedgerVerb.ATTACHMENT_DELETE,
-        LedgerVerb.ATTACHMENT_COMPLETE,
-        LedgerVerb.RESERVATION_TIDY,
-        LedgerVerb.RESERVATION_CONVERT,
-        LedgerVerb.ATTACHMENTS_CLEAR,
-        LedgerVerb.VOLUME_CREATE,
-        LedgerVerb.VOLUME_AWAIT,
-        LedgerVerb.VOLUME_UNMAKE,
-        LedgerVerb.VOLUME_DELETE,
-        LedgerVerb.MIGRATION_COMPLETE,
-        LedgerVerb.MIGRATION_FAIL,
-        LedgerVerb.EXTENSION_COMPLETE,
-        LedgerVerb.EXTENSION_REVOKE,
-        LedgerVerb.EXTENSION_FAIL,
-        LedgerVerb.DRIFT_AGAIN,
-        LedgerVerb.ATTACHMENT_DROP,
-        LedgerVerb.VOLUME_SETTLE,
-        LedgerVerb.VOLUME_DROP,
+        *(LedgerVerb.ATTACHMENT_RESERVE, LedgerVerb.ATTACHMENT_DELETE),
+        *(LedgerVerb.ATTACHMENT_COMPLETE, LedgerVerb.RESERVATION_TIDY),
+        *(LedgerVerb.RESERVATION_CONVERT, LedgerVerb.ATTACHMENTS_CLEAR),
+        *(LedgerVerb.VOLUME_CREATE, LedgerVerb.VOLUME_AWAIT),
+        *(LedgerVerb.VOLUME_UNMAKE, LedgerVerb.VOLUME_DELETE),
+        *(LedgerVerb.MIGRATION_COMPLETE, LedgerVerb.MIGRATION_FAIL),
+        *(LedgerVerb.EXTENSION_COMPLETE, LedgerVerb.EXTENSION_REVOKE, LedgerVerb.EXTENSION_FAIL),
+        *(LedgerVerb.SNAPSHOT_TAKEN, LedgerVerb.SNAPSHOT_REVOKE, LedgerVerb.SNAPSHOT_FAIL),
+        *(LedgerVerb.SNAPSHOT_AWAIT, LedgerVerb.SNAPSHOT_MERGED, LedgerVerb.SNAPSHOT_KEEP),
+        *(LedgerVerb.DRIFT_AGAIN, LedgerVerb.ATTACHMENT_DROP),
+        *(LedgerVerb.VOLUME_SETTLE, LedgerVerb.VOLUME_DROP),
     }
 )
 _MEANING = {**MEANING, **CONVERTED, **MENDED}

@@ -4,8 +4,8 @@ A FINAL error is not tried again.  RETRYABLE and UNKNOWN ones are, by the verb's
 policy: every step is an *ensure*, so trying again after an unknown outcome is
 right.  When the attempts are used up the step has failed.
 
-DISK_COPY and GUEST_MIGRATE are tried once more at most: they took long, and whoever
-asked shall hear of it.
+DISK_COPY, DISK_MERGE and GUEST_MIGRATE are tried once more at most: they took long, and
+whoever asked shall hear of it.
 
 No step waits for longer than the longest delay.  One that seems to was put off when the clock
 was ahead, and it has been set back since: it is due.
@@ -41,6 +41,9 @@ BY_VERB: dict[str, Policy] = {
     LedgerVerb.VOLUME_AWAIT: Policy(attempts=100, max_s=5.0),
     #: Nor can it be deleted before.
     LedgerVerb.VOLUME_UNMAKE: Policy(attempts=100, max_s=5.0),
+    #: Cinder looks every ten seconds, and then has its own work to do.
+    LedgerVerb.SNAPSHOT_AWAIT: Policy(attempts=100, max_s=5.0),
+    Verb.DISK_MERGE: Policy(attempts=2),
 }
 
 

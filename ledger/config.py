@@ -21,6 +21,7 @@ from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.masking import masked
 from host_agent.shared.settings import Must, Positive, Seconds, Source
 from host_agent.shared.tls import is_loopback
+from ledger.words import sizes
 
 SOURCE = Source("LEDGER_", Path("/etc/attachment-ledger/ledger.toml"))
 
@@ -34,6 +35,19 @@ SecondsOrNever = Annotated[float, Must(lambda value: value >= 0, "of seconds, or
 Share = Annotated[float, Must(lambda value: 0 < value <= 1, "above 0, to 1")]
 Port = Annotated[int, Must(range(65536).__contains__, "from 0 to 65535")]
 
+
+#: Of any server that is built or resized, in MiB and vCPUs.
+VCPUS_MAX, MEMORY_MB_MIN, MEMORY_MB_MAX = 1024, 16, 16_777_216
+Vcpus = Annotated[
+    int, Must(range(1, VCPUS_MAX + 1).__contains__, f"of vCPUs from 1 to {VCPUS_MAX}")
+]
+MemoryMb = Annotated[
+    int,
+    Must(
+        range(MEMORY_MB_MIN, MEMORY_MB_MAX + 1).__contains__,
+        f"of MiB from {MEMORY_MB_MIN} to {MEMORY_MB_MAX}",
+    ),
+]
 
 #: A token must be beyond guessing: 128 random bits are 32 hexadecimal digits.  That they are
 #: random cannot be seen; that they are not, often can.
@@ -162,6 +176,39 @@ class KeystoneSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Flavor:
+    """A size by a name that people know it by; `id` None: the name.
+
+    Every size has a name without this, too (`sizes.flavor_id`).
+    """
+
+    name: str
+    vcpus: Vcpus
+    memory_mb: MemoryMb
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", self.key)
+        for text in (self.name, self.key):
+            if not sizes.is_name(text):
+                raise ValueError(sizes.NAMES)
+            if sizes.size_said(text) not in {None, self.size}:
+                raise ValueError(
+                    "a flavor's name, or id, of the form c2.m2048 says what its size is: it has to "
+                    "be of that size"
+                )
+
+    @property
+    def key(self) -> str:
+        """What requests name it by."""
+        return self.id or self.name
+
+    @property
+    def size(self) -> sizes.Size:
+        return self.vcpus, self.memory_mb
+
+
+@dataclass(frozen=True, kw_only=True)
 class PolicySettings:
     """`file`: rules of oslo.policy in place of the defaults; None: these alone."""
 
@@ -206,6 +253,7 @@ class Settings:
     tokens: tuple[Token, ...] = ()
     keystone: KeystoneSettings = dataclasses.field(default_factory=KeystoneSettings)
     policy: PolicySettings = PolicySettings()
+    flavors: tuple[Flavor, ...] = ()
     cinder: CinderSettings = dataclasses.field(default_factory=CinderSettings)
     host_down_after_s: Seconds = 60.0
     #: Whether members may swap volumes themselves, and not only Cinder (LP 2112187).
@@ -233,6 +281,12 @@ class Settings:
             raise ValueError("auth 'keystone' needs [keystone.auth], or [cinder.auth]")
         if len({token.token_sha256 for token in self.tokens}) < len(self.tokens):
             raise ValueError("two [[tokens]] have the same token")
+        for what, given in (
+            ("name", [flavor.name for flavor in self.flavors]),
+            ("id", [flavor.key for flavor in self.flavors]),
+        ):
+            if len(set(given)) < len(given):
+                raise ValueError(f"two [[flavors]] have the same {what}")
 
     @property
     def keystone_auth(self) -> Mapping[str, Any] | None:

@@ -40,6 +40,7 @@ from host_agent.shared.spans import span_of_run
 from host_agent.shared.tracing import doing
 from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
 from ledger.reconcile import mending
+from ledger.steps import snapshots
 
 _log = structlog.get_logger(__name__)
 
@@ -150,8 +151,8 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if lane.attachment_id is not None:
         attachment = context.book.get(Attachment, lane.attachment_id)
         if attachment.state is not AttachmentState.DELETED:
-            with letting_go(context.cinder, context.old_cinder, lane):
-                context.cinder.attachment_delete(lane.attachment_id)
+            with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+                deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
     return _end_unknown(lane, context)
 
 
@@ -200,8 +201,8 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
     made = reserve(replace(lane, legacy=False), context)
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
         if view.id != made["attachment_id"] and _is_unknown(view, context):
-            with letting_go(context.cinder, context.old_cinder, lane):
-                context.cinder.attachment_delete(view.id)
+            with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+                deletion.shown = context.cinder.attachment_delete(view.id)
     return made
 
 
@@ -235,10 +236,19 @@ def make_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def await_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Wait until a volume that was made can be had."""
+    """Wait until a volume that was made can be had; S3: one that several may have is not made here.
+
+    Only the volume itself tells: its type may be Cinder's default, or its snapshot's.
+    """
     if lane.create is None:
         return {}
     volume = context.cinder.volume(lane.volume_id)
+    if volume.multiattach:
+        text = (
+            f"Volume {volume.id} was made of a multi-attach type, which is not done for a new "
+            "server: make the volume first, and give it by its id."
+        )
+        raise PortError(ErrorKind.FINAL, "made_multiattach", text)
     if volume.status.startswith("error"):
         text = f"Volume {volume.id} could not be created ({volume.status}): see its messages."
         raise PortError(ErrorKind.FINAL, "volume_error", text)
@@ -422,6 +432,12 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.EXTENSION_COMPLETE: complete_extension,
     LedgerVerb.EXTENSION_REVOKE: revoke_extension,
     LedgerVerb.EXTENSION_FAIL: fail_extension,
+    LedgerVerb.SNAPSHOT_TAKEN: snapshots.tell_taken,
+    LedgerVerb.SNAPSHOT_REVOKE: snapshots.revoke_taken,
+    LedgerVerb.SNAPSHOT_FAIL: snapshots.fail_taken,
+    LedgerVerb.SNAPSHOT_AWAIT: snapshots.await_followed,
+    LedgerVerb.SNAPSHOT_MERGED: snapshots.tell_merged,
+    LedgerVerb.SNAPSHOT_KEEP: snapshots.keep,
     LedgerVerb.DRIFT_AGAIN: mending.look_again,
     LedgerVerb.ATTACHMENT_DROP: mending.drop_attachment,
     LedgerVerb.VOLUME_SETTLE: mending.settle_volume,

@@ -26,7 +26,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers import accept, actions, build, grow, operator, progress
+from handlers import accept, actions, build, grow, operator, progress, snapshots
 from handlers import repair as repairs
 from handlers.guards import Contact, Origin, Server
 from host_agent.shared.lane import Lane
@@ -37,7 +37,7 @@ from ledger.reconcile.repair_cases import Cases
 _log = structlog.get_logger(__name__)
 
 #: Flows whose end Cinder waits for.
-CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder"})
+CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder", "snapshot", "delete_snapshot"})
 #: Why a parked operation ends when its server is deleted.
 SUPERSEDED = "its server is deleted"
 
@@ -302,6 +302,17 @@ class Requests:
             except errors.ClaimedError:
                 if run_optimistically(self._store, wait):
                     return None
+
+    def snapshot(
+        self, request: snapshots.SnapshotInUse, context: EventContext, fleet: Fleet
+    ) -> Accepted:
+        """Have the guest take or delete a snapshot that Cinder waits for."""
+        view = cache(lambda: self._cinder.volume(request.volume_id))
+
+        def decide(unit: Unit, origin: Origin) -> Operation:
+            return snapshots.begin(request, origin, unit, view(), fleet.contact)
+
+        return self._accept(request.flow, request, context, None, decide)
 
     def repair(
         self,

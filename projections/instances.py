@@ -36,6 +36,9 @@ def _new(event: LoggedEvent) -> Row:
         "vcpus": 0,
         "memory_mb": 0,
         "shown_by": None,
+        "metadata": {},
+        "tags": [],
+        "description": None,
         "faults": {},
         "claims": {},
         "resize_source": None,
@@ -67,7 +70,9 @@ def _power(row: Row, power_state: str) -> Row:
 
 
 def _defined(_: Row, body: Row) -> Row:
-    return {name: body[name] for name in ("name", "host", "definition")}
+    kept = {"metadata": body.get("metadata") or {}, "tags": body.get("tags") or []}
+    asked = {name: body[name] for name in ("name", "host", "definition")}
+    return {**asked, **kept, "description": body.get("description")}
 
 
 def _claimed(row: Row, body: Row) -> Row:

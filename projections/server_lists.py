@@ -49,6 +49,7 @@ class Listed:
     `name` is a regular expression, found anywhere in it.  `states`: pairs of a vm_state and a
     task state ("" for none), one of which it has to be.  `since`, `before`: when it last changed.
     `deleted`: only those that are gone, or only those that are not.  `placed`: on a host.
+    `tags`: with all of these; `not_tags`: not with all of them.
     """
 
     project_id: str | None = None
@@ -67,6 +68,10 @@ class Listed:
     power_state: int | None = None
     task_state: str | None = None
     states: tuple[tuple[str, str], ...] | None = None
+    tags: list[str] | None = None
+    tags_any: list[str] | None = None
+    not_tags: list[str] | None = None
+    not_tags_any: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

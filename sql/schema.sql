@@ -216,7 +216,10 @@ CREATE TABLE instances (
     shown_by text,                       -- the host that showed it first; NULL: it was asked for
     volumes jsonb NOT NULL DEFAULT '[]', -- serials of its disks, as its host showed them last
     vcpus int NOT NULL DEFAULT 0,        -- as the definition says; 0: it does not, or there is none
-    memory_mb int NOT NULL DEFAULT 0
+    memory_mb int NOT NULL DEFAULT 0,
+    metadata jsonb NOT NULL DEFAULT '{}',  -- these three: as whoever asked for it wants it kept
+    tags jsonb NOT NULL DEFAULT '[]',
+    description text
 );
 CREATE INDEX instances_by_age ON instances (created_at, server_id);
 CREATE INDEX instances_by_project ON instances (project_id, name);

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aggregates.operation import Operation
+from host_agent.libvirt import disk_xml
 from host_agent.shared.ports import GIB
 from tests.doubles.host_checks import misplugged, seen_sizes
 
@@ -27,6 +29,7 @@ def disagreements(world: World) -> Iterator[str]:
         yield f"volumes bound twice: {bound}"
     yield from _unnamed(world)
     yield from _not_grown(world)
+    yield from _misnamed(world)
     given = {d.volume_id for d in world.instance.devices.values()}
     if given != set(bound):
         yield f"device names are given to {given}, mappings are of {bound}"
@@ -77,3 +80,22 @@ def _unnamed(world: World) -> Iterator[str]:
     had = {str(a.id): a.volume_id for a in world.attachments() if a.server_id == world.server_id}
     if had != named:
         yield f"attachments are of {had}, mappings name {named}"
+
+
+def _misnamed(world: World) -> Iterator[str]:
+    """Whoever connects a volume anew gets the file that its guest writes to."""
+    for volume in world.cinder.volumes.values():
+        if volume.driver != "nfs":
+            continue
+        for row in world.cinder.attachments_of(volume.id):
+            host = world.hosts.get(row.host or "")
+            guest = host.read()["guests"].get(row.instance or "") if host else None
+            for copy in ("live", "persistent"):
+                domain = guest and guest[copy]
+                disk = disk_xml.parse(domain).disk_of(volume.id) if domain else None
+                if disk is None or disk.place is None:
+                    continue
+                name = Path(str(disk.place[0])).name
+                if name != row.connection_info.get("name"):
+                    told = row.connection_info.get("name")
+                    yield f"{copy} disk of {volume.id} is on {name}, Cinder tells {told}"

@@ -354,6 +354,8 @@ class World:
             },
             "connected": {name: len(connected_paths(host)) for name, host in self.hosts.items()},
             "secrets": {name: len(host.read()["secrets"]) for name, host in self.hosts.items()},
+            "files": {name: len(host.read()["files"]) for name, host in self.hosts.items()},
+            "snapshots": sorted(each.status for each in self.cinder.snapshots.values()),
             "sizes": sorted(self.cinder.volume(v).size for v in self.known_volumes()),
             "vm_state": str(self.instance.vm_state),
             "host": self.instance.host,

@@ -29,7 +29,8 @@ class Asked:
 
     `row` None: what the finding is about is there no more.
     `shown`: see host_agent.verbs.drift.drift_look.  `statuses`: of all attachments that Cinder has
-    of the volume.  `bare`: Cinder was never given a connector for the attachment.
+    of the volume.  `bare`: Cinder was never given a connector for the attachment.  `held`: the
+    attachments by which, for the ledger, the lane's server has the volume on the lane's host.
     """
 
     row: Row | None
@@ -37,6 +38,7 @@ class Asked:
     shown: dict[str, Any] = field(default_factory=dict)
     statuses: tuple[str, ...] = ()
     bare: bool = False
+    held: frozenset[str] = frozenset()
 
 
 def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None:
@@ -83,15 +85,20 @@ def _is_bare(asked: Asked) -> str | None:
 
 
 def _is_unused(asked: Asked) -> str | None:
-    """Neither guests nor records of the host have it (CVE-2023-2088)."""
+    """Neither guests nor records of the host have it (CVE-2023-2088).
+
+    What the server has there by another attachment says nothing of one that is another host's.
+    """
     lane, shown = asked.lane, asked.shown
     server = lane.server_id
-    mine = sorted(id_ for id_, of in shown["records"].items() if of == server)
-    if server in shown["guests"]:
+    mine = {id_ for id_, of in shown["records"].items() if of == server}
+    by_another = mine and mine <= asked.held and _is_of_another_host(asked)
+    if server in shown["guests"] and not by_another:
         return f"Guest {server} on host {lane.host} has a disk of volume {lane.volume_id}."
-    if shown["record"] or mine:
+    if shown["record"] or (mine and not by_another):
         return f"Host {lane.host} has volume {lane.volume_id} connected for server {server}."
-    if not lane.multiattach and (shown["guests"] or shown["records"]):
+    others = {*shown["guests"], *shown["records"].values()} - {server}
+    if others and not lane.multiattach:
         return f"Host {lane.host} has volume {lane.volume_id} in use, and it is no shared one."
     if shown["unexplained"]:
         which = ", ".join(shown["unexplained"])
@@ -100,6 +107,14 @@ def _is_unused(asked: Asked) -> str | None:
             "one of them may be of this volume."
         )
     return None
+
+
+def _is_of_another_host(asked: Asked) -> bool:
+    """Whether Cinder says so: then its deletion ends nothing of the lane's host.  Silence says
+    nothing; and on one host two attachments of a volume have one connection.
+    """
+    host = getattr(getattr(asked.row, "cinder", None), "host", None)
+    return host not in {None, asked.lane.host}
 
 
 def _disk_is_gone(asked: Asked) -> str | None:

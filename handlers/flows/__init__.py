@@ -15,6 +15,7 @@ from handlers.flows.power import PAUSE, REBOOT, REBUILD, START, STOP, UNPAUSE
 from handlers.flows.refresh import REFRESH
 from handlers.flows.resize import CONFIRM_RESIZE, RESIZE, REVERT_RESIZE
 from handlers.flows.shelve import SHELVE, UNSHELVE
+from handlers.flows.snapshot import DELETE_SNAPSHOT, SNAPSHOT
 from handlers.flows.swap import MIGRATE_VOLUME, SWAP
 from handlers.plan import Flow
 
@@ -44,6 +45,8 @@ FLOWS: dict[str, Flow] = {
         MIGRATE_VOLUME,
         GROW,
         GROW_FOR_CINDER,
+        SNAPSHOT,
+        DELETE_SNAPSHOT,
         START,
         STOP,
         PAUSE,

@@ -48,7 +48,7 @@ class GuestCopies(Rules):
         live, persistent = self._look_here(server_id).disk(disk.serial)
         found = live or persistent
         if found is None:
-            raise _no_disk(server_id, disk.serial)
+            raise no_disk(server_id, disk.serial)
         if live is not None and not _is_on(live, disk):
             raise PortError(
                 ErrorKind.FINAL,
@@ -86,7 +86,7 @@ class GuestCopies(Rules):
             live, persistent = self._look_here(server_id).disk(disk.serial)
             found = live or persistent
             if found is None:
-                raise _no_disk(server_id, disk.serial)
+                raise no_disk(server_id, disk.serial)
             if live is None or live.mirror is None:
                 self._define_as(server_id, disk.serial, found.xml)
                 return not _is_on(found, disk)
@@ -99,7 +99,7 @@ class GuestCopies(Rules):
         live, persistent = copies.disk(disk.serial)
         if live is None:
             if persistent is None or copies.live is not None:
-                raise _no_disk(server_id, disk.serial)
+                raise no_disk(server_id, disk.serial)
             if _is_on(persistent, disk):
                 return True
             raise not_running(server_id)
@@ -190,7 +190,7 @@ def _built(disk: Disk, found: DiskSeen) -> str:
     return disk_xml.build(disk_xml.following(disk, found))
 
 
-def _no_disk(server_id: str, serial: str) -> PortError:
+def no_disk(server_id: str, serial: str) -> PortError:
     return PortError(
         ErrorKind.FINAL, "disk_not_plugged", f"Guest {server_id} has no disk of volume {serial}."
     )

@@ -6,6 +6,8 @@ ours and must not be in the way of others (LP 2074219).
 
 from __future__ import annotations
 
+import copy
+import posixpath
 import string
 import uuid
 
@@ -23,6 +25,18 @@ ALIAS_PREFIX = "ua-"
 
 
 @dataclass(frozen=True)
+class Layer:
+    """A file of a disk, and the number that libvirt gives it in the running guest."""
+
+    path: str | None
+    index: str | None
+
+    @property
+    def name(self) -> str | None:
+        return posixpath.basename(self.path) if self.path else None
+
+
+@dataclass(frozen=True)
 class DiskSeen:
     """A disk of a domain; `element` stands there."""
 
@@ -34,7 +48,19 @@ class DiskSeen:
 
     @property
     def xml(self) -> str:
-        return ET.tostring(self.element, encoding="unicode")
+        """Without the files below its first one: whoever opens that finds them by itself."""
+        return ET.tostring(_without(self.element, "backingStore"), encoding="unicode")
+
+    @property
+    def chain(self) -> tuple[Layer, ...]:
+        """The files of the running disk, from the one that is written to down to the lowest."""
+        found: list[Layer] = []
+        layer: ET.Element | None = self.element
+        while layer is not None and (source := layer.find("source")) is not None:
+            index = source.get("index") or layer.get("index")
+            found.append(Layer(source.get("file"), index))
+            layer = layer.find("backingStore")
+        return tuple(found)
 
     @property
     def place(self) -> Place | None:
@@ -182,6 +208,19 @@ def build(disk: Disk, *, boot: bool = False) -> str:
         # Else libvirt derives a controller from the name: beyond sdg one that is not there.
         unit = str(unit_of(disk.device_name))
         ET.SubElement(root, "address", type="drive", controller="0", bus="0", target="0", unit=unit)
+    return ET.tostring(root, encoding="unicode")
+
+
+def snapshot_of(domain: str, target: str, path: str) -> str:
+    """The `<domainsnapshot>` that puts this qcow2 file above the disk, and leaves the others."""
+    root = ET.Element("domainsnapshot")
+    disks = ET.SubElement(root, "disks")
+    for name in parse(domain).targets():
+        disk = ET.SubElement(disks, "disk", name=name, snapshot="no")
+        if name == target:
+            disk.attrib.update(snapshot="external", type="file")
+            ET.SubElement(disk, "driver", type="qcow2")
+            ET.SubElement(disk, "source", file=path)
     return ET.tostring(root, encoding="unicode")
 
 
@@ -341,7 +380,7 @@ def short(where: Place) -> str | None:
 
 def set_source(disk: ET.Element, source: dict[str, Any]) -> None:
     """Point a `<disk>` to the same data as another host sees it."""
-    for node in disk.findall("encryption"):
+    for node in (*disk.findall("encryption"), *disk.findall("backingStore")):
         disk.remove(node)
     old = disk.find("source")
     at = 0 if old is None else list(disk).index(old)
@@ -349,6 +388,15 @@ def set_source(disk: ET.Element, source: dict[str, Any]) -> None:
         disk.remove(old)
     disk.insert(at, _source(source))
     disk.set("type", str(source["type"]))
+
+
+def _without(disk: ET.Element, name: str) -> ET.Element:
+    if disk.find(name) is None:
+        return disk
+    bare = copy.copy(disk)
+    for node in bare.findall(name):
+        bare.remove(node)
+    return bare
 
 
 def in_place_of(old: str, new: str) -> str:

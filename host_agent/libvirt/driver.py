@@ -20,7 +20,7 @@ from typing import Any
 import libvirt
 import structlog
 
-from host_agent.libvirt import flags, processes, secrets
+from host_agent.libvirt import disk_xml, flags, processes, secrets
 from host_agent.libvirt.hypervisor import Domain, HypervisorError, Job, Route, Trouble
 from host_agent.shared.contract import PowerState
 
@@ -229,6 +229,21 @@ class Libvirt:
         with self._changing(server_id) as domain:
             domain.blockJobAbort(target, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT if switch else 0)
 
+    def snapshot(self, server_id: str, target: str, path: str) -> None:
+        with self._changing(server_id) as domain:
+            wanted = disk_xml.snapshot_of(domain.XMLDesc(0), target, path)
+            domain.snapshotCreateXML(wanted, flags.SNAPSHOT)
+
+    def pull(self, server_id: str, target: str, base: str | None) -> None:
+        with self._changing(server_id) as domain:
+            how = flags.PULL if base else 0
+            domain.blockRebase(target, base and f"{target}[{base}]", 0, how)
+
+    def commit(self, server_id: str, target: str, top: str | None, base: str) -> None:
+        how = flags.COMMIT if top else flags.COMMIT_FIRST
+        with self._changing(server_id) as domain:
+            domain.blockCommit(target, f"{target}[{base}]", top and f"{target}[{top}]", 0, how)
+
     def subscribe(self, callback: Callable[[], None]) -> None:
         self._subscribers.append(callback)
 
@@ -279,7 +294,7 @@ class Libvirt:
             (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._on_lifecycle),
             (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, self._on_removed),
             (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, self._on_removal_failed),
-            (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, self._on_added),
+            (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED, lambda *_: self._wake()),
         ):
             connection.domainEventRegisterAny(None, event, callback, None)
         _LOG.info("libvirt_connected", uri=self._uri)
@@ -323,9 +338,6 @@ class Libvirt:
 
     def _on_removal_failed(self, _c: Any, domain: Any, alias: str, _o: Any) -> None:
         self._tell(domain.UUIDString(), alias, removed=False)
-
-    def _on_added(self, _c: Any, _domain: Any, _alias: str, _o: Any) -> None:
-        self._wake()
 
     def _tell(self, server_id: str | None, alias: str | None, *, removed: bool | None) -> None:
         with self._lock:

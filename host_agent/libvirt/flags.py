@@ -25,4 +25,14 @@ COPY = (
     | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
     | getattr(libvirt, "VIR_DOMAIN_BLOCK_COPY_SYNCHRONOUS_WRITES", 0)
 )
+#: The file exists already, as Cinder made it; libvirt is to remember nothing of the snapshot.
+SNAPSHOT = (
+    libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY
+    | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
+    | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
+)
+#: Names of files stay relative to each other: Cinder has them mounted elsewhere.
+PULL = libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE
+COMMIT = libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE
+COMMIT_FIRST = libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE
 PASSWORDS_TOO = libvirt.VIR_DOMAIN_XML_SECURE

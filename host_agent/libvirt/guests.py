@@ -12,7 +12,7 @@ it back.  A refused removal cannot be called back: should the guest let go later
 next inventory shows it, and a new unplug finds the disk missing, which is success.
 
 What is done with whole guests is in power.py and moves.py, what changes behind a disk
-that stays in copies.py.
+that stays in copies.py, what becomes of the files of a disk in snapshots.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import structlog
 
 from host_agent.libvirt import disk_xml
-from host_agent.libvirt.copies import GuestCopies
 from host_agent.libvirt.disk_xml import DiskSeen, DomainXml
 from host_agent.libvirt.domain_xml import definition_of
 from host_agent.libvirt.hypervisor import HypervisorError, Trouble
@@ -38,6 +37,7 @@ from host_agent.libvirt.look import (
 )
 from host_agent.libvirt.moves import GuestMoves
 from host_agent.libvirt.power import GuestPower
+from host_agent.libvirt.snapshots import GuestSnapshots
 from host_agent.shared.contract import ErrorKind, Guest, PowerState
 from host_agent.shared.ports import Disk, DiskState, GuestsShown, PortError
 from host_agent.shared.survey import DiskShown, GuestShown
@@ -47,7 +47,7 @@ __all__ = ["HypervisorGuests", "Patience"]
 _LOG = structlog.get_logger(__name__)
 
 
-class HypervisorGuests(GuestPower, GuestMoves, GuestCopies):
+class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
     """Guests by rules of our own, over whatever does the work."""
 
     def inventory(self) -> list[Guest]:

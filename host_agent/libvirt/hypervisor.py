@@ -154,10 +154,26 @@ class Hypervisor(Protocol):
     def copy(self, server_id: str, target: str, disk: str) -> None:
         """Begin to mirror the live disk to that one, which exists; returns at once."""
 
-    def copying(self, server_id: str, target: str) -> Job | None: ...
+    def copying(self, server_id: str, target: str) -> Job | None:
+        """What is under way with the disk: a copy, a pull or a commit."""
 
     def end_copy(self, server_id: str, target: str, *, switch: bool) -> None:
-        """Switch to the copy, if it is ready; or stay, at any time."""
+        """Switch to the copy, if it is ready; or stay, at any time, which ends whatever it is."""
+
+    def snapshot(self, server_id: str, target: str, path: str) -> None:
+        """Let the running guest write to this file, a qcow2 one that exists, above the present
+        one; in the persistent definition, too.
+        """
+
+    def pull(self, server_id: str, target: str, base: str | None) -> None:
+        """Begin to put all that is above the file of this index (None: everything) into the one
+        that is written to; returns at once.
+        """
+
+    def commit(self, server_id: str, target: str, top: str | None, base: str) -> None:
+        """Begin to put the files from the index `top` down to `base` into the latter; returns at
+        once.  `top` None: the one that is written to, as a copy that `end_copy` ends.
+        """
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call back, from any thread, when a guest appeared, went, or changed state."""

@@ -27,7 +27,7 @@ from host_agent.shared.wire import WireError, may, take
 E = TypeVar("E", bound=StrEnum)
 
 #: Raised whenever agents learn something a ledger must know before it relies on it.
-SERVICE_VERSION = 4
+SERVICE_VERSION = 5
 #: A call's header, in which an agent says which one it is: a place in which only one runs.
 AGENT_HEADER = "X-Ledger-Agent"
 #: The same of a poll: the token of the last question for a survey that its agent has got.
@@ -63,6 +63,11 @@ class Verb(StrEnum):
     DISK_GROW = "disk_grow"  # os-brick, libvirt: host and guest see a volume's new size
     DISK_COPY = "disk_copy"  # libvirt: mirror to the other volume, then switch to it
     DISK_COPY_ABORT = "disk_copy_abort"  # libvirt: stay on the old volume, if it still is
+    DISK_SNAPSHOT = "disk_snapshot"  # libvirt: the guest writes to the file above its present one
+    DISK_SNAPSHOT_REVERT = "disk_snapshot_revert"  # libvirt: back to the file below, with its data
+    DISK_FOLLOW = "disk_follow"  # libvirt, records: what a snapshot left is what Cinder tells
+    DISK_MERGE = "disk_merge"  # libvirt: put the data of one file of the disk into another
+    DISK_MERGE_ABORT = "disk_merge_abort"  # libvirt: end that, if it still is under way
     GUEST_SPAWN = "guest_spawn"  # libvirt: define with these disks, run if wanted
     GUEST_START = "guest_start"  # libvirt: run it again as it is defined, if it shall run
     GUEST_STOP = "guest_stop"  # libvirt: shut down, by force if it must be
@@ -79,7 +84,11 @@ class Verb(StrEnum):
 
 
 #: The service version from which agents know a verb; the others are as old as commands are.
-SINCE: dict[str, int] = {Verb.DISK_GROW: 4}
+SINCE: dict[str, int] = {
+    Verb.DISK_GROW: 4,
+    **dict.fromkeys((Verb.DISK_SNAPSHOT, Verb.DISK_SNAPSHOT_REVERT, Verb.DISK_FOLLOW), 5),
+    **dict.fromkeys((Verb.DISK_MERGE, Verb.DISK_MERGE_ABORT), 5),
+}
 #: These only look: a host is asked them before it has shown that it holds nothing of others.
 QUESTIONS = frozenset({Verb.GUEST_FIND})
 

@@ -73,6 +73,9 @@ class Lane:
     new: LaneSide | None = None
     #: Of a repair: what the lane's host had when it was asked (verbs.drift.drift_look).
     shown: dict[str, Any] | None = None
+    #: Of a snapshot that Cinder has a server take or delete: its "id", and names of files beside
+    #: each other: "file", the one made for it; or "merge" and "into" (handlers.snapshots).
+    snapshot: dict[str, Any] | None = None
 
     @classmethod
     def of_server(cls, server_id: str) -> Self:
@@ -131,8 +134,9 @@ class Lane:
         wire = {**vars(self), "known": list(self.known)}
         wire["other"] = dict(vars(self.other)) if self.other else None
         del wire["new"]
-        if self.shown is None:
-            del wire["shown"]
+        for name in ("shown", "snapshot"):
+            if wire[name] is None:
+                del wire[name]
         if self.new is not None:
             wire["new"] = {name: value for name, value in vars(self.new).items() if value}
         return wire
@@ -172,6 +176,7 @@ _NEWER = {
     "create": dict,
     "new": dict,
     "shown": dict,
+    "snapshot": dict,
 }
 #: What each side of a lane has of its own; and what of it steps find out.
 _OF_A_SIDE = tuple(LaneSide.__dataclass_fields__)

@@ -76,6 +76,8 @@ class SnapshotView:
     volume_id: str
     size_gb: int
     project_id: str | None
+    status: str
+    progress: str | None  # "90%" if Cinder was told that a guest has done its part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +170,11 @@ class Cinder(Protocol):
         One that has ended like this already is success.
         """
 
+    def tell_snapshot(self, snapshot_id: str, status: str) -> None:
+        """Tell Cinder of a guest's part in a snapshot: done (its present status, "creating" or
+        "deleting", with progress 90%), or not ("error", "error_deleting").
+        """
+
 
 @dataclass(frozen=True, kw_only=True)
 class OldAttachment:
@@ -227,6 +234,16 @@ class Disk:
     cache: str = "none"
     tag: str | None = None
     boot_index: int | None = None  # the guest's firmware tries its disks in this order
+
+
+@dataclass(frozen=True)
+class Merge:
+    """As Cinder's remotefs driver names files of a disk: `file` goes into the one next below it,
+    `into`; or, `into` None, all above `file` (None: all) into the top.
+    """
+
+    file: str | None
+    into: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,6 +423,24 @@ class Guests(Protocol):
 
     def stay_on(self, server_id: str, disk: Disk) -> bool:
         """End a copy under way.  True: on the old disk; False: switched to `disk.source`."""
+
+    def snapshot(self, server_id: str, serial: str, file: str) -> None:
+        """Let the running guest write to this file: empty, beside the present one, and above it.
+
+        FINAL (`no_file`, `guest_not_running`, `snapshot_failed`, `other_chain`): it does not.
+        """
+
+    def unsnapshot(self, server_id: str, serial: str, file: str, watch: Watch) -> None:
+        """If the guest writes to this file: back to the one below it, with all that it wrote."""
+
+    def merge(self, server_id: str, serial: str, merge: Merge, watch: Watch) -> None:
+        """Take files out of the running guest's disk; a merge under way is followed.
+
+        FINAL (`cancelled`, `merge_failed`, `guest_not_running`, `other_chain`): all is as before.
+        """
+
+    def end_merge(self, server_id: str, serial: str, merge: Merge) -> bool:
+        """End one under way.  True: the disk has the files that it had; False: it is merged."""
 
 
 class Users(Protocol):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
@@ -44,25 +45,34 @@ def state_of(volume: VolumeView) -> str:
     return f"{volume.status}, migrating" if is_migrating(volume) else volume.status
 
 
+@dataclass
+class Deletion:
+    """`shown`: whether Cinder's answer shows that the attachment went with this request."""
+
+    shown: bool = True
+
+
 @contextmanager
-def letting_go(cinder: Cinder, old_cinder: OldCinder, lane: Lane) -> Iterator[None]:
+def letting_go(cinder: Cinder, old_cinder: OldCinder, lane: Lane) -> Iterator[Deletion]:
     """Around the deletion of the lane's attachment; RETRYABLE `volume_busy` while that would
     leave the volume with a wrong status.
 
     The status is looked at, and then held by `detaching`, so that Cinder cannot begin between
     the look and the deletion.  Cinder takes that back with the deletion; if it fails, or there
     was nothing to delete, we do (LP 880399): what cannot be taken back now is an error to be tried
-    again, for nobody else would.
+    again, for nobody else would.  Who else may have it: other servers, if it is shared; and
+    the same one by another attachment, if somebody has moved it there meanwhile.
     """
     held = _held(cinder, old_cinder, lane.volume_id) if _is_left(cinder, lane) else None
+    deletion = Deletion()
     try:
-        yield
+        yield deletion
     except PortError as failed:
         if held is not None:
             with _less_than(failed):
                 old_cinder.roll_detaching(lane.volume_id)  # nothing, if it is not `detaching`
         raise
-    if held is not None and held.multiattach:  # others have it, if this attachment was gone
+    if held is not None and (held.multiattach or not deletion.shown):
         old_cinder.roll_detaching(lane.volume_id)
 
 

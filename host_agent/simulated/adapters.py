@@ -21,6 +21,7 @@ from host_agent.shared.ports import (
     DiskState,
     Encryption,
     GuestsShown,
+    Merge,
     PortError,
     Watch,
 )
@@ -217,7 +218,7 @@ class SimulatedGuests(HypervisorGuests):
     """The Guests port.  Faults: `guests.inventory`, `.survey`, `.secrets`, `.power`, `.disk`,
     `.plug`, `.unplug`, `.keep_secret`, `.drop_secret`, `.replace`, `.spawn`, `.start`, `.stop`,
     `.pause`, `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`,
-    `.grow`.
+    `.grow`, `.snapshot`, `.unsnapshot`, `.merge`, `.end_merge`.
 
     A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).
     """
@@ -330,3 +331,19 @@ class SimulatedGuests(HypervisorGuests):
     def stay_on(self, server_id: str, disk: Disk) -> bool:
         with self._around("stay_on", server_id, disk.serial):
             return super().stay_on(server_id, disk)
+
+    def snapshot(self, server_id: str, serial: str, file: str) -> None:
+        with self._around("snapshot", server_id, serial):
+            super().snapshot(server_id, serial, file)
+
+    def unsnapshot(self, server_id: str, serial: str, file: str, watch: Watch) -> None:
+        with self._around("unsnapshot", server_id, serial):
+            super().unsnapshot(server_id, serial, file, watch)
+
+    def merge(self, server_id: str, serial: str, merge: Merge, watch: Watch) -> None:
+        with self._around("merge", server_id, serial):
+            super().merge(server_id, serial, merge, watch)
+
+    def end_merge(self, server_id: str, serial: str, merge: Merge) -> bool:
+        with self._around("end_merge", server_id, serial):
+            return super().end_merge(server_id, serial, merge)

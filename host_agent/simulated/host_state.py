@@ -12,10 +12,12 @@ The state is one JSON object:
                                 "sizes": {"vdb": ...},  # bytes, as it was told
                                 "behind": {"vdb": ...}, # of what a copy put there since
                                 "job": {...},         # a migration under way
+                                "merges": {"vdb": ...},  # of files, under way
                                 "stranded": true}},   # a migration holds it paused
      "connected": {"<target digest>": {"driver": ..., "path": ..., "bytes": ...,
                                        "encrypted": true}},   # if it is
-     "secrets": {"<uuid>": "<digest of a volume's passphrase>"}}
+     "secrets": {"<uuid>": "<digest of a volume's passphrase>"},
+     "files": {"<path>": "<path of the one below it>"}}
 
 To begin with, describe guests instead: {"define": [{"server_id": ..., "name": ...,
 "power_state": "running", "project_id": ..., "devices": ["vda"], "transient": false}]}
@@ -28,6 +30,7 @@ import fcntl
 import json
 import os
 import threading
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -121,6 +124,7 @@ def _normalise(state: dict[str, Any]) -> None:
     guests = state.setdefault("guests", {})
     state.setdefault("connected", {})
     state.setdefault("secrets", {})
+    state.setdefault("files", {})
     for definition in state.pop("define", []):
         if not isinstance(definition, dict) or not isinstance(definition.get("server_id"), str):
             raise StateError(f"a guest's definition needs a server_id: {definition!r}")
@@ -179,7 +183,7 @@ def set_power(store: HostState, server_id: str, power_state: PowerState) -> None
 
 def switch_on(guest: dict[str, Any]) -> None:
     """Run it from its definition: whatever took its power, its disks are opened anew."""
-    guest.update(live=guest["persistent"], sizes={}, behind={})
+    guest.update(live=guest["persistent"], sizes={}, behind={}, merges={})
 
 
 def finish_move(store: HostState, server_id: str) -> str | None:
@@ -197,7 +201,9 @@ def finish_move(store: HostState, server_id: str) -> str | None:
             return failed
         power_state = guest["power_state"]
         guest.update(power_state=PowerState.PAUSED.value, stranded=True)
+    files = store.read()["files"]
     with there.edit() as state:
+        state["files"].update(files)
         state["guests"][server_id] = {
             "name": guest["name"],
             "power_state": power_state,
@@ -233,6 +239,7 @@ def cannot_open(state: dict[str, Any], disk: str) -> str | None:
 
 def measure(state: dict[str, Any], guest: dict[str, Any]) -> None:
     """QEMU knows how large a disk was when it was opened; which of them are, its XML says."""
+    open_chains(state, guest)
     sizes: dict[str, int] = guest.get("sizes", {})
     disks = disk_xml.parse(guest["live"]).disks if guest["live"] else ()
     found = {disk.target: size_of(state, disk.xml) for disk in disks if disk.is_volume}
@@ -255,6 +262,58 @@ def entry_of(state: dict[str, Any], disk: str) -> dict[str, Any] | None:
     return next((entry for entry in connected.values() if entry["path"] == path), None)
 
 
+# --- files of a disk: below which other one each is, as their heads tell ------------------------
+
+
+def open_chains(state: dict[str, Any], guest: dict[str, Any]) -> None:
+    """Whoever opens a file finds the ones below it; the live XML has them, numbered."""
+    if guest["live"] is None or not (state["files"] or "<backingStore" in guest["live"]):
+        return
+    root = ET.fromstring(guest["live"])  # noqa: S314 - our own
+    for disk in root.iterfind("./devices/disk"):
+        source = disk.find("source")
+        for node in disk.findall("backingStore"):
+            disk.remove(node)
+        if source is None or source.get("file") not in state["files"]:
+            continue
+        source.set("index", "0")
+        layer, path, number = disk, source.get("file"), 0
+        while path := state["files"].get(path):
+            number += 1
+            layer = ET.SubElement(layer, "backingStore", type="file", index=str(number))
+            ET.SubElement(layer, "source", file=path)
+    guest["live"] = ET.tostring(root, encoding="unicode")
+
+
+def switch_file(state: dict[str, Any], guest: dict[str, Any], disk: ET.Element, path: str) -> None:
+    """The live disk writes to this file now: so does its definition, and what is connected, which
+    is the share, is by its name.
+    """
+    source, target = disk.find("source"), disk.find("target")
+    assert source is not None, "a volume's disk has a source"
+    assert target is not None, "it has a name"
+    former = source.get("file")
+    source.set("file", path)
+    for entry in state["connected"].values():
+        if entry["path"] == former:
+            entry["path"] = path
+    if guest["persistent"]:
+        root = ET.fromstring(guest["persistent"])  # noqa: S314 - our own
+        name = target.get("dev")
+        for known in root.iterfind(f"./devices/disk/target[@dev='{name}']/../source"):
+            known.set("file", path)
+        guest["persistent"] = ET.tostring(root, encoding="unicode")
+
+
+def merge_files(state: dict[str, Any], job: dict[str, str | None]) -> None:
+    """What is between `upper` and `lower` is in one of them; None: in `upper`, to the very end."""
+    upper, lower = job["upper"], job["lower"]
+    if lower is None:
+        state["files"].pop(upper, None)
+    else:
+        state["files"][upper] = lower
+
+
 def release(store: HostState, server_id: str) -> None:
     """Let go on what a fault holds: the guest's migration arrives, its copies are ready."""
     guest = store.read()["guests"][server_id]
@@ -264,3 +323,6 @@ def release(store: HostState, server_id: str) -> None:
     with store.edit() as state:
         guest = state["guests"][server_id]
         guest["live"] = disk_xml.with_ready_mirrors(guest["live"])
+        for job in guest.pop("merges", {}).values():
+            merge_files(state, job)
+        open_chains(state, guest)

@@ -7,13 +7,14 @@ A lie is an awkward answer to the requests of one call of the Guests port, by it
     ignored         the same for all requests of the call
     device_missing  detach: does it, and says that there is no such device
     deaf            shutdown: the guest does not hear it; it can be powered off
-    hold            migrate, copy: it is under way until it is aborted, or somebody lets it
-                    go on (`host_state.release`)
+    hold            migrate, copy, unsnapshot, merge: it is under way until it is aborted, or
+                    somebody lets it go on (`host_state.release`)
     answer_lost     migrate: it is done, but the connection breaks before the answer
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 import xml.etree.ElementTree as ET
@@ -79,7 +80,8 @@ class SimulatedHypervisor:
         domain = self.domain(server_id)
         disks = disk_xml.parse(domain.live_xml).disks if domain and domain.live_xml else ()
         copied = any(disk.mirror for disk in disks if disk.target == target)
-        return Job(0, 1 << 20) if copied else None
+        merged = self._store.read()["guests"].get(server_id, {}).get("merges", {})
+        return Job(0, 1 << 20) if copied or target in merged else None
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Nobody starts or stops simulated guests but tests, which the re-read finds."""
@@ -268,18 +270,65 @@ class SimulatedHypervisor:
             return
         with self._live_disk(server_id, target) as (state, element):
             mirror = element.find("mirror")
+            merges = state["guests"][server_id].get("merges", {})
+            if not switch and merges.pop(target, None):
+                return
             if mirror is None:
                 raise HypervisorError(Trouble.OTHER, f"disk {target} has no active block job")
             if switch and mirror.get("ready") != "yes":
                 raise HypervisorError(Trouble.OTHER, f"the copy of {target} is not ready yet")
             element.remove(mirror)
-            if switch:
+            if switch and mirror.get("job") == "active-commit":
+                below = _child(mirror, "source").get("file")
+                del state["files"][_child(element, "source").get("file")]
+                host_state.switch_file(state, state["guests"][server_id], element, str(below))
+            elif switch:
                 element.remove(_child(element, "source"))
                 element.append(_child(mirror, "source"))
                 element.set("type", mirror.get("type", ""))
                 disk = ET.tostring(element, encoding="unicode")
                 behind = state["guests"][server_id].setdefault("behind", {})
                 behind[target] = host_state.size_of(state, disk)
+
+    # --- files of a disk -----------------------------------------------------------------------
+
+    def snapshot(self, server_id: str, target: str, path: str) -> None:
+        if _swallowed():
+            return
+        with self._live_disk(server_id, target) as (state, element):
+            state["files"][path] = _child(element, "source").get("file")
+            host_state.switch_file(state, state["guests"][server_id], element, path)
+
+    def pull(self, server_id: str, target: str, base: str | None) -> None:
+        self._merge(server_id, target, 0, int(base) if base else None)
+
+    def commit(self, server_id: str, target: str, top: str | None, base: str) -> None:
+        if top is not None:
+            self._merge(server_id, target, int(top) - 1, int(base))
+            return
+        if _swallowed():
+            return
+        ready = not _lie("hold")
+        with self._live_disk(server_id, target) as (_, element):
+            mirror = ET.SubElement(element, "mirror", type="file", job="active-commit")
+            if ready:
+                mirror.set("ready", "yes")
+            mirror.append(copy.copy(_child(_child(element, "backingStore"), "source")))
+
+    def _merge(self, server_id: str, target: str, upper: int, lower: int | None) -> None:
+        """Let the one file of the chain be next above the other."""
+        if _swallowed():
+            return
+        held = _lie("hold")
+        with self._live_disk(server_id, target) as (state, element):
+            seen = disk_xml.seen(element)
+            assert seen is not None, "it has a name"
+            chain = [layer.path for layer in seen.chain]
+            job = {"upper": chain[upper], "lower": None if lower is None else chain[lower]}
+            if held:
+                state["guests"][server_id].setdefault("merges", {})[target] = job
+            else:
+                host_state.merge_files(state, job)
 
     @contextmanager
     def _live_disk(
@@ -293,6 +342,7 @@ class SimulatedHypervisor:
                 raise HypervisorError(Trouble.DEVICE_MISSING, f"disk {target} not found")
             yield state, element
             guest["live"] = ET.tostring(root, encoding="unicode")
+            host_state.open_chains(state, guest)
 
 
 class SimulatedRemoval:

@@ -17,7 +17,7 @@ from typing import Any
 
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
-from host_agent.verbs import cinder, disk, drift, guest
+from host_agent.verbs import cinder, disk, drift, guest, snapshots
 from host_agent.verbs.context import RunContext
 
 #: For one volume of a server.
@@ -37,6 +37,11 @@ VERBS: dict[Verb, Callable[[RunContext, Lane], dict[str, Any]]] = {
     Verb.DISK_GROW: disk.disk_grow,
     Verb.DISK_COPY: disk.disk_copy,
     Verb.DISK_COPY_ABORT: disk.disk_copy_abort,
+    Verb.DISK_SNAPSHOT: snapshots.disk_snapshot,
+    Verb.DISK_SNAPSHOT_REVERT: snapshots.disk_snapshot_revert,
+    Verb.DISK_FOLLOW: snapshots.disk_follow,
+    Verb.DISK_MERGE: snapshots.disk_merge,
+    Verb.DISK_MERGE_ABORT: snapshots.disk_merge_abort,
     Verb.DRIFT_LOOK: drift.drift_look,
     Verb.DISK_VERIFY: drift.disk_verify,
     Verb.CONNECTION_RELEASE: drift.connection_release,

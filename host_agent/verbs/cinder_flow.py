@@ -105,8 +105,8 @@ class NewFlow:
     def delete(self) -> list[str]:
         """Delete the attachment (success if it is gone), and unknown ones of the pair: returned."""
         if self._lane.attachment_id is not None:
-            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane):
-                self._delete(self._lane.attachment_id)
+            with letting_go(self._ctx.cinder, self._ctx.old_cinder, self._lane) as deletion:
+                deletion.shown = self._delete(self._lane.attachment_id)
         if not self._knows_all():
             return []
         let_land(self._ctx.sent, self._pair(), self._ctx.clock)
@@ -195,14 +195,15 @@ class NewFlow:
     def _pair(self) -> str:
         return f"{self._lane.volume_id}+{self._lane.server_id}"
 
-    def _delete(self, attachment_id: str) -> None:
+    def _delete(self, attachment_id: str) -> bool:
+        """Whether Cinder's answer shows it; False: it is gone all the same."""
         try:
             if self._ctx.cinder.attachment_delete(attachment_id):
-                return
+                return True
             left = self._ctx.cinder.attachment(attachment_id)
         except PortError as error:
             if is_missing(error):
-                return
+                return False
             raise
         raise PortError(  # LP 1935057: a failed remove_export leaves the row
             ErrorKind.RETRYABLE,

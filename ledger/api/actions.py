@@ -39,6 +39,7 @@ async def server_action(call: Call) -> web.StreamResponse:
     [(name, body)] = data.items()
     action = ACTIONS.get(name)
     if name in NOT_HERE:
+        await server_row(call)  # as in Nova: of what is not there, that comes first
         raise ApiError(400, "not_supported", f"Action {name} is not supported: {NOT_HERE[name]}.")
     if action is None:
         raise ApiError(400, "no_such_action", f"There is no such action: {name[:64]}")
@@ -128,7 +129,7 @@ async def _cold(call: Call, row: Row, asked: schemas.Migrate | None) -> Row:
 
 
 async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
-    size = size_wanted(asked.flavorRef)
+    size = size_wanted(call.components.settings.flavors, asked.flavorRef)
     if size == size_of(row["definition"]):
         raise ApiError(400, "same_flavor", "When resizing, instances must change flavor!")
     host = await _elsewhere(call, row, None)
@@ -170,7 +171,8 @@ async def _rebuild(call: Call, row: Row, asked: schemas.Rebuild) -> Row:
             400,
             "image",
             "There are no images here: a server is rebuilt with the volumes it has. "
-            "Leave imageRef empty, as the server shows its image.",
+            "Leave imageRef empty, as the server shows its image. For another image in its root: "
+            "stop it, detach the root (2.105), reimage that volume in Cinder, attach it again.",
         )
     return {}
 

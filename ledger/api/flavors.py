@@ -1,13 +1,15 @@
-"""/v2.1/flavors: a flavor's id says its size, "c2.m2048" is 2 vCPUs and 2048 MiB.
+"""/v2.1/flavors: those of the settings, and ids that say a size (`ledger.words.sizes`).
 
-Every size is one, so there is no end of them; listed are those that the servers have whom the
-caller may see.  Clients look a flavor up by its id before they resize.
+Of these every size is one, so there is no end of them; listed are those that the servers have whom
+the caller may see.  Clients look a flavor up by its id before they resize.  A server keeps its size
+and no flavor: it is shown with the first of the settings' flavors that is of its size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from aiohttp import web
 
@@ -16,22 +18,47 @@ from ledger.api.call import Call, answer
 from ledger.api.paging import next_page, nova_limit
 from ledger.api.parameters import boolean, invalid
 from ledger.api.problem import ApiError, not_found
-from ledger.api.schemas_servers import MEMORY_MB_MAX, MEMORY_MB_MIN, VCPUS_MAX
-from ledger.api.server_state import flavor_id, size_of_flavor
 from ledger.api.versions import base
+from ledger.config import MEMORY_MB_MAX, MEMORY_MB_MIN, VCPUS_MAX, Flavor
+from ledger.words.sizes import Size, flavor_id, size_said
 
 Row = dict[str, Any]
-Size = tuple[int, int]  # vCPUs, and memory in MiB
+#: Of the settings.
+Known = tuple[Flavor, ...]
+
+
+class Shown(NamedTuple):
+    """A flavor as it is listed."""
+
+    id: str
+    name: str
+    vcpus: int
+    memory_mb: int
+
 
 _DIGITS_MAX = 9
 _BRIEF = ("id", "name", "links", "description")
-_SORTED_BY: dict[str, Callable[[Size], Any]] = {
-    "flavorid": lambda size: flavor_id(*size),
-    "id": lambda size: flavor_id(*size),
-    "name": lambda size: flavor_id(*size),
-    "vcpus": lambda size: size,
-    "memory_mb": lambda size: size[::-1],
+_NONE = "Flavor {} could not be found. Sizes are asked for like c2.m2048."
+_SORTED_BY: dict[str, Callable[[Shown], Any]] = {
+    "flavorid": lambda flavor: flavor.id,
+    "id": lambda flavor: flavor.id,
+    "name": lambda flavor: flavor.name,
+    "vcpus": lambda flavor: (flavor.vcpus, flavor.memory_mb, flavor.id),
+    "memory_mb": lambda flavor: (flavor.memory_mb, flavor.vcpus, flavor.id),
 }
+
+
+def size_of(known: Known, reference: str) -> Size | None:
+    """The size of the flavor with this id; None if there is none."""
+    return next((each.size for each in known if each.key == reference), None) or size_said(
+        reference
+    )
+
+
+def named(known: Known, size: Size) -> tuple[str, str]:
+    """Id and name of the flavor of this size: the settings' first, else the one that says it."""
+    said = flavor_id(*size)
+    return next(((each.key, each.name) for each in known if each.size == size), (said, said))
 
 
 async def flavors(call: Call) -> web.StreamResponse:
@@ -46,8 +73,8 @@ async def flavors_detail(call: Call) -> web.StreamResponse:
 
 async def _flavors(call: Call, *, detail: bool) -> web.StreamResponse:
     limit = nova_limit(call)
-    found = _after_marker(call, _wanted(call, await _in_use(call)))
-    page = [_shown(call, *size) for size in found[:limit]]
+    found = _after_marker(call, _wanted(call, await _listed(call)))
+    page = [_shown(call, flavor) for flavor in found[:limit]]
     if not detail:
         page = [{key: each[key] for key in _BRIEF if key in each} for each in page]
     listed: Row = {"flavors": page}
@@ -56,11 +83,15 @@ async def _flavors(call: Call, *, detail: bool) -> web.StreamResponse:
     return answer(listed)
 
 
-async def _in_use(call: Call) -> list[Size]:
-    return await call.components.queries.sizes(call.identity.project_scope)
+async def _listed(call: Call) -> list[Shown]:
+    """Those of the settings, and of the sizes that are in use those that these do not name."""
+    known = call.components.settings.flavors
+    used = await call.components.queries.sizes(call.identity.project_scope)
+    in_use = [Shown(*named(known, size), *size) for size in used]
+    return list(dict.fromkeys([Shown(each.key, each.name, *each.size) for each in known] + in_use))
 
 
-def _wanted(call: Call, sizes: list[Size]) -> list[Size]:
+def _wanted(call: Call, listed: list[Shown]) -> list[Shown]:
     """Those that fit, in order.  Raises ApiError 400."""
     query = call.request.query
     public = query.get("is_public", "none").lower()
@@ -71,11 +102,11 @@ def _wanted(call: Call, sizes: list[Size]) -> list[Size]:
     if key not in _SORTED_BY or direction not in {"asc", "desc"}:
         raise invalid("sort_key", f"{key} {direction}", "Flavors are not sorted by that here.")
     fit = [
-        size
-        for size in sizes
-        if size[1] >= least["minRam"]
+        flavor
+        for flavor in listed
+        if flavor.memory_mb >= least["minRam"]
         and not least["minDisk"]
-        and query.get("name", flavor_id(*size)) == flavor_id(*size)
+        and query.get("name", flavor.name) == flavor.name
     ]
     return sorted(fit, key=_SORTED_BY[key], reverse=direction == "desc")
 
@@ -86,23 +117,22 @@ def _megabytes(name: str, text: str) -> int:
     raise ApiError(400, "invalid", f"Invalid {name} filter [{text[:100]}]")
 
 
-def _after_marker(call: Call, sizes: list[Size]) -> list[Size]:
+def _after_marker(call: Call, flavors: list[Shown]) -> list[Shown]:
     marker = call.request.query.get("marker")
     if marker is None:
-        return sizes
-    size = size_of_flavor(marker)
-    if size not in sizes:
+        return flavors
+    ids = [flavor.id for flavor in flavors]
+    if marker not in ids:
         raise ApiError(400, "marker_not_found", f"marker [{marker[:100]}] not found")
-    return sizes[sizes.index(size) + 1 :]
+    return flavors[ids.index(marker) + 1 :]
 
 
-def size_wanted(reference: str | int) -> Size:
+def size_wanted(known: Known, reference: str | int) -> Size:
     """The size of a server to be, by a flavor's id, or an address that ends so.  ApiError 400."""
     name = str(reference).rstrip("/").rpartition("/")[2]
-    size = size_of_flavor(name)
+    size = size_of(known, name)
     if size is None:
-        message = f"Flavor {name[:100]} could not be found. Sizes are asked for like c2.m2048."
-        raise ApiError(400, "no_flavor", message)
+        raise ApiError(400, "no_flavor", _NONE.format(name[:100]))
     if size[0] > VCPUS_MAX or not MEMORY_MB_MIN <= size[1] <= MEMORY_MB_MAX:
         raise ApiError(
             400,
@@ -115,12 +145,13 @@ def size_wanted(reference: str | int) -> Size:
 
 async def flavor(call: Call) -> web.StreamResponse:
     """GET /flavors/{id}."""
-    name = call.request.match_info["flavor_id"]
-    size = size_of_flavor(name)
+    key = call.request.match_info["flavor_id"]
+    known = call.components.settings.flavors
+    size = size_of(known, key)
     if size is None:
-        message = f"Flavor {name[:100]} could not be found. Sizes are asked for like c2.m2048."
-        raise not_found("flavor_not_found", message)
-    return answer({"flavor": _shown(call, *size)})
+        raise not_found("flavor_not_found", _NONE.format(key[:100]))
+    name = next((each.name for each in known if each.key == key), key)
+    return answer({"flavor": _shown(call, Shown(key, name, *size))})
 
 
 async def flavor_specs(call: Call) -> web.StreamResponse:
@@ -129,14 +160,13 @@ async def flavor_specs(call: Call) -> web.StreamResponse:
     return answer({"extra_specs": {}})
 
 
-def _shown(call: Call, vcpus: int, memory_mb: int) -> Row:
-    name = flavor_id(vcpus, memory_mb)
-    path = f"flavors/{name}"
+def _shown(call: Call, flavor: Shown) -> Row:
+    path = f"flavors/{quote(flavor.id)}"
     shown: Row = {
-        "id": name,
-        "name": name,
-        "vcpus": vcpus,
-        "ram": memory_mb,
+        "id": flavor.id,
+        "name": flavor.name,
+        "vcpus": flavor.vcpus,
+        "ram": flavor.memory_mb,
         "disk": 0,
         "swap": 0 if call.version >= microversions.FLAVOR_SWAP_NUMBER else "",
         "OS-FLV-EXT-DATA:ephemeral": 0,

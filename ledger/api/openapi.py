@@ -24,7 +24,7 @@ Schema = dict[str, Any]
 _PATH_PARAMETERS: dict[str, Schema] = {
     "host": {"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?$"},
     "name": {"type": "string", "minLength": 1, "pattern": r"^[a-z0-9_-]+$"},
-    "flavor_id": {"type": "string", "pattern": r"^c[1-9][0-9]{0,3}\.m[1-9][0-9]{0,7}$"},
+    "flavor_id": {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"},
     "migration_id": {"type": "integer", "minimum": 1},
     "request_id": {"type": "string", "pattern": r"^[A-Za-z0-9_.-]{1,64}$"},
 }

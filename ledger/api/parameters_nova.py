@@ -43,8 +43,10 @@ SERVERS: Parameters = (
         "of this project; another one than one's own with `all_tenants`", "project_id", "tenant_id"
     ),
     *of("no server is locked: `true` finds none", "locked", since=v.LOCKED_FILTER),
-    *of("no server has a tag: finds none", "tags", "tags-any", since=v.SERVER_TAGS),
-    *of("no server has a tag: finds all", "not-tags", "not-tags-any", since=v.SERVER_TAGS),
+    *of("with all of these tags, commas between them", "tags", since=v.SERVER_TAGS),
+    *of("with one of these", "tags-any", since=v.SERVER_TAGS),
+    *of("not with all of these", "not-tags", since=v.SERVER_TAGS),
+    *of("with none of these", "not-tags-any", since=v.SERVER_TAGS),
     *of("addresses are not known here", "ip", "ip6", "access_ip_v4", "access_ip_v6", refused=True),
     *of(
         "images are not known here",
@@ -74,7 +76,7 @@ FLAVORS: Parameters = (
     *of("all are public: `false` finds none", "is_public"),
     *of("with so many MiB or more", "minRam"),
     *of("all disks are volumes: above 0 finds none", "minDisk"),
-    *of("the name, which is the id", "name", since=v.FLAVOR_NAME),
+    *of("the name", "name", since=v.FLAVOR_NAME),
 )
 
 VOLUME_ATTACHMENTS: Parameters = (*_LIMIT, *of("after so many", "offset"))
@@ -94,6 +96,9 @@ MIGRATIONS: Parameters = (
     *of("of this project", "project_id", since=v.MIGRATION_USER),
 )
 
+SNAPSHOT_DELETION: Parameters = of(
+    "the files of the volume that are to be merged, as JSON", "delete_info"
+)
 INSTANCE_ACTIONS: Parameters = (
     *of("so many at most", "limit", since=v.ACTION_PAGES),
     *of("the request id of the last one that was seen", "marker", since=v.ACTION_PAGES),

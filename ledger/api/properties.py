@@ -89,7 +89,10 @@ _NOT_INSIDE = (
 
 SERVER: Properties = (
     *_of("1 to 255 characters, no space at either end", "name"),
-    *_of("a size, as `c2.m2048`: 2 vCPUs, 2048 MiB", "flavorRef"),
+    *_of(
+        "a size, as `c2.m2048`: 2 vCPUs, 2048 MiB; or the id of one of the settings' `[[flavors]]`",
+        "flavorRef",
+    ),
     *_of("its disks, all of them volumes; one has `boot_index` 0", "block_device_mapping_v2"),
     *_of("`nova`; `nova:HOST`, and `:HOST`, name a host for who may", "availability_zone"),
     *_of("a host, for who may", "host", "hypervisor_hostname", since=v.HOST_REQUESTED),
@@ -125,9 +128,12 @@ SERVER: Properties = (
     *_of(_NOT_INSIDE, "personality", taken=EMPTY, until=v.WITHOUT_PERSONALITY),
     *_of("a guest has volumes and no other drives", "config_drive", taken=NO),
     *_of("a guest names itself: put it into the volume", "hostname", taken=EMPTY, since=v.HOSTNAME),
-    *_of("it is not kept here: leave it out", "metadata", taken=EMPTY),
-    *_of("it is not kept here: leave it out", "description", taken=EMPTY, since=v.DESCRIPTION),
-    *_of("they are not kept here: leave them out", "tags", taken=EMPTY, since=v.TAGS_OF_NEW),
+    *_of(
+        "kept and shown, 128 at most; nothing can be changed later, nor reaches the guest",
+        "metadata",
+    ),
+    *_of("kept and shown, up to 255 characters", "description", since=v.DESCRIPTION),
+    *_of("kept, shown, and listed by; 50 at most", "tags", since=v.TAGS_OF_NEW),
     *_of(
         "Cinder makes volumes of images, and checks no certificates",
         "trusted_image_certificates",

@@ -24,6 +24,7 @@ HIDDEN = "(hidden)"
 SHOWN = frozenset(
     {
         *("server_id", "volume_id", "attachment_id", "bdm_id", "claimant", "exclusive", "flow"),
+        *("metadata", "tags", "description"),
         *("name", "power_state", "devices", "device_name", "bus", "tag", "boot_index", "serial"),
         *("delete_on_termination", "multiattach", "adopted", "legacy", "shared", "kept"),
         *("run", "lane", "step", "steps", "undo", "took_ms", "retry_at", "further", "left"),

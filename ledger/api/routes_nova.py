@@ -237,8 +237,17 @@ _SERVERS_AND_MORE = (
         path="/v2.1/os-assisted-volume-snapshots",
         handler=cinder_events.assisted_snapshot,
         body=schemas_nova.AssistedSnapshotBody,
-        answers={},
+        answers={200: schemas_nova.AssistedSnapshotAnswer},
         rules=("os_compute_api:os-assisted-volume-snapshots:create",),
+    ),
+    Route(
+        name="assisted_deletion",
+        method="DELETE",
+        path="/v2.1/os-assisted-volume-snapshots/{snapshot_id}",
+        handler=cinder_events.assisted_deletion,
+        parameters=parameters.SNAPSHOT_DELETION,
+        answers={204: None},
+        rules=("os_compute_api:os-assisted-volume-snapshots:delete",),
     ),
     Route(
         name="external_events",
@@ -330,6 +339,13 @@ _READ_ONLY = (
         server_parts.metadata_item,
         schemas_hosts.MetadataItem,
         rules=("os_compute_api:server-metadata:show",),
+    ),
+    _read(
+        "addresses",
+        f"{_SERVERS}/{{server_id}}/ips",
+        server_parts.addresses,
+        schemas_hosts.Addresses,
+        rules=("os_compute_api:ips:index",),
     ),
     _read(
         "tags",

@@ -33,6 +33,15 @@ Name = Annotated[
 ]
 
 
+#: As many as Nova's default quota has.
+METADATA_MAX, TAGS_MAX = 128, 50
+
+MetadataKey = Annotated[str, Text(pattern=r"^[A-Za-z0-9_:. -]{1,255}$")]
+MetadataValue = Annotated[str, Text(max_length=255, pattern=r"^[^\x00]*$")]
+ServerTag = Annotated[str, Text(pattern=r"^[^,/\x00-\x1f\x7f]{1,60}$")]
+Description = Annotated[str, Text(max_length=255, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$")]
+
+
 class Disk(Asked):
     """One of `block_device_mapping_v2`; null and negative as a `boot_index`: not booted from."""
 
@@ -55,6 +64,11 @@ class Wanted(Asked):
     availability_zone: Annotated[str, Text(max_length=255)] | None = None
     host: HostName | None = None
     hypervisor_hostname: HostName | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=METADATA_MAX)] = Field(
+        default_factory=dict
+    )
+    tags: Annotated[list[ServerTag], Field(max_length=TAGS_MAX)] = Field(default_factory=list)
+    description: Description | None = None
 
 
 class CreateBody(BaseModel):

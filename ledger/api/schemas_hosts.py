@@ -73,6 +73,10 @@ class Metadata(Shown):
     metadata: dict[str, str]
 
 
+class Addresses(Shown):
+    addresses: dict[str, Anything]
+
+
 class MetadataItem(Shown):
     meta: dict[str, str]
 

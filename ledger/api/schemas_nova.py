@@ -6,7 +6,7 @@ what an answer holds is decided in `volume_attachments.py`, so fields are option
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic import StringConstraints as Text
@@ -87,25 +87,57 @@ def refuse_newer(body: Attach | Update, version: microversions.Version) -> None:
             raise ApiError(400, "invalid", unexpected(name))
 
 
-class AssistedSnapshot(BaseModel):
+#: A bare name, of a file beside others on a share.
+FileName = Annotated[str, Text(max_length=255, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:+@-]*$")]
+
+
+class SnapshotFile(Asked):
+    """The file that Cinder has made.  `id` is given back."""
+
+    snapshot_id: Id
+    type: Literal["qcow2"]
+    new_file: FileName
+    id: Annotated[str, Text(max_length=255)] | None = None
+
+
+class AssistedSnapshot(Asked):
     volume_id: Id
+    create_info: SnapshotFile
 
 
-class AssistedSnapshotBody(BaseModel):
-    """POST os-assisted-volume-snapshots; how Cinder wants it made is of no interest here."""
+class AssistedSnapshotBody(Asked):
+    """POST os-assisted-volume-snapshots."""
 
     snapshot: AssistedSnapshot
+
+
+class SnapshotDeletion(Asked):
+    """What `delete_info` is the JSON of: the files of the volume, as ports.Merge has them."""
+
+    volume_id: Id
+    type: Literal["qcow2"]
+    file_to_merge: FileName | None
+    merge_target_file: FileName | None
+
+
+class SnapshotTaken(Shown):
+    id: str | None
+    volumeId: str  # noqa: N815 - Nova's
+
+
+class AssistedSnapshotAnswer(Shown):
+    snapshot: SnapshotTaken
 
 
 class ExternalEvent(Asked):
     name: Annotated[str, Text(max_length=255)]
     server_uuid: Id
-    status: Annotated[str, Text(max_length=255)] | None = None
+    status: Literal["failed", "completed", "in-progress"] = "completed"
     tag: Annotated[str, Text(max_length=255)] | None = None
 
 
 class ExternalEventsBody(Asked):
-    events: Annotated[list[ExternalEvent], Field(max_length=1000)]
+    events: Annotated[list[ExternalEvent], Field(min_length=1, max_length=1000)]
 
 
 class ForceCompleteBody(Asked):

@@ -9,13 +9,12 @@ from uuid import UUID
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from ledger.api.schemas import Asked, HostName, Id, Shown
-from ledger.config import PAGE_ITEMS_MAX
+from ledger.config import MEMORY_MB_MAX, MEMORY_MB_MIN, PAGE_ITEMS_MAX, VCPUS_MAX
 
 #: S1's tags as Nova has them, on one line.
 TAG = r"^[^,/\t\n\r]{1,60}$"
 DISKS_MAX = 26  # of a server that is built; more can be attached
 SIZE_GB_MAX = 1_000_000
-VCPUS_MAX, MEMORY_MB_MIN, MEMORY_MB_MAX = 1024, 16, 16_777_216
 
 HostPath = Annotated[str, StringConstraints(pattern=r"^/[A-Za-z0-9_.+@/-]{1,1023}$")]
 

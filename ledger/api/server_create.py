@@ -25,7 +25,7 @@ from ledger.api.call import Call, answer, refuse_unless
 from ledger.api.flavors import size_wanted
 from ledger.api.problem import ApiError
 from ledger.api.schemas_create import Disk, Wanted, wanted
-from ledger.api.servers import links_of
+from ledger.api.servers import OWN_METADATA, links_of
 
 Row = dict[str, Any]
 
@@ -43,7 +43,7 @@ async def server_create(call: Call) -> web.StreamResponse:
     """POST /servers: a new server whose disks are volumes."""
     asked = wanted(await call.shown_object(), call.version)
     _permitted(call, VOLUMES_RULE)
-    vcpus, memory_mb = size_wanted(asked.flavorRef)
+    vcpus, memory_mb = size_wanted(call.components.settings.flavors, asked.flavorRef)
     host = await _host(call, asked)
     disks = disks_of(asked.block_device_mapping_v2, call.identity.actor.project_id)
     found = await call.ask_cinder(lambda: _looked(call, disks, asked.block_device_mapping_v2))
@@ -59,6 +59,7 @@ async def server_create(call: Call) -> web.StreamResponse:
             disks=found.disks,
             project_id=actor.project_id,
             user_id=actor.user_id,
+            **_kept(asked),
         ),
     )
     links = links_of(call, server_id)
@@ -70,6 +71,19 @@ async def server_create(call: Call) -> web.StreamResponse:
     }
     headers = {**headers, "Location": links[0]["href"]}
     return answer({"server": created}, HTTPStatus.ACCEPTED, headers)
+
+
+def _kept(asked: Wanted) -> Row:
+    """What is kept with the server, as Nova keeps it.  ApiError 400."""
+    if own := [key for key in asked.metadata if key.startswith(OWN_METADATA)]:
+        raise ApiError(400, "invalid", f"Metadata {own[0]} is said by this service alone.")
+    if len(set(asked.tags)) < len(asked.tags):
+        raise ApiError(400, "invalid", "Invalid input for field/attribute tags: two are the same")
+    return {
+        "metadata": asked.metadata,
+        "tags": tuple(asked.tags),
+        "description": asked.description,
+    }
 
 
 # --------------------------------------------------------------------------------- where

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ledger.api import microversions, server_state
+from ledger.api import flavors, microversions, server_state
 from ledger.api.call import Call, canonical
 from ledger.api.parameters import boolean, invalid, moment, period, reserved
 from ledger.api.problem import ApiError
+from ledger.words import sizes
 from projections.server_lists import SORT_KEYS, Listed, Order, Words
 
 PATTERN_CHARS_MAX = 255
@@ -155,8 +156,9 @@ def _uuid(call: Call, name: str, text: str) -> Fields:
 
 
 def _flavor(call: Call, name: str, text: str) -> Fields:
-    del call, name
-    size = (0, 0) if text == server_state.NO_FLAVOR else server_state.size_of_flavor(text)
+    del name
+    known = call.components.settings.flavors
+    size = (0, 0) if text == sizes.NO_FLAVOR else flavors.size_of(known, text)
     return {"vcpus": size[0], "memory_mb": size[1]} if size else _NOTHING
 
 
@@ -177,6 +179,12 @@ def _locked(call: Call, name: str, text: str) -> Fields:
     return _NOTHING if boolean(name, text) else {}
 
 
+def _tags(call: Call, name: str, text: str) -> Fields:
+    """With commas between them, as Nova has them; no tag has one."""
+    del call
+    return {name.replace("-", "_"): text.split(",")}
+
+
 _READERS: dict[str, Reader] = {
     "name": _name,
     "status": _status,
@@ -194,9 +202,6 @@ _READERS: dict[str, Reader] = {
     "project_id": _exactly("project_id"),
     "tenant_id": _exactly("project_id"),
     "locked": _locked,
-    "tags": lambda *_: _NOTHING,
-    "tags-any": lambda *_: _NOTHING,
-    "not-tags": lambda *_: {},
-    "not-tags-any": lambda *_: {},
+    **dict.fromkeys(("tags", "tags-any", "not-tags", "not-tags-any"), _tags),
 }
 READ_HERE = frozenset(_READERS)

@@ -1,6 +1,6 @@
-"""What a server has beside its volumes, read only: metadata, tags; and what a project may have.
+"""What a server has beside its volumes, read only: metadata, tags, addresses; a project's limits.
 
-Metadata and tags are not stored here, so nothing can be written: those requests are 405.
+Metadata and tags are given to a new server and kept with it; requests to change them are 405.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from aiohttp import web
 from ledger.api import microversions
 from ledger.api.call import Call, answer
 from ledger.api.problem import not_found
+from ledger.api.schemas_create import METADATA_MAX
 from ledger.api.servers import metadata_of, server_row
 
 UNLIMITED = -1
@@ -44,11 +45,16 @@ async def metadata_item(call: Call) -> web.StreamResponse:
     return answer({"meta": {key: found[key]}})
 
 
-async def tags(call: Call) -> web.StreamResponse:
-    """GET /servers/{id}/tags: none (2.26)."""
-    microversions.refuse_before(call.version, microversions.SERVER_TAGS)
+async def addresses(call: Call) -> web.StreamResponse:
+    """GET /servers/{id}/ips: none."""
     await server_row(call)
-    return answer({"tags": []})
+    return answer({"addresses": {}})
+
+
+async def tags(call: Call) -> web.StreamResponse:
+    """GET /servers/{id}/tags (2.26)."""
+    microversions.refuse_before(call.version, microversions.SERVER_TAGS)
+    return answer({"tags": (await server_row(call))["tags"]})
 
 
 async def limits(call: Call) -> web.StreamResponse:
@@ -59,7 +65,7 @@ async def limits(call: Call) -> web.StreamResponse:
         "maxTotalInstances": UNLIMITED,
         "maxTotalCores": UNLIMITED,
         "maxTotalRAMSize": UNLIMITED,
-        "maxServerMeta": 0,
+        "maxServerMeta": METADATA_MAX,
         "maxTotalKeypairs": 0,
         "maxServerGroups": 0,
         "maxServerGroupMembers": 0,

@@ -6,14 +6,12 @@ is parked does nothing any more: the server is in ERROR, with a fault.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
-from host_agent.shared.definition import size_of
-
 Row = dict[str, Any]
 
+DELETING = "deleting"
 TASK_OF_FLOW = {
     "boot": "spawning",
     "live_migrate": "migrating",
@@ -28,7 +26,7 @@ TASK_OF_FLOW = {
     "pause": "pausing",
     "unpause": "unpausing",
     "reboot": "rebooting",
-    "delete": "deleting",
+    "delete": DELETING,
 }
 
 _STATUS = {
@@ -53,9 +51,6 @@ POWER_STATE = {"nostate": 0, "running": 1, "paused": 3, "shutdown": 4, "crashed"
 
 #: The one availability zone there is; Nova's default, which clients ask for.
 ZONE = "nova"
-
-_FLAVOR_ID = re.compile(r"c([1-9]\d{0,3})\.m([1-9]\d{0,7})\Z", re.ASCII)
-NO_FLAVOR = "unknown"
 
 
 def task_state(row: Row) -> str | None:
@@ -97,26 +92,14 @@ def power_state(row: Row) -> int:
     return POWER_STATE.get(row["power_state"], 0)
 
 
-def flavor_id(vcpus: int, memory_mb: int) -> str:
-    """This service has no flavors: an id says what the flavor is."""
-    return f"c{vcpus}.m{memory_mb}" if vcpus and memory_mb else NO_FLAVOR
-
-
-def size_of_flavor(flavor: str) -> tuple[int, int] | None:
-    """vCPUs, and memory in MiB, of a flavor's id or name; None if it is none."""
-    match = _FLAVOR_ID.match(flavor)
-    return (int(match[1]), int(match[2])) if match else None
-
-
-def flavor(row: Row) -> Row:
-    """The server's size, as Nova embeds a flavor in a server (2.47)."""
-    vcpus, memory_mb = size_of(row["definition"])
+def flavor(vcpus: int, memory_mb: int, name: str) -> Row:
+    """A server's size, as Nova embeds a flavor in a server (2.47)."""
     return {
         "vcpus": vcpus,
         "ram": memory_mb,
         "disk": 0,
         "ephemeral": 0,
         "swap": 0,
-        "original_name": flavor_id(vcpus, memory_mb),
+        "original_name": name,
         "extra_specs": {},
     }

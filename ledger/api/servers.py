@@ -11,7 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
-from ledger.api import microversions, redaction, server_filters, server_state
+from host_agent.shared.definition import size_of
+from ledger.api import flavors, microversions, redaction, server_filters, server_state
 from ledger.api.call import Call, answer, canonical
 from ledger.api.paging import next_page, nova_limit
 from ledger.api.parameters import invalid
@@ -22,6 +23,9 @@ from projections.server_lists import PatternError
 
 #: Nova's rule of who is shown a server's host.
 _HOST_RULE = "os_compute_api:os-extended-server-attributes"
+
+#: Before the keys of metadata that say what is so, and that nobody sets.
+OWN_METADATA = "attachment-ledger:"
 
 _NO_SERVER = "Instance {} could not be found."
 
@@ -49,8 +53,17 @@ async def servers_detail(call: Call) -> web.StreamResponse:
 
 
 async def server(call: Call) -> web.StreamResponse:
-    """GET /servers/{id}; a name is no id, and 404 makes clients look it up by name."""
-    return answer({"server": await shown(call, await server_row(call))})
+    """GET /servers/{id}; a name is no id, and 404 makes clients look it up by name.
+
+    A client that deletes a server takes 404 for a sign that its volumes are free.  So one that is
+    being deleted is shown until they are, or until nobody works on that any more.
+    """
+    row = await server_row(call, deleted=True)
+    if row["deleted"]:
+        if server_state.task_state(row) != server_state.DELETING:
+            raise not_found("server_not_found", _NO_SERVER.format(row["server_id"]))
+        row = {**row, "vm_state": row["base_vm_state"]}
+    return answer({"server": await shown(call, row)})
 
 
 async def server_row(call: Call, *, deleted: bool = False) -> Row:
@@ -129,7 +142,7 @@ async def shown(call: Call, row: Row) -> Row:
         **_identity(call, row),
         **_state(row),
         "image": "",  # booted from a volume, or from nothing this service knows
-        "flavor": _flavor(row, version),
+        "flavor": _flavor(call, row),
         "addresses": {},
         "metadata": metadata_of(call, row),
         "accessIPv4": "",
@@ -153,9 +166,9 @@ async def shown(call: Call, row: Row) -> Row:
     if version >= microversions.LOCKED:
         server["locked"] = False
     if version >= microversions.DESCRIPTION:
-        server["description"] = None
+        server["description"] = row["description"]
     if version >= microversions.SERVER_TAGS:
-        server["tags"] = []
+        server["tags"] = row["tags"]
     if row["vm_state"] == "error":
         server["fault"] = _fault(call, row)
     return server
@@ -174,14 +187,15 @@ def _identity(call: Call, row: Row) -> Row:
 
 
 def metadata_of(call: Call, row: Row) -> dict[str, str]:
-    """Whether nobody asked for this server, so that only its host says that it is, and whose.
+    """As it was asked for; of a server that nobody asked for here, that only its host says that it
+    is, and whose.
 
     Metadata is what all of Nova's clients show; users are not told names of hosts.
     """
     host = row["shown_by"]
     if host is None:
-        return {}
-    return {"attachment-ledger:shown_by_host": host if call.identity.everywhere else "true"}
+        return dict(row["metadata"])
+    return {f"{OWN_METADATA}shown_by_host": host if call.identity.everywhere else "true"}
 
 
 def _state(row: Row) -> Row:
@@ -194,11 +208,12 @@ def _state(row: Row) -> Row:
     }
 
 
-def _flavor(row: Row, version: microversions.Version) -> Row:
-    flavor = server_state.flavor(row)
-    if version >= microversions.FLAVOR_EMBEDDED:
-        return flavor
-    return {"id": flavor["original_name"], "links": []}
+def _flavor(call: Call, row: Row) -> Row:
+    size = size_of(row["definition"])
+    key, name = flavors.named(call.components.settings.flavors, size)
+    if call.version >= microversions.FLAVOR_EMBEDDED:
+        return server_state.flavor(*size, name)
+    return {"id": key, "links": []}
 
 
 def _fault(call: Call, row: Row) -> Row:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -210,6 +211,11 @@ def _why(error: Exception) -> str:
     match error:
         case exceptions.Unauthorized() | exceptions.Forbidden():
             return "Keystone refuses our own log-in; check [keystone.auth]."
+        case exceptions.ConnectionError() if _is_of_a_certificate(error):
+            return (
+                "Keystone's certificate is not taken: it has ended, is another name's, or of an "
+                "authority that is not in [keystone] cacert."
+            )
         case exceptions.ConnectionError():
             return "Keystone cannot be reached, or did not answer in time."
         case exceptions.HttpError():
@@ -217,11 +223,20 @@ def _why(error: Exception) -> str:
     return f"Keystone's answer cannot be used ({type(error).__name__})."
 
 
+def _is_of_a_certificate(error: BaseException | None) -> bool:
+    """Whether it came of a certificate that is not taken, which nothing but the chain tells."""
+    while error is not None:
+        if any(isinstance(each, ssl.CertificateError) for each in (error, *error.args)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _read(answer: requests.Response, *, allow_expired: bool) -> Proven | None:
     match answer.status_code:
         case HTTPStatus.OK:
             return _proven(answer, allow_expired=allow_expired)
-        case HTTPStatus.NOT_FOUND if _is_keystones(answer):
+        case HTTPStatus.NOT_FOUND if is_keystones(answer):
             return None
         case HTTPStatus.UNAUTHORIZED:
             raise KeystoneError("Keystone refuses our own token, and a new one, too.")
@@ -233,7 +248,7 @@ def _read(answer: requests.Response, *, allow_expired: bool) -> Proven | None:
     raise KeystoneError(f"Keystone answered HTTP {answer.status_code}, and not in its own form.")
 
 
-def _is_keystones(answer: requests.Response) -> bool:
+def is_keystones(answer: requests.Response) -> bool:
     """Whether an error is in Keystone's form."""
     try:
         return bool(answer.json()["error"]["code"] == answer.status_code)

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from keystoneauth1 import exceptions, session
@@ -20,7 +21,7 @@ from keystoneauth1.identity import v3
 from host_agent.shared.cinder.http import Transport
 from host_agent.shared.lines import CONNECT_S
 from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
-from ledger.auth.keystone_client import READ_S
+from ledger.auth.keystone_client import READ_S, is_keystones
 from ledger.auth.tokens import AuthError, KeystoneAwayError, WrongTokensError
 from ledger.rooms import FullError, Room
 
@@ -36,6 +37,8 @@ REFUSED_MAX = 10
 REFUSED_S = 60.0
 #: Addresses that are remembered.
 ADDRESSES_MAX = 10_000
+#: What says of a log-in that it was not looked at.
+_NOT_A_NO = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 #: No name or password of Keystone's is longer.
 CHARS_MAX = 255
 
@@ -79,16 +82,30 @@ class KeystoneLogin:
             return await self._room.let_in(address, ask, place_s=PLACE_S, ask_s=ASK_S)
         except FullError:
             raise KeystoneAwayError("Too many wait for Keystone to log them in.") from None
-        except (exceptions.Unauthorized, exceptions.BadRequest):
-            self._refused.note(address)
-            raise AuthError(
-                "Keystone does not let this user log in to this project with this password."
-            ) from None
         except AuthError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it says, it may hold what was typed
+            if (said := _refusal(error)) is not None:
+                self._refused.note(address)
+                raise AuthError(
+                    "Keystone does not let this user log in to this project with this password "
+                    f"({said})."
+                ) from None
             why = type(error).__name__
             raise KeystoneAwayError(f"Keystone could not be asked ({why}); try again.") from None
+
+
+def _refusal(error: Exception) -> str | None:
+    """Keystone's own status, if it is a no to this log-in; None if it could not be asked.
+
+    A page of something that stands before it says nothing of a user.  Nor is "too many", or "too
+    slow", a no.
+    """
+    if not isinstance(error, exceptions.HTTPClientError) or error.http_status in _NOT_A_NO:
+        return None
+    if error.response is None or not is_keystones(error.response):
+        return None
+    return f"HTTP {error.http_status}"
 
 
 class _Refused:

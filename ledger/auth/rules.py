@@ -175,6 +175,7 @@ _OTHERS_OF_NOVA = (
         ("os-availability-zone:detail", ADMIN, "list it with its hosts"),
         ("server-metadata:index", READER, "list a server's metadata"),
         ("server-metadata:show", READER, "show an item of it"),
+        ("ips:index", READER, "list a server's addresses, of which there are none"),
         ("os-server-tags:index", READER, "list a server's tags"),
         ("limits", READER, "what a project's servers use (Nova: everybody)"),
         ("extensions", READER, "list extensions (Nova: everybody)"),
@@ -182,6 +183,11 @@ _OTHERS_OF_NOVA = (
         ("os-flavor-extra-specs:index", READER, "list a flavor's extra specs"),
         (
             "os-assisted-volume-snapshots:create",
+            SERVICE,
+            "Cinder's call. Nova: administrators, too",
+        ),
+        (
+            "os-assisted-volume-snapshots:delete",
             SERVICE,
             "Cinder's call. Nova: administrators, too",
         ),

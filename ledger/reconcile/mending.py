@@ -7,7 +7,7 @@ judges (handlers.drift.again).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from aggregates.attachment import Attachment, AttachmentState
@@ -44,6 +44,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
         shown=lane.shown or {},
         statuses=tuple(each.status for each in _attachments(lane, context)),
         bare=view is not None and view.status == "reserved" and not view.connection_info,
+        held=frozenset(_held_on(lane, context)),
     )
     if (refused := again.refusal(started.flow, finding, asked)) is not None:
         raise PortError(ErrorKind.FINAL, *refused)
@@ -57,9 +58,9 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
     if known.version and known.state is not AttachmentState.DELETED:
         text = f"Attachment {known.id} is held by the ledger now; nothing was done."
         raise PortError(ErrorKind.FINAL, again.GONE, text)
-    with letting_go(context.cinder, context.old_cinder, lane):
-        shown_gone = context.cinder.attachment_delete(lane.attachment_id)
-    if not shown_gone and (left := _attachment(lane.attachment_id, context)) is not None:
+    with letting_go(context.cinder, context.old_cinder, lane) as deletion:
+        deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
+    if not deletion.shown and (left := _attachment(lane.attachment_id, context)) is not None:
         text = f"Attachment {left.id} is still there ({left.status!r}) after its deletion."
         raise PortError(ErrorKind.RETRYABLE, "attachment_left", text)  # LP 1935057
     return {"ended": {lane.attachment_id: lane.volume_id}}
@@ -232,6 +233,15 @@ def _held(
         legacy=attachment.legacy,
         mapped=named if mapped is None else mapped,
     )
+
+
+def _held_on(lane: Lane, context: EffectContext) -> Iterator[str]:
+    """The attachments by which the lane's server has the volume on the lane's host."""
+    held = context.book.get(Volume, lane.volume_id) if lane.volume_id else None
+    for attachment_id in held.held_by(lane.server_id) if held else ():
+        attachment = context.book.get(Attachment, attachment_id)
+        if attachment.may_be_connected and attachment.host == lane.host:
+            yield attachment_id
 
 
 def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ledger.simulation.cinder_rows import Volume
 
-DRIVERS = ("rbd", "iscsi", "local")
+DRIVERS = ("rbd", "iscsi", "local", "nfs")
 LOCAL_DIR = "/var/lib/attachment-ledger/sim-volumes"
 
 
@@ -71,7 +71,19 @@ def _local(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str
     return {"device_path": path, "volume_id": volume.id}, []
 
 
-_MAKERS = {"rbd": _rbd, "iscsi": _iscsi, "local": _local}
+def _nfs(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]:
+    del attachment_id  # who may mount the share may read it
+    data = {"export": "192.0.2.30:/export", "options": None, "volume_id": volume.id}
+    return data | file_of(volume), []
+
+
+def file_of(volume: Volume) -> dict[str, str]:
+    """The file that whoever has the volume writes to: raw, or a snapshot's."""
+    name = volume.active_file or f"volume-{_data_of(volume)}"
+    return {"name": name, "format": "qcow2" if volume.active_file else "raw"}
+
+
+_MAKERS = {"rbd": _rbd, "iscsi": _iscsi, "local": _local, "nfs": _nfs}
 
 
 def size_of(volume: Volume) -> dict[str, int]:

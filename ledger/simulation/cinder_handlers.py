@@ -16,7 +16,12 @@ from ledger.simulation import cinder_views as views
 from ledger.simulation.cinder_actions import volume_action
 from ledger.simulation.cinder_call import NO_SUCH_ACTION, Call, Handler, may_delete, wrong
 from ledger.simulation.cinder_rows import Attachment, CinderFault, Volume
-from ledger.simulation.cinder_snapshots import made_of, snapshot_create, snapshot_show
+from ledger.simulation.cinder_snapshots import (
+    made_of,
+    snapshot_action,
+    snapshot_create,
+    snapshot_show,
+)
 
 PAGE_ROWS_MAX = 1000  # Cinder's osapi_max_limit
 _ATTACHMENT_FILTERS = frozenset({"volume_id", "instance_id", "status", "attach_status"})
@@ -269,6 +274,7 @@ ROUTES: tuple[tuple[str, str, str, Handler], ...] = (
     ("POST", f"{_VOLUME}/action", "volume_action", volume_action),
     ("POST", "/snapshots", "snapshot_create", snapshot_create),
     ("GET", "/snapshots/{snapshot_id}", "snapshot_show", snapshot_show),
+    ("POST", "/snapshots/{snapshot_id}/action", "snapshot_action", snapshot_action),
     ("POST", "/attachments", "attachment_create", attachment_create),
     ("GET", "/attachments", "attachment_list", attachment_list),
     ("GET", "/attachments/detail", "attachment_list", attachment_list),

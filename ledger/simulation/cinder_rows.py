@@ -62,6 +62,7 @@ class Volume:
     image_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     created_at: float = 0.0
+    active_file: str | None = None  # of a volume that is a file: its newest snapshot's
     creating: Late | None = None
     late_uuid: Late | None = None
     going: Late | None = None
@@ -81,6 +82,8 @@ class Snapshot:
     project_id: str
     name: str | None = None
     status: str = "available"
+    progress: str = "100%"
+    file: str | None = None  # made for it, of a volume that is one
 
 
 @dataclass(slots=True, kw_only=True)

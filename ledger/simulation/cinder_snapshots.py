@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from ledger.simulation.cinder_call import Call
+from ledger.simulation.cinder_connection import file_of
 from ledger.simulation.cinder_model import CinderModel
 from ledger.simulation.cinder_rows import CinderFault, Snapshot
 
@@ -26,6 +27,74 @@ async def snapshot_show(call: Call) -> web.Response:
         return web.json_response({"snapshot": view(found)})
 
 
+async def snapshot_action(call: Call) -> web.Response:
+    told = call.part("os-update_snapshot_status")
+    with call.model.lock:
+        if not call.is_admin:
+            raise CinderFault(403, "Policy doesn't allow update_snapshot_status to be performed.")
+        update_status(call.model, call.request.match_info["snapshot_id"], told)
+        return web.Response(status=202)
+
+
+# --- of volumes in use: Cinder waits for the guest (its remotefs driver) -----------------------
+
+#: What Cinder's os-update_snapshot_status lets a status become.
+_LEADS_TO = {
+    "creating": ("creating", "available", "error"),
+    "deleting": ("deleting", "error_deleting"),
+}
+GUEST_IS_DONE = "90%"
+
+
+def begin_online(model: CinderModel, volume_id: str) -> Snapshot:
+    """Make the file of a snapshot, and wait until the guest writes to it."""
+    made = model.add_snapshot(volume_id, status="creating", progress="0%")
+    made.file = f"volume-{volume_id}.{made.id}"
+    return made
+
+
+def begin_online_deletion(model: CinderModel, snapshot: Snapshot) -> dict[str, str | None]:
+    """Wait until the guest does without a file; which, as Cinder says it.
+
+    Of the newest snapshot the file stays, and takes over what is in the one below it.
+    """
+    snapshot.status, snapshot.progress = "deleting", "0%"
+    rows = [row for row in model.snapshots.values() if row.volume_id == snapshot.volume_id]
+    files = [f"volume-{snapshot.volume_id}", *(row.file for row in rows if row.file)]
+    if snapshot.file == model.volume(snapshot.volume_id).active_file:
+        return {"merge": files[-3] if len(files) > 2 else None, "into": None}  # noqa: PLR2004
+    return {"merge": snapshot.file, "into": files[files.index(snapshot.file or "") - 1]}
+
+
+def update_status(model: CinderModel, snapshot_id: str, told: dict[str, Any]) -> None:
+    """What a guest's compute service says; Cinder then goes on at once."""
+    snapshot, status = model.snapshot(snapshot_id), told.get("status")
+    if snapshot.status not in _LEADS_TO:
+        text = f"Snapshot status {snapshot.status} not allowed for update_snapshot_status"
+        raise CinderFault(400, text)
+    if status not in _LEADS_TO[snapshot.status]:
+        raise CinderFault(
+            400,
+            f"Provided snapshot status {status} not allowed for snapshot with status "
+            f"{snapshot.status}.",
+        )
+    snapshot.status, snapshot.progress = str(status), str(told.get("progress", snapshot.progress))
+    if snapshot.file and snapshot.progress == GUEST_IS_DONE:
+        _go_on(model, snapshot)
+
+
+def _go_on(model: CinderModel, snapshot: Snapshot) -> None:
+    volume = model.volume(snapshot.volume_id)
+    if snapshot.status == "creating":
+        volume.active_file = snapshot.file
+        rows = model.attachments_of(volume.id)
+        for row in rows[:1]:  # "the only attachment (no multi-attach support)"
+            row.connection_info |= file_of(volume)
+        snapshot.status, snapshot.progress = "available", "100%"
+    elif snapshot.status == "deleting":
+        del model.snapshots[snapshot.id]
+
+
 def view(snapshot: Snapshot) -> dict[str, Any]:
     """A snapshot as an administrator sees it."""
     return {
@@ -36,7 +105,7 @@ def view(snapshot: Snapshot) -> dict[str, Any]:
         "status": snapshot.status,
         "metadata": {},
         "os-extended-snapshot-attributes:project_id": snapshot.project_id,
-        "os-extended-snapshot-attributes:progress": "100%",
+        "os-extended-snapshot-attributes:progress": snapshot.progress,
     }
 
 

@@ -39,6 +39,10 @@ SELECT s.*
    AND (%(power_state)s::int IS NULL OR s.by_power_state = %(power_state)s)
    AND (%(task_state)s::text IS NULL OR s.by_task_state = %(task_state)s)
    AND (%(states)s::text[] IS NULL OR s.vm_state || '/' || s.by_task_state = ANY (%(states)s))
+   AND (%(tags)s::text[] IS NULL OR s.tags ?& %(tags)s)
+   AND (%(tags_any)s::text[] IS NULL OR s.tags ?| %(tags_any)s)
+   AND (%(not_tags)s::text[] IS NULL OR NOT s.tags ?& %(not_tags)s)
+   AND (%(not_tags_any)s::text[] IS NULL OR NOT s.tags ?| %(not_tags_any)s)
    AND (%(marker)s::uuid IS NULL OR ({after}))
  ORDER BY {order}
  LIMIT %(limit)s;

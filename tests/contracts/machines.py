@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +37,7 @@ class Machine(Protocol):
     def power(self, server_id: str, power: PowerState) -> None: ...
     def volume(self, volume_id: str) -> str: ...
     def volume_there(self, volume_id: str) -> str: ...
+    def file_above(self, path: str, name: str) -> str: ...
     def stubborn(self, server_id: str) -> None: ...
     def slow(self, server_id: str) -> None: ...
 
@@ -102,6 +104,10 @@ class SimulatedMachine:
 
     def volume_there(self, volume_id: str) -> str:
         return _connected(self.other, volume_id, f"/simulated-there/{volume_id}")
+
+    def file_above(self, path: str, name: str) -> str:
+        """Simulated files are there when somebody writes to them."""
+        return str(Path(path).parent / name)
 
     def stubborn(self, server_id: str) -> None:
         rule = {"call": "guests.unplug", "do": "lie", "code": "ignored", "count": None}
@@ -215,6 +221,18 @@ class RealMachine:
         if not path.exists():
             path.hardlink_to(self.volume(volume_id))
         return str(path)
+
+    def file_above(self, path: str, name: str) -> str:
+        """An empty file above this one, which it names as Cinder does: by its bare name."""
+        lower, made = Path(path), Path(path).parent / name
+        kind = "qcow2" if lower.read_bytes()[:4] == b"QFI\xfb" else "raw"
+        names = ("-b", lower.name, "-F", kind)
+        subprocess.run(
+            ["qemu-img", "create", "-q", "-f", "qcow2", *names, made.name],
+            check=True,
+            cwd=lower.parent,
+        )
+        return str(made)
 
     def slow(self, server_id: str) -> None:
         """Its memory is full of what is no zero, and goes over at a MiB in a second.

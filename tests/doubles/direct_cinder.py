@@ -24,6 +24,7 @@ from host_agent.shared.cinder.client import (
     error_of_status,
     is_leaving,
     old_attachment_views,
+    snapshot_told,
     snapshot_view,
     timeout_error,
     too_old,
@@ -209,6 +210,13 @@ class DirectCinder:
                 cinder_work.complete_extension(self._model, volume, error=error)
 
         end_extension(lambda: self._run(end), lambda: self.volume(volume_id), error=error)
+
+    def tell_snapshot(self, snapshot_id: str, status: str) -> None:
+        def tell() -> None:
+            with self._around("snapshot_action"):
+                snapshots.update_status(self._model, snapshot_id, snapshot_told(status))
+
+        self._run(tell)
 
     # --- attachments ---------------------------------------------------------------------------
 

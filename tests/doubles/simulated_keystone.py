@@ -8,6 +8,7 @@ from now on; `asked` has what it was asked, by kind, for tests that count.
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
+
+from tests.authority import Pair
 
 Row = dict[str, Any]
 
@@ -46,6 +49,8 @@ class Fault(Enum):
     ERROR = auto()  # 500 in Keystone's form
     REFUSES_US = auto()  # every token of ours is refused, new ones too
     NO_LOGIN = auto()  # our password is refused
+    FORBIDS_LOGIN = auto()  # whoever it is, 403
+    UNKNOWN_LOGIN = auto()  # whoever it is, 404
 
 
 @dataclass
@@ -169,14 +174,19 @@ def _written(moment: datetime) -> str:
 
 
 @contextmanager
-def running_keystone() -> Iterator[SimulatedKeystone]:
-    """Serve a simulated Keystone on loopback for the length of the `with`."""
+def running_keystone(pair: Pair | None = None) -> Iterator[SimulatedKeystone]:
+    """Serve a simulated Keystone on loopback for the length of the `with`; `pair`: over TLS."""
     keystone = SimulatedKeystone()
     handler = type("Handler", (_Handler,), {"keystone": keystone})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         server.block_on_close = False
-        keystone.url = f"http://127.0.0.1:{server.server_address[1]}"
+        scheme = "http"
+        if pair is not None:
+            context, scheme = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "https"
+            context.load_cert_chain(pair.certificate, pair.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        keystone.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
@@ -231,6 +241,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(401)
             case Fault.NO_LOGIN:
                 self._refuse(401)
+            case Fault.FORBIDS_LOGIN if kind == "log-in":
+                self._refuse(403)
+            case Fault.UNKNOWN_LOGIN if kind == "log-in":
+                self._refuse(404)
             case _:
                 return False
         return True

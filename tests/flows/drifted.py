@@ -81,15 +81,18 @@ def _raw(world: World, volume_id: str, host: str | None = None, *, complete: boo
     return row.id
 
 
-def _unknown(name: str, host: str | None, server: str = "live") -> Callable[[World, str], World]:
+def _unknown(
+    name: str, host: str | None, server: str = "live", status: str | None = None
+) -> Callable[[World, str], World]:
+    shown_as = status or ("attached" if host else "reserved")
+
     def find(world: World, attachment_id: str) -> World:
-        status = "attached" if host else "reserved"
         row = rows.AttachmentRow(
             id=attachment_id,
             about=_about(world, world.volumes[-1], attachment_id=attachment_id),
             server=server,
             ledger=None,
-            cinder=CinderAttachment(status=status, host=host),
+            cinder=CinderAttachment(status=shown_as, host=host),
         )
         return found(world, name, row)
 
@@ -109,6 +112,14 @@ def attachment_unknown(*, multiattach: bool = False) -> World:
     world.done(world.attach(world.volumes[0]))
     made = _raw(world, world.volumes[1], OTHER, complete=True)
     return _unknown("attachment_unknown", OTHER)(world, made)
+
+
+def attachment_unknown_beside(host: str = OTHER, *, complete: bool = True) -> World:
+    """Of a volume that the server has by an attachment of its own, where it is."""
+    world = _attached()
+    made = _raw(world, world.volumes[0], host, complete=complete)
+    status, told = ("attached", host) if complete else ("attaching", None)
+    return _unknown("attachment_unknown", told, status=status)(world, made)
 
 
 def owner_gone() -> World:
@@ -381,6 +392,7 @@ def _forget(world: World) -> str:
 DRIFTS: dict[str, Drift] = {
     "repair-reservation": Drift(reservation_unknown, "drop_reservation"),
     "repair-attachment": Drift(attachment_unknown, "drop_attachment"),
+    "repair-attachment-beside": Drift(attachment_unknown_beside, "drop_attachment"),
     "repair-owner-gone": Drift(owner_gone, "drop_attachment"),
     "repair-connection": Drift(connection_left, "release_connection"),
     "repair-connection-beside": Drift(connection_left_beside, "release_connection"),

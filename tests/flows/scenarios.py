@@ -16,6 +16,7 @@ from handlers.build import BootDisk
 from host_agent.shared.contract import PowerState
 from tests.flows.drifted import DRIFTS
 from tests.growing import extend, extend_waiting, told
+from tests.snapshots import delete_newest, delete_oldest, take, taken
 from tests.world import HOST, OTHER, World
 
 
@@ -142,6 +143,19 @@ def _told_cinder(summary: dict[str, Any]) -> bool:
     return (summary["volumes"], summary["sizes"]) == (["error_extending"], [1])
 
 
+def _files(snapshots: int) -> World:
+    """A volume that is a file on a share, with snapshots of it while it is in use."""
+    return taken(_attached(driver="nfs"), snapshots)
+
+
+def _shows_an_error(status: str, files: int) -> Callable[[dict[str, Any]], bool]:
+    """Cinder's snapshot does; the guest has the files that it had."""
+    return lambda summary: (
+        (status in summary["snapshots"], summary["files"][HOST], summary["claims"])
+        == (True, files, 0)
+    )
+
+
 def _swap(world: World) -> str:
     return world.swap(*world.volumes)
 
@@ -224,6 +238,15 @@ SCENARIOS = [
     Scenario(
         "grow-for-cinder", lambda: _attached(driver="rbd"), extend_waiting, fails_to=_told_cinder
     ),
+    Scenario("snapshot", lambda: _files(0), take, _shows_an_error("error", 0)),
+    Scenario("snapshot-again", lambda: _files(1), take, _shows_an_error("error", 1)),
+    Scenario("unsnapshot", lambda: _files(1), delete_newest, _shows_an_error("error_deleting", 1)),
+    Scenario(
+        "unsnapshot-newest", lambda: _files(3), delete_newest, _shows_an_error("error_deleting", 3)
+    ),
+    Scenario(
+        "unsnapshot-oldest", lambda: _files(2), delete_oldest, _shows_an_error("error_deleting", 2)
+    ),
     Scenario("legacy-attach", lambda: World(legacy=True), World.attach),
     Scenario("legacy-detach", lambda: _attached(legacy=True), World.detach),
     Scenario("legacy-detach-offloaded", lambda: _after("shelve", legacy=True), World.detach),
@@ -257,9 +280,11 @@ SCENARIOS = [
 _ENDS = {
     "active: 1 attached compute-1": """
         attach-running attach-rbd attach-shared attach-encrypted swap migrate-volume legacy-attach
-        repair-reservation repair-attachment repair-lost repair-lost-encrypted repair-taken-back
-         repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
-         grow grow-rbd grow-encrypted grow-legacy grow-again grow-for-cinder
+        repair-reservation repair-attachment repair-attachment-beside repair-lost
+        repair-lost-encrypted repair-taken-back
+        repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
+        grow grow-rbd grow-encrypted grow-legacy grow-again grow-for-cinder
+        snapshot snapshot-again unsnapshot unsnapshot-newest unsnapshot-oldest
     """,
     "active: 2 attached compute-1": """
         boot boot-shared revert start unpause reboot rebuild refresh-running legacy-revert

@@ -32,7 +32,9 @@ from tests.tiers import PAIRS, every
 from tests.world import CONTEXT, HOST, World
 
 #: What a deletion does not end, or not to its end, if it is parked.
-_KEPT_PARKED = frozenset({"delete", "forget_server", "migrate_volume", "grow_for_cinder"})
+_KEPT_PARKED = frozenset(
+    {"delete", "forget_server", "migrate_volume", "grow_for_cinder", "snapshot", "delete_snapshot"}
+)
 #: Nor what had been wrong before, which is for its repair to end.
 _REPAIRED_LATER = frozenset({"drop_attachment"})
 

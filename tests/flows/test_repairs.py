@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -36,6 +37,7 @@ LOOKS = {Verb.DRIFT_LOOK, LedgerVerb.DRIFT_AGAIN, LedgerVerb.NOTHING}
 CHANGES = {
     "repair-reservation": {"cinder", "volumes"},
     "repair-attachment": {"cinder", "volumes"},
+    "repair-attachment-beside": {"cinder"},
     "repair-owner-gone": {"cinder", "volumes"},
     "repair-connection": {"connected"},
     "repair-record": set(),
@@ -340,6 +342,35 @@ def test_no_attachment_is_deleted_that_a_host_may_use(
     error = _refused(world)
     assert error["code"] == again.UNPROVEN
     assert words in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("host", "complete", "records"),
+    [(HOST, True, 1), (OTHER, False, 1), (OTHER, True, 2)],
+    ids=["its own host", "not told", "a foreign record"],
+)
+def test_no_attachment_is_deleted_beside_the_servers_own_unless_it_is_another_hosts(
+    host: str, complete: bool, records: int
+) -> None:
+    """On one host both have one connection, which its deletion ends."""
+    world = drifted.attachment_unknown_beside(host, complete=complete)
+    if records > 1:
+        _record_on(HOST)(world)
+    assert f"on host {HOST} has a disk of volume" in _refused(world)["message"]
+
+
+def test_a_volume_that_others_have_is_in_use_after_a_deletion_that_came_too_late() -> None:
+    world = drifted.attachment_unknown_beside()
+    operation_id, delete = drifted.repair(world), world.cinder.attachment_delete
+
+    def overtaken(id_: str) -> Any:
+        delete(id_)
+        world.cinder.volume(world.volumes[0]).status = "detaching"
+        return delete(id_)
+
+    with patch.object(world.cinder, "attachment_delete", overtaken):
+        world.done(operation_id)
+    assert world.cinder.volume(world.volumes[0]).status == "in-use"
 
 
 def test_what_another_server_rightly_has_of_a_shared_volume_is_in_nobodys_way() -> None:

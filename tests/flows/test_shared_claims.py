@@ -228,6 +228,8 @@ CLAIMED = {
     "refresh": (set[Place](), False),
     "grow": (set[Place](), False),
     "grow_for_cinder": (set[Place](), False),
+    "snapshot": (set[Place](), False),
+    "delete_snapshot": (set[Place](), False),
     "convert": (set[Place](), False),
     "convert_offloaded": (set[Place](), False),
     "convert_resized": (set[Place](), True),  # of the source's: by the host that has it already

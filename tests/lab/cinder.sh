@@ -34,7 +34,7 @@ volume_clear = none
 quota_volumes = -1
 quota_gigabytes = -1
 per_volume_size_limit = -1
-glance_api_servers = http://127.0.0.1:1
+glance_api_servers = $LAB_GLANCE_URL
 image_conversion_dir = $STATE/conversion
 
 [database]
@@ -92,6 +92,7 @@ nas_share_path = $LAB_DIR/export/$1
 nfs_mount_point_base = $LAB_DIR/mnt-cinder
 nas_secure_file_operations = false
 nas_secure_file_permissions = false
+nfs_snapshot_support = true
 C
 }
 

@@ -28,6 +28,7 @@ SHOW = ("GET", "/attachments/[^/]+$")
 #: ... and of volumes.
 VOLUME_CREATE = ("POST", "/volumes$")
 VOLUME_DELETE = ("DELETE", "/volumes/[^/]+$")
+SNAPSHOT_SHOW = ("GET", "/snapshots/[^/]+$")
 VOLUME_ACTION = ("POST", "/volumes/[^/]+/action$")
 _NAMES = {
     CREATE: "create",

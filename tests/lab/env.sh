@@ -15,6 +15,10 @@ export LAB_LEDGER_PORT="${LAB_LEDGER_PORT:-18774}"
 export LAB_GATE_PORT="${LAB_GATE_PORT:-18777}"
 export LAB_MON_PORT="${LAB_MON_PORT:-16789}"
 export LAB_KEYSTONE_PORT="${LAB_KEYSTONE_PORT:-15001}"
+export LAB_GLANCE_PORT="${LAB_GLANCE_PORT:-19292}"
+
+# How often a guest is asked to let go of a disk, 6 s each; some guests here never do.
+export LAB_DETACH_ATTEMPTS="${LAB_DETACH_ATTEMPTS:-2}"
 
 # Two hosts with hypervisors: this machine, and one in namespaces of its own (hosts.sh).
 export LAB_NET="${LAB_NET:-10.77.0}"
@@ -41,6 +45,7 @@ export LEDGER_LAB_CINDER="$CINDER_ENDPOINT" LEDGER_LAB_LIBVIRT="$LAB_LIBVIRT_URI
 export LEDGER_LAB_GUEST="$LAB_DIR/guest" LEDGER_LAB_NFS_EXPORT="127.0.0.1:$LAB_DIR/export/nfs"
 
 export LEDGER_LAB_KEYSTONE="http://$LAB_ADDRESS:$LAB_KEYSTONE_PORT/v3" LEDGER_LAB_KEYSTONE_PASSWORD=lab-admin
+export LAB_GLANCE_URL="http://$LAB_ADDRESS:$LAB_GLANCE_PORT" # only conformance.sh starts it
 
 # What our own command line reads.
 export LEDGER_URL="$LAB_LEDGER_URL" LEDGER_TOKEN="$LAB_OPERATOR_TOKEN"

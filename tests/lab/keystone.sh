@@ -48,7 +48,8 @@ case ${1:-} in
     configure; fill ;;
   up)
     OS_KEYSTONE_CONFIG_FILES="$K/keystone.conf" spawn keystone \
-      "$VENV/bin/python" "$LAB_SRC/keystone_server.py" "$LAB_ADDRESS" "$LAB_KEYSTONE_PORT"
+      "$VENV/bin/python" "$LAB_SRC/wsgi_server.py" \
+      keystone.server.wsgi:initialize_public_application "$LAB_ADDRESS" "$LAB_KEYSTONE_PORT"
     wait_port keystone "$LAB_KEYSTONE_PORT"
     "$VENV/bin/python" "$LAB_SRC/keystone_cloud.py" ;;
   down) stop keystone ;;

@@ -23,11 +23,13 @@ USERS = (
     ("stranger", "elsewhere", ("member",)),
     ("ledger", "service", ("service", "admin")),
     ("cinder", "service", ("service", "admin")),
+    ("glance", "service", ("service",)),
 )
 SERVICES = {
     "volumev3": f"{ENV['LAB_GATE_URL']}/v3/%(project_id)s",
     "compute": f"{ENV['LAB_LEDGER_URL']}/v2.1",
     "attachment-ledger": f"{ENV['LAB_LEDGER_URL']}/v1",
+    "image": ENV["LAB_GLANCE_URL"],
 }
 
 

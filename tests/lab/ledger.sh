@@ -71,7 +71,7 @@ token = "$4"
 [libvirt]
 uri = "qemu:///system"
 virt_type = "qemu"
-detach_attempts = 2
+detach_attempts = $LAB_DETACH_ATTEMPTS
 detach_timeout_s = 6.0
 shutdown_timeout_s = 5.0
 migration_uri = "qemu+tcp://$3/system"

@@ -172,10 +172,7 @@ class Cloud:
     def make_bootable(self, volume_id: str, system: str) -> None:
         """Write the tiny Linux on the volume; booted from there its kernel is told `system`."""
         with tempfile.NamedTemporaryFile(dir=LAB_DIR / "run") as image:
-            shutil.copyfile(LAB_DIR / "guest/boot.img", image.name)
-            lines = f"default system\nlabel system\nkernel vmlinuz\n{BOOT_LINES} system={system}\n"
-            mcopy = ["mcopy", "-o", "-i", image.name, "-", "::syslinux.cfg"]
-            subprocess.run(mcopy, input=lines, text=True, check=True)
+            boot_image(Path(image.name), system)
             convert = ["qemu-img", "convert", "-n", "-f", "raw", "-O", "raw"]
             subprocess.run([*convert, image.name, self._image(volume_id)], check=True)
         self.cinder.volumes.set_bootable(volume_id, True)
@@ -213,6 +210,14 @@ class Cloud:
         command += ["--format", "json"]
         status = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         return sorted({_ADDRESSES[item["address"].split(":")[0]] for item in status["watchers"]})
+
+
+def boot_image(file: Path, system: str) -> None:
+    """Write a disk with the tiny Linux to the file; its kernel is told `system`."""
+    shutil.copyfile(LAB_DIR / "guest/boot.img", file)
+    lines = f"default system\nlabel system\nkernel vmlinuz\n{BOOT_LINES} system={system}\n"
+    mcopy = ["mcopy", "-o", "-i", str(file), "-", "::syslinux.cfg"]
+    subprocess.run(mcopy, input=lines, text=True, check=True)
 
 
 GUARD, FILLED = "384M", "512M"  # where `fill` begins, and how much it writes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from uuid import UUID
 
 import pytest
 
@@ -14,10 +15,12 @@ from handlers.actions import ActOnServer
 from handlers.flows import FLOWS, REPAIRS
 from handlers.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from host_agent.shared.contract import ErrorKind
-from host_agent.shared.volume_states import AT_WORK, FAILED
+from host_agent.shared.lane import Lane
+from host_agent.shared.volume_states import AT_WORK, FAILED, letting_go
 from ledger.simulation import cinder_migration, cinder_work
 from ledger.simulation.cinder_model import VOLUME_STATUSES, CinderModel
 from ledger.simulation.cinder_rows import CinderFault, Volume
+from tests.doubles.direct_cinder import DirectCinder
 from tests.memory import Trouble
 from tests.regressions.worlds import NEIGHBOUR, RUNNING, STOPPED, Street, attached, offloaded
 from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World
@@ -136,7 +139,7 @@ def test_what_asks_cinder_for_nothing_says_so(flow: str) -> None:
     """
     assert flow in {
         *("start", "stop", "pause", "unpause", "reboot", "rebuild"),
-        *("confirm_resize", "revert_resize", "delete", "grow"),
+        *("confirm_resize", "revert_resize", "delete", "grow", "snapshot", "delete_snapshot"),
         *(repair.name for repair in REPAIRS),
     }
 
@@ -283,3 +286,17 @@ def test_an_attachment_that_was_gone_does_not_leave_a_shared_volume_detaching(fa
     broken.while_ = lambda: broken.calls < fails
     world.done(world.detach())
     assert (broken.calls, volume_of(world).status) == (fails, "in-use")
+
+
+def test_an_attachment_that_was_gone_does_not_leave_a_volume_detaching_that_has_another() -> None:
+    """Planted storm 102: who was paused deletes what another process has replaced meanwhile."""
+    world = attached()
+    cinder, volume_id = DirectCinder(world.cinder), world.volumes[0]
+    gone = str(UUID(int=1))
+    lane = Lane(
+        server_id=SERVER, volume_id=volume_id, bdm_id="", attachment_id=gone, device_name=None
+    )
+    with letting_go(cinder, cinder, lane) as deletion:
+        assert volume_of(world).status == "detaching"
+        deletion.shown = cinder.attachment_delete(gone)
+    assert volume_of(world).status == "in-use"

@@ -217,12 +217,19 @@ async def test_shelving_offloads_at_once_and_unshelving_finds_a_host(api: Api) -
 
 
 async def test_a_deleted_server_is_gone_and_its_volumes_still_answer_cinder(api: Api) -> None:
-    """CVE-2023-2088: as long as a host may have the volume, a user must not delete that."""
+    """CVE-2023-2088: as long as a host may have the volume, a user must not delete that.
+
+    The server itself says until then that it is being deleted: clients take 404 for a sign that
+    its volumes are free, and delete those next.
+    """
     server, volume = await with_volume(api)
     path = f"/v2.1/servers/{server}"
     answer = await api.ask("DELETE", path, "member")
     assert (answer.status, await answer.text()) == (204, "")
-    for gone in ("", "/os-volume_attachments", "/migrations"):
+    going = await shown(api, server)
+    assert (going["status"], going["OS-EXT-STS:task_state"]) == ("ACTIVE", "deleting")
+    assert going["OS-EXT-STS:vm_state"] == "active"
+    for gone in ("/os-volume_attachments", "/migrations"):
         assert (await api.ask("GET", path + gone, version="2.89")).status == 404, gone
     assert (await api.act(server, "os-stop")).status == 404
     assert (await api.get("/v2.1/servers"))["servers"] == []
@@ -231,7 +238,20 @@ async def test_a_deleted_server_is_gone_and_its_volumes_still_answer_cinder(api:
     assert kept["attachment_id"]
     assert (await api.played(answer))["outcome"] == "completed"
     assert (await api.ask("GET", one, "member", version="2.89")).status == 404
+    assert (await api.ask("GET", path)).status == 404
     assert (await api.ask("DELETE", path)).status == 404
+
+
+async def test_a_deletion_that_nobody_works_on_does_not_keep_its_server_in_sight(api: Api) -> None:
+    server, _ = await with_volume(api)
+    path = f"/v2.1/servers/{server}"
+    answer = await api.ask("DELETE", path, "member")
+    [command] = await api.commands()
+    assert (await shown(api, server))["OS-EXT-STS:task_state"] == "deleting"
+    error = {"kind": "final", "code": "busy", "message": "the guest does not end"}
+    await api.report(command, "remove", error=error)
+    assert (await api.finished(answer))["state"] == "parked"
+    assert (await api.ask("GET", path)).status == 404
 
 
 # ------------------------------------------------------------------------------- refusals

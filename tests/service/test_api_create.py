@@ -14,8 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from aggregates.host import host_uuid
 from host_agent.shared.cinder.settings import CinderSettings
+from ledger.simulation.cinder_backends import MULTI
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import HOST, OTHER, PROJECT, Api, running_api
 from tests.service.keystone_world import settings
@@ -88,6 +91,46 @@ async def test_a_server_is_made_of_volumes_and_polled_until_it_is_active(api: Ap
     assert sizes == [(2, PROJECT), (3, PROJECT)]
 
 
+async def test_what_is_to_be_kept_of_a_server_is_shown_and_listed_by(api: Api) -> None:
+    await api.register()
+    kept: dict[str, Any] = {
+        "metadata": {"role": "web"},
+        "tags": ["b", "a"],
+        "description": "the first",
+    }
+    answer = await created(api, {**BLANK, "boot_index": 0}, **kept)
+    assert answer.status == 202, await answer.text()
+    server = (await answer.json())["server"]["id"]
+    assert (await created(api, {**BLANK, "boot_index": 0}, tags=["a"])).status == 202
+    assert (await created(api, {**BLANK, "boot_index": 0})).status == 202
+    path = f"{PATH}/{server}"
+    shown = (await api.get(path, "member", version=NEWEST))["server"]
+    assert {name: shown[name] for name in kept} == kept
+    assert (await api.get(f"{path}/metadata", "member")) == {"metadata": {"role": "web"}}
+    assert (await api.get(f"{path}/metadata/role", "member")) == {"meta": {"role": "web"}}
+    assert (await api.get(f"{path}/tags", "member", version="2.26")) == {"tags": ["b", "a"]}
+    for query, number in (
+        ("tags=a", 2),
+        ("tags=a,b", 1),
+        ("tags-any=b,c", 1),
+        ("not-tags=a,b", 2),
+        ("not-tags-any=b,c", 2),
+        ("tags=a&not-tags=b", 1),
+        ("tags=", 0),
+    ):
+        listed = await api.get(f"{PATH}?{query}", "member", version="2.26")
+        assert len(listed["servers"]) == number, query
+    events = (await api.get(f"/v1/servers/{server}/history", "member"))["events"]
+    [defined] = [event for event in events if event["topic"] == "Instance.Defined"]
+    assert {name: defined["body"][name] for name in kept} == kept
+    for wrong in (
+        {"metadata": {"attachment-ledger:shown_by_host": "true"}},
+        {"tags": ["a", "a"]},
+    ):
+        status, _ = await refused(await created(api, {**BLANK, "boot_index": 0}, **wrong))
+        assert status == 400, wrong
+
+
 async def test_a_server_that_cannot_be_built_is_in_error_and_says_why(api: Api) -> None:
     """What `openstack server create --wait` ends with."""
     await api.register()
@@ -100,6 +143,27 @@ async def test_a_server_that_cannot_be_built_is_in_error_and_says_why(api: Api) 
     shown = (await api.get(f"{PATH}/{(await answer.json())['server']['id']}"))["server"]
     assert shown["status"] == "ERROR"
     assert "no initiator name" in shown["fault"]["message"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_s3_a_volume_that_is_made_for_a_server_is_no_multi_attach_one(
+    named: bool,
+    api: Api,
+) -> None:
+    await api.register()
+    disk = {**BLANK, "boot_index": 0}
+    if named:
+        disk["volume_type"] = f"rbd{MULTI}"
+    else:
+        api.cinder.driver = f"rbd{MULTI}"
+    before = set(api.cinder.volumes)
+    answer = await created(api, disk)
+    assert answer.status == 202, await answer.text()
+    assert (await api.played(answer))["outcome"] == "failed"
+    path = f"{PATH}/{(await answer.json())['server']['id']}"
+    shown = (await api.get(path))["server"]
+    assert (shown["status"], "multi-attach" in shown["fault"]["message"]) == ("ERROR", True)
+    assert set(api.cinder.volumes) == before, "what was made is deleted"
 
 
 async def test_what_is_anothers_does_not_exist_for_a_new_server(api: Api) -> None:

@@ -14,7 +14,8 @@ import pytest
 from ledger.auth import keystone as tokens
 from ledger.auth import keystone_client
 from ledger.config import AuthMode
-from tests.doubles.simulated_keystone import Fault, SimulatedKeystone
+from tests.authority import Authority
+from tests.doubles.simulated_keystone import Fault, SimulatedKeystone, running_keystone
 from tests.service.api_world import PROJECT, Api, eventually, running_api
 from tests.service.keystone_world import SERVERS, ask, settings, status
 from tests.tokens import token_of
@@ -26,7 +27,13 @@ async def api(keystone: SimulatedKeystone, database_url: str) -> AsyncIterator[A
         yield running
 
 
-@pytest.mark.parametrize("fault", [each for each in Fault if each is not Fault.HANGS])
+#: Those of them that answer every question in a bad way; the others have tests of their own.
+_OF_ALL_CALLS = [
+    each for each in Fault if each not in {Fault.HANGS, Fault.FORBIDS_LOGIN, Fault.UNKNOWN_LOGIN}
+]
+
+
+@pytest.mark.parametrize("fault", _OF_ALL_CALLS)
 async def test_a_keystone_in_trouble_is_a_503_that_names_it_and_who_is_known_goes_on(
     fault: Fault, api: Api, keystone: SimulatedKeystone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +55,24 @@ async def test_a_keystone_in_trouble_is_a_503_that_names_it_and_who_is_known_goe
     keystone.fault = None
     assert await status(api, unknown) == 200  # a trouble is not remembered
     assert await status(api, "gAAAAABnonsense") == 401
+
+
+@pytest.mark.parametrize(
+    ("days", "status_", "said"), [(30, 200, ""), (-1, 503, "Keystone's certificate is not taken")]
+)
+async def test_a_keystone_whose_certificate_has_ended_is_not_asked(
+    days: int, status_: int, said: str, database_url: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    pair = authority.pair("IP:127.0.0.1", days=days, since=-3)
+    with running_keystone(pair) as keystone:
+        given = settings(keystone, cacert=str(authority.certificate))
+        async with running_api(database_url, given) as api:
+            answer = await ask(api, keystone.token("alice", "member", project=PROJECT))
+            assert answer.status == status_
+            assert said in await answer.text()
+            assert bool(keystone.asked["log-in"]) == (status_ == 200)
+            assert await status(api, token_of("operator")) == 200  # break-glass
 
 
 async def test_our_own_token_is_renewed_once_for_a_request(
@@ -188,6 +213,12 @@ async def test_no_token_is_in_a_log_an_answer_the_database_or_a_command_line(
         keystone.fault = fault
         said.append(await ask(api, wrong + str(fault)[-4:]))
         said.append(await ask(api, user, service=wrong + str(fault)[-5:]))
+    wrong_static = "not-the-operators-token-" * 2
+    for static in (token_of("operator"), wrong_static):
+        said.append(await ask(api, static, "/v1/hosts"))
+        said.append(await ask(api, static, "/v1/no-such-thing"))
+    form = {"user": "alice", "domain": "Default", "project": "p", "password": "pass-of-nobody"}
+    said.append(await api.ask("POST", "/ui/login", None, data=form, allow_redirects=False))
     texts = [await each.text() + str(each.headers) for each in said]
     texts += [caplog.text, *capfd.readouterr()]
     texts += [Path(f"/proc/self/{name}").read_text() for name in ("cmdline", "environ")]  # noqa: ASYNC240
@@ -200,5 +231,6 @@ async def test_no_token_is_in_a_log_an_answer_the_database_or_a_command_line(
             rows = await connection.execute(row["query"] if isinstance(row, dict) else row[0])
             texts += [str(each) for each in await rows.fetchall()]
     assert "id-of-alice" in "".join(texts)
-    for token in [*keystone.tokens, wrong, "pass-of-ledger"]:
+    secrets = (token_of("operator"), wrong_static)
+    for token in [*keystone.tokens, wrong, *secrets, "pass-of-ledger", "pass-of-nobody"]:
         assert not [text for text in texts if token in text]

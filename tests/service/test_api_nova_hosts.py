@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from aggregates.host import host_uuid
 from ledger.api.actions import ACTIONS, NOT_HERE
-from tests.service.api_world import HOST, NEWEST, OTHER, PROJECT, Api, guest
+from ledger.config import Flavor
+from tests.service.api_world import (
+    HOST,
+    NEWEST,
+    OTHER,
+    PROJECT,
+    SETTINGS,
+    Api,
+    guest,
+    running_api,
+)
 from tests.service.test_api_lists import DEFINED
 
 SERVICE = f"/v2.1/os-services/{host_uuid(HOST)}"
@@ -241,6 +253,65 @@ async def test_flavors_are_the_sizes_in_use_of_what_one_may_see(api: Api) -> Non
         assert (await api.ask("GET", f"/v2.1/flavors?{query}", "member")).status == 400, query
 
 
+FLAVORS = (
+    Flavor(name="m1.small", id="2", vcpus=1, memory_mb=2048),
+    Flavor(name="m1.also-small", vcpus=1, memory_mb=2048),
+    Flavor(name="m1.medium", vcpus=2, memory_mb=4096),
+)
+
+
+async def test_flavors_of_the_settings_are_listed_and_are_sizes_by_other_names(
+    database_url: str,
+) -> None:
+    small, medium = ((DEFINED.format(memory, cpus)) for cpus, memory in ((1, 2048), (2, 4096)))
+    one, other, odd = guest(definition=small), guest(definition=medium), guest()
+    async with running_api(database_url, replace(SETTINGS, flavors=FLAVORS)) as api:
+        await api.register(one, other, odd)
+        await api.register(host=OTHER)
+        await api.projected()
+        for query, wanted in (
+            ("", "2 c1.m512 m1.also-small m1.medium"),
+            ("?name=m1.small", "2"),
+            ("?marker=2&limit=1", "c1.m512"),
+            ("?minRam=4096", "m1.medium"),
+            ("?sort_key=vcpus&sort_dir=desc", "m1.medium m1.also-small 2 c1.m512"),
+        ):
+            shown = (await api.get(f"/v2.1/flavors{query}", "member", version=NEWEST))["flavors"]
+            assert " ".join(each["id"] for each in shown) == wanted, query
+        for key, name, size in (
+            ("2", "m1.small", (1, 2048)),
+            ("m1.also-small", "m1.also-small", (1, 2048)),
+            ("c1.m2048", "c1.m2048", (1, 2048)),
+        ):
+            found = (await api.get(f"/v2.1/flavors/{key}", "member"))["flavor"]
+            assert (found["id"], found["name"], (found["vcpus"], found["ram"])) == (key, name, size)
+        assert (await api.ask("GET", "/v2.1/flavors/m1.small", "member")).status == 404
+        path = f"/v2.1/servers/{one['server_id']}"
+        new = (await api.get(path, "member", version="2.47"))["server"]["flavor"]
+        assert (new["original_name"], new["ram"]) == ("m1.small", 2048)
+        old = (await api.get(path, "member", version="2.1"))["server"]["flavor"]
+        assert old["id"] == "2"
+        for key, found in (("2", one), ("m1.also-small", one), ("m1.medium", other)):
+            listed = (await api.get(f"/v2.1/servers?flavor={key}", "member"))["servers"]
+            assert [each["id"] for each in listed] == [found["server_id"]]
+        same = await api.act(one["server_id"], "resize", {"flavorRef": "m1.also-small"})
+        assert "must change flavor" in await same.text()
+        reference = "http://elsewhere/v2.1/flavors/m1.medium"
+        answer = await api.act(one["server_id"], "resize", {"flavorRef": reference})
+        assert answer.status == 202, await answer.text()
+        assert (await api.played(answer))["outcome"] == "completed"
+        new = (await api.get(path, "member", version="2.47"))["server"]["flavor"]
+        assert new["original_name"] == "m1.medium"
+        disk = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
+        body = {"name": "web", "flavorRef": "2", "networks": "none"}
+        body["block_device_mapping_v2"] = [{**disk, "boot_index": 0}]  # type: ignore[assignment]
+        answer = await api.ask("POST", "/v2.1/servers", "member", NEWEST, json={"server": body})
+        assert answer.status == 202, await answer.text()
+        made = (await answer.json())["server"]["id"]
+        shown = (await api.get(f"/v2.1/servers/{made}", "member", version=NEWEST))["server"]
+        assert shown["flavor"]["original_name"] == "m1.small"
+
+
 async def test_limits_tell_what_a_project_uses(api: Api) -> None:
     guests = [guest(definition=DEFINED.format(512, 2)) for _ in range(2)]
     await api.register(*guests, guest(project_id="another-project"))
@@ -256,7 +327,15 @@ async def test_limits_tell_what_a_project_uses(api: Api) -> None:
     assert (await api.ask("GET", path, "member")).status == 403
 
 
-async def test_metadata_and_tags_are_read_only(api: Api) -> None:
+async def test_a_server_has_no_addresses_in_any_network(api: Api) -> None:
+    path = f"/v2.1/servers/{await api.server()}/ips"
+    assert await api.get(path, "member") == {"addresses": {}}
+    for gone in (f"{path}/private", f"/v2.1/servers/{uuid4()}/ips"):
+        answer = await api.ask("GET", gone, "member")
+        assert (answer.status, list(await answer.json())) == (404, ["itemNotFound"]), gone
+
+
+async def test_metadata_and_tags_that_a_server_has_are_read_only(api: Api) -> None:
     server = f"/v2.1/servers/{await api.server()}"
     shown_by = {"attachment-ledger:shown_by_host": "true"}
     assert (await api.get(f"{server}/metadata", "member"))["metadata"] == shown_by
@@ -286,6 +365,7 @@ async def test_actions_that_are_not_here_say_why_and_change_nothing(api: Api) ->
         answer = await api.act(server, name)
         assert answer.status == 400, name
         assert why in (await answer.json())["badRequest"]["message"]
+        assert (await api.act(str(uuid4()), name)).status == 404, name
     assert await api.head() == head
     assert (await api.get(f"/v2.1/servers/{server}", version="2.9"))["server"]["locked"] is False
 

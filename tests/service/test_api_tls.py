@@ -21,6 +21,7 @@ from host_agent.shared.tls import Watched
 from ledger.api import health
 from ledger.api.connections import CONNECTIONS
 from ledger.api.routes import ROUTES
+from ledger.auth.renewal import Renewal
 from ledger.auth.tls import ServiceTls
 from ledger.config import Limits, Listen
 from tests.authority import Authority, Pair
@@ -54,7 +55,7 @@ class Secure:
     """A service with TLS, and those who come to it."""
 
     api: Api
-    tls: ServiceTls
+    renewal: Renewal
     pair: Pair
     authorities: Path
     ahead_s: list[float]
@@ -62,8 +63,7 @@ class Secure:
     async def look(self) -> None:
         """As it is done every few seconds; twice, for what changes is left alone until it rests."""
         for _ in range(2):
-            if self.tls.look():
-                self.api.http.app[CONNECTIONS].end(lambda identity: identity.certified)
+            await self.renewal.look(self.api.http.app[CONNECTIONS].end)
 
     async def ready(self) -> Any:
         return await (await self.api.ask("GET", "/readyz", None)).json()
@@ -88,9 +88,14 @@ async def _secure(
     listen = Listen(client_ca_file=str(authorities), **pair.files)
     settings = replace(SETTINGS, listen=listen, limits=Limits(**limits))
     ahead_s, files = [0.0], Watched(pair.certificate, pair.key, authorities, every_s=0.0)
-    tls = ServiceTls(listen, lambda: time.time() + ahead_s[0], files)
-    async with running_api(database_url, settings, tls) as api:
-        yield Secure(api, tls, pair, authorities, ahead_s)
+
+    def clock() -> float:
+        return time.time() + ahead_s[0]
+
+    renewal = Renewal(settings, clock)
+    renewal.tls = ServiceTls(listen, clock, files)
+    async with running_api(database_url, settings, renewal.tls) as api:
+        yield Secure(api, renewal, pair, authorities, ahead_s)
 
 
 @pytest.fixture

@@ -53,7 +53,23 @@ async def test_a_wrong_password_opens_nothing_and_is_not_shown_again(api: Api) -
     assert 'value="alice"' in text, "the rest need not be typed again"
 
 
-@pytest.mark.parametrize("fault", [Fault.AWAY, Fault.HTML, Fault.ERROR])
+@pytest.mark.parametrize(
+    ("fault", "said"), [(Fault.FORBIDS_LOGIN, "HTTP 403"), (Fault.UNKNOWN_LOGIN, "HTTP 404")]
+)
+async def test_a_no_of_keystones_is_told_as_keystones_and_counts(
+    fault: Fault, said: str, api: Api, keystone: SimulatedKeystone
+) -> None:
+    keystone.fault = fault
+    for _ in range(REFUSED_MAX):
+        answer = await log_in(api)
+        text = await answer.text()
+        assert (answer.status, "Set-Cookie" in answer.headers) == (401, False)
+        assert said in text
+        assert ALICE["password"] not in text
+    assert (await log_in(api)).status == 429
+
+
+@pytest.mark.parametrize("fault", [Fault.AWAY, Fault.HTML, Fault.HTML_404, Fault.ERROR])
 async def test_while_keystone_is_away_the_page_says_so(
     fault: Fault, api: Api, keystone: SimulatedKeystone
 ) -> None:

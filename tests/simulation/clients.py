@@ -85,7 +85,7 @@ class Clients:
         if self.unanswered and self.random.random() < 0.5:
             self.answer(self.unanswered.pop(0))
             return
-        servers = self.cloud.instances()
+        servers = self.cloud.known_servers()
         if not servers or self.random.random() < 0.07:
             self.build()
             return
@@ -166,10 +166,10 @@ class Clients:
     def attach(
         self, server_id: str, *, is_root: bool = False, volume_id: str | None = None
     ) -> None:
-        draw, cinder = self.random, self.cloud.cinder
-        volumes = sorted(cinder.volumes)
-        free = [v for v in volumes if cinder.volumes[v].status == "available"]
-        shared = [v for v in volumes if cinder.volumes[v].multiattach]
+        draw, known = self.random, self.cloud.known_volumes()
+        volumes = sorted(known)
+        free = [v for v in volumes if known[v].status == "available"]
+        shared = [v for v in volumes if known[v].multiattach]
         among = draw.choice([free, free, shared, volumes]) or volumes
         volume_id = volume_id or draw.choice(among)
         request = AttachVolume(
@@ -197,14 +197,14 @@ class Clients:
 
     def let_go_together(self) -> None:
         """Some of the servers that share a volume detach it, or are deleted, at the same time."""
-        shared = [v.id for v in self.cloud.cinder.volumes.values() if v.multiattach]
+        shared = [v.id for v in self.cloud.known_volumes().values() if v.multiattach]
         holders = {id_: set(self.cloud.volume(id_).holders.values()) for id_ in sorted(shared)}
         among = [id_ for id_, servers in holders.items() if len(servers) > 1]
         if not among:
             self._share(shared)
             return
         volume_id = self.random.choice(among)
-        servers = {str(instance.id): instance for instance in self.cloud.instances()}
+        servers = {str(instance.id): instance for instance in self.cloud.known_servers()}
         others = sorted(servers.keys() - holders[volume_id])
         if others and self.random.random() < TAKEN_BESIDE:
             # On the same host, if there is one: who lets go there asks who else has the volume.
@@ -221,7 +221,7 @@ class Clients:
 
     def _share(self, volumes: list[str]) -> None:
         """Two servers want one volume: there will be something to let go of together."""
-        servers = self.cloud.instances()
+        servers = self.cloud.known_servers()
         if volumes and servers:
             volume_id = self.random.choice(volumes)
             for instance in self.random.sample(servers, min(2, len(servers))):
@@ -230,10 +230,10 @@ class Clients:
     def _volume_of(self, instance: Instance, *, root: bool = False) -> str:
         mappings = [m for m in self.cloud.mappings() if m.server_id == str(instance.id)]
         own = [m.volume_id for m in mappings if m.volume_id and (not root or m.boot_index == 0)]
-        return self.random.choice(sorted(own) or sorted(self.cloud.cinder.volumes))
+        return self.random.choice(sorted(own) or sorted(self.cloud.known_volumes()))
 
     def swap(self, instance: Instance) -> None:
-        volumes = self.cloud.cinder.volumes
+        volumes = self.cloud.known_volumes()
         free = sorted(v for v in volumes if volumes[v].status == "available")
         old, new = self._volume_of(instance), self.random.choice(free or sorted(volumes))
         self._swap(SwapVolume(server_id=str(instance.id), volume_id=old, new_volume_id=new))
@@ -248,7 +248,7 @@ class Clients:
 
     def cinder_migrates_something(self) -> None:
         """Of any server, whatever is being done to it."""
-        if servers := self.cloud.instances():
+        if servers := self.cloud.known_servers():
             self.cinder_migrates(self.random.choice(servers))
 
     def cinder_migrates(self, instance: Instance) -> None:
@@ -302,7 +302,7 @@ class Clients:
 
     def build(self) -> None:
         draw, cloud = self.random, self.cloud
-        free = sorted(v.id for v in cloud.cinder.volumes.values() if v.status == "available")
+        free = sorted(v.id for v in cloud.known_volumes().values() if v.status == "available")
         chosen = draw.sample(free, min(len(free), draw.randint(0, 2)))
         disks = [BootDisk(volume_id=id_, boot_index=n) for n, id_ in enumerate(chosen)]
         if draw.random() < 0.4:

@@ -30,6 +30,7 @@ from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import Volume as CinderVolume
 from projections.base import Row
 from projections.operations import OPERATIONS
 from tests.doubles.direct_cinder import DirectCinder
@@ -74,6 +75,8 @@ class Cloud:
         self.overtaken: set[str] = set()
         #: What somebody put there past everybody: attachments, volumes, secrets, by their ids.
         self.planted: set[str] = set()
+        #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
+        self.apart: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.
@@ -245,6 +248,15 @@ class Cloud:
         found = [self.store.load(Instance, UUID(row["server_id"])) for row in rows]
         return [instance for instance in found if deleted or not instance.deleted]
 
+    def known_servers(self) -> list[Instance]:
+        """Of which users ask for something."""
+        return [each for each in self.instances() if str(each.id) not in self.apart]
+
+    def known_volumes(self) -> dict[str, CinderVolume]:
+        """Of which users, or Cinder's own administrators, ask for something."""
+        volumes = self.cinder.volumes
+        return {id_: volume for id_, volume in volumes.items() if id_ not in self.apart}
+
     def operations(self, *states: str) -> list[Operation]:
         rows = [row for row in self.rows("operations") if not states or row["state"] in states]
         return [self.store.load(Operation, UUID(row["operation_id"])) for row in rows]
@@ -272,12 +284,15 @@ class Cloud:
         return {connection.target_digest(info) for info in infos}
 
     def planted_on(self, host: str) -> set[str]:
-        """Volumes, and targets of connections, that stay there for a planted record alone."""
+        """Volumes, and targets of connections, that stay there for planted records, or those of
+        servers apart, alone; and what is there by itself.
+        """
         had: dict[bool, set[str]] = {True: set(), False: set()}
         for id_, record in self.records[host].items():
             targets = map(connection.target_digest, record.infos)
-            had[id_ in self.planted].update((record.volume_id, *targets))
-        return had[True] - had[False]
+            theirs = id_ in self.planted or record.server_id in self.apart
+            had[theirs].update((record.volume_id, *targets))
+        return (had[True] - had[False]) | self.planted
 
     def is_shared(self, volume_id: str) -> bool:
         """Whether several servers may have it."""

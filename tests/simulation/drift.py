@@ -40,7 +40,13 @@ def found(cloud: Cloud) -> Iterator[str]:
 
 def planted(cloud: Cloud, row: Joined) -> bool:
     """Whether it is there because a test has put it there."""
-    return row.id.rpartition("/")[2] in cloud.planted
+    about = {row.about.server_id, row.about.volume_id}
+    return tail(row) in cloud.planted or bool(about & cloud.apart)
+
+
+def tail(row: Joined) -> str:
+    """The last part of what a row is called."""
+    return row.id.rpartition("/")[2]
 
 
 def _goes_with_its_volume(cloud: Cloud, row: Joined) -> bool:
@@ -133,7 +139,8 @@ def _hosts(cloud: Cloud) -> Iterator[Joined]:
     instances = [{**_NOWHERE, **row} for row in cloud.rows("instances")]
     strays: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in instances:
-        for name in cloud.states.keys() - {row["host"], row["resize_source"]}:
+        own = set() if row["deleted"] else {row["host"], row["resize_source"]}
+        for name in cloud.states.keys() - own:
             if power := powers.get((name, row["server_id"])):
                 strays[row["server_id"]].append((name, power))
     for name in cloud.states:

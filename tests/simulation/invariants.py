@@ -93,7 +93,9 @@ def _connected_twice(attachment: Attachment, cloud: Cloud) -> Iterator[str]:
         if (row["volume_id"], row["server_id"]) == pair and row["state"] in _ON_A_HOST
     ]
     instance = cloud.store.load(Instance, UUID(attachment.server_id or ""))
-    moves = any(claim.exclusive for claim in instance.claims.values()) or instance.resize_source
+    claims = instance.claims.values()
+    moves = any(claim.exclusive or claim.flow == "replace_attachment" for claim in claims)
+    moves = moves or instance.resize_source is not None
     if len(rows) > 1 and not moves:
         yield f"{pair} is connected by {[row['attachment_id'] for row in rows]} outside a move"
 
@@ -107,7 +109,7 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
     for name, state in cloud.states.items():
         seen, cut_off = state.read(), cloud.isolated.get(name, set())
         for server_id, guest in seen["guests"].items():
-            if guest["live"] is None or server_id in cut_off:
+            if guest["live"] is None or server_id in cut_off | cloud.apart:
                 continue
             running.setdefault(server_id, []).append(name)
             if paths := _volume_paths(guest["live"]) - _given(cloud, server_id, name, seen):
@@ -191,6 +193,8 @@ def _ledger(cloud: Cloud) -> Iterator[str]:
 def _plugged(cloud: Cloud) -> Iterator[str]:
     for instance in cloud.instances():
         own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
+        if str(instance.id) in cloud.apart:
+            continue
         yield from misplugged(own, cloud.states.get(instance.host or ""))
 
 

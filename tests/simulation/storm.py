@@ -411,7 +411,7 @@ class Storm:
         for _ in range(len(way)):
             self._must(
                 partial(self._ask, way[instance.vm_state], instance)
-                for instance in self.cloud.instances()
+                for instance in self.cloud.known_servers()
                 if instance.vm_state in way and not instance.root_missing
             )
         self.cloud.note("--- every server runs")

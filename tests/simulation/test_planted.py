@@ -1,4 +1,4 @@
-"""Drift that comes about in the midst of a storm: looks find it afterwards, and repairs mend it.
+"""Drift that comes about in the midst of a storm, or at rest: looks find it, and repairs mend it.
 
 Somebody does past everybody what lost requests, other clients and crashed hosts do.  The storm goes
 on over it: servers of it are deleted, hosts lose power, are fenced and come back.  What is
@@ -8,187 +8,170 @@ and nothing else.
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, cast
-from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
 from aggregates.errors import RepairError
 from aggregates.finding import Finding, FindingState
-from handlers.drift import judge
-from handlers.drift.judge import Sight
-from handlers.repair import RepairDrift
-from ledger.log.unit import Unit
+from handlers.drift.classes import BY_NAME, CLASSES
+from handlers.drift.rows import Row
 from tests.simulation import drift
-from tests.simulation.cloud import Cloud
-from tests.simulation.storm import Storm
-from tests.simulation.test_simulation import FEWER_SEEDS, FIRST
-from tests.world import CONTEXT
+from tests.simulation.planting import (
+    AMONG,
+    KINDS,
+    NOT_PLANTED,
+    TOGETHER,
+    Picture,
+    Planted,
+    PlantingStorm,
+    kinds_of,
+    look,
+    repair,
+)
+from tests.simulation.test_simulation import FEWER_SEEDS, FIRST, SEEDS
 
-TICKS = 400
-#: Plants in one storm, after so many ticks.
-PLANTED_AT = (100, 150, 200, 250)
-#: So many storms at most.  In seed 143 Cinder migrates a planted volume for ever, and what was
-#: planted of it cannot be repaired; the others of 200 hold.
-STORMS_MAX = 140
-#: Of what somebody puts there all has to be met at rest in so many storms.
-SAMPLE = 4
-#: As which it may be found: the storm may have deleted the server meanwhile.
-FOUND_AS = {
-    "reservation": {"reservation_unknown", "owner_gone"},
-    "attachment": {"attachment_unknown", "owner_gone"},
-    "record": {"connection_left", "record_left"},
-    "secret": {"secret_left"},
-}
-#: Nobody mends these: the ledger knows no server that had the volume.
-BY_HAND = {"secret"}
+#: So many of the first storms have every kind.
+ALL_KINDS = -(-len([*KINDS, *AMONG]) // TOGETHER)
+CHANGES = {**{name: kind.changes for name, kind in KINDS.items()}, **AMONG}
 
 
-class PlantingStorm(Storm):
-    """`there`: whether each of what was planted is still there, by its id; `kinds`: what it is."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed, TICKS)
-        self.there: dict[str, Callable[[], bool]] = {}
-        self.kinds: dict[str, str] = {}
-        self._ticked = 0
-
-    def _tick(self) -> None:
-        self._ticked += 1
-        if self._ticked in PLANTED_AT:
-            which = (self.seed + PLANTED_AT.index(self._ticked)) % len(FOUND_AS)
-            self._plant(list(FOUND_AS)[which])
-        super()._tick()
-
-    def _plant(self, kind: str) -> None:
-        id_, there = getattr(self, f"_{kind}")(str(uuid5(NAMESPACE_OID, f"{kind} of nobody")))
-        self.cloud.note(f"somebody plants a {kind}: {id_}")
-        self.cloud.planted.add(id_)
-        self.there[id_], self.kinds[id_] = there, kind
-
-    def _in_cinder(self, volume_id: str, connector: dict[str, str] | None) -> Any:
-        cloud = self.cloud
-        cloud.cinder.add_volume(volume_id=volume_id)
-        cloud.planted.add(volume_id)
-        server = min(row["server_id"] for row in cloud.rows("instances"))
-        row = cloud.cinder.attachment_create(volume_id, server, connector, "rw")
-        if connector:
-            cloud.cinder.attachment_complete(row.id)
-        return row.id, lambda: row.id in cloud.cinder.attachments
-
-    def _reservation(self, volume_id: str) -> Any:
-        return self._in_cinder(volume_id, None)
-
-    def _attachment(self, volume_id: str) -> Any:
-        return self._in_cinder(volume_id, {"host": min(self.cloud.states), "initiator": "iqn.p"})
-
-    def _record(self, id_: str) -> Any:
-        """Of an attachment that is gone: like one that some host has, if any has one."""
-        known = [(n, r) for n, rs in sorted(self.cloud.records.items()) for r in rs.values()]
-        if not known:
-            return id_, lambda: False
-        name, record = known[0]
-        self.cloud.records[name][id_] = replace(record, attachment_id=id_)
-        return id_, lambda: id_ in self.cloud.records[name]
-
-    def _secret(self, id_: str) -> Any:
-        state = self.cloud.states[min(self.cloud.states)]
-        with state.edit() as changed:
-            changed["secrets"][id_] = "digest"
-        return id_, lambda: id_ in state.read()["secrets"]
-
-    def rest(self) -> None:
-        self._checked(self._come_to_rest)
+#: A pair at rest for so many storms: all of them by night.
+SEEDS_OF_A_PAIR = 4
 
 
-def look(cloud: Cloud) -> dict[str, Finding]:
-    """What a look makes of all that differs, by the id of what it is about."""
-    found: dict[str, Finding] = {}
-    for row, drift_class in list(drift.cases(cloud)):
-        unit = Unit(cloud.store)
-        finding = unit.get(Finding, judge.id_of(drift_class, row))
-        sight = Sight(look_id="look", position=len(cloud.store.log))
-        judge.see(finding, drift_class, row, sight)
-        unit.save(CONTEXT)
-        found[row.id.rpartition("/")[2]] = finding
-    return found
+def some_pairs() -> list[tuple[str, str]]:
+    pairs = list(itertools.combinations(KINDS, 2))
+    random.Random(0).shuffle(pairs)
+    return pairs[: max(1, SEEDS // SEEDS_OF_A_PAIR)]
 
 
-def picture(cloud: Cloud) -> dict[str, Any]:
-    """All there is in Cinder and on hosts but what was planted."""
+def expected(storm: PlantingStorm) -> dict[str, list[str]]:
+    """By kind: as what it is to be found now."""
+    return {each.kind: each.found_as() for each in storm.planted}
 
-    def own(ids: Any) -> Iterator[str]:
-        return (id_ for id_ in ids if id_ not in cloud.planted)
 
-    def mine(had: dict[str, Any], theirs: set[str]) -> dict[str, Any]:
-        return {id_: had[id_] for id_ in own(had) if id_ not in theirs}
-
-    model, hosts = cloud.cinder, {name: state.read() for name, state in cloud.states.items()}
-    rows, volumes = model.attachments, model.volumes
+def found(storm: PlantingStorm, cases: list[tuple[Row, str]]) -> dict[str, list[str]]:
+    """By kind: as what it is found.  That nothing else is found the storm itself looks for."""
     return {
-        "attachments": {i: (rows[i].status, rows[i].host, rows[i].mode) for i in own(rows)},
-        "volumes": {i: s for i in own(volumes) if (s := volumes[i].status) != "deleting"},
-        "guests": {name: seen["guests"] for name, seen in hosts.items()},
-        **{
-            part: {n: mine(seen[part], cloud.planted_on(n)) for n, seen in hosts.items()}
-            for part in ("connected", "secrets")
-        },
-        "records": {name: sorted(own(known)) for name, known in cloud.records.items()},
+        each.kind: sorted(name for row, name in cases if each.owns(row)) for each in storm.planted
     }
 
 
-def adopted(cloud: Cloud) -> set[str]:
-    """Bare reservations that an attach of the same server has taken over (decision 0007)."""
-    return cloud.planted & {str(each.id) for each in cloud.attachments()}
+def seen(storm: PlantingStorm) -> dict[str, list[str]]:
+    return found(storm, [(row, drift_class.name) for row, drift_class in drift.cases(storm.cloud)])
 
 
-def repair(cloud: Cloud, finding: Finding) -> None:
-    had = [row for row in cloud.rows("attachments") if row.get("host")]
-    fleet = replace(
-        cloud.fleet,
-        had=lambda server: {row["host"] for row in had if row["server_id"] == server},
-    )
-    request = RepairDrift(finding_id=str(finding.id), reason="found by two looks")
-    cloud.requests.repair(request, CONTEXT, fleet, f"repair {finding.id}")
+def class_of(finding: Finding) -> str:
+    assert finding.found is not None, "a look has found it"
+    return finding.found.drift_class
 
 
-def planted_in(seed: int) -> Counter[str]:
-    """A storm with plants, and all that becomes of them; what of them was there at rest."""
+def mended(storm: PlantingStorm, planted: Planted, finding: Finding) -> None:
+    """By the repair of its class, which changes nothing of anything else."""
+    before = Picture(storm)
+    repair(storm.cloud, finding)
+    storm.rest()
+    after = storm.cloud.store.load(Finding, finding.id)
+    drift_class = BY_NAME[class_of(finding)]
+    begun = [
+        event
+        for event, _ in storm.cloud.store.log
+        if isinstance(event, Finding.RepairBegun) and event.originator_id == finding.id
+    ]
+    assert [event.repair for event in begun] == [drift_class.repair], planted.kind
+    assert after.state is FindingState.OVER, f"{planted.kind}: {after.state}"
+    changed = before.changed(Picture(storm))
+    assert set(changed.values()) == {planted.kind}, f"{planted.kind}: {changed}"
+    assert {part for part, *_ in changed} <= set(CHANGES[planted.kind].split()), planted.kind
+
+
+def planted_in(storm: PlantingStorm) -> Counter[str]:
+    """All that becomes of what was planted in a cloud at rest; what of that was still there."""
+    there = expected(storm)
+    findings: list[tuple[Row, Finding]] = []
+    for state in (FindingState.SUSPECTED, FindingState.CONFIRMED):
+        findings = list(look(storm.cloud))
+        assert found(storm, [(row, class_of(each)) for row, each in findings]) == there
+        assert {each.state for _, each in findings} <= {state}
+    left: dict[str, list[str]] = {kind: [] for kind in there}
+    for planted in storm.planted:
+        for finding in [finding for row, finding in findings if planted.owns(row)]:
+            if class_of(finding) not in seen(storm)[planted.kind]:
+                continue  # it went with another finding of the same
+            if CHANGES[planted.kind]:
+                mended(storm, planted, finding)
+            else:
+                with pytest.raises(RepairError):
+                    repair(storm.cloud, finding)
+                left[planted.kind] = there[planted.kind]
+    assert seen(storm) == left
+    return Counter(kind for kind, names in there.items() if names)
+
+
+def in_storm(seed: int) -> Counter[str]:
     storm = PlantingStorm(seed)
     storm.blow_over()
-    cloud = storm.cloud
-    cloud.planted -= adopted(cloud)
-    there = {id_ for id_, is_there in storm.there.items() if is_there()} & cloud.planted
-    for state in (FindingState.SUSPECTED, FindingState.CONFIRMED):
-        found = {id_: each for id_, each in look(cloud).items() if id_ in cloud.planted}
-        assert {id_ for id_ in found if id_ in storm.kinds} == there
-        assert {each.state for each in found.values()} <= {state}
-    for id_ in there:
-        names = cast("Any", found[id_].found).drift_class
-        assert names in FOUND_AS[storm.kinds[id_]]
-    before = picture(cloud)
-    for id_ in sorted(there):
-        if storm.kinds[id_] in BY_HAND:
-            with pytest.raises(RepairError):
-                repair(cloud, found[id_])
-            continue
-        repair(cloud, found[id_])
-        storm.rest()
-    left = {row.id.rpartition("/")[2] for row, _ in drift.cases(cloud)} & cloud.planted
-    assert left == {id_ for id_ in there if storm.kinds[id_] in BY_HAND}
-    assert picture(cloud) == before
-    return Counter(storm.kinds[id_] for id_ in there)
+    return planted_in(storm)
 
 
-def test_what_comes_about_in_a_storm_is_found_after_it_and_mended() -> None:
-    met = sum((planted_in(seed) for seed in range(SAMPLE)), Counter[str]())
-    assert set(met) == set(FOUND_AS), "each is there at rest in some storm"
+def at_rest(*kinds: str) -> Counter[str]:
+    storm = PlantingStorm(0, ticks=0, kinds=kinds)
+    for _ in kinds:
+        storm.plant_next()
+    storm.rest()  # hosts tell what they have now
+    return planted_in(storm)
+
+
+def test_every_class_is_planted_or_it_is_said_why_not() -> None:
+    """A new class: plant it, or say why no storm can."""
+    planted = {BY_NAME.get(name) and name for name in KINDS} - {None}
+    assert planted | set(NOT_PLANTED) == {each.name for each in CLASSES}
+    assert not planted & set(NOT_PLANTED)
+
+
+def test_what_a_class_can_be_mended_by_mends_what_is_planted() -> None:
+    """Each class that has a repair is repaired here, but what nobody knows the server of."""
+    repaired = {name for name, kind in KINDS.items() if kind.changes}
+    assert repaired == {name for name in KINDS if name in BY_NAME and BY_NAME[name].repair}
+
+
+def test_storms_have_every_kind_and_every_pair() -> None:
+    every = {*KINDS, *AMONG}
+    assert {kind for seed in range(ALL_KINDS) for kind in kinds_of(seed)} == every
+    pairs = {
+        frozenset(pair) for seed in range(300) for pair in itertools.combinations(kinds_of(seed), 2)
+    }
+    assert pairs == {frozenset(pair) for pair in itertools.combinations(every, 2)}
+
+
+@pytest.mark.parametrize("seed", range(ALL_KINDS))
+def test_what_comes_about_in_a_storm_is_found_after_it_and_mended(seed: int) -> None:
+    in_storm(seed)
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + min(FEWER_SEEDS, STORMS_MAX)))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + FEWER_SEEDS))
 def test_so_it_is_in_many_storms(seed: int) -> None:
-    planted_in(seed)
+    in_storm(seed)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("first", range(0, len(KINDS), TOGETHER))
+def test_what_comes_about_at_rest_is_found_and_mended(first: int) -> None:
+    kinds = list(KINDS)[first : first + TOGETHER]
+    assert at_rest(*kinds) == Counter(kinds)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_it_is_alone(kind: str) -> None:
+    assert at_rest(kind) == Counter([kind])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("pair", some_pairs(), ids="-".join)
+def test_so_it_is_in_pairs(pair: tuple[str, str]) -> None:
+    assert at_rest(*pair) == Counter(pair)

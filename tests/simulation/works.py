@@ -33,7 +33,7 @@ class Works:
         if self._ends and draw.random() < 0.5:
             self._ends.pop(draw.choice(sorted(self._ends)))()
             return
-        volume = draw.choice(sorted(cloud.cinder.volumes.values(), key=by_id))
+        volume = draw.choice(sorted(cloud.known_volumes().values(), key=by_id))
         free = not volume.migrating and volume.id not in self._ends
         if not free or volume.status not in {"available", "in-use"}:
             return

@@ -241,3 +241,33 @@ def test_no_secret_is_shown_or_told_by_repr_or_error(file: Path) -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.Settings().auth = config.AuthMode.TOKENS  # type: ignore[misc]
+
+
+SMALL = "[[flavors]]\nname = 'm1.small'\nvcpus = 1\nmemory_mb = 2048\n"
+
+
+def test_a_flavor_is_a_size_by_an_id_which_is_its_name_unless_there_is_one(file: Path) -> None:
+    text = f"{SMALL}[[flavors]]\nid = '3'\nname = 'm1.medium'\nvcpus = 2\nmemory_mb = 4096\n"
+    found = [(each.key, each.name, each.size) for each in load(file, text).flavors]
+    assert found == [("m1.small", "m1.small", (1, 2048)), ("3", "m1.medium", (2, 4096))]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (SMALL, "two [[flavors]] have the same name"),
+        (SMALL.replace("m1.small", "other") + "id = 'm1.small'", "the same id"),
+        (SMALL.replace("m1.small", "c2.m2048"), "has to be of that size"),
+        (SMALL.replace("m1.small", "other") + "id = 'c1.m512'", "has to be of that size"),
+        (SMALL.replace("m1.small", "a/b"), "stands in addresses"),
+        (SMALL.replace("m1.small", " a"), "no space at either end"),
+        (SMALL.replace("m1.small", "detail"), "stands in addresses"),
+        (SMALL.replace("m1.small", ""), "1 to 255 printable characters"),
+        (SMALL.replace("vcpus = 1", "vcpus = 0"), "of vCPUs from 1 to 1024"),
+        (SMALL.replace("= 2048", "= 15"), "of MiB from 16 to"),
+        (SMALL.replace("vcpus = 1", ""), "vcpus"),
+        (SMALL + "disk = 20", "disk"),
+    ],
+)
+def test_a_flavor_that_means_nothing_is_refused(file: Path, more: str, said: str) -> None:
+    assert said in refused(file, SMALL + more)

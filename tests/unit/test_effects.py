@@ -392,6 +392,15 @@ def test_a_volume_that_is_made_is_awaited_until_it_can_be_had(
     assert VOLUME in raised.value.message
 
 
+def test_s3_a_volume_that_was_made_of_a_multi_attach_type_is_not_had() -> None:
+    cinder = Cinder()
+    cinder.volume = lambda volume_id: view(id=volume_id, multiattach=True)  # type: ignore[method-assign]
+    with pytest.raises(PortError, match="multi-attach") as raised:
+        do(LedgerVerb.VOLUME_AWAIT, cinder, lane=MAKES)
+    assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "made_multiattach")
+    assert do(LedgerVerb.VOLUME_AWAIT, cinder, lane=LANE) == {}, "a volume that is there may be"
+
+
 def test_every_volume_with_the_mark_goes_but_not_before_cinder_has_made_it() -> None:
     cinder = Cinder()
     first, second = str(uuid4()), str(uuid4())

@@ -83,7 +83,7 @@ REQUESTS = {
         console_remnant_acknowledge console_drift_ignore console_drift_heed console_drift_repair
         console_drift_run_ask console_drift_run_stop console_drift_run_resume console_host_fence
         console_host_unfence""",
-    "in Cinder's name": "assisted_snapshot external_events",
+    "in Cinder's name": "assisted_snapshot assisted_deletion external_events",
     "an agent's": """host_register host_guests host_commands host_reports host_progress host_survey
         host_volume_users""",
 }

@@ -118,10 +118,12 @@ EXAMPLES = {
     | {"keystone.www_authenticate_uri", "keystone.cacert", "policy.file"}
     | {"tracing.endpoint"},
 }
+#: Of entries, whose keys are compared apart.
+TABLES = {"tokens", "flavors"}
 #: Given in another way in the example, as the comment beside it says.
 ELSEWHERE = {
     "agent": {"ledger.token", "keys.fixed_key", "keys.auth"},
-    "service": {"tokens", "keystone.auth"},
+    "service": {*TABLES, "keystone.auth"},
 }
 
 
@@ -149,14 +151,15 @@ def test_the_example_of_the_settings_has_every_key_with_its_default(program: str
     defaults = {
         key: value for key, value in _defaults(kind()).items() if not key.startswith("cinder.")
     }
-    assert set(shown) - {"tokens"} == set(defaults) - ELSEWHERE[program]
-    compared = set(shown) - {"tokens"} - EXAMPLES[program]
+    assert set(shown) - TABLES == set(defaults) - ELSEWHERE[program]
+    compared = set(shown) - TABLES - EXAMPLES[program]
     assert {key: shown[key] for key in compared} == {key: defaults[key] for key in compared}
 
 
-def test_the_example_of_a_token_has_every_key() -> None:
-    [token] = _examples(CLI)[0]["tokens"]
+def test_the_examples_of_a_token_and_a_flavor_have_every_key() -> None:
+    [token], [flavor] = (_examples(CLI)[0][name] for name in ("tokens", "flavors"))
     assert {*token, "token"} == {field.name for field in dataclasses.fields(config.Token)}
+    assert set(flavor) == {field.name for field in dataclasses.fields(config.Flavor)}
 
 
 def test_the_example_of_cinders_settings_has_every_key_with_its_default() -> None:

@@ -7,7 +7,6 @@ from tests.rules.table import ROOT, rows, rules, shown_by
 #: Rows whose claim is no rule of our code.
 WITHOUT = {
     "1.2": "os-brick's, which is asked again",
-    "3.14": "what we make is asked for without the flag; there is nothing to take away",
     "4.4": "that there is a database at all",
     "4.9": "the query of a host's commands has tests of its own, and no line that is the rule",
 }

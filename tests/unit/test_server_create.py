@@ -103,6 +103,32 @@ FORMS: dict[str, tuple[tuple[int, int], dict[str, Any], list[tuple[Any, ...]]]] 
         },
         [(VOLUME, 0, "vda", False)],
     ),
+    "Terraform": (
+        (2, 52),
+        {
+            "server": {
+                **PLAIN,
+                "availability_zone": "nova",
+                "config_drive": False,
+                "imageRef": "",
+                "metadata": {"role": "web", "owner.name": ""},
+                "networks": "none",
+                "security_groups": [{"name": "default"}],
+                "tags": ["a", "b"],
+                "block_device_mapping_v2": [
+                    {
+                        **BLANK,
+                        "source_type": "image",
+                        "uuid": OTHER,
+                        "boot_index": 0,
+                        "delete_on_termination": True,
+                    }
+                ],
+            },
+            "os:scheduler_hints": {},
+        },
+        [(of(1, image_id=OTHER), 0, "vda", True)],
+    ),
     "Heat": (
         OLDEST,
         {
@@ -112,6 +138,8 @@ FORMS: dict[str, tuple[tuple[int, int], dict[str, Any], list[tuple[Any, ...]]]] 
                 "min_count": 1,
                 "max_count": 1,
                 "OS-DCF:diskConfig": "AUTO",
+                "config_drive": "",
+                "metadata": {"stack": "web"},
                 "block_device_mapping_v2": [
                     {**ROOT, "delete_on_termination": False, "device_name": "vda"},
                     {**ROOT, "uuid": OTHER, "boot_index": None, "device_name": "/dev/vdc"},
@@ -133,7 +161,7 @@ FORMS: dict[str, tuple[tuple[int, int], dict[str, Any], list[tuple[Any, ...]]]] 
 def test_what_clients_send_of_themselves_is_taken(client: str) -> None:
     version, given, expected = FORMS[client]
     assert made(given, version) == expected
-    assert size_wanted(wanted(given, version).flavorRef) == (1, 512)
+    assert size_wanted((), wanted(given, version).flavorRef) == (1, 512)
 
 
 NOT_DONE: dict[str, Any] = {
@@ -151,9 +179,6 @@ NOT_DONE: dict[str, Any] = {
     "adminPass": "secret",
     "config_drive": True,
     "hostname": "web",
-    "metadata": {"a": "b"},
-    "description": "a server",
-    "tags": ["a"],
     "trusted_image_certificates": [OTHER],
     "OS-DCF:diskConfig": "SOMEHOW",
 }
@@ -249,6 +274,37 @@ def test_a_property_is_known_from_its_microversion_on(since: Any, given: dict[st
     made(given, since)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"metadata": []},
+        {"metadata": {"a": 1}},
+        {"metadata": {"a/b": "c"}},
+        {"metadata": {"": "c"}},
+        {"metadata": {"a": "x" * 256}},
+        {"metadata": {str(each): "x" for each in range(129)}},
+        {"tags": "a"},
+        {"tags": ["a,b"]},
+        {"tags": ["a/b"]},
+        {"tags": [""]},
+        {"tags": ["x" * 61]},
+        {"tags": [str(each) for each in range(51)]},
+        {"description": "x" * 256},
+        {"description": "a\x00"},
+        {"description": 1},
+    ],
+    ids=lambda given: str(given)[:30],
+)
+def test_what_is_to_be_kept_is_of_nova_s_form(given: dict[str, Any]) -> None:
+    assert next(iter(given)) in refusal(body(**given))
+
+
+def test_what_is_to_be_kept_is_read() -> None:
+    kept = {"metadata": {"a b:c": "", "d": "ü" * 255}, "tags": ["x y", "ü"], "description": "a\nb"}
+    asked = wanted(body(**kept), NEWEST)
+    assert (asked.metadata, asked.tags, asked.description) == tuple(kept.values())
+
+
 def test_a_tag_of_a_disk_is_known_in_2_32_and_then_not_until_2_42() -> None:
     given = body({**ROOT, "tag": "root"}, networks=[])
     made(given, (2, 32))
@@ -277,7 +333,7 @@ def test_a_name_is_of_nova_s_form(name: Any) -> None:
 @pytest.mark.parametrize("flavor", ["m1.small", "c0.m512", "c1025.m512", "c1.m15", "c1.m16777217"])
 def test_a_flavor_that_no_server_can_have_is_not_found(flavor: str) -> None:
     with pytest.raises(ApiError, match=f"Flavor {flavor} could not be found") as refused:
-        size_wanted(flavor)
+        size_wanted((), flavor)
     assert refused.value.status == 400
 
 
@@ -295,8 +351,8 @@ def test_all_properties_that_nova_knows_are_in_the_tables() -> None:
     """By nova/api/openstack/compute/schemas/servers.py, create_v294 and what older ones had."""
     known = {where: {each.name for each in table} for where, table in properties.TABLES.items()}
     assert known["server"] == {*PLAIN, *NOT_DONE, "personality", "availability_zone", "host"} | {
-        "hypervisor_hostname",
-        "block_device_mapping_v2",
+        *("hypervisor_hostname", "block_device_mapping_v2"),
+        *("metadata", "tags", "description"),
     }
     assert known["block_device_mapping_v2"] == {
         *("virtual_name", "volume_id", "snapshot_id", "volume_size", "device_name", "no_device"),

@@ -105,6 +105,8 @@ def snapshot_view(data: Mapping[str, Any]) -> SnapshotView:
         volume_id=data["volume_id"],
         size_gb=data["size"],
         project_id=data.get("os-extended-snapshot-attributes:project_id"),
+        status=data["status"],
+        progress=data.get("os-extended-snapshot-attributes:progress"),
     )
 
 
@@ -356,6 +358,15 @@ class CinderClient(Caller):
             lambda: self.volume(volume_id),
             error=error,
         )
+
+    def tell_snapshot(self, snapshot_id: str, status: str) -> None:
+        told = snapshot_told(status)
+        self._call(lambda cinder: cinder.volume_snapshots.update_snapshot_status(snapshot_id, told))
+
+
+def snapshot_told(status: str) -> dict[str, str]:
+    """What Cinder's os-update_snapshot_status is told, as Nova tells it."""
+    return {"status": status, "progress": "90%"}
 
 
 def _find_or_create(cinder: Any, wanted: dict[str, Any], key: str) -> VolumeView:

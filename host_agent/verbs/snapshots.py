@@ -1,0 +1,68 @@
+"""Verbs for snapshots that Cinder has a running guest take and delete, of volumes that are files.
+
+Cinder waits for them, and gives up at some time (its remotefs driver: ten minutes, two hours).  So
+each asks first whether it still does: nobody's snapshot is merged away that was given up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from host_agent.shared.lane import Lane
+from host_agent.shared.ports import Merge
+from host_agent.verbs.context import RunContext, final
+from host_agent.verbs.disk import disk_replace, forget_former
+
+
+def disk_snapshot(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Let the guest write to the file that Cinder has made above the present one."""
+    _refuse_unless(ctx, lane, "creating")
+    ctx.guests.snapshot(lane.server_id, lane.disk_serial, _snapshot(lane)["file"])
+    return {}
+
+
+def disk_snapshot_revert(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Let it write to the one below again, with all that it has written since."""
+    file = _snapshot(lane)["file"]
+    ctx.guests.unsnapshot(lane.server_id, lane.disk_serial, file, ctx.watch)
+    return {}
+
+
+def disk_follow(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Cinder tells the new file now: so does the guest's definition, and this host's record."""
+    disk_replace(ctx, lane)
+    forget_former(ctx, lane)
+    return {}
+
+
+def disk_merge(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Let the guest do without a file of its disk, which Cinder deletes then."""
+    _refuse_unless(ctx, lane, "deleting")
+    ctx.guests.merge(lane.server_id, lane.disk_serial, _merge(lane), ctx.watch)
+    return {}
+
+
+def disk_merge_abort(ctx: RunContext, lane: Lane) -> dict[str, Any]:
+    """Let it keep the file; or find that it does without already."""
+    kept = ctx.guests.end_merge(lane.server_id, lane.disk_serial, _merge(lane))
+    return {} if kept else {"passed": True}
+
+
+def _refuse_unless(ctx: RunContext, lane: Lane, status: str) -> None:
+    seen = ctx.cinder.snapshot(_snapshot(lane)["id"])
+    if seen.status != status:
+        raise final(
+            "snapshot_not_awaited",
+            f"Cinder does not wait for snapshot {seen.id} any more: it is {seen.status}.",
+        )
+
+
+def _snapshot(lane: Lane) -> dict[str, Any]:
+    if lane.snapshot is None:
+        raise final("no_snapshot", f"The command for volume {lane.volume_id} names no snapshot.")
+    return lane.snapshot
+
+
+def _merge(lane: Lane) -> Merge:
+    wanted = _snapshot(lane)
+    return Merge(file=wanted.get("merge"), into=wanted.get("into"))

@@ -1,0 +1,213 @@
+"""What is particular to snapshots of volumes in use: when Cinder gives up, and hosts go (0078)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aggregates import errors
+from aggregates.operation import Operation, OperationState, Outcome
+from handlers.snapshots import SnapshotInUse
+from ledger.simulation import cinder_snapshots
+from ledger.simulation.cinder_rows import Snapshot
+from tests.memory import Trouble
+from tests.snapshots import chain, delete_newest, snapshots_of, take, taken
+from tests.world import CONTEXT, HOST, OTHER, World, events
+
+
+def with_snapshots(count: int = 0) -> World:
+    world = World(driver="nfs")
+    return taken(world.done(world.attach()), count)
+
+
+def files(world: World, *numbers: int) -> list[str]:
+    """The names of the volume's file, 0, and of its snapshots' in their order."""
+    base = f"volume-{world.volumes[0]}"
+    names = [base, *(f"{base}.{snapshot.id}" for snapshot in snapshots_of(world))]
+    return [names[number] for number in numbers]
+
+
+def give_up(snapshot: Snapshot) -> None:
+    """Cinder has waited for long enough."""
+    snapshot.status = {"creating": "error", "deleting": "error_deleting"}[snapshot.status]
+
+
+def after_the_host(world: World, operation_id: str) -> None:
+    """Its host has done its part, and nobody has gone on."""
+    while not world.run_agent(operation_id, HOST):
+        world.service.advance(operation_id)
+
+
+def code(operation: Operation) -> str:
+    return str((operation.first_error or {}).get("code"))
+
+
+def test_a_snapshot_that_cinder_has_given_up_is_not_begun() -> None:
+    world = with_snapshots()
+    operation_id = take(world)
+    give_up(snapshots_of(world)[0])
+    world.trouble = Trouble()
+    operation = world.run(operation_id)
+    assert (operation.outcome, code(operation)) == (Outcome.FAILED, "snapshot_not_awaited")
+    assert "guests.snapshot" not in world.trouble.met
+    assert (chain(world), world.wrong()) == (files(world, 0), [])
+
+
+def test_a_snapshot_that_cinder_gives_up_before_it_hears_of_it_is_taken_back() -> None:
+    world = with_snapshots(1)
+    operation_id = take(world)
+    after_the_host(world, operation_id)
+    assert chain(world) == files(world, 2, 1, 0)
+    give_up(snapshots_of(world)[1])
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    assert (chain(world), world.wrong()) == (files(world, 1, 0), [])
+
+
+def test_a_snapshot_that_cinder_has_given_up_is_not_merged_away() -> None:
+    """An administrator may have made it available again since."""
+    world = with_snapshots(1)
+    operation_id = delete_newest(world)
+    [snapshot] = snapshots_of(world)
+    give_up(snapshot)
+    operation = world.run(operation_id)
+    assert (operation.outcome, code(operation)) == (Outcome.FAILED, "snapshot_not_awaited")
+    assert (chain(world), world.wrong()) == (files(world, 1, 0), [])
+
+
+def test_cinder_may_give_a_deletion_up_that_was_done_and_ask_for_it_again() -> None:
+    world = with_snapshots(1)
+    operation_id = delete_newest(world)
+    after_the_host(world, operation_id)
+    [snapshot] = snapshots_of(world)
+    give_up(snapshot)
+    world.done(operation_id)
+    assert (snapshot.status, chain(world)) == ("error_deleting", files(world, 1))
+    world.done(delete_newest(world))
+    assert (snapshots_of(world), world.wrong()) == ([], [])
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Snapshot]]:
+    """Cinder has heard, and does not go on before somebody lets it."""
+    heard: list[tuple[Any, Snapshot]] = []
+    monkeypatch.setattr(cinder_snapshots, "_go_on", lambda *told: heard.append(told))
+    return heard
+
+
+def told(world: World, slow: list[tuple[Any, Snapshot]]) -> str:
+    """A snapshot that Cinder has heard of; its operation's id."""
+    operation_id = take(world)
+    while not slow:
+        world.service.advance(operation_id)
+        world.run_agent(operation_id, HOST)
+    world.service.advance(operation_id)
+    return operation_id
+
+
+def test_nobody_works_on_the_server_before_cinder_names_the_new_file(
+    slow: list[tuple[Any, Snapshot]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = with_snapshots()
+    operation_id = told(world, slow)
+    assert world.operation(operation_id).state is OperationState.RUNNING
+    for flow in ("reboot", "stop", "live_migrate"):
+        with pytest.raises(errors.ClaimedError):
+            world.act(flow, **({"destination": OTHER} if flow == "live_migrate" else {}))
+    monkeypatch.undo()
+    cinder_snapshots._go_on(*slow[0])
+    world.done(operation_id)
+    assert (chain(world), world.wrong()) == (files(world, 1, 0), [])
+
+
+def test_a_cinder_that_never_names_the_new_file_parks_and_holds_the_server(
+    slow: list[tuple[Any, Snapshot]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = with_snapshots()
+    operation_id = told(world, slow)
+    snapshot = slow[0][1]
+    snapshot.status = "error"
+    operation = world.run(operation_id)
+    [left] = [each for each in operation.left if each["step"] == "await"]
+    assert left["error"]["code"] == "attachment_not_followed"
+    assert chain(world) == files(world, 1, 0), "what was written since is not taken from the guest"
+    with pytest.raises(errors.ClaimedError):
+        world.act("reboot")
+    with pytest.raises(errors.ClaimedError):
+        world.delete()
+    monkeypatch.undo()
+    snapshot.status = "creating"  # an administrator lets Cinder's record say what is so
+    cinder_snapshots._go_on(*slow[0])
+    world.service.act(operation_id, "retry", "corrected", CONTEXT)
+    world.done(operation_id)
+    assert world.wrong() == []
+
+
+@pytest.mark.parametrize("took", [False, True])
+def test_a_host_that_is_fenced_in_a_snapshot_has_its_guest_started_on_the_new_file(
+    took: bool,
+) -> None:
+    """Whether it came to write there or not: without a writer both files read alike."""
+    world = with_snapshots()
+    operation_id = take(world)
+    if took:
+        after_the_host(world, operation_id)
+    world.dead.add(HOST)
+    world.run(operation_id)
+    world.fence(HOST)
+    world.done(operation_id)
+    world.done(world.act("evacuate", destination=OTHER))
+    assert chain(world, OTHER)[0] == files(world, 1)[0]
+
+
+def test_a_merge_that_a_fence_cuts_off_has_failed() -> None:
+    world = with_snapshots(1)
+    operation_id = delete_newest(world)
+    world.dead.add(HOST)
+    world.run(operation_id)
+    world.fence(HOST)
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    assert [snapshot.status for snapshot in snapshots_of(world)] == ["error_deleting"]
+    world.done(world.act("evacuate", destination=OTHER))
+
+
+def test_what_cannot_be_followed_to_its_end_is_not_begun() -> None:
+    """Cinder renews the first attachment's connection, and only one of the new calls."""
+    resized, legacy, old = with_snapshots(), World(driver="nfs", legacy=True), with_snapshots()
+    resized.done(resized.act("resize", destination=OTHER))
+    legacy.done(legacy.attach())
+    old.register(HOST, service_version=4)
+    for world, refusal, why in (
+        (resized, errors.SnapshotError, "two attachments"),
+        (legacy, errors.SnapshotError, "convert its server first"),
+        (old, errors.AgentTooOldError, "needs 5: upgrade it"),
+    ):
+        request = SnapshotInUse(
+            flow="snapshot", volume_id=world.volumes[0], snapshot_id="s", files={"file": "f"}
+        )
+        begun = len(events(world, Operation.OperationStarted))
+        with pytest.raises(refusal, match=why):
+            world.requests.snapshot(request, CONTEXT, world.fleet)
+        assert len(events(world, Operation.OperationStarted)) == begun
+
+
+def test_what_was_snapshot_moves_stops_and_goes_like_any_volume() -> None:
+    """After it everybody goes by the attachment and the host's record, which name the new file."""
+    world = with_snapshots(2)
+    [record] = world.records[HOST].values()
+    assert [info["name"] for info in record.infos] == files(world, 2)
+    for flow, where in (
+        ("live_migrate", {"destination": OTHER}),
+        ("stop", {}),
+        ("start", {}),
+        ("reboot", {}),
+        ("shelve", {}),
+        ("unshelve", {"destination": HOST}),
+        ("refresh", {}),
+    ):
+        world.done(world.act(flow, **where))
+        assert world.wrong() == [], flow
+    assert chain(world)[0] == files(world, 2)[0]
+    world.trouble = Trouble()
+    world.done(world.detach())
+    assert world.wrong() == []

@@ -1,0 +1,408 @@
+"""What is planted in a storm or in a cloud at rest: on what, as what it is found, what mends it.
+
+Most kinds are planted on a group: a server apart with volumes of its own, of which nobody in the
+storm asks for anything.  Its host loses power, is fenced and comes back as any other.  Some kinds
+are planted on what the storm itself works with: that may take them over, or away.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from aggregates.finding import Finding
+from handlers.accept import AttachVolume, DetachVolume
+from handlers.drift import judge
+from handlers.drift.judge import Sight
+from handlers.drift.rows import Row
+from handlers.repair import RepairDrift
+from host_agent.simulated.host_state import guest_state
+from host_agent.storage import connection
+from ledger.log.unit import Unit
+from ledger.requests import Accepted
+from tests.simulation import drift, plants
+from tests.simulation.cloud import SHARED_BACKEND, Cloud
+from tests.simulation.plants import Ground, NotNowError, Plant
+from tests.simulation.storm import Storm
+from tests.world import CONTEXT
+
+#: The first of a storm's plants comes after so many ticks, each of the others so many later.
+FIRST_AT, EVERY = 60, 30
+#: Plants in one storm.
+TOGETHER = 8
+
+
+@dataclass(frozen=True)
+class Group:
+    """A server apart; `deleted` is one that was deleted; the server had `former` once."""
+
+    server: str
+    deleted: str
+    volume: str
+    former: str
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return frozenset(vars(self).values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """`ids`: what it is about.  `found_as`: its classes, by all that is there of it now."""
+
+    kind: str
+    ids: frozenset[str]
+    found_as: Callable[[], list[str]]
+
+    def owns(self, row: Row) -> bool:
+        about = row.about
+        told = {drift.tail(row), about.server_id, about.volume_id, about.attachment_id}
+        return bool(told & self.ids)
+
+
+# --- on groups ----------------------------------------------------------------------------------
+
+#: What is found of a plant on a group, whose ground's new ids are given, after a storm.
+Now = Callable[[Cloud, Group, set[str]], Iterable[str]]
+
+
+def _copies(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """A host that was fenced is rid of what is not its own; one without power runs nothing."""
+    del new
+    found = cloud.folded.row("instances", group.server)
+    has = {name: state.read()["guests"].get(group.server) for name, state in cloud.states.items()}
+    there = {name: guest for name, guest in has.items() if guest}
+    if there.keys() - {found and found["host"]}:
+        yield "guest_elsewhere"
+    if sum(guest["live"] is not None for guest in there.values()) > 1:
+        yield "guest_twice"
+
+
+def _of_deleted(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    del new
+    if any(group.deleted in state.read()["guests"] for state in cloud.states.values()):
+        yield "guest_of_deleted"
+
+
+def _definition(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """What has lost power has only its definition."""
+    del new
+    guests = (state.read()["guests"].get(group.server) for state in cloud.states.values())
+    runs = any(guest and guest["live"] is not None for guest in guests)
+    yield "disk_definition_differs" if runs else "disk_missing"
+
+
+def _record(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    del group
+    yield from records_left(cloud, new)
+
+
+def records_left(cloud: Cloud, ids: Iterable[str]) -> Iterator[str]:
+    """What a record names may be gone; one that names nothing yet is of a connection."""
+    for name, id_ in [(name, id_) for id_ in ids for name in cloud.records]:
+        if record := cloud.records[name].get(id_):
+            connected = cloud.states[name].read()["connected"].values()
+            paths = {each["path"] for each in connected if each["driver"] != "rbd"}
+            there = [device.get("path") in paths for device in record.devices.values()]
+            yield "connection_left" if any(there) or not there else "record_left"
+
+
+def _held(part: str, kind: str) -> Now:
+    """Of a host's connections or secrets, which are gone with its power."""
+
+    def now(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+        ids = new | {group.former}
+        if any(state.read()[part].keys() & ids for state in cloud.states.values()):
+            yield kind
+
+    return now
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`changes`: the parts of `picture` that its repair may change, of its own; none: nobody
+    mends it by itself.  `now` None: it is found as it was planted, whatever happens to its host.
+    """
+
+    plant: Plant
+    changes: str = ""
+    now: Now | None = None
+
+
+KINDS: dict[str, Kind] = {
+    "reservation_unknown": Kind(plants.reservation_unknown, "attachments volumes"),
+    "attachment_unknown": Kind(plants.attachment_unknown, "attachments volumes"),
+    "owner_gone": Kind(plants.owner_gone, "attachments volumes"),
+    "attachment_lost": Kind(
+        plants.attachment_lost, "attachments volumes records connected secrets"
+    ),
+    "attachment_status_differs": Kind(plants.attachment_status_differs, "attachments volumes"),
+    "attachment_host_differs": Kind(plants.attachment_host_differs),
+    "attachment_mode_differs": Kind(plants.attachment_mode_differs),
+    "volume_gone": Kind(plants.volume_gone),
+    "volume_status_differs": Kind(plants.volume_status_differs, "volumes"),
+    "volume_of_nobody": Kind(plants.volume_of_nobody, "volumes"),
+    "guest_missing": Kind(plants.guest_missing, "attachments volumes records connected secrets"),
+    "guest_elsewhere": Kind(plants.guest_elsewhere, now=_copies),
+    "guest_twice": Kind(plants.guest_twice, now=_copies),
+    "guest_of_deleted": Kind(plants.guest_of_deleted, "guests", _of_deleted),
+    "disk_missing": Kind(plants.disk_missing, "guests connected records secrets"),
+    "disk_definition_differs": Kind(
+        plants.disk_definition_differs, "guests connected records secrets", _definition
+    ),
+    "disk_unknown": Kind(plants.disk_unknown),
+    "disk_device_differs": Kind(plants.disk_device_differs),
+    "disk_readonly_differs": Kind(plants.disk_readonly_differs),
+    "connection_missing": Kind(plants.connection_missing),
+    "connection_left": Kind(plants.connection_left, "records connected", _record),
+    "record_left": Kind(plants.record_left, "records connected", _record),
+    "storage_left": Kind(plants.storage_left, now=_held("connected", "storage_left")),
+    "mount_unused": Kind(plants.mount_unused, now=_held("connected", "mount_unused")),
+    "secret_left": Kind(plants.secret_left, "secrets", _held("secrets", "secret_left")),
+    "secret_of_nobody": Kind(plants.secret_of_nobody, now=_held("secrets", "secret_left")),
+}
+#: On what the storm works with.
+AMONG: dict[str, str] = {
+    "reservation among": "attachments volumes",
+    "attachment among": "attachments volumes",
+    "record among": "records connected secrets",
+}
+#: Classes that no storm has planted, and why.
+NOT_PLANTED = {
+    "attachment_unmapped": "only a fault of the ledger makes it: every storm looks for that",
+    "legacy_mapping": "Cinder's old calls are not made where all is new",
+    "power_differs": "the next inventory of the host corrects it: it does not outlast a storm",
+    "paths_faulty": "what a simulated host has connected has no paths",
+    "remnant": "it is a fact of the log, which no look compares; skipping a step breaks the rest",
+    "operation_parked": "it is a fact of the log; storms park, and retry until nothing is parked",
+}
+
+
+def kinds_of(seed: int) -> list[str]:
+    """What is planted in a storm: in the first ones each kind once, then any."""
+    every = [*KINDS, *AMONG]
+    if seed * TOGETHER < len(every):
+        return every[seed * TOGETHER :][:TOGETHER]
+    return random.Random(f"kinds {seed}").sample(every, TOGETHER)
+
+
+class PlantingStorm(Storm):
+    """A storm in which drift comes about; `planted`: what of it, and on what."""
+
+    def __init__(self, seed: int, ticks: int = 400, kinds: Sequence[str] | None = None) -> None:
+        super().__init__(seed, ticks)
+        self.kinds = list(kinds_of(seed) if kinds is None else kinds)
+        self.planted: list[Planted] = []
+        self.groups: dict[str, Group] = {}
+        self._draw = random.Random(f"plants {seed}")
+        self._waiting = list(self.kinds)
+        self._ticked = 0
+        self._checked(self._make_groups)
+
+    def _make_groups(self) -> None:
+        cloud, random_ = self.cloud, self._draw
+        for kind in filter(KINDS.__contains__, self.kinds):
+            parts = ("server", "deleted", "volume", "former")
+            ids = {part: str(uuid5(NAMESPACE_OID, f"{part} of {kind}")) for part in parts}
+            group = self.groups[kind] = Group(**ids)
+            cloud.apart |= group.ids
+            for volume_id in (group.volume, group.former):
+                driver = random_.choice(["iscsi", "local", SHARED_BACKEND])
+                encrypted = random_.random() < 0.5
+                cloud.cinder.add_volume(volume_id=volume_id, driver=driver, encrypted=encrypted)
+            name = random_.choice(sorted(cloud.states))
+            with cloud.states[name].edit() as state:
+                for id_ in (group.server, group.deleted):
+                    state["guests"][id_] = guest_state(server_id=id_, project_id="p", devices=[])
+            cloud.agents[name].register_again()
+        self._come_to_rest()
+        self._ask_for(self._attaches())
+        self._ask_for(self._lets_go())
+
+    def _ask_for(self, requests: Iterator[Accepted]) -> None:
+        for _ in requests:
+            pass
+        self._come_to_rest()
+
+    def _attaches(self) -> Iterator[Accepted]:
+        fleet = self.cloud.fleet
+        for group in self.groups.values():
+            for volume_id in (group.volume, group.former):
+                request = AttachVolume(server_id=group.server, volume_id=volume_id)
+                key = f"attach {volume_id}"
+                yield self.cloud.requests.attach(request, CONTEXT, fleet, key)
+
+    def _lets_go(self) -> Iterator[Accepted]:
+        requests, fleet = self.cloud.requests, self.cloud.fleet
+        for group in self.groups.values():
+            request = DetachVolume(server_id=group.server, volume_id=group.former)
+            yield requests.detach(request, CONTEXT, fleet, f"detach {group.former}")
+            yield requests.delete(group.deleted, CONTEXT, f"delete {group.deleted}")
+
+    def _tick(self) -> None:
+        self._ticked += 1
+        begun = len(self.kinds) - len(self._waiting)
+        if self._waiting and self._ticked >= FIRST_AT + begun * EVERY:
+            self.plant_next()
+        super()._tick()
+
+    def plant_next(self) -> None:
+        """The first of what waits that is possible now."""
+        for kind in list(self._waiting):
+            try:
+                self._in_calm(kind)
+            except NotNowError:
+                continue
+            self._waiting.remove(kind)
+            return
+
+    def _in_calm(self, kind: str) -> None:
+        """Whoever does this has no trouble."""
+        chance = self.cloud.chance
+        calm, chance.calm = chance.calm, True
+        try:
+            planted = self._on_group(kind) if kind in KINDS else self._among(kind)
+        finally:
+            chance.calm = calm
+        self.cloud.note(f"somebody plants {kind}: {sorted(planted.ids)}")
+        self.planted.append(planted)
+
+    def _on_group(self, kind: str) -> Planted:
+        cloud, group, row = self.cloud, self.groups[kind], KINDS[kind]
+        ground = Ground(cloud, frozenset({group.server, group.deleted}))
+        told = sorted(row.plant(ground).elements())
+        cloud.planted |= ground.new
+        cloud.apart |= ground.new
+
+        def now() -> list[str]:
+            return told if row.now is None else sorted(row.now(cloud, group, ground.new))
+
+        return Planted(kind=kind, ids=group.ids | ground.new, found_as=now)
+
+    # ------------------------------------------------- on what the storm has
+
+    def _among(self, kind: str) -> Planted:
+        what = kind.removesuffix(" among")
+        id_, now = getattr(self, f"_{what}")(str(uuid5(NAMESPACE_OID, f"{what} of nobody")))
+        self.cloud.planted.add(id_)
+        return Planted(kind=kind, ids=frozenset({id_}), found_as=now)
+
+    def _in_cinder(self, volume_id: str, connector: dict[str, str] | None, name: str) -> Any:
+        cloud = self.cloud
+        cloud.cinder.add_volume(volume_id=volume_id)
+        cloud.planted.add(volume_id)
+        servers = {row["server_id"] for row in cloud.rows("instances")}
+        server = min(servers - cloud.apart)
+        row = cloud.cinder.attachment_create(volume_id, server, connector, "rw")
+        if connector:
+            cloud.cinder.attachment_complete(row.id)
+
+        def now() -> list[str]:
+            """An attach of the same server takes over a bare reservation (decision 0007)."""
+            ours = {str(each.id) for each in cloud.attachments()}
+            if row.id in ours or row.id not in cloud.cinder.attachments:
+                return []
+            found = cloud.folded.row("instances", server)
+            return ["owner_gone" if found and found["deleted"] else name]
+
+        return row.id, now
+
+    def _reservation(self, volume_id: str) -> Any:
+        return self._in_cinder(volume_id, None, "reservation_unknown")
+
+    def _attachment(self, volume_id: str) -> Any:
+        connector = {"host": min(self.cloud.states), "initiator": "iqn.p"}
+        return self._in_cinder(volume_id, connector, "attachment_unknown")
+
+    def _record(self, id_: str) -> Any:
+        """Of an attachment that is gone: like one that some host has."""
+        cloud = self.cloud
+        records = [(n, r) for n, rs in sorted(cloud.records.items()) for r in rs.values()]
+        known = [(n, r) for n, r in records if r.server_id not in cloud.apart]
+        if not known:
+            raise NotNowError
+        name, record = known[0]
+        cloud.records[name][id_] = replace(record, attachment_id=id_)
+        return id_, lambda: list(records_left(cloud, {id_}))
+
+    def rest(self) -> None:
+        self._checked(self._come_to_rest)
+
+
+# --- afterwards ---------------------------------------------------------------------------------
+
+
+def look(cloud: Cloud) -> Iterator[tuple[Row, Finding]]:
+    """What a look makes of all that differs."""
+    for row, drift_class in list(drift.cases(cloud)):
+        unit = Unit(cloud.store)
+        finding = unit.get(Finding, judge.id_of(drift_class, row))
+        sight = Sight(look_id="look", position=len(cloud.store.log))
+        judge.see(finding, drift_class, row, sight)
+        unit.save(CONTEXT)
+        yield row, finding
+
+
+def repair(cloud: Cloud, finding: Finding) -> None:
+    had = [row for row in cloud.rows("attachments") if row.get("host")]
+    fleet = replace(
+        cloud.fleet,
+        had=lambda server: {row["host"] for row in had if row["server_id"] == server},
+    )
+    request = RepairDrift(finding_id=str(finding.id), reason="found by two looks")
+    cloud.requests.repair(request, CONTEXT, fleet, f"repair {finding.id}")
+
+
+@dataclass
+class Picture:
+    """All there is in Cinder and on hosts: (part, where, which) -> (whose, what).
+
+    Whose: the kinds of what was planted, and "" of anything else.
+    """
+
+    storm: PlantingStorm
+    seen: dict[tuple[str, str, str], tuple[frozenset[str], Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        cinder = self.storm.cloud.cinder
+        for row in cinder.attachments.values():
+            told = (row.status, row.host, row.mode)
+            self._add("attachments", "", row.id, {row.id, row.instance, row.volume_id}, told)
+        for volume in cinder.volumes.values():
+            ids = {volume.id, *(row.id for row in cinder.attachments_of(volume.id))}
+            if volume.status != "deleting":
+                self._add("volumes", "", volume.id, ids, volume.status)
+        for name, state in self.storm.cloud.states.items():
+            self._see_host(name, state.read())
+
+    def _see_host(self, name: str, seen: dict[str, Any]) -> None:
+        for server_id, guest in seen["guests"].items():
+            self._add("guests", name, server_id, {server_id}, guest)
+        users: dict[str, set[str]] = {}
+        for id_, record in self.storm.cloud.records[name].items():
+            ids = {id_, record.server_id, record.volume_id}
+            self._add("records", name, id_, ids, "")
+            for held in (record.volume_id, *map(connection.target_digest, record.infos)):
+                users.setdefault(held, set()).update(self._whose(ids))
+        for part in ("connected", "secrets"):
+            for id_, told in seen[part].items():
+                whose = frozenset(users.get(id_) or self._whose({id_}))
+                self.seen[part, name, id_] = whose, told
+
+    def _add(self, part: str, where: str, which: str, ids: set[Any], told: Any) -> None:
+        self.seen[part, where, which] = self._whose(ids), told
+
+    def _whose(self, ids: set[Any]) -> frozenset[str]:
+        return frozenset(p.kind for p in self.storm.planted if p.ids & ids) or frozenset({""})
+
+    def changed(self, now: Picture) -> dict[tuple[str, str, str], str]:
+        """What differs, by part, place and thing: whose it was, or is."""
+        before, after = self.seen, now.seen
+        return {
+            key: "+".join(sorted((before.get(key) or after[key])[0]))
+            for key in before | after
+            if (key in before and before[key][1]) != (key in after and after[key][1])
+        }
