@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from handlers.plan import AnyVerb, Flow, LedgerVerb, Place, Plan, Side, Stage, Step
+from handlers.plan import Flow, Place, Plan, Side, Stage, Step
+from handlers.verbs import AnyVerb, LedgerVerb
 from host_agent.shared.contract import Verb
 
 #: These neither connect nor disconnect what a host has.

@@ -8,7 +8,7 @@ from aggregates.attachment import Attachment
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
 from handlers.meaning import Done, access_mode_of, held_as, updated
-from handlers.plan import LedgerVerb
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 

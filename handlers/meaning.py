@@ -17,7 +17,8 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.volume import Volume
-from handlers.plan import LedgerVerb, Place
+from handlers.plan import Place
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
 

@@ -11,7 +11,7 @@ from aggregates.finding import Finding, FindingState
 from aggregates.operation import Operation, Outcome
 from aggregates.volume import Volume
 from handlers.meaning import Book, Done
-from handlers.plan import LedgerVerb
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 

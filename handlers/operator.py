@@ -17,9 +17,9 @@ from handlers import engine
 from handlers.claims import connects_anew
 from handlers.engine import Left, pivot_passed, unwinds
 from handlers.meaning import Book
-from handlers.plan import LedgerVerb
 from handlers.progress import arrival, finish, lane_of, plan_of, skip
 from handlers.remnants import leave
+from handlers.verbs import LedgerVerb
 from host_agent.shared.lane import Lane
 
 #: Undoing an attachment or a reservation; where none is known, whatever Cinder made all the same.

@@ -26,6 +26,17 @@ from itertools import groupby
 from typing import Any, Self
 
 from aggregates.operation import SERVER
+from handlers.verbs import (
+    DURABLE,
+    FENCED_INSTEAD,
+    MOOT,
+    PUTS_BACK,
+    RELEASED,
+    TAKES_BACK,
+    UNDONE_INSTEAD,
+    AnyVerb,
+    LedgerVerb,
+)
 from handlers.volumes import VolumeRule
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
@@ -52,107 +63,6 @@ class Side(StrEnum):
 
     CURRENT = "current"  # what the server has, or had
     NEW = "new"  # what it is to have: the destination's attachment, or another volume
-
-
-class LedgerVerb(StrEnum):
-    """What a step of the ledger itself does.  Names are stable for ever."""
-
-    ATTACHMENT_RESERVE = "attachment_reserve"
-    ATTACHMENT_DELETE = "attachment_delete"
-    RESERVATION_TIDY = "reservation_tidy"  # keep a known one, delete one that nobody knows
-    RESERVATION_CONVERT = "reservation_convert"  # from the old calls to a bare new one
-    ATTACHMENTS_CLEAR = "attachments_clear"  # of a deleted server: delete all that nobody knows
-    MAPPING_BIND = "mapping_bind"
-    MAPPING_UNBIND = "mapping_unbind"
-    MAPPING_SWITCH = "mapping_switch"  # to the new side's attachment
-    MAPPING_SWITCH_KEEPING = "mapping_switch_keeping"  # the former one, until confirmed
-    MAPPING_REPLACE = "mapping_replace"  # one of the two that a resized server has
-    VOLUME_CREATE = "volume_create"
-    VOLUME_AWAIT = "volume_await"  # until Cinder has made it
-    VOLUME_UNMAKE = "volume_unmake"  # delete it, unless the server has it
-    VOLUME_DELETE = "volume_delete"  # if it goes with its server
-    MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
-    MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not
-    EXTENSION_COMPLETE = "extension_complete"  # tell a Cinder that waits that the guest has it
-    EXTENSION_REVOKE = "extension_revoke"  # tell it so, unless it has taken it for true
-    EXTENSION_FAIL = "extension_fail"  # tell it that the guest does not
-    SNAPSHOT_TAKEN = "snapshot_taken"  # tell Cinder that the guest writes to the snapshot's file
-    SNAPSHOT_REVOKE = "snapshot_revoke"  # tell it that the guest does not, unless it went on
-    SNAPSHOT_FAIL = "snapshot_fail"  # the same, where it was told nothing yet
-    SNAPSHOT_AWAIT = "snapshot_await"  # until Cinder's attachment names that file
-    SNAPSHOT_MERGED = "snapshot_merged"  # tell Cinder that the guest needs a file no more
-    SNAPSHOT_KEEP = "snapshot_keep"  # tell it that the guest does
-    ATTACHMENT_COMPLETE = "attachment_complete"  # of a host that cannot any more
-    DISK_WAIVE = "disk_waive"  # these three: there is no host that could have it
-    CONNECTION_WAIVE = "connection_waive"
-    GUEST_WAIVE = "guest_waive"
-    POWER_WAIVE = "power_waive"  # it is to run, or not; where, is for who takes it from there
-    INSTANCE_FAIL = "instance_fail"  # ERROR until it is deleted
-    INSTANCE_OFFLOAD = "instance_offload"
-    INSTANCE_DELETE = "instance_delete"
-    INSTANCE_RESIZED = "instance_resized"  # on its new host, to be confirmed or reverted
-    INSTANCE_SETTLED = "instance_settled"  # confirmed, or reverted
-    DRIFT_AGAIN = "drift_again"  # these five repair: whether the finding still holds
-    ATTACHMENT_DROP = "attachment_drop"  # from Cinder: one that the ledger does not hold
-    ATTACHMENT_FORGET = "attachment_forget"  # in the ledger: one that Cinder does not have
-    VOLUME_SETTLE = "volume_settle"  # Cinder's status follows its attachments
-    VOLUME_DROP = "volume_drop"  # one that we made, and no server has had
-    NOTHING = "nothing"  # a place in the plan for an undo
-
-
-AnyVerb = Verb | LedgerVerb
-
-#: What the ledger does instead of a host that is fenced, or that does not exist: these let go.
-INSTEAD: dict[AnyVerb, LedgerVerb] = {
-    Verb.DISK_UNPLUG: LedgerVerb.DISK_WAIVE,
-    Verb.VOLUME_DISCONNECT: LedgerVerb.CONNECTION_WAIVE,
-    Verb.ATTACHMENT_DELETE: LedgerVerb.ATTACHMENT_DELETE,
-    Verb.GUEST_REMOVE: LedgerVerb.GUEST_WAIVE,
-}
-#: And of one that is fenced: Cinder hears from the ledger what the host had done.
-FENCED_INSTEAD: dict[AnyVerb, LedgerVerb] = {
-    **INSTEAD,
-    Verb.ATTACHMENT_COMPLETE: LedgerVerb.ATTACHMENT_COMPLETE,
-    Verb.GUEST_START: LedgerVerb.POWER_WAIVE,
-    Verb.DISK_SNAPSHOT: LedgerVerb.NOTHING,  # or not: while nobody writes, both files read alike
-    Verb.DISK_FOLLOW: LedgerVerb.NOTHING,  # whoever starts the guest goes by what Cinder tells
-}
-#: Undone on it: what is put back is there no more, and comes back where the guest is started next.
-UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
-    **FENCED_INSTEAD,
-    **dict.fromkeys((Verb.GUEST_STOP, Verb.GUEST_PAUSE, Verb.GUEST_RESUME), LedgerVerb.NOTHING),
-    Verb.GUEST_STAY: LedgerVerb.NOTHING,  # if its destination is fenced as well (handlers.progress)
-    Verb.DISK_MERGE_ABORT: LedgerVerb.NOTHING,  # the job went with its guest
-}
-#: Undoing a pivot by these, a host makes sure that it still has what it was to let go of.  Of a
-#: fenced one nobody knows whether it has, or will have when it comes back; what it is to have let
-#: go of, it is told when it comes back.  So there the pivot is passed, by the fence.
-PUTS_BACK: frozenset[AnyVerb] = frozenset({Verb.DISK_PLUG, Verb.GUEST_SPAWN})
-#: After the pivot: in vain there, and done anew by whoever starts the guest next.
-MOOT: dict[AnyVerb, LedgerVerb] = {
-    Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
-    **dict.fromkeys((Verb.VOLUME_CONNECT, Verb.DISK_REPLACE, Verb.DISK_GROW), LedgerVerb.NOTHING),
-    Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
-}
-#: After it, too: the host said before that nobody there uses it, unless by another attachment.
-RELEASED: dict[AnyVerb, LedgerVerb] = {Verb.CONNECTION_RELEASE: LedgerVerb.CONNECTION_WAIVE}
-#: The next step of a run begins only when the result of one of these is durable.  Everywhere
-#: else the run's intent is enough, for done again all of it is right; but after these
-#: the next step would take away what doing them again goes by:
-DURABLE: frozenset[AnyVerb] = frozenset(
-    {
-        # The new attachment's id.  One that nobody has learnt is deleted as an orphan, so
-        # nothing may have been connected by it.
-        Verb.ATTACHMENT_CREATE,
-        # That it is off the host.  Once Cinder has forgotten the attachment, a host without
-        # a record of it cannot tell whether there is something left.
-        Verb.VOLUME_DISCONNECT,
-    }
-)
-
-#: What the undo of a pivot takes back besides it, being an *ensure*: a disk is plugged as it
-#: was connected, or is connected anew.
-TAKES_BACK: dict[AnyVerb, set[AnyVerb]] = {Verb.DISK_PLUG: {Verb.VOLUME_DISCONNECT}}
 
 
 class PlanError(ValueError):
@@ -332,8 +242,7 @@ class Plan:
         if undo and not self.puts_back(name):
             return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
         later = MOOT if any(each.side is Side.NEW for each in self.stages) else {**MOOT, **RELEASED}
-        also = later if self.after_pivot(name) else {}
-        return FENCED_INSTEAD.get(step.do) or also.get(step.do)
+        return (FENCED_INSTEAD | later if self.after_pivot(name) else FENCED_INSTEAD).get(step.do)
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""

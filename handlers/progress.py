@@ -33,8 +33,9 @@ from handlers.engine import (
 )
 from handlers.meaning import MEANING, Book, Done, Outputs
 from handlers.mended import MENDED, told
-from handlers.plan import INSTEAD, MOOT, RELEASED, AnyVerb, LedgerVerb, Place, Plan, Side
+from handlers.plan import Place, Plan, Side
 from handlers.retries import is_due, retry_delay_s
+from handlers.verbs import INSTEAD, MOOT, RELEASED, AnyVerb, LedgerVerb
 from host_agent.shared.contract import SINCE, ErrorKind, GuestOrder, StepError, StepResult, Verb
 from host_agent.shared.lane import Lane
 

@@ -15,8 +15,9 @@ from aggregates.operation import SERVER, Operation
 from aggregates.remnant import Remnant, RemnantKind
 from handlers.engine import Left
 from handlers.meaning import Book
-from handlers.plan import AnyVerb, LedgerVerb, Place
+from handlers.plan import Place
 from handlers.progress import lane_of, named_verb, plan_of
+from handlers.verbs import AnyVerb, LedgerVerb
 from host_agent.shared.contract import Verb
 from host_agent.shared.lane import Lane
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from handlers.plan import LedgerVerb
+from handlers.verbs import LedgerVerb
 from host_agent.shared.backoff import wait_s
 from host_agent.shared.contract import Verb
 

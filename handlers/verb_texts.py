@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.plan import LedgerVerb
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 #: As orders.

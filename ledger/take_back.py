@@ -24,7 +24,7 @@ import structlog
 from aggregates.attachment import Attachment
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.plan import AnyVerb, LedgerVerb
+from handlers.verbs import AnyVerb, LedgerVerb
 from host_agent.shared.contract import ErrorKind, StepResult
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, PortError

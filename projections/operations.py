@@ -24,8 +24,9 @@ from aggregates.operation import (
     StepRecord,
 )
 from handlers.engine import Wait, decide, pivot_passed, unwinds
-from handlers.plan import LedgerVerb, Place, Plan, Side, Stage, Step
+from handlers.plan import Place, Plan, Side, Stage, Step
 from handlers.progress import lane_of, order_of, plan_of, volumes_of
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Command, CommandStep, Verb
 from host_agent.shared.spans import span_of_run
 from projections.base import Derived, LoggedEvent, Projection, Row, originator

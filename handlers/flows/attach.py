@@ -8,7 +8,8 @@ A server that is offloaded has no host: the volume is reserved for it, no more.
 
 from __future__ import annotations
 
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from handlers.volumes import NEW_TO_THE_SERVER
 from host_agent.shared.contract import Verb
 

@@ -15,7 +15,8 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from handlers.volumes import NEW_TO_THE_SERVER
 
 BOOT = Flow(

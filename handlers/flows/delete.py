@@ -9,7 +9,8 @@ fenced.  One lane that cannot go on does not stop the others.
 from __future__ import annotations
 
 from handlers.flows.stages import once
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 DELETE = Flow(

@@ -8,7 +8,8 @@ only reserved: with no host to do the first three steps, the ledger deletes the 
 
 from __future__ import annotations
 
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from handlers.volumes import LET_GO
 from host_agent.shared.contract import Verb
 

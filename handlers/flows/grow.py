@@ -8,7 +8,8 @@ Only looking again and growing is done, so any of it may be done again, at any t
 
 from __future__ import annotations
 
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from handlers.volumes import EXTENDED_FOR_CINDER
 from host_agent.shared.contract import Verb
 

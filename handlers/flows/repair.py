@@ -11,7 +11,8 @@ There is mostly one step that changes something, so a failure leaves either all 
 from __future__ import annotations
 
 from handlers.flows.stages import once
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from handlers.flows.repair import AGAIN, LOOKED_HERE
 from handlers.flows.stages import once
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 

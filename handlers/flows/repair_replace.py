@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from handlers.flows.repair import AGAIN, LOOKED_HERE
 from handlers.flows.stages import SWITCHED
-from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 _RESERVED = Stage(

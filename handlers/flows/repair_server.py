@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from handlers.flows.repair import AGAIN, looked_on
 from handlers.flows.stages import once
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 FORGET_SERVER = Flow(

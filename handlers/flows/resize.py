@@ -16,7 +16,8 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.verbs import LedgerVerb
 from handlers.volumes import TAKEN_ELSEWHERE
 from host_agent.shared.contract import Verb
 

@@ -15,7 +15,8 @@ from handlers.flows.stages import (
     spawned_on,
     taken_by,
 )
-from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.verbs import LedgerVerb
 from handlers.volumes import TAKEN_ELSEWHERE, TAKEN_NOWHERE
 from host_agent.shared.contract import Verb
 

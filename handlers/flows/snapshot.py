@@ -8,7 +8,8 @@ shows `error`.  A file that the guest does without, Cinder deletes.
 
 from __future__ import annotations
 
-from handlers.plan import Flow, LedgerVerb, Place, Stage, Step
+from handlers.plan import Flow, Place, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 SNAPSHOT = Flow(

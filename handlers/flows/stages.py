@@ -9,7 +9,8 @@ real Cinder has no way back from that, and refuses an update while another is co
 
 from __future__ import annotations
 
-from handlers.plan import LedgerVerb, Place, Side, Stage, Step
+from handlers.plan import Place, Side, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 

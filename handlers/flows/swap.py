@@ -7,7 +7,8 @@ migration is told how it ended, and says which id the volume keeps.
 from __future__ import annotations
 
 from handlers.flows.stages import SWITCHED, completed_on, let_go_by
-from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.verbs import LedgerVerb
 from handlers.volumes import COPIED_FOR_CINDER, LET_GO
 from host_agent.shared.contract import Verb
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from handlers.plan import AnyVerb, Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.verbs import AnyVerb, LedgerVerb
 from host_agent.shared.contract import Verb
 
 #: All there may be, from left to right; a flow's diagram has those that it needs.

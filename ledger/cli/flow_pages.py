@@ -16,8 +16,9 @@ from types import ModuleType
 
 from handlers import flows
 from handlers.flows import FLOWS
-from handlers.plan import FENCED_INSTEAD, Flow, Place, Side
+from handlers.plan import Flow, Place, Side
 from handlers.verb_texts import VERBS
+from handlers.verbs import FENCED_INSTEAD
 from ledger.cli import diagram
 
 INDEX = "README.md"

@@ -10,8 +10,8 @@ import pytest
 from aggregates import errors
 from aggregates.operation import Operation, OperationState
 from aggregates.remnant import Remnant, RemnantKind, RemnantState
-from handlers.plan import LedgerVerb
 from handlers.remnants import KINDS
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import ErrorKind, Verb
 from ledger.service import Acted
 from tests.memory import Trouble

@@ -20,8 +20,8 @@ from handlers.drift import again
 from handlers.drift.classes import CLASSES, Repair
 from handlers.drift.rows import Party
 from handlers.flows import FLOWS, REPAIRS
-from handlers.plan import LedgerVerb
 from handlers.repair import LANES, NEVER
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 from host_agent.shared.ports import Disk
 from host_agent.simulated.host_state import guest_state

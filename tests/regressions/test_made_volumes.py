@@ -11,7 +11,7 @@ from aggregates.attachment import Attachment
 from aggregates.operation import OperationState, Outcome
 from aggregates.volume import Volume
 from handlers.build import BootDisk
-from handlers.plan import LedgerVerb
+from handlers.verbs import LedgerVerb
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from handlers.flows import FLOWS
-from handlers.plan import Flow, LedgerVerb, Place, Side, Stage, Step
+from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 from ledger.cli import diagram, shell
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import aggregates
 from aggregates.base import Aggregate, Event
-from handlers.plan import LedgerVerb
 from handlers.verb_texts import VERBS
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 from ledger.cli import plan
 from ledger.words import timeline

@@ -108,6 +108,7 @@ STORABLE = {
     "list[str] | None",
     "dict[str, Any]",
     "dict[str, str]",
+    "dict[str, str] | None",
     "dict[str, int]",
     "dict[str, Any] | None",
     "list[dict[str, Any]]",

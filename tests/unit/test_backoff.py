@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from handlers.plan import LedgerVerb
 from handlers.retries import retry_delay_s
+from handlers.verbs import LedgerVerb
 from host_agent.shared.backoff import Backoff, wait_s
 from host_agent.shared.contract import Verb
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from handlers.flows import FLOWS
-from handlers.plan import Flow, LedgerVerb, Place, Plan, Stage, Step
+from handlers.plan import Flow, Place, Plan, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane
 

@@ -11,7 +11,7 @@ import pytest
 from aggregates.attachment import Attachment
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.volume import Volume
-from handlers.plan import LedgerVerb
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, AttachmentView, OldAttachment, PortError, VolumeView

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from handlers.plan import LedgerVerb
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import LaneSide
 from host_agent.shared.ports import PortError

@@ -13,7 +13,8 @@ from handlers import progress
 from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
 from handlers.flows.repair_host import REPAIRS
-from handlers.plan import Flow, LedgerVerb, Place, Plan, PlanError, Side, Stage, Step
+from handlers.plan import Flow, Place, Plan, PlanError, Side, Stage, Step
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import GuestOrder, Verb
 from host_agent.shared.lane import Lane, LaneSide
 from ledger import effects

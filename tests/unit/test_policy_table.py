@@ -61,7 +61,7 @@ REQUESTS = {
     "read": """find flavors flavors_detail flavor flavor_specs instance_actions instance_action
         operations operation operation_history drift drift_finding drift_classes server_history
         attachment_history attachments attachment flows flow console zones metadata metadata_item
-        tags limits extensions extension""",
+        tags limits extensions extension addresses""",
     "read, services too": """servers servers_detail server volume_attachments volume_attachment
         request""",
     "write": """volume_attachment_create volume_attachment_delete server_delete server_build

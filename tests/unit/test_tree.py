@@ -20,7 +20,7 @@ PURE = ("aggregates", "handlers")
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 450
 #: A screen and a half.
-FLOW_LINES_MAX = 72
+FLOW_LINES_MAX = 75
 
 PRODUCT = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
