@@ -202,6 +202,9 @@ def wrong_when_back(world: World, operation: Operation, tmp_path: Path) -> list[
         world.done(str(begun))
     if operation.history.moot and world.instance.power_state == "shutdown":
         world.done(world.act("start"))
+    elif operation.started and operation.started.flow == "snapshot":
+        # The fence says that its guest was off, and it is started by what Cinder tells (0078).
+        world.done(world.act("reboot"))
     return world.wrong()
 
 
