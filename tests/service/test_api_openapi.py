@@ -94,6 +94,7 @@ async def test_what_the_document_allows_is_answered_as_it_says(
         "request_id": begun["request_id"],
         "finding_id": str(seen.id),
         "look_id": str(look.id),
+        "snapshot_id": str(look.id),
         "refused_id": refused.headers["X-Openstack-Request-Id"],
     }
     url = str(api.http.make_url("/")).rstrip("/")
