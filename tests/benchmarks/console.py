@@ -1,4 +1,4 @@
-"""Row 13: what a page of the console weighs, how soon it begins, and what an open one costs.
+"""Row 16: what a page of the console weighs, how soon it begins, and what an open one costs.
 
 The service runs as it is shipped, with ten thousand operations under way.  Time to the first
 byte is until the head of the answer is there; nothing of a page is sent before it is made.  A page
@@ -106,7 +106,7 @@ async def _page(
     first, heavy = f"console, {name}: first byte p99", f"console, {name}: weight"
     return [
         Figure(
-            row=13,
+            row=16,
             name=f"{first}, {OPEN:,} operations under way",
             value=percentile(times, 0.99),
             unit="ms",
@@ -114,7 +114,7 @@ async def _page(
             compared_with=p50,
         ),
         Figure(
-            row=13,
+            row=16,
             name=heavy,
             value=(len(text) + files) / 1e3,
             unit="KB",
@@ -143,7 +143,7 @@ async def _open(service: Service, ledger: Ledger, how: str, paths: Sequence[str]
         await asyncio.gather(*map(_part, streams))
         some = await _changes_s(service, ledger, streams)
     return Figure(
-        row=13,
+        row=16,
         name=f"console, an open page: CPU for each change, {TABS} tabs, {how}",
         value=(some - none) * 1e3 / len(paths),
         unit="ms",

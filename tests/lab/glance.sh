@@ -49,7 +49,8 @@ case ${1:-} in
     port_free glance "$LAB_GLANCE_PORT" LAB_GLANCE_PORT
     OS_GLANCE_CONFIG_DIR=$G spawn glance "$VENV/bin/python" "$LAB_SRC/wsgi_server.py" \
       glance.common.wsgi_app:init_app "$LAB_ADDRESS" "$LAB_GLANCE_PORT"
-    wait_port glance "$LAB_GLANCE_PORT" ;;
+    wait_port glance "$LAB_GLANCE_PORT"
+    "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" image ;;
   down) stop glance ;;
   *) fail "usage: glance.sh fill|up|down" ;;
 esac
