@@ -22,7 +22,6 @@ _FREE = frozenset({"available", "detaching"})
 
 def disagreements(world: World) -> Iterator[str]:
     """What is said differently, in words (decision 0026)."""
-    attachments = world.attachments()
     yield from _of_cinder(world)
     bound = [m.volume_id for m in world.mappings()]
     if len(set(bound)) != len(bound):
@@ -33,6 +32,12 @@ def disagreements(world: World) -> Iterator[str]:
     given = {d.volume_id for d in world.instance.devices.values()}
     if given != set(bound):
         yield f"device names are given to {given}, mappings are of {bound}"
+    yield from misrecorded(world)
+
+
+def misrecorded(world: World) -> Iterator[str]:
+    """A host has a record of each attachment that is there, and of no other (decision 0081)."""
+    attachments = world.attachments()
     for name in set(world.records) - world.dead:
         records = world.records[name]
         here = {str(a.id) for a in attachments if a.host == name and a.may_be_connected}

@@ -1,6 +1,7 @@
 """Records of what this host has connected: one small file per attachment.
 
-Written before os-brick is asked to connect, removed after a proven disconnect.  With
+Written before os-brick is asked to connect, removed after a proven disconnect by whoever ends
+the attachment here; who disconnects to connect anew keeps it, without connections.  With
 it the host can disconnect what Cinder has forgotten, or knows differently by now: its
 attachment was deleted while the host was down, reset by an administrator, or given
 another connection.  No secrets: os-brick needs none to disconnect.
@@ -24,7 +25,10 @@ from host_agent.storage import connection
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One attachment's connections: the present one, and former ones not disconnected yet."""
+    """One attachment's connections: the present one, and former ones not disconnected yet.
+
+    None: nothing is connected; whoever needs the volume next (a start, a refresh) connects it.
+    """
 
     attachment_id: str
     volume_id: str  # by the id it had then: Cinder's migrations may give it another

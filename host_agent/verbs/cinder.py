@@ -21,7 +21,7 @@ from host_agent.verbs.context import (
     refuse_if_copies_differ,
     refuse_if_plugged,
 )
-from host_agent.verbs.disk import connect, disconnect_unless_shared
+from host_agent.verbs.disk import connect, disconnect_unless_shared, keep_unconnected
 
 #: Volume states in which the data is not there yet (nova: block device allocation).
 PROVISIONING = frozenset({"creating", "downloading"})
@@ -45,11 +45,13 @@ def attachment_create(ctx: RunContext, lane: Lane) -> dict[str, Any]:
 def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Get a fresh connection for the same attachment.
 
-    A guest that is off lets go of the former connection first.  A running one cannot:
-    whether it has to is seen when its disk is replaced.
+    A guest that is off lets go of the former connection first, and keeps its record, whoever
+    connects it anew (decision 0081).  A running one cannot: whether it has to is seen when its
+    disk is replaced.
     """
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
         disconnect_unless_shared(ctx, lane)
+        keep_unconnected(ctx, lane)
     flow = flow_of(ctx, lane)
     return _target(lane, flow, flow.refresh())
 

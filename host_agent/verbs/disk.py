@@ -70,15 +70,8 @@ def _see_growth(ctx: RunContext, lane: Lane, info: ConnectionInfo, source: dict[
 
 def _connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any]:
     """Write the record, and connect."""
-    if lane.attachment_id is None:
-        raise no_attachment_id(lane)
+    new = _unconnected(lane)
     key = key_to(ctx, lane.volume_id, info)  # LP 1812945: before anything is connected
-    new = Record(
-        attachment_id=lane.attachment_id,
-        volume_id=lane.volume_id,
-        server_id=lane.server_id,
-        serial=lane.disk_serial,
-    )
     record = remember(ctx.records, new, info)
     secret = key and ctx.guests.keep_secret(record.volume_id, key.passphrase)
     source = dict(ctx.brick.connect(info))
@@ -96,17 +89,38 @@ def _connect(ctx: RunContext, lane: Lane, info: ConnectionInfo) -> dict[str, Any
     return ctx.connected
 
 
+def _unconnected(lane: Lane) -> Record:
+    """The record of an attachment that is here, with nothing connected yet."""
+    if lane.attachment_id is None:
+        raise no_attachment_id(lane)
+    return Record(
+        attachment_id=lane.attachment_id,
+        volume_id=lane.volume_id,
+        server_id=lane.server_id,
+        serial=lane.disk_serial,
+    )
+
+
 def volume_disconnect(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """Remove the volume from this host, unless another server here uses it."""
     refuse_if_plugged(ctx, lane)
-    return {"shared": disconnect_unless_shared(ctx, lane)}
+    shared = disconnect_unless_shared(ctx, lane)
+    ctx.records.pop(lane.attachment_id or "", None)
+    return {"shared": shared}
+
+
+def keep_unconnected(ctx: RunContext, lane: Lane) -> None:
+    """Record that the attachment stays here, and that nothing is connected for it."""
+    record = _unconnected(lane)
+    ctx.records[record.attachment_id] = record
 
 
 def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
     """Disconnect, unless another server on this host uses the volume; returns whether one does.
 
     The volume's lock is held by the caller for multi-attach volumes, so that of two
-    detaches at the same time exactly one is the last (S3).
+    detaches at the same time exactly one is the last (S3).  The attachment's own record is the
+    caller's: whether it stays depends on what the disconnect is for.
     """
     if lane.attachment_id is None:
         raise no_attachment_id(lane)
@@ -119,8 +133,8 @@ def disconnect_unless_shared(ctx: RunContext, lane: Lane) -> bool:
             ctx.brick.disconnect(info, own.device_of(info) if own else None)
         if is_encrypted(infos):
             ctx.guests.drop_secret(own.volume_id if own else lane.volume_id)
-    for attachment_id in (lane.attachment_id, *(each.attachment_id for each in begun)):
-        ctx.records.pop(attachment_id, None)
+    for each in begun:
+        ctx.records.pop(each.attachment_id, None)
     return shared
 
 

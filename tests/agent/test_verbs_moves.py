@@ -249,6 +249,17 @@ def test_refresh_of_a_stopped_guest_ends_the_former_connection_first(
     assert broken_invariants(bench.store) == []
 
 
+def test_refresh_keeps_the_record_of_what_it_has_disconnected_without_connections(
+    bench: Bench,
+) -> None:
+    """The former target may be another volume's by the time the next start would end it."""
+    lane = bench.attached()
+    set_power(bench.store, lane.server_id, PowerState.SHUTDOWN)
+    bench.run(lane, Verb.ATTACHMENT_REFRESH)
+    [record] = bench.records.values()
+    assert (record.attachment_id, record.infos, record.devices) == (lane.attachment_id, (), {})
+
+
 def test_refresh_under_a_running_guest_disconnects_nothing(bench: Bench) -> None:
     lane = bench.attached()
     bench.calls.clear()

@@ -15,6 +15,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import Operation, OperationState, Outcome
+from tests.agreement import misrecorded
 from tests.doubles.host_checks import plugged
 from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario, turn_of
 from tests.flows.test_every_flow import _points_of_asking as points_of_asking
@@ -196,16 +197,19 @@ def fenced_at(number: int, world: World, scenario: Scenario, *, unwind: bool = F
 
 
 def wrong_when_back(world: World, operation: Operation, tmp_path: Path) -> list[str]:
-    """What is wrong when the host is let in again; what is made anew by a start is, first."""
+    """What is wrong when the host is let in again.  A start makes connections anew, so these are
+    looked at after it; their records are there before it (decision 0081).
+    """
     host_returns(world, HOST, tmp_path)
     for begun in world.running():  # what its guest was to hear
         world.done(str(begun))
+    differs = list(misrecorded(world))
     if operation.history.moot and world.instance.power_state == "shutdown":
         world.done(world.act("start"))
     elif operation.started and operation.started.flow == "snapshot":
         # The fence says that its guest was off, and it is started by what Cinder tells (0078).
         world.done(world.act("reboot"))
-    return world.wrong()
+    return [*differs, *world.wrong()]
 
 
 def _stop_at_trouble(world: World, operation_id: str) -> None:

@@ -211,6 +211,30 @@ def test_a_reboot_that_a_fence_ends_has_failed_and_its_guest_is_to_run() -> None
     assert guests_on(world, OTHER) == {SERVER: "running"}
 
 
+@pytest.mark.parametrize("legacy", [False, True], ids=["new calls", "old calls"])
+@pytest.mark.parametrize("then", ["start", "refresh", "detach"])
+def test_a_refresh_that_a_fence_ends_leaves_its_record_and_whoever_comes_next_goes_by_it(
+    then: str, legacy: bool, tmp_path: Path
+) -> None:
+    """Decision 0081.  It had disconnected what it was to connect anew, and the record was gone:
+    of a volume that the ledger calls attached there, the host knew nothing.
+    """
+    world = attached(PowerState.SHUTDOWN, legacy=legacy)
+    records = world.records[HOST]
+    [attachment_id] = records
+    asked = "old_cinder.initialize_connection" if legacy else "cinder.attachment_update"
+    broken = broken_on(world, HOST, asked)
+    operation_id = world.act("refresh")
+    run_until(world, operation_id, lambda: not world.host.read()["connected"])
+    fence(world, HOST)
+    assert world.run(operation_id).outcome is Outcome.FAILED
+    broken.heal()
+    host_returns(world, HOST, tmp_path)
+    assert {id_: record.infos for id_, record in records.items()} == {attachment_id: ()}
+    world.done(world.detach() if then == "detach" else world.act(then))
+    assert world.wrong() == []
+
+
 def test_what_was_parked_for_a_host_is_ended_by_its_fence() -> None:
     world = attached()
     broken_on(world, HOST, "brick.disconnect", ErrorKind.FINAL)

@@ -239,6 +239,20 @@ def test_a_refresh_that_was_given_up_half_way_can_be_asked_for_again() -> None:
     assert [row.status for row in rows(world)] == ["attached"]
 
 
+def test_a_refresh_that_was_given_up_disconnected_leaves_its_record() -> None:
+    """Decision 0081: a look found the connection missing until somebody asked for it again."""
+    world = attached(STOPPED)
+    update = broken_on(world, HOST, "cinder.attachment_update", ErrorKind.FINAL)
+    operation = world.run(world.act("refresh"))
+    assert operation.state is OperationState.PARKED
+    assert world.host.read()["connected"] == {}
+    world.service.act(str(operation.id), "give_up", "Cinder is being mended", CONTEXT)
+    assert list(world.records[HOST]) == [row.id for row in rows(world)]
+    update.heal()
+    world.done(world.act("start"))
+    assert world.wrong() == []
+
+
 def test_a_result_that_cannot_be_true_fails_the_step_and_is_not_asked_for_for_ever() -> None:
     """Somebody deleted the attachment in the log while the host connected it."""
     world = World()

@@ -245,16 +245,18 @@ def _hosts(cloud: Cloud) -> Iterator[str]:
 
 def _connections(cloud: Cloud, name: str, seen: dict[str, Any]) -> Iterator[str]:
     here = {str(a.id) for a in _open(cloud) if a.host == name and a.may_be_connected}
-    infos = [cloud.cinder.attachments[id_].connection_info for id_ in here & _rows(cloud)]
-    wanted, connected = set(map(connection.target_digest, infos)), set(seen["connected"])
+    wanted, connected = _targets(cloud, here), set(seen["connected"])
     if extra := connected - wanted - cloud.planted_on(name):
         yield f"{name} has connected what nobody has: {[seen['connected'][d] for d in extra]}"
-    if missing := wanted - connected - cloud.lost[name]:
+    # A fence may end a refresh in between: then the next start connects (decision 0081).
+    unconnected = {id_ for id_, record in cloud.records[name].items() if not record.infos}
+    if missing := _targets(cloud, here - unconnected) - connected - cloud.lost[name]:
         yield f"{name} lacks connections {missing}"
 
 
-def _rows(cloud: Cloud) -> set[str]:
-    return set(cloud.cinder.attachments)
+def _targets(cloud: Cloud, ids: set[str]) -> set[str]:
+    rows = cloud.cinder.attachments
+    return {connection.target_digest(rows[id_].connection_info) for id_ in ids & rows.keys()}
 
 
 def _projections(cloud: Cloud) -> Iterator[str]:
