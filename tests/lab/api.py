@@ -39,6 +39,11 @@ class Ledger:
         answer.raise_for_status()
         return str(answer.json()["server"]["status"])
 
+    def task_state(self, server_id: str) -> str | None:
+        """What Nova says to be under way at the server ("deleting", ...)."""
+        found = self._get(f"/v2.1/servers/{server_id}")["server"]["OS-EXT-STS:task_state"]
+        return None if found is None else str(found)
+
     def has_no_guest(self, server_id: str) -> bool:
         """Whether the server's host has said so: Nova's power state is NOSTATE."""
         return bool(self._get(f"/v2.1/servers/{server_id}")["server"][POWER_STATE] == 0)

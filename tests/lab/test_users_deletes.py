@@ -81,12 +81,13 @@ def test_a_deleted_server_keeps_what_its_host_may_still_write_to(
     [attachment] = of(lab, volume)
     with lab.libvirtd.stopped():
         lab.cloud.openstack("server", "delete", guest.id)
-        assert lab.ledger.server_status(guest.id) is None
+        assert lab.ledger.task_state(guest.id) == "deleting"
         assert guest_is_there(lab, volume)
         assert deleted(attachment, "member") == CONFLICT
         assert of(lab, volume) == [attachment]
     assert lab.ledger.wait_outcome("delete", volume)["outcome"] == "completed"
     lab.cloud.wait_status(volume, "available")
+    wait_until(lambda: lab.ledger.server_status(guest.id) is None, "the server to go", SETTLE_S)
 
 
 def guest_is_there(lab: Lab, volume: str) -> bool:
