@@ -23,7 +23,7 @@ from projections.catalog import ALL
 from tests.service.cli_stub import Run, Stub
 from tests.tokens import write_private
 
-EXIT_DEADLINE_S = 15.0
+EXIT_DEADLINE_S = 60.0
 NO_SERVER = "postgresql://ledger@127.0.0.1:9/ledger"
 
 
