@@ -241,8 +241,10 @@ class Plan:
         step = self.step(name)
         if undo and not self.puts_back(name):
             return UNDONE_INSTEAD.get(step.undo or LedgerVerb.NOTHING)
-        later = MOOT if any(each.side is Side.NEW for each in self.stages) else {**MOOT, **RELEASED}
-        return (FENCED_INSTEAD | later if self.after_pivot(name) else FENCED_INSTEAD).get(step.do)
+        if step.do in FENCED_INSTEAD or not self.after_pivot(name):
+            return FENCED_INSTEAD.get(step.do)
+        has_another = any(stage.side is Side.NEW for stage in self.stages)
+        return MOOT.get(step.do) or (None if has_another else RELEASED.get(step.do))
 
     def puts_back(self, name: str) -> bool:
         """Whether undoing the step needs its host: without it, the step counts as done."""

@@ -35,7 +35,7 @@ from handlers.meaning import MEANING, Book, Done, Outputs
 from handlers.mended import MENDED, told
 from handlers.plan import Place, Plan, Side
 from handlers.retries import is_due, retry_delay_s
-from handlers.verbs import INSTEAD, MOOT, RELEASED, AnyVerb, LedgerVerb
+from handlers.verbs import LET_GO, MOOT, AnyVerb, LedgerVerb
 from host_agent.shared.contract import SINCE, ErrorKind, GuestOrder, StepError, StepResult, Verb
 from host_agent.shared.lane import Lane
 
@@ -199,7 +199,7 @@ def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, 
     if Verb.GUEST_STAY in verbs:
         return _told_by_destination(plan, asked, book)
     late = run.place is Place.ARRIVAL and not fences.renewed(host, asked)
-    if verbs.isdisjoint(INSTEAD | RELEASED) or (fences.vouches(host, instance) and not late):
+    if LET_GO.isdisjoint(verbs) or (fences.vouches(host, instance) and not late):
         return None, None
     return host, _too_old(name, instance)
 

@@ -91,8 +91,12 @@ MOOT: dict[AnyVerb, LedgerVerb] = {
     **dict.fromkeys((Verb.VOLUME_CONNECT, Verb.DISK_REPLACE, Verb.DISK_GROW), LedgerVerb.NOTHING),
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }
-#: After it, too: the host said before that nobody there uses it, unless by another attachment.
+#: After it, too: the host has said before it that nobody there uses the volume.  Not where another
+#: attachment stands for the same connection: that is not let go of.
 RELEASED: dict[AnyVerb, LedgerVerb] = {Verb.CONNECTION_RELEASE: LedgerVerb.CONNECTION_WAIVE}
+#: For these a fence has to vouch that the guest is not there (handlers.fences).
+LET_GO = INSTEAD.keys() | RELEASED.keys()
+
 #: The next step of a run begins only when the result of one of these is durable.  Everywhere
 #: else the run's intent is enough, for done again all of it is right; but after these
 #: the next step would take away what doing them again goes by:

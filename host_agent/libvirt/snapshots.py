@@ -114,9 +114,9 @@ class GuestSnapshots(GuestCopies):
         if chain[0].name != file:
             self._define_as(server_id, serial, live.xml)
             return True
+        if len(chain) == 1 or (mirror is None and course.begun >= CHANGES_MAX):
+            raise _failed("snapshot_kept", server_id, live)
         if mirror is None:
-            if course.begun >= CHANGES_MAX or len(chain) == 1:
-                raise _failed("snapshot_kept", server_id, live)
             with _asking_of("snapshot_kept"):
                 self._hypervisor.commit(server_id, live.target, None, chain[1].index or "")
             course.begun += 1
