@@ -32,7 +32,7 @@ from handlers.guards import (
     check_vm_state,
     start,
 )
-from handlers.lanes import LANES, of_attachment, of_unlearnt, of_unmade, one_sided
+from handlers.lanes import LANES, imaged, of_attachment, of_unlearnt, of_unmade, one_sided
 from handlers.plan import Place
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.definition import resized
@@ -47,7 +47,8 @@ _STARTS = frozenset({"start", "unshelve", "reboot"})
 class ActOnServer:
     """What is asked for: a flow, and what only some of them need.
 
-    `running`: whether the guest shall run afterwards; None: as it does now.
+    `running`: whether the guest shall run afterwards; None: as it does now.  `image`: what its root
+    volume is to get, of a reimage.
     """
 
     server_id: str
@@ -57,6 +58,7 @@ class ActOnServer:
     memory_mb: int | None = None
     force: bool = False
     running: bool | None = None
+    image: str | None = None
 
 
 class Need(StrEnum):
@@ -121,6 +123,7 @@ RULES: dict[str, ActionRule] = {
         root=True,
     ),
     "rebuild": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
+    "reimage": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
     "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert_offloaded": ActionRule("convert", _states(S.SHELVED_OFFLOADED), needs={}),
@@ -168,6 +171,8 @@ def act(
     if not FLOWS[request.flow].claims_volumes:
         server = _idle(server)
     lanes = LANES.get(request.flow, one_sided)(server, places)
+    if request.image is not None:
+        lanes = imaged(lanes, request.image, server)
     concerned = Concerned(known=server.volumes.values(), shown=views)
     return start(request.flow, origin, instance, lanes, places, concerned, order)
 
@@ -299,7 +304,9 @@ def _destination(request: ActOnServer, server: Server, hosts: Hosts) -> str:
 
 
 #: What a guest need not be defined anew for.
-_AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", *_CONVERTED.values()})
+_AS_IT_IS = frozenset(
+    {"stop", "pause", "unpause", "refresh", "convert", "reimage", *_CONVERTED.values()}
+)
 
 
 def _order(

@@ -48,7 +48,7 @@ EFFECTS = frozenset(
         *(LedgerVerb.ATTACHMENT_COMPLETE, LedgerVerb.RESERVATION_TIDY),
         *(LedgerVerb.RESERVATION_CONVERT, LedgerVerb.ATTACHMENTS_CLEAR),
         *(LedgerVerb.VOLUME_CREATE, LedgerVerb.VOLUME_AWAIT),
-        *(LedgerVerb.VOLUME_UNMAKE, LedgerVerb.VOLUME_DELETE),
+        *(LedgerVerb.VOLUME_UNMAKE, LedgerVerb.VOLUME_DELETE, LedgerVerb.VOLUME_REIMAGE),
         *(LedgerVerb.MIGRATION_COMPLETE, LedgerVerb.MIGRATION_FAIL),
         *(LedgerVerb.EXTENSION_COMPLETE, LedgerVerb.EXTENSION_REVOKE, LedgerVerb.EXTENSION_FAIL),
         *(LedgerVerb.SNAPSHOT_TAKEN, LedgerVerb.SNAPSHOT_REVOKE, LedgerVerb.SNAPSHOT_FAIL),

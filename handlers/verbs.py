@@ -28,6 +28,7 @@ class LedgerVerb(StrEnum):
     VOLUME_AWAIT = "volume_await"  # until Cinder has made it
     VOLUME_UNMAKE = "volume_unmake"  # delete it, unless the server has it
     VOLUME_DELETE = "volume_delete"  # if it goes with its server
+    VOLUME_REIMAGE = "volume_reimage"  # have Cinder write an image to it, and wait for that
     MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
     MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not
     EXTENSION_COMPLETE = "extension_complete"  # tell a Cinder that waits that the guest has it
@@ -87,7 +88,8 @@ UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
 PUTS_BACK: frozenset[AnyVerb] = frozenset({Verb.DISK_PLUG, Verb.GUEST_SPAWN})
 #: After the pivot: in vain there, and done anew by whoever starts the guest next.
 MOOT: dict[AnyVerb, LedgerVerb] = {
-    Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
+    **dict.fromkeys((Verb.ATTACHMENT_REFRESH, Verb.ATTACHMENT_UPDATE), LedgerVerb.NOTHING),
+    **dict.fromkeys((Verb.VOLUME_WAIT_READY, Verb.DISK_PLUG), LedgerVerb.NOTHING),
     **dict.fromkeys((Verb.VOLUME_CONNECT, Verb.DISK_REPLACE, Verb.DISK_GROW), LedgerVerb.NOTHING),
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }

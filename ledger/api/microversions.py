@@ -66,6 +66,7 @@ UPDATE = (2, 85)
 HYPERVISOR_UPTIME = (2, 88)
 ATTACHMENT_ID = (2, 89)
 HOSTNAME = (2, 90)
+REIMAGE = (2, 93)  # a rebuild writes its image to the root volume
 EVACUATE_TO_STOPPED = (2, 95)
 ASYNC_ATTACH = (2, 101)
 FLAVOR_NAME = (2, 102)
