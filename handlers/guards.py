@@ -114,7 +114,7 @@ def lane_of_mapping(mapping: BlockDeviceMapping, volume: Volume, host: str | Non
         access_mode=mapping.access_mode or "rw",
         host=host,
         legacy=mapping.legacy,
-        bare=mapping.state is MappingState.BOUND and not mapping.legacy,
+        bare=mapping.state is MappingState.UNPLUGGED and not mapping.legacy,
         known=volume.held_by(mapping.server_id),
     )
 

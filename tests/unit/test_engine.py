@@ -35,6 +35,7 @@ def lane(n: int = 0) -> Lane:
         device_name="vdb",
         host="h",
         new=LaneSide(),
+        image=None if n else "i",
     )
 
 
