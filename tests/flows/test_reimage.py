@@ -65,9 +65,7 @@ def test_cinder_writes_while_no_host_has_the_volume_and_the_server_reserves_it(
         [row] = world.cinder.attachments_of(world.volumes[0])
         assert (row.status, row.instance, row.connection_info) == ("reserved", world.server_id, {})
         assert world.host.read()["guests"][world.server_id]["live"] is None
-        assert not any(
-            record.volume_id == world.volumes[0] for record in world.records[HOST].values()
-        )
+        assert world.volumes[0] not in {each.volume_id for each in world.records[HOST].values()}
         seen.append(row.id)
         real(*args, **more)  # type: ignore[arg-type]
 
@@ -115,9 +113,7 @@ def test_a_reset_volume_is_not_taken_for_a_written_one(monkeypatch: pytest.Monke
     root_of(world).status = "reserved"
     world.service.act(str(operation.id), "retry", "reset", CONTEXT)
     world.done(str(operation.id))
-    assert [c["action"] for c in world.cinder.recent if c["call"] == "volume_action"][-1] == (
-        "os-reimage"
-    )
+    assert [c.get("action") for c in world.cinder.recent].count("os-reimage") == 2
     assert (root_of(world).status, world.instance.power_state) == ("in-use", RUNNING)
 
 

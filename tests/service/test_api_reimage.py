@@ -8,6 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from handlers import retries
+from handlers.retries import Policy
+from handlers.verbs import LedgerVerb
 from host_agent.shared.cinder.settings import CinderSettings
 from ledger.simulation.cinder_rows import Volume
 from tests.doubles.direct_cinder import DirectCinder
@@ -46,7 +49,12 @@ def reimaged(server: str, volume: str) -> dict[str, Any]:
     return {"name": "volume-reimaged", "server_uuid": server, "tag": volume}
 
 
-async def test_a_rebuild_with_an_image_writes_it_to_the_root_and_hears_cinder(api: Api) -> None:
+async def test_a_rebuild_with_an_image_writes_it_to_the_root_and_hears_cinder(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else than Cinder would wake it before a minute is over."""
+    patient = Policy(attempts=100, first_s=60.0)
+    monkeypatch.setitem(retries.BY_VERB, LedgerVerb.VOLUME_REIMAGE, patient)
     await api.register(service_version=5)
     server, root = await built(api)
     [former] = api.cinder.attachments_of(root.id)
