@@ -13,7 +13,7 @@ from aggregates.operation import Operation, OperationState
 from handlers.build import BootDisk
 from host_agent.shared.contract import PowerState
 from ledger.simulation import cinder_work
-from ledger.simulation.cinder_rows import Volume
+from ledger.simulation.cinder_rows import CinderFault, Volume
 from tests.flows.scenarios import _roots as with_root
 from tests.world import CONTEXT, HOST, IMAGE, OTHER, World, events
 
@@ -102,6 +102,25 @@ def test_what_cinder_could_not_write_parks_and_the_server_keeps_a_bare_attachmen
     world.run(str(operation.id))
     parked(world, "reimage_failed")
     assert root_of(world).status == "error"
+
+
+def test_what_cinder_refuses_to_write_can_be_skipped_and_the_server_is_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = with_root(RUNNING)
+
+    def refuse(*_: object, **_more: object) -> None:
+        raise CinderFault(400, "Image is not active.")
+
+    monkeypatch.setattr(cinder_work, "begin_reimage", refuse)
+    world.run(world.act("reimage", image=IMAGE))
+    [left, *_] = parked(world, "refused").left
+    [operation_id] = world.instance.claims
+    skipped = {"lane": left["lane"], "step": left["step"]}
+    world.service.act(operation_id, "skip", "the image is gone", CONTEXT, **skipped)
+    world.done(operation_id)
+    assert (root_of(world).image_id, root_of(world).status) == (None, "in-use")
+    assert (world.instance.power_state, world.wrong()) == (RUNNING, [])
 
 
 def test_a_reset_volume_is_not_taken_for_a_written_one(monkeypatch: pytest.MonkeyPatch) -> None:
