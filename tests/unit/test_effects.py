@@ -287,8 +287,11 @@ def test_an_old_attachment_is_completed_for_a_fenced_host_if_cinder_has_no_row(
 @pytest.mark.parametrize(("status", "asked"), [("attaching", 1), ("attached", 0)])
 def test_an_attachment_is_completed_for_a_fenced_host_once(status: str, asked: int) -> None:
     cinder = Cinder(ours := row(status))
-    lane = replace(LANE, attachment_id=ours.id)
-    do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, known(ours.id), lane=lane)
+    lane, attachment = replace(LANE, attachment_id=ours.id), known(ours.id)
+    do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, attachment, lane=lane)
+    assert cinder.asked == [], "no host has ever given it a connector"
+    attachment.record(Attachment.ConnectorUpdated, host="compute-1")
+    do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, attachment, lane=lane)
     assert cinder.asked == [("attachment_complete", ours.id)] * asked
 
 
