@@ -131,11 +131,11 @@ def _segment(
     active: list[ActiveRun] = []
     retry_at: list[float] = []
     failed: list[Left] = []
+    names = {step.name for stage in stages for step in stage.steps}
     for lane in lanes:
         run = history.active.get(lane)
         if run is not None:
-            begun = any(run.steps[0] == step.name for stage in stages for step in stage.steps)
-            active += [run] if begun else []
+            active += [run] if run.steps[0] in names else []
             continue
         place, todo = _next(stages, history, lane, undo=undo)
         if not todo:

@@ -249,7 +249,7 @@ class World:
                 if operation.state is not OperationState.RUNNING:
                     return operation
                 waits = self.service.advance(operation_id)
-                overtaken = self.operation(operation_id).version > operation.version
+                overtaken = len(self.store.streams[operation.id]) > operation.version
                 if waits is None or overtaken or self._run_agents(operation_id):
                     continue
                 if waits.until is None and self.dead:

@@ -271,7 +271,7 @@ class Cloud:
 
     def instances(self, *, deleted: bool = False) -> list[Instance]:
         rows = self.rows("instances")
-        found = [self._look_at(Instance, row["server_id"]) for row in rows]
+        found = [self.look_at(Instance, UUID(row["server_id"])) for row in rows]
         return [instance for instance in found if deleted or not instance.deleted]
 
     def known_servers(self) -> list[Instance]:
@@ -285,27 +285,26 @@ class Cloud:
 
     def operations(self, *states: str) -> list[Operation]:
         rows = [row for row in self.rows("operations") if not states or row["state"] in states]
-        return [self._look_at(Operation, row["operation_id"]) for row in rows]
+        return [self.look_at(Operation, UUID(row["operation_id"])) for row in rows]
 
     def mappings(self) -> list[BlockDeviceMapping]:
         rows = self.rows("mappings")
-        return [self._look_at(BlockDeviceMapping, row["bdm_id"]) for row in rows]
+        return [self.look_at(BlockDeviceMapping, UUID(row["bdm_id"])) for row in rows]
 
     def attachments(self) -> list[Attachment]:
         rows = [row for row in self.rows("attachments") if row["state"] != "deleted"]
-        return [self._look_at(Attachment, row["attachment_id"]) for row in rows]
+        return [self.look_at(Attachment, UUID(row["attachment_id"])) for row in rows]
 
     def server_of(self, operation_id: str) -> str:
-        started = self._look_at(Operation, operation_id).started
+        started = self.look_at(Operation, UUID(operation_id)).started
         assert started is not None
         return started.server_id
 
     def volume(self, volume_id: str) -> Volume:
-        return self._look_at(Volume, volume_id)
+        return self.look_at(Volume, UUID(volume_id))
 
-    def _look_at(self, kind: type[A], text: str) -> A:
+    def look_at(self, kind: type[A], id_: UUID) -> A:
         """As the log has it now, to be read alone: loaded anew when it has changed."""
-        id_ = UUID(text)
         known = self._looked_at.get((kind, id_))
         if known is None or known.version != len(self.store.streams.get(id_, ())):
             known = self._looked_at[kind, id_] = self.store.load(kind, id_)

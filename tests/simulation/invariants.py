@@ -306,7 +306,7 @@ def _streams(cloud: Cloud) -> Iterator[str]:
         fresh.follow([event])
     cloud.refolded = len(cloud.store.log)
     for id_, fresh in cloud.fresh.items():
-        stored = cloud.store.load(type(fresh), id_)
+        stored = cloud.look_at(type(fresh), id_)
         if _plain(vars(stored)) != _plain(vars(fresh)):
             yield f"{type(fresh).__name__} {id_} is not what its events say"
 
