@@ -66,11 +66,13 @@ def _refuse_host(call: Call, action: Action, row: Row, asked: Any) -> None:
 
 
 async def server_delete(call: Call) -> web.StreamResponse:
-    """DELETE: the server is gone at once, the release of what it has goes on."""
+    """DELETE: the server is gone once nothing is at work at it; what it has is released later."""
     server_id = str((await server_row(call))["server_id"])
     key, context = accepting.idempotency_key(call), call.context()
     done = await accepting.accepted(
-        call, lambda: call.components.requests.delete(server_id, context, key)
+        call,
+        lambda: call.components.requests.delete(server_id, context, key),
+        wait_s=accepting.DELETE_WAIT_S,
     )
     headers = accepting.headers(done.operation_id)
     return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)

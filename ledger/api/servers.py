@@ -14,7 +14,7 @@ from aiohttp import web
 from host_agent.shared.definition import size_of
 from ledger.api import flavors, microversions, redaction, server_filters, server_state
 from ledger.api.call import Call, answer, canonical
-from ledger.api.paging import next_page, nova_limit
+from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import invalid
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
@@ -26,6 +26,14 @@ _HOST_RULE = "os_compute_api:os-extended-server-attributes"
 
 #: Before the keys of metadata that say what is so, and that nobody sets.
 OWN_METADATA = "attachment-ledger:"
+
+#: What no server here has, and clients look for from that version on.
+_NONE_HERE: tuple[tuple[microversions.Version, str, object], ...] = (
+    (microversions.TRUSTED_CERTIFICATES, "trusted_image_certificates", None),
+    (microversions.LOCKED_REASON, "locked_reason", None),
+    (microversions.PINNED_ZONE, "pinned_availability_zone", None),  # there is one zone alone
+    (microversions.SCHEDULER_HINTS, "scheduler_hints", {}),
+)
 
 _NO_SERVER = "Instance {} could not be found."
 
@@ -49,7 +57,7 @@ async def servers(call: Call) -> web.StreamResponse:
 async def servers_detail(call: Call) -> web.StreamResponse:
     """GET /servers/detail."""
     rows, more = await _page(call)
-    return answer(_listed(call, [await shown(call, row) for row in rows], more))
+    return answer(_listed(call, [await _described(call, row) for row in rows], more))
 
 
 async def server(call: Call) -> web.StreamResponse:
@@ -102,7 +110,7 @@ async def _page(call: Call) -> tuple[list[Row], bool]:
         )
     except PatternError as error:
         raise invalid("name", wanted.name or "", f"{error}.") from None
-    return rows[:limit], len(rows) > limit
+    return page_of(rows, limit)
 
 
 async def _marker(call: Call) -> str | None:
@@ -136,7 +144,13 @@ def links_of(call: Call, server_id: str) -> list[dict[str, str]]:
 
 
 async def shown(call: Call, row: Row) -> Row:
-    """A server as Nova shows it at the request's microversion."""
+    """A server as Nova shows it alone at the request's microversion."""
+    groups = {"server_groups": []} if call.version >= microversions.SERVER_GROUPS else {}
+    return {**await _described(call, row), **groups}
+
+
+async def _described(call: Call, row: Row) -> Row:
+    """A server as Nova lists it with its details at the request's microversion."""
     version = call.version
     server = {
         **_identity(call, row),
@@ -169,6 +183,7 @@ async def shown(call: Call, row: Row) -> Row:
         server["description"] = row["description"]
     if version >= microversions.SERVER_TAGS:
         server["tags"] = row["tags"]
+    server |= {name: value for since, name, value in _NONE_HERE if version >= since}
     if row["vm_state"] == "error":
         server["fault"] = _fault(call, row)
     return server

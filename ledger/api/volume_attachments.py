@@ -48,7 +48,8 @@ Row = dict[str, Any]
 
 async def volume_attachments(call: Call) -> web.StreamResponse:
     """GET: the bound mappings of a server, in the order they were bound."""
-    limit, offset = nova_limit(call), nova_number(call, "offset")
+    limit = nova_limit(call) or call.components.settings.limits.page_items_max  # Nova's `limited`
+    offset = nova_number(call, "offset", 0)
     server = await server_row(call)
     rows = await call.components.queries.mappings(
         str(server["server_id"]), limit, offset, legacy=_shows_legacy(call)
@@ -134,6 +135,7 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
         call,
         lambda: call.components.requests.detach(request, context, fleet, key),
         asks_cinder=True,
+        wait_s=accepting.DELETE_WAIT_S,
     )
     return web.Response(status=HTTPStatus.ACCEPTED, headers=accepting.headers(done.operation_id))
 

@@ -166,6 +166,7 @@ class Results(unittest.TestResult):
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
         self.names, self.found = names, dict[str, tuple[str, str]]()
+        self.began, self.took = 0.0, dict[str, int]()
 
     def _of(self, test: Any, outcome: str, text: str) -> None:
         name = name_of(test)
@@ -176,7 +177,15 @@ class Results(unittest.TestResult):
             if self.found.get(each, ("passes",))[0] != "fails":
                 self.found[each] = (outcome, text)
 
-    def addSuccess(self, test: Any) -> None:  # noqa: N802  # unittest's name, as those below
+    def startTest(self, test: Any) -> None:  # noqa: N802  # unittest's name, as those below
+        self.began = time.monotonic()
+        super().startTest(test)
+
+    def stopTest(self, test: Any) -> None:  # noqa: N802
+        self.took[name_of(test)] = round(time.monotonic() - self.began)
+        super().stopTest(test)
+
+    def addSuccess(self, test: Any) -> None:  # noqa: N802
         self._of(test, "passes", "")
 
     def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
@@ -188,7 +197,7 @@ class Results(unittest.TestResult):
     addError = addFailure  # noqa: N815
 
 
-def run(task: Class) -> list[dict[str, str]]:
+def run(task: Class) -> list[dict[str, Any]]:
     """In a process of its own."""
     name, names = task
     module = name.rpartition(".")[0]
@@ -205,13 +214,14 @@ def run(task: Class) -> list[dict[str, str]]:
     counted = collections.Counter(outcome for outcome, _ in found.values())
     print(f"{name}: {dict(counted)}, {took}", flush=True)  # noqa: T201
     return [
-        {"test": each, "outcome": outcome, "text": text} for each, (outcome, text) in found.items()
+        {"test": each, "outcome": outcome, "seconds": results.took.get(each, 0), "text": text}
+        for each, (outcome, text) in found.items()
     ]
 
 
 def main() -> None:
     results, *parts = sys.argv[1:]
-    found: list[dict[str, str]] = []
+    found: list[dict[str, Any]] = []
     with multiprocessing.get_context("fork").Pool(AT_ONCE, maxtasksperchild=1) as pool:
         for some in pool.imap_unordered(run, wanted(parts), chunksize=1):
             found += some
