@@ -145,7 +145,7 @@ def links_of(call: Call, server_id: str) -> list[dict[str, str]]:
 
 async def shown(call: Call, row: Row) -> Row:
     """A server as Nova shows it alone at the request's microversion."""
-    groups = {"server_groups": []} if call.version >= microversions.SERVER_GROUPS else {}
+    groups: Row = {"server_groups": []} if call.version >= microversions.SERVER_GROUPS else {}
     return {**await _described(call, row), **groups}
 
 
