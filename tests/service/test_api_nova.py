@@ -164,6 +164,8 @@ async def test_attachments_are_listed_in_pages(api: Api) -> None:
         path = f"/v2.1/servers/{server}/os-volume_attachments?limit=1&offset={number}"
         [row] = (await api.get(path))["volumeAttachments"]
         assert (row["volumeId"], row["device"]) == (volume, f"/dev/vd{'bcd'[number]}")
+    path = f"/v2.1/servers/{server}/os-volume_attachments?limit=0"
+    assert len((await api.get(path))["volumeAttachments"]) == 3, "Nova's own exception"
 
 
 # --------------------------------------------------------------------------- servers
