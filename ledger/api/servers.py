@@ -31,7 +31,7 @@ OWN_METADATA = "attachment-ledger:"
 _NONE_HERE: tuple[tuple[microversions.Version, str, object], ...] = (
     (microversions.TRUSTED_CERTIFICATES, "trusted_image_certificates", None),
     (microversions.LOCKED_REASON, "locked_reason", None),
-    (microversions.PINNED_ZONE, "pinned_availability_zone", None),  # there is one zone alone
+    (microversions.PINNED_ZONE_SHOWN, "pinned_availability_zone", None),  # there is one zone alone
     (microversions.SCHEDULER_HINTS, "scheduler_hints", {}),
 )
 
