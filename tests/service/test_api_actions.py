@@ -289,7 +289,17 @@ BODIES: list[tuple[str, str, Any, bool]] = [
     ("reboot", "2.1", {"type": "warm"}, False),
     ("reboot", "2.1", None, False),
     ("rebuild", "2.1", {}, False),
-    ("lock", "2.1", None, False),
+    ("suspend", "2.1", None, False),
+    ("os-resetState", "2.1", {"state": "error"}, True),
+    ("os-resetState", "2.1", {"state": "shelved"}, False),
+    ("os-resetState", "2.1", {"state": "error", "why": "x"}, False),
+    ("os-resetState", "2.1", None, False),
+    ("lock", "2.1", None, True),
+    ("lock", "2.72", {"locked_reason": "mine"}, False),
+    ("lock", "2.73", {"locked_reason": "mine"}, True),
+    ("lock", "2.73", {"locked_reason": ""}, False),
+    ("lock", "2.73", {"locked_reason": "r" * 256}, False),
+    ("lock", "2.73", {"reason": "mine"}, False),
     ("os-start", "2.1", None, False),  # 409: it runs
 ]
 
