@@ -25,7 +25,7 @@ from ledger.api.hosts import is_alive
 from ledger.api.problem import ApiError
 from ledger.api.schemas import Asked
 from ledger.api.server_edits import edited
-from ledger.api.servers import changed, server_row
+from ledger.api.servers import rebuilt, server_row
 from ledger.auth.policy import Target
 
 Row = dict[str, Any]
@@ -56,7 +56,7 @@ async def server_action(call: Call) -> web.StreamResponse:
     request = ActOnServer(server_id=str(row["server_id"]), flow=action.flow, **extras)
     headers = await begun(call, request)
     if name == "rebuild":  # alone in being answered with the server
-        whole = {"server": await changed(call, await server_row(call))}
+        whole = {"server": await rebuilt(call, await server_row(call))}
         return answer(whole, HTTPStatus.ACCEPTED, headers)
     if name == "evacuate" and call.version < microversions.EVACUATE_WITHOUT_PASSWORD:
         return answer({"adminPass": asked.adminPass}, HTTPStatus.OK, headers)

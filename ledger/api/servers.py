@@ -150,7 +150,7 @@ _NOR_THESE = {"config_drive", "key_name", "security_groups"}
 
 
 async def changed(call: Call, row: Row) -> Row:
-    """A server as it is shown to who has changed it, or had it rebuilt."""
+    """A server as it is shown to who has changed it."""
     whole = await shown(call, row)
     if call.version >= microversions.CHANGES_SHOWN_WHOLE:
         return whole
@@ -159,6 +159,13 @@ async def changed(call: Call, row: Row) -> Row:
         for name, value in whole.items()
         if name not in _NOR_THESE and not name.startswith(_NOT_AFTER_CHANGE)
     }
+
+
+async def rebuilt(call: Call, row: Row) -> Row:
+    """A server as it is shown to who has had it rebuilt: what Nova would put into it anew, too."""
+    more = {"key_name": microversions.REBUILT_KEY, "user_data": microversions.REBUILT_USER_DATA}
+    none = {name: None for name, since in more.items() if call.version >= since}
+    return {**await changed(call, row), **none}
 
 
 async def shown(call: Call, row: Row) -> Row:
