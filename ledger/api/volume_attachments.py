@@ -19,12 +19,15 @@ address is in the headers of every answer that started one.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
 from aggregates import errors
+from aggregates.mapping import BlockDeviceMapping
+from handlers import edits
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from host_agent.shared.ports import PortError
 from ledger.api import accepting, microversions
@@ -211,9 +214,10 @@ def _refuse_unseen(call: Call, server_id: str, volume_id: str, row: Row) -> None
 async def _update(call: Call, body: Update, row: Row) -> None:
     if body.delete_on_termination is not None:
         position = await asyncio.to_thread(
-            call.components.requests.set_delete_on_termination,
+            call.components.requests.edit,
+            BlockDeviceMapping,
             str(row["bdm_id"]),
-            body.delete_on_termination,
+            partial(edits.set_delete_on_termination, value=body.delete_on_termination),
             call.context(),
         )
         await call.written(position)
