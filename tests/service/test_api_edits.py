@@ -49,8 +49,9 @@ async def test_what_is_changed_is_shown_and_what_is_not_said_stays(api: Api) -> 
     now = await show(api, server)
     assert {name: now[name] for name in SHOWN} == after
     await api.changes(guest(server_id=server, power_state="shutdown"))  # its host has its own name
-    now = await show(api, server)
+    now = await show(api, server, who="admin")
     assert (now["status"], now["name"]) == ("SHUTOFF", SHOWN["name"])
+    assert now["OS-EXT-SRV-ATTR:instance_name"] == "vm"
     [listed] = (await api.get("/v2.1/servers", "member"))["servers"]
     assert listed["name"] == SHOWN["name"]
 
