@@ -125,6 +125,18 @@ async def test_a_new_server_keeps_what_can_be_changed_later(api: Api) -> None:
     assert {name: shown[name] for name in SHOWN} == SHOWN
 
 
+async def test_a_resize_says_how_the_disk_is_to_be_shown(api: Api) -> None:
+    moving = guest()
+    await api.two_hosts(moving)
+    server = moving["server_id"]
+    for asked, shown in (({}, "MANUAL"), ({"OS-DCF:diskConfig": "AUTO"}, "AUTO")):
+        answer = await api.act(server, "resize", {"flavorRef": "c2.m1024", **asked}, "member")
+        assert answer.status == 202, await answer.text()
+        assert (await show(api, server))["OS-DCF:diskConfig"] == shown
+        assert (await api.played(answer))["outcome"] == "completed"
+        assert (await api.played(await api.act(server, "revertResize")))["outcome"] == "completed"
+
+
 async def test_a_progress_is_told_where_nova_tells_one(api: Api) -> None:
     server = await api.server()
     assert (await show(api, server))["progress"] == 0
