@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from host_agent.shared.definition import size_of
+from host_agent.shared.definition import name_of, size_of
 from ledger.api import flavors, microversions, redaction, server_filters, server_state
 from ledger.api.call import Call, answer, canonical
 from ledger.api.paging import next_page, nova_limit, page_of
@@ -200,7 +200,8 @@ async def _described(call: Call, row: Row) -> Row:
         server |= {
             "OS-EXT-SRV-ATTR:host": row["host"],
             "OS-EXT-SRV-ATTR:hypervisor_hostname": row["host"],
-            "OS-EXT-SRV-ATTR:instance_name": row["name"],
+            # A host that does not show its guests' definitions calls them what they are called.
+            "OS-EXT-SRV-ATTR:instance_name": name_of(row["definition"]) or row["name"],
         }
     if version >= microversions.LOCKED:
         server["locked"] = row["locked_by"] is not None

@@ -49,8 +49,9 @@ async def test_what_is_changed_is_shown_and_what_is_not_said_stays(api: Api) -> 
     now = await show(api, server)
     assert {name: now[name] for name in SHOWN} == after
     await api.changes(guest(server_id=server, power_state="shutdown"))  # its host has its own name
-    now = await show(api, server)
+    now = await show(api, server, who="admin")
     assert (now["status"], now["name"]) == ("SHUTOFF", SHOWN["name"])
+    assert now["OS-EXT-SRV-ATTR:instance_name"] == "vm"
     [listed] = (await api.get("/v2.1/servers", "member"))["servers"]
     assert listed["name"] == SHOWN["name"]
 
@@ -122,6 +123,18 @@ async def test_a_new_server_keeps_what_can_be_changed_later(api: Api) -> None:
     assert (answer.status, made["OS-DCF:diskConfig"]) == (202, "AUTO")
     shown = await show(api, made["id"])
     assert {name: shown[name] for name in SHOWN} == SHOWN
+
+
+async def test_a_resize_says_how_the_disk_is_to_be_shown(api: Api) -> None:
+    moving = guest()
+    await api.two_hosts(moving)
+    server = moving["server_id"]
+    for asked, shown in (({}, "MANUAL"), ({"OS-DCF:diskConfig": "AUTO"}, "AUTO")):
+        answer = await api.act(server, "resize", {"flavorRef": "c2.m1024", **asked}, "member")
+        assert answer.status == 202, await answer.text()
+        assert (await show(api, server))["OS-DCF:diskConfig"] == shown
+        assert (await api.played(answer))["outcome"] == "completed"
+        assert (await api.played(await api.act(server, "revertResize")))["outcome"] == "completed"
 
 
 async def test_a_progress_is_told_where_nova_tells_one(api: Api) -> None:

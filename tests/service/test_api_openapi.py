@@ -122,8 +122,9 @@ def exercise(url: str, known: dict[str, str], migrating: dict[str, str]) -> None
     tried: set[str] = set()
     rules = {route.name: route.rules for route in ROUTES}
     found = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
-    # What ends things comes last.
-    found.sort(key=lambda operation: operation.method.upper() == "DELETE")
+    # What reads things comes first, and what ends them last.
+    order = {"GET": 0, "DELETE": 2}
+    found.sort(key=lambda operation: order.get(operation.method.upper(), 1))
     for operation in found:
         name = operation.definition.raw["operationId"]
         if name in LEFT_OUT:
@@ -137,7 +138,7 @@ def exercise(url: str, known: dict[str, str], migrating: dict[str, str]) -> None
         given = {**known, **there, "epoch": now["epoch"]}
         statuses = send_examples(operation, who, given, newest=newest)
         if operation.method.upper() == "GET":
-            assert 200 in statuses, f"{name} only ever answered {statuses}"
+            assert statuses & {200, 204}, f"{name} only ever answered {statuses}"
         tried.add(name)
     assert tried == {route.name for route in ROUTES} - LEFT_OUT
 
