@@ -27,7 +27,7 @@ def page_limit(call: Call, asked: int | None) -> int:
 
 def nova_limit(call: Call) -> int:
     """The page size of Nova's lists: the query's `limit`, within the settings; 0 is a page without
-    items (get_limit_and_marker of its common.py).  ApiError 400.
+    items, as in `get_limit_and_marker` of Nova.  ApiError 400.
     """
     most = call.components.settings.limits.page_items_max
     return min(nova_number(call, "limit", most), most)
