@@ -72,6 +72,11 @@ def story(events: Iterable[Mapping[str, Any]]) -> list[tuple[str | None, list[En
     return [(operation_id, list(group)) for operation_id, group in grouped]
 
 
+def begun(rows: Iterable[Mapping[str, Any]], at: datetime | None) -> list[Mapping[str, Any]]:
+    """Attachments that had been made at a moment; all, as of now."""
+    return [each for each in rows if at is None or _parsed(each["created_at"]) <= at]
+
+
 def _parsed(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 

@@ -103,8 +103,9 @@ SELECT a.*, i.name AS server_name
  WHERE a.attachment_id = %(attachment_id)s;
 
 -- name: attachments
--- Attachments in the order they were made, after a created_position, with their servers' names.
--- The index of whichever filter is given; those of the old flow have one of their own.
+-- Attachments in the order they were made or backwards ({way}), beyond a created_position, with
+-- their servers' names.  The index of whichever filter is given; those of the old flow have one of
+-- their own.
 SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS server_name
   FROM attachments AS a
  WHERE (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
@@ -112,35 +113,38 @@ SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS
    AND (%(host)s::text IS NULL OR host = %(host)s)
    AND (NOT %(open_only)s OR state <> 'deleted')
    AND (%(legacy)s::boolean IS NULL OR legacy = %(legacy)s)
-   AND created_position > %(after)s
- ORDER BY created_position
+   AND created_position {beyond} %(after)s
+ ORDER BY created_position {way}
  LIMIT %(limit)s;
 
 -- name: held_at
--- Who held a volume at a moment, and by which attachment.  spans_by_volume.
+-- Who held a volume at a moment (`since` and `at` are the same), or between two, and by which
+-- attachment.  spans_by_volume.
 SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
  WHERE s.volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR s.host = %(host)s)
    AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
-   AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(at)s)
+   AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(since)s)
    AND (%(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s)
- ORDER BY s.from_position
+ ORDER BY %(way)s * s.from_position
  LIMIT %(limit)s;
 
 -- name: on_old_flow_at
--- Which attachments of Cinder's old calls hosts held at a moment.  attachments_by_old_flow.
+-- Which attachments of Cinder's old calls hosts held at a moment, or between two.
+-- attachments_by_old_flow.
 SELECT s.*, a.legacy FROM attachments AS a JOIN spans AS s USING (attachment_id)
- WHERE a.legacy AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(at)s)
+ WHERE a.legacy AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(since)s)
    AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
- ORDER BY s.from_position
+ ORDER BY %(way)s * s.from_position
  LIMIT %(limit)s;
 
 -- name: open_at
--- Which attachments a host held at a moment.  Of each length in spans_by_host, only those
--- that began within that length before the moment: however long the host's history, about
--- as many rows are looked at as are found.
+-- Which attachments a host held at a moment, or between two.  Of each length in spans_by_host,
+-- only those that began within that length before the first: however long the host's history,
+-- about as many rows are looked at as are found.
 SELECT s.*, a.legacy
   FROM (SELECT length, CASE WHEN length < 8 THEN
-               %(at)s::timestamptz - interval '1 hour' * 4 ^ length ELSE '-infinity' END AS since
+               %(since)s::timestamptz - interval '1 hour' * 4 ^ length ELSE '-infinity' END
+               AS since
           FROM generate_series(0, 9) AS length) AS l
  CROSS JOIN LATERAL (
        SELECT * FROM spans
@@ -148,11 +152,11 @@ SELECT s.*, a.legacy
           AND coalesce(width_bucket(extract(epoch FROM to_at - from_at),
                   '{3600,14400,57600,230400,921600,3686400,14745600,58982400}'), 9) = l.length
           AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
-          AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
+          AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(since)s)
        OFFSET 0) AS s
   JOIN attachments AS a USING (attachment_id)
  WHERE %(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s
- ORDER BY s.from_position
+ ORDER BY %(way)s * s.from_position
  LIMIT %(limit)s;
 
 -- name: operation

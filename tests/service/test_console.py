@@ -97,7 +97,7 @@ async def test_text_of_tenants_is_text(api: Api) -> None:
     for path in ("/ui/servers", f"/ui/servers/{server}"):
         html = await shown(api, path)
         assert EVIL in html.text
-        assert not html.all("script")
+        assert all(each.keys() == {"src"} for each in html.all("script")), "only our own"
 
 
 async def test_nobody_sees_more_than_the_api_shows(api: Api, busy: dict[str, str]) -> None:
