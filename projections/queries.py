@@ -16,6 +16,7 @@ from psycopg import AsyncConnection
 from psycopg import sql as compose
 from psycopg_pool import AsyncConnectionPool
 
+from aggregates.base import Actor
 from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row
 from projections.drift_reads import DriftReads
@@ -81,6 +82,22 @@ class Queries(SurveyReads, DriftReads, ServerLists):
         With `project_id` only servers of that project, and what is theirs.
         """
         return await self._all("named", text=text, low=low, high=high, project_id=project_id)
+
+    async def requested(
+        self, low: str, high: str, actor: Actor, *, project_id: str | None
+    ) -> list[Row]:
+        """What requests led to, or that they were refused, whose ids lie between two; as `named`.
+
+        With `project_id` only what is of its servers, and only refusals of `actor`.
+        """
+        return await self._all(
+            "requested",
+            low=low,
+            high=high,
+            actor=actor.name,
+            user_id=actor.user_id,
+            project_id=project_id,
+        )
 
     async def mappings(
         self, server_id: str, limit: int = PAGE_MAX, offset: int = 0, *, legacy: bool = True

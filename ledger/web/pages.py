@@ -89,6 +89,10 @@ def _marks(what: str) -> Read:
     return Read(route="operations", query={**_of(what, limit=MANY), "at": "{until}"})
 
 
+def _servers(**more: str) -> Read:
+    return Read(route="servers_detail", query={"limit": MANY, **more}, given=("marker",))
+
+
 def _history(route: str, *, needed: bool = False) -> Read:
     """The newest events first, by pages."""
     query = {"limit": MANY, "order": "desc"}
@@ -135,7 +139,7 @@ PAGES = (
         name="servers",
         path="/ui/servers",
         menu="Servers",
-        reads={"servers": Read(route="servers_detail", query={"limit": MANY}, given=("marker",))},
+        reads={"everybodys": _servers(all_tenants="true"), "own": _servers()},
     ),
     Page(
         name="server",
@@ -241,6 +245,17 @@ PAGES = (
         path="/ui/drift/{finding_id}",
         moves=CALMLY,
         reads={"finding": Read(route="drift_finding", needed=True)},
+    ),
+    Page(
+        name="look",
+        path="/ui/looks/{look_id}",
+        reads={"look": Read(route="drift_run", needed=True)},
+    ),
+    Page(
+        name="request",
+        path="/ui/requests/{refused_id}",
+        moves=0,
+        reads={"request": Read(route="request", needed=True)},
     ),
     Page(
         name="log",

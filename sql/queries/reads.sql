@@ -58,9 +58,64 @@ WITH own AS (
     (SELECT 'look', look_id::text, kind FROM looks
       WHERE look_id BETWEEN %(low)s AND %(high)s
         AND %(project_id)s::text IS NULL LIMIT 10)
+    UNION
+    (SELECT 'look', look_id::text, coalesce((SELECT min(k) FROM jsonb_object_keys(scope) AS k), 'all')
+       FROM looks_asked
+      WHERE look_id BETWEEN %(low)s AND %(high)s
+        AND %(project_id)s::text IS NULL LIMIT 10)
     UNION ALL
     SELECT 'host', host, NULL FROM hosts
      WHERE host = %(text)s AND %(project_id)s::text IS NULL
+)
+SELECT kind, id, name FROM own ORDER BY kind, id;
+
+-- name: requested
+-- What requests led to whose ids, or whose requesters' ids, lie between two; and those that were
+-- refused.  With a project only what is of its servers, and of its refusals only the caller's own.
+-- Of the first thousand events.  events_by_request, operations_by_global_request,
+-- refusals_by_request, refusals_by_global_request; primary keys.
+WITH led AS MATERIALIZED (
+    SELECT operation_id, originator_id, server_id, topic, host FROM events
+     WHERE cause IN ('api', 'operator', 'automatic')
+       AND request_id COLLATE "C" BETWEEN %(low)s AND %(high)s
+     ORDER BY request_id COLLATE "C", position LIMIT 1000
+),
+own AS (
+    (SELECT 'operation' AS kind, o.operation_id::text AS id, o.flow AS name
+       FROM (SELECT operation_id FROM led
+              UNION
+             SELECT operation_id FROM operations
+              WHERE global_request_id COLLATE "C" BETWEEN %(low)s AND %(high)s) AS l
+       JOIN operations AS o USING (operation_id)
+       LEFT JOIN instances AS i USING (server_id)
+      WHERE %(project_id)s::text IS NULL OR i.project_id = %(project_id)s LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'server', i.server_id::text, i.name
+       FROM led JOIN instances AS i USING (server_id)
+      WHERE led.operation_id IS NULL
+        AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'host', host, NULL
+       FROM led WHERE operation_id IS NULL AND server_id IS NULL AND topic LIKE 'Host.%%'
+                  AND %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'finding', f.finding_id::text, f.drift_class
+       FROM led JOIN findings AS f ON f.finding_id = led.originator_id
+      WHERE %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'look', k.look_id::text, k.kind
+       FROM led JOIN looks AS k ON k.look_id = led.originator_id
+      WHERE %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    (SELECT 'request', r.request_id, r.code
+       FROM (SELECT * FROM refusals
+              WHERE request_id COLLATE "C" BETWEEN %(low)s AND %(high)s
+              UNION
+             SELECT * FROM refusals
+              WHERE global_request_id COLLATE "C" BETWEEN %(low)s AND %(high)s) AS r
+      WHERE %(project_id)s::text IS NULL
+         OR (r.actor, coalesce(r.user_id, ''), coalesce(r.project_id, ''))
+            = (%(actor)s, coalesce(%(user_id)s, ''), %(project_id)s) LIMIT 10)
 )
 SELECT kind, id, name FROM own ORDER BY kind, id;
 
