@@ -225,15 +225,15 @@ SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
  WHERE o.operation_id = %(operation_id)s;
 
 -- name: operations
--- Operations, newest first, before a started_position, with their servers' names.  The index of
--- the filter given.
+-- Operations, newest first, before a started_position, with their servers' names; of a host those
+-- that take a server to it, too.  The index of the filter given.
 SELECT o.*, (SELECT name FROM instances AS i WHERE i.server_id = o.server_id) AS server_name
   FROM operations AS o
  WHERE (%(state)s::text IS NULL OR state = %(state)s)
    AND (%(flow)s::text IS NULL OR flow = %(flow)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
    AND (%(volume_id)s::uuid IS NULL OR volume_ids @> ARRAY[%(volume_id)s::uuid])
-   AND (%(host)s::text IS NULL OR host = %(host)s)
+   AND (%(host)s::text IS NULL OR host = %(host)s OR destination = %(host)s)
    AND (%(after)s::bigint IS NULL OR started_position < %(after)s)
  ORDER BY started_position DESC
  LIMIT %(limit)s;

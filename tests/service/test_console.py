@@ -132,7 +132,7 @@ async def test_a_page_is_as_of_a_moment_and_its_links_keep_it(
     assert "?at=20" in str(held["href"])
     assert len(then.all("tr")) < len(now.all("tr")), "what came later is not there"
     before = await shown(api, f"{path}?at=2020-01-01T00:00:00Z")
-    assert "Nothing has happened to it until then" in before.text
+    assert "Nothing had happened to it until then" in before.text
     await shown(api, f"{path}?at=yesterday", status=400)
     await shown(api, f"{path}?when=now", status=400)
 

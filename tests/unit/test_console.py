@@ -22,6 +22,15 @@ class Clock:
         return self.now
 
 
+def test_operations_of_which_only_bookkeeping_is_told_are_not_in_the_story() -> None:
+    names = ("occurred_at", "asked_by", "request_id", "actor", "host", "operation_id")
+    event: dict[str, Any] = dict.fromkeys(names)
+    event |= {"position": 1, "recorded_at": NOON.isoformat(), "body": {}}
+    claimed = {**event, "topic": "Volume.ClaimReleased", "operation_id": "a"}
+    told = {**event, "topic": "Attachment.Completed", "operation_id": "b"}
+    assert [operation for operation, _ in texts.story([claimed, told])] == ["b"]
+
+
 def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
     id_ = "0e5c6ee8-0000-4000-8000-000000000000"
     told = texts.with_ids(f"<b>{id_}</b>, req-1")
