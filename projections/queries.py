@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-import orjson
 from psycopg import AsyncConnection
 from psycopg import sql as compose
 from psycopg_pool import AsyncConnectionPool
 
-from aggregates.base import Actor
 from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row
 from projections.drift_reads import DriftReads
 from projections.log_reads import PAGE_MAX, POSITION_MAX
+from projections.requests import RequestReads
 from projections.rights import Kind, rights
 from projections.server_lists import ServerLists
 from projections.surveys import SurveyReads
@@ -65,7 +64,7 @@ def _ended(span: Row, at: datetime | None) -> bool:
     return span["to_at"] is not None and (at is None or span["to_at"] <= at)
 
 
-class Queries(SurveyReads, DriftReads, ServerLists):
+class Queries(SurveyReads, DriftReads, ServerLists, RequestReads):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------
@@ -82,22 +81,6 @@ class Queries(SurveyReads, DriftReads, ServerLists):
         With `project_id` only servers of that project, and what is theirs.
         """
         return await self._all("named", text=text, low=low, high=high, project_id=project_id)
-
-    async def requested(
-        self, low: str, high: str, actor: Actor, *, project_id: str | None
-    ) -> list[Row]:
-        """What requests led to, or that they were refused, whose ids lie between two; as `named`.
-
-        With `project_id` only what is of its servers, and only refusals of `actor`.
-        """
-        return await self._all(
-            "requested",
-            low=low,
-            high=high,
-            actor=actor.name,
-            user_id=actor.user_id,
-            project_id=project_id,
-        )
 
     async def mappings(
         self, server_id: str, limit: int = PAGE_MAX, offset: int = 0, *, legacy: bool = True
@@ -345,19 +328,6 @@ class Queries(SurveyReads, DriftReads, ServerLists):
 
     async def remnant(self, remnant_id: str) -> Row | None:
         return await self._one("remnant", remnant_id=remnant_id)
-
-    # --- refused requests ---------------------------------------------------------------
-
-    async def note_refusals(self, rows: Sequence[Row]) -> None:
-        """Each with how many seconds ago it was, `age_s`."""
-        await self._all("note_refusals", rows=orjson.dumps(list(rows)).decode())
-
-    async def trim_refusals(self, kept_s: float, asker_max: int, total_max: int) -> None:
-        """Forget those that are older, and but the newest of each asker and in all."""
-        await self._all("trim_refusals", kept_s=kept_s, asker_max=asker_max, total_max=total_max)
-
-    async def refusal(self, request_id: str) -> Row | None:
-        return await self._one("refusal", request_id=request_id)
 
     # --- looks ------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ async def test_what_happens_is_shown_by_the_stream_of_the_page(api: Api) -> None
 
 
 async def test_only_what_moves_and_is_not_past_has_a_stream(api: Api) -> None:
-    assert {page.name for page in PAGES if not page.moves} == {"flows", "flow"}
+    assert {page.name for page in PAGES if not page.moves} == {"flows", "flow", "request"}
     for path in ("/ui/flows", "/ui/hosts?at=2026-01-01T00:00:00Z", "/ui/?at=2026-01-01T00:00:00Z"):
         answer = await api.ask("GET", path, headers=STREAM)
         assert answer.content_type == "text/html"
