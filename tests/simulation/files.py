@@ -377,12 +377,15 @@ class Files:
     # ------------------------------------------------------------------------- after
 
     def deletable(self) -> Iterator[Callable[[], None]]:
-        """The deletion of one snapshot of each volume that a guest runs with."""
+        """The deletion of one snapshot of each volume that a guest runs with.
+
+        Those that Cinder gave up go first, the oldest of them before: its file may be merged.
+        """
         for volume in self.volumes() if self.here else ():
             found = [row for row in self._snapshots(volume) if row.status != "error"]
             again = [row for row in found if row.status == "error_deleting"]
             if found and self._can_take_part(volume):
-                yield partial(self.delete, self.random.choice(again or found))
+                yield partial(self.delete, again[0] if again else self.random.choice(found))
 
 
 def _path(file: Any) -> str:
