@@ -111,16 +111,17 @@ def go_on(model: CinderModel, snapshot: Snapshot) -> str | None:
     return forget(model, snapshot)
 
 
-def forget(model: CinderModel, snapshot: Snapshot) -> str | None:
+def forget(model: CinderModel, snapshot: Snapshot, *, pulled: bool = False) -> str | None:
     """Delete the snapshot, and the file that nobody needs without it.
 
-    Of the newest the file stays: with the snapshot before it, or as the lowest there is.
+    Of the newest the file stays: with the snapshot before it, or as the lowest there is.  So it
+    does of one that was the newest when it was merged (`pulled`).
     """
     files = chain_of(model, model.volume(snapshot.volume_id))
     del model.snapshots[snapshot.id]
-    if snapshot.file not in files or snapshot.file != files[-1]:
+    if snapshot.file is None or not (pulled or snapshot.file == files[-1]):
         return snapshot.file
-    below = files[-2]
+    below = files[files.index(snapshot.file) - 1]
     for row in model.snapshots.values():
         if row.file == below:
             row.file = snapshot.file

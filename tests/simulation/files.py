@@ -382,10 +382,25 @@ class Files:
         Those that Cinder gave up go first, the oldest of them before: its file may be merged.
         """
         for volume in self.volumes() if self.here else ():
+            self._correct(volume)
             found = [row for row in self._snapshots(volume) if row.status != "error"]
             again = [row for row in found if row.status == "error_deleting"]
             if found and self._can_take_part(volume):
                 yield partial(self.delete, again[0] if again else self.random.choice(found))
+
+    def _correct(self, volume: Volume) -> None:
+        """An administrator lets Cinder know of a deletion that it gave up, and which was done, if
+        there was another snapshot since: asked again, it would want another merge.
+        """
+        model, files = self._cloud.cinder, self.share
+        for row in self._snapshots(volume):
+            chain = [_path(file) for file in cinder_snapshots.chain_of(model, volume)]
+            has = files.chain(chain[-1])
+            if row.status != "error_deleting" or _path(row.file) not in has:
+                continue
+            if chain[chain.index(_path(row.file)) - 1] not in has:
+                file = cinder_snapshots.forget(model, row, pulled=True)
+                files.deleted.add(_path(file))
 
 
 def _path(file: Any) -> str:
