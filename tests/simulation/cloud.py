@@ -25,7 +25,7 @@ from aggregates.volume import Volume
 from handlers.guards import Contact
 from handlers.retries import is_due
 from host_agent.shared.contract import Command, PowerState
-from host_agent.simulated.host_state import HOSTS, HostState
+from host_agent.simulated.host_state import HOSTS
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
@@ -37,10 +37,12 @@ from projections.operations import OPERATIONS
 from tests.doubles.direct_cinder import DirectCinder
 from tests.simulation.agent import Agent
 from tests.simulation.chance import Chance, Log
+from tests.simulation.files import Files
 from tests.simulation.hostile import Hostile
 from tests.simulation.invariants import broken_by
 from tests.simulation.late import LandingClock, LateCinder
 from tests.simulation.processes import Anyone, Processes
+from tests.simulation.share import SharingHost
 from tests.store.histories import Folded, logged
 
 A = TypeVar("A", bound=Aggregate)
@@ -54,20 +56,6 @@ FAULTS = frozenset(
 )
 
 
-class SeenHost(HostState):
-    """A host whose state is looked at more often than it changes."""
-
-    def __init__(self, initial: dict[str, Any]) -> None:
-        self._was_read: tuple[str, dict[str, Any]] = ("", {})
-        super().__init__(initial=initial)
-
-    def seen(self) -> dict[str, Any]:
-        """The state as it is now, not to be changed."""
-        if self._was_read[0] != self._text:
-            self._was_read = (self._text, self.read())
-        return self._was_read[1]
-
-
 class Cloud:
     """`actions` is what happened so far, for people."""
 
@@ -75,6 +63,7 @@ class Cloud:
         self.chance = Chance(seed)
         #: Its own, so that the other seeds' stories stay what they were.
         self.read_only = random.Random(f"read-only {seed}")
+        self.files = Files(self, seed)
         self.actions: list[str] = []
         #: How often each of FAULTS was there.
         self.happened: Counter[str] = Counter()
@@ -82,6 +71,7 @@ class Cloud:
         self.cinder = CinderModel(clock=self.clock, new_id=lambda: str(self.chance.new_id()))
         self.cinder.deleting_reads = self.chance.random.choice([0, 2])
         self.cinder.add_backend(SHARED_BACKEND, "iscsi", shared_targets=True)
+        self.cinder.looks_later = True
         self.direct = DirectCinder(self.cinder)
         self.late = LateCinder(self, self.direct)
         #: What requests left that came later than anybody waits; it goes with its volume.
@@ -119,7 +109,7 @@ class Cloud:
         for number in range(draw.randint(*VOLUMES_RANGE)):
             self.cinder.add_volume(
                 volume_id=str(uuid5(NAMESPACE_OID, f"volume {number}")),
-                driver=draw.choice(["iscsi", "rbd", "local", SHARED_BACKEND]),
+                driver=self.files.backend(draw.choice(["iscsi", "rbd", "local", SHARED_BACKEND])),
                 multiattach=draw.random() < 0.3,
                 bootable=True,
                 encrypted=draw.random() < 0.3,
@@ -141,7 +131,9 @@ class Cloud:
                     "devices": [],
                 }
             )
-        self.states = {name: SeenHost(initial={"define": guests[name]}) for name in names}
+        self.states = {
+            name: SharingHost(self.files.share, {"define": guests[name]}) for name in names
+        }
         self.records: dict[str, dict[str, Record]] = {name: {} for name in names}
         self.sent: dict[str, set[str]] = {name: set() for name in names}
         #: Paths that a host had connected when it lost power.

@@ -115,6 +115,7 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
             if paths := _volume_paths(guest["live"]) - _given(cloud, server_id, name, seen):
                 yield f"{server_id} on {name} has {paths}, attached to nothing in Cinder"
     yield from (f"{s} runs on {names}" for s, names in running.items() if len(names) > 1)
+    yield from cloud.files.broken()
 
 
 @lru_cache(maxsize=1000)
@@ -124,12 +125,16 @@ def _volume_paths(domain: str) -> set[str | None]:
 
 
 def _given(cloud: Cloud, server_id: str, host: str, seen: dict[str, Any]) -> set[str]:
-    """What Cinder lets this server use on this host."""
-    return {
-        seen["connected"].get(connection.target_digest(row.connection_info), {}).get("path")
+    """What Cinder lets this server use on this host: of files any of the volume's."""
+    rows = [
+        row
         for row in cloud.cinder.attachments.values()
         if row.instance == server_id and row.host == host and row.connection_info
-    }
+    ]
+    digests = {connection.target_digest(row.connection_info) for row in rows}
+    theirs = {seen["connected"].get(digest, {}).get("path") for digest in digests}
+    volumes = {row.volume_id for row in rows}
+    return theirs | cloud.files.connected(volumes, seen["connected"].values())
 
 
 # --- at rest -----------------------------------------------------------------------------
@@ -144,6 +149,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     yield from _plugged(cloud)
     yield from _sizes(cloud)
     yield from broken_on_hosts(cloud)
+    yield from cloud.files.broken_at_rest()
     yield from _projections(cloud)
     yield from _streams(cloud)
 
@@ -246,10 +252,16 @@ def _hosts(cloud: Cloud) -> Iterator[str]:
 def _connections(cloud: Cloud, name: str, seen: dict[str, Any]) -> Iterator[str]:
     here = {str(a.id) for a in _open(cloud) if a.host == name and a.may_be_connected}
     wanted, connected = _targets(cloud, here), set(seen["connected"])
-    if extra := connected - wanted - cloud.planted_on(name):
+    records, behind = cloud.records[name], cloud.files.behind(name)
+    former = {
+        connection.target_digest(info)
+        for id_ in behind & records.keys()
+        for info in records[id_].infos
+    }
+    if extra := connected - wanted - former - cloud.planted_on(name):
         yield f"{name} has connected what nobody has: {[seen['connected'][d] for d in extra]}"
     # A fence may end a refresh in between: then the next start connects (decision 0081).
-    unconnected = {id_ for id_, record in cloud.records[name].items() if not record.infos}
+    unconnected = behind | {id_ for id_, record in records.items() if not record.infos}
     if missing := _targets(cloud, here - unconnected) - connected - cloud.lost[name]:
         yield f"{name} lacks connections {missing}"
 
