@@ -183,6 +183,7 @@ class OldAttachment:
     id: str
     server_id: str
     host_name: str | None
+    mountpoint: str | None = None  # the disk's name, without a directory
 
 
 class OldCinder(Protocol):
@@ -256,6 +257,9 @@ class DiskState:
     sources: tuple[str, ...] = field(default=(), compare=False)
     #: In what the running guest and its definition differ about it (disk_xml.differences).
     differs: tuple[str, ...] = field(default=(), compare=False)
+    #: Whether each copy, where it is there, may only be read.
+    readonly_live: bool | None = field(default=None, compare=False)
+    readonly_persistent: bool | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

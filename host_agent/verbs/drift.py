@@ -40,6 +40,7 @@ def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
             "process": ctx.guests.process(lane.server_id),
             **{name: getattr(state, name) for name in ("live", "persistent", "running")},
             "differs": list(state.differs),
+            **{name: getattr(state, name) for name in ("readonly_live", "readonly_persistent")},
             "guests": sorted(_having(shown, {lane.volume_id, lane.disk_serial} - {""})),
             "unexplained": sorted(shown.get(lane.server_id, set()) - explained),
             "record": lane.attachment_id in ctx.records,

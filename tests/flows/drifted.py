@@ -5,6 +5,7 @@ Each plants one drift by hand, as somebody else, a lost request or a crash would
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -141,6 +142,7 @@ def _held(attachment: Attachment) -> rows.LedgerAttachment:
         access_mode=attachment.access_mode,
         legacy=attachment.legacy,
         mapped=True,
+        device="vdb",
     )
 
 
@@ -190,6 +192,25 @@ def attachment_taken_back() -> World:
     row.status = world.cinder.volume(world.volumes[0]).status = "attaching"
     cinder = CinderAttachment(status="attaching")
     return found(world, "attachment_status_differs", _attachment_row(world, attachment, cinder))
+
+
+def host_differs(world: World | None = None, host: str = OTHER) -> World:
+    """Somebody gave Cinder another host's connector, and completed it."""
+    world = world or _attached()
+    attachment = _mine(world)
+    row = world.cinder.attachment(str(attachment.id))
+    row.host = row.connector["host"] = host
+    cinder = CinderAttachment(status="attached", host=host, mountpoint="vdb")
+    return found(world, "attachment_host_differs", _attachment_row(world, attachment, cinder))
+
+
+def mountpoint_differs(world: World | None = None) -> World:
+    world = world or _attached()
+    attachment = _mine(world)
+    row = world.cinder.attachment(str(attachment.id))
+    row.mountpoint = "/dev/vdz"
+    cinder = CinderAttachment(status="attached", host=row.host, mountpoint="vdz")
+    return found(world, "attachment_mountpoint_differs", _attachment_row(world, attachment, cinder))
 
 
 def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
@@ -316,6 +337,53 @@ def disk_undefined() -> World:
     return found(world, "disk_definition_differs", _disk_row(world, shown))
 
 
+def _made(world: World, copy: str, *, readonly: bool) -> None:
+    """Somebody edits a copy of the guest."""
+    with world.host.edit() as state:
+        guest = state["guests"][world.server_id]
+        root = ET.fromstring(guest[copy])
+        disks = root.iterfind("devices/disk")
+        disk = next(each for each in disks if each.findtext("serial") == world.volumes[0])
+        flag = disk.find("readonly")
+        if readonly and flag is None:
+            ET.SubElement(disk, "readonly")
+        if not readonly and flag is not None:
+            disk.remove(flag)
+        guest[copy] = ET.tostring(root, encoding="unicode")
+
+
+def readonly_differs(*copies: str, mode: str = "rw", stopped: bool = False) -> World:
+    """These copies of the guest are not as its server has the volume."""
+    world = World(encrypted=False)
+    world.cinder.volumes[world.volumes[0]].readonly = True if mode == "ro" else None
+    world.done(world.attach())
+    if stopped:
+        world.done(world.act("stop"))
+    for copy in copies:
+        _made(world, copy, readonly=mode == "rw")
+    [mapping] = world.mappings()
+    name, now = mapping.device_name, dict.fromkeys(copies, mode == "rw")
+    shown = DiskShown(
+        serial=world.volumes[0],
+        live=None if stopped else name,
+        persistent=name,
+        readonly_live=None if stopped else now.get("live", mode == "ro"),
+        readonly_persistent=now.get("persistent", mode == "ro"),
+    )
+    row = replace(_disk_row(world, shown), running=not stopped)
+    return found(world, "disk_readonly_differs", row)
+
+
+def readonly_defined() -> World:
+    """The guest writes, and would not after its next start."""
+    return readonly_differs("persistent")
+
+
+def writable_defined() -> World:
+    """The next start of the guest would write to what it may only read."""
+    return readonly_differs("persistent", mode="ro", stopped=True)
+
+
 def secret_left() -> World:
     world = _attached(encrypted=True)
     world.done(world.detach())
@@ -402,6 +470,10 @@ DRIFTS: dict[str, Drift] = {
     "repair-lost-everywhere": Drift(attachment_lost_everywhere, "forget_attachment", _forget),
     "repair-reservation-lost": Drift(reservation_lost, "replace_reservation"),
     "repair-taken-back": Drift(attachment_taken_back, "complete_attachment"),
+    "repair-host": Drift(host_differs, "correct_attachment"),
+    "repair-mountpoint": Drift(mountpoint_differs, "correct_attachment"),
+    "repair-readonly": Drift(readonly_defined, "define_disk"),
+    "repair-writable": Drift(writable_defined, "define_disk"),
     "repair-detaching": Drift(volume_detaching, "settle_volume"),
     "repair-volume": Drift(volume_of_nobody, "delete_volume"),
     "repair-disk-pulled": Drift(disk_pulled, "plug_disk"),

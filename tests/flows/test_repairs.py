@@ -36,17 +36,21 @@ LOOKS = {Verb.DRIFT_LOOK, LedgerVerb.DRIFT_AGAIN, LedgerVerb.NOTHING}
 #: What of a world's summary each repair changes, and so what it leaves alone.
 CHANGES = {
     "repair-reservation": {"cinder", "volumes"},
-    "repair-attachment": {"cinder", "volumes"},
-    "repair-attachment-beside": {"cinder"},
-    "repair-owner-gone": {"cinder", "volumes"},
+    "repair-attachment": {"cinder", "told", "volumes"},
+    "repair-attachment-beside": {"cinder", "told"},
+    "repair-owner-gone": {"cinder", "told", "volumes"},
     "repair-connection": {"connected"},
     "repair-record": set(),
     "repair-connection-beside": set(),  # but the record
-    "repair-lost": {"cinder", "volumes"},
-    "repair-lost-encrypted": {"cinder", "volumes"},
+    "repair-lost": {"cinder", "told", "volumes"},
+    "repair-lost-encrypted": {"cinder", "told", "volumes"},
     "repair-lost-everywhere": {"ledger", "mappings", "connected", "devices"},
     "repair-reservation-lost": {"cinder", "volumes"},
     "repair-taken-back": {"cinder", "volumes"},
+    "repair-host": {"told"},
+    "repair-mountpoint": {"told"},
+    "repair-readonly": {"readonly"},
+    "repair-writable": {"readonly"},
     "repair-detaching": {"volumes"},
     "repair-volume": {"volumes", "sizes"},
     "repair-disk-pulled": {"plugged"},
@@ -54,7 +58,8 @@ CHANGES = {
     "repair-secret": {"secrets"},
     "repair-guest": {"guests"},
     "repair-server": {
-        *("cinder", "volumes", "ledger", "mappings", "connected", "secrets", "vm_state", "devices")
+        *("cinder", "told", "volumes", "ledger", "mappings", "connected", "secrets"),
+        *("vm_state", "devices"),
     },
 }
 
