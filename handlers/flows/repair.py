@@ -10,11 +10,9 @@ There is mostly one step that changes something, so a failure leaves either all 
 
 from __future__ import annotations
 
-from handlers.flows.refresh import REFRESHED
-from handlers.flows.stages import NO_WAY_BACK, once
+from handlers.flows.stages import once
 from handlers.plan import Flow, Place, Stage, Step
 from handlers.verbs import LedgerVerb
-from handlers.volumes import CONNECTED_ANEW
 from host_agent.shared.contract import Verb
 
 
@@ -72,24 +70,4 @@ COMPLETE_ATTACHMENT = Flow(
     stages=(*LOOKED_HERE, Stage(Place.HOST, (Step("complete", Verb.ATTACHMENT_COMPLETE),))),
 )
 
-#: What Cinder has wrong of the host, or of the disk's name, follows from the connector that it is
-#: given: a refresh, once every host that could have the volume has shown that only this one has.
-CORRECT_ATTACHMENT = Flow(
-    name="correct_attachment",
-    volumes=CONNECTED_ANEW,
-    pivot="begin",
-    stages=(
-        looked_on(Place.HOLDER),
-        AGAIN,
-        NO_WAY_BACK,  # all of them have agreed
-        Stage(Place.HOST, REFRESHED, of=Place.HOST),
-    ),
-)
-
-REPAIRS = (
-    DROP_RESERVATION,
-    DROP_ATTACHMENT,
-    FORGET_ATTACHMENT,
-    COMPLETE_ATTACHMENT,
-    CORRECT_ATTACHMENT,
-)
+REPAIRS = (DROP_RESERVATION, DROP_ATTACHMENT, FORGET_ATTACHMENT, COMPLETE_ATTACHMENT)

@@ -5,9 +5,8 @@ Each plants one drift by hand, as somebody else, a lost request or a crash would
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -59,7 +58,7 @@ def hosts_of(world: World, server_id: str) -> set[str]:
     return {event.host for event in told if event.about.server_id == server_id}
 
 
-def _attached(volumes: int = 1, **more: Any) -> World:
+def attached(volumes: int = 1, **more: Any) -> World:
     world = World(volumes=volumes, **more)
     for volume_id in world.volumes:
         world.done(world.attach(volume_id))
@@ -117,7 +116,7 @@ def attachment_unknown(*, multiattach: bool = False) -> World:
 
 def attachment_unknown_beside(host: str = OTHER, *, complete: bool = True) -> World:
     """Of a volume that the server has by an attachment of its own, where it is."""
-    world = _attached()
+    world = attached()
     made = _raw(world, world.volumes[0], host, complete=complete)
     status, told = ("attached", host) if complete else ("attaching", None)
     return _unknown("attachment_unknown", told, status=status)(world, made)
@@ -131,7 +130,7 @@ def owner_gone() -> World:
     return _unknown("owner_gone", HOST, "deleted")(world, made)
 
 
-def _mine(world: World) -> Attachment:
+def mine(world: World) -> Attachment:
     return next(a for a in world.attachments() if a.volume_id == world.volumes[0])
 
 
@@ -146,7 +145,7 @@ def _held(attachment: Attachment) -> rows.LedgerAttachment:
     )
 
 
-def _attachment_row(
+def attachment_row(
     world: World, attachment: Attachment, cinder: CinderAttachment | None
 ) -> rows.AttachmentRow:
     return rows.AttachmentRow(
@@ -161,56 +160,37 @@ def _attachment_row(
 
 def attachment_lost(world: World | None = None) -> World:
     """The guest goes on writing."""
-    world = world or _attached()
-    attachment = _mine(world)
+    world = world or attached()
+    attachment = mine(world)
     world.cinder.drop_attachment(str(attachment.id))
-    return found(world, "attachment_lost", _attachment_row(world, attachment, None))
+    return found(world, "attachment_lost", attachment_row(world, attachment, None))
 
 
 def attachment_lost_encrypted() -> World:
-    return attachment_lost(_attached(encrypted=True))
+    return attachment_lost(attached(encrypted=True))
 
 
 def attachment_lost_everywhere() -> World:
     """Nor has the guest its disk."""
-    world = _attached()
+    world = attached()
     _guests(world).unplug(world.server_id, world.volumes[0])
     return attachment_lost(world)
 
 
 def reservation_lost() -> World:
-    world = _attached()
+    world = attached()
     world.done(world.act("shelve"))
     return attachment_lost(world)
 
 
 def attachment_taken_back() -> World:
     """A late update of Cinder's (decision 0034)."""
-    world = _attached()
-    attachment = _mine(world)
+    world = attached()
+    attachment = mine(world)
     row = world.cinder.attachment(str(attachment.id))
     row.status = world.cinder.volume(world.volumes[0]).status = "attaching"
     cinder = CinderAttachment(status="attaching")
-    return found(world, "attachment_status_differs", _attachment_row(world, attachment, cinder))
-
-
-def host_differs(world: World | None = None, host: str = OTHER) -> World:
-    """Somebody gave Cinder another host's connector, and completed it."""
-    world = world or _attached()
-    attachment = _mine(world)
-    row = world.cinder.attachment(str(attachment.id))
-    row.host = row.connector["host"] = host
-    cinder = CinderAttachment(status="attached", host=host, mountpoint="vdb")
-    return found(world, "attachment_host_differs", _attachment_row(world, attachment, cinder))
-
-
-def mountpoint_differs(world: World | None = None) -> World:
-    world = world or _attached()
-    attachment = _mine(world)
-    row = world.cinder.attachment(str(attachment.id))
-    row.mountpoint = "/dev/vdz"
-    cinder = CinderAttachment(status="attached", host=row.host, mountpoint="vdz")
-    return found(world, "attachment_mountpoint_differs", _attachment_row(world, attachment, cinder))
+    return found(world, "attachment_status_differs", attachment_row(world, attachment, cinder))
 
 
 def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
@@ -227,7 +207,7 @@ def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
 
 
 def volume_detaching() -> World:
-    world = _attached()
+    world = attached()
     world.cinder.volume(world.volumes[0]).status = "detaching"
     return found(world, "volume_status_differs", _volume_row(world, "detaching"))
 
@@ -252,7 +232,7 @@ def _guests(world: World, host: str = HOST) -> SimulatedGuests:
 
 def connection_left(multiattach: bool = False) -> World:
     """The host went on having it: its disconnect said yes and did nothing."""
-    world = _attached(encrypted=False, multiattach=multiattach)
+    world = attached(encrypted=False, multiattach=multiattach)
     [attachment] = world.attachments()
     record, connected = world.records[HOST][str(attachment.id)], world.host.read()["connected"]
     world.done(world.detach())
@@ -278,7 +258,7 @@ def _left(world: World, attachment_id: str) -> World:
 
 def connection_left_beside() -> World:
     """What an earlier attachment left, of a volume that the guest has by another one now."""
-    world = _attached(encrypted=False)
+    world = attached(encrypted=False)
     [record], old = world.records[HOST].values(), str(UUID(int=11))
     world.records[HOST][old] = replace(record, attachment_id=old)
     return _left(world, old)
@@ -303,7 +283,7 @@ def record_left() -> World:
     return world
 
 
-def _disk_row(world: World, shown: DiskShown | None) -> rows.DiskRow:
+def disk_row(world: World, shown: DiskShown | None) -> rows.DiskRow:
     [mapping] = world.mappings()
     return rows.DiskRow(
         id=f"{world.server_id}/{mapping.serial}",
@@ -321,71 +301,24 @@ def _disk_row(world: World, shown: DiskShown | None) -> rows.DiskRow:
 
 def disk_pulled() -> World:
     """By hand (virsh detach-disk)."""
-    world = _attached()
+    world = attached()
     _guests(world).unplug(world.server_id, world.volumes[0])
-    return found(world, "disk_missing", _disk_row(world, None))
+    return found(world, "disk_missing", disk_row(world, None))
 
 
 def disk_undefined() -> World:
     """The definition was edited: the next start would lose the disk."""
-    world = _attached()
+    world = attached()
     [mapping] = world.mappings()
     with world.host.edit() as state:
         guest = state["guests"][world.server_id]
         guest["persistent"] = disk_xml.without_disk(guest["persistent"], str(mapping.device_name))
     shown = DiskShown(serial=world.volumes[0], live=mapping.device_name, persistent=None)
-    return found(world, "disk_definition_differs", _disk_row(world, shown))
-
-
-def _made(world: World, copy: str, *, readonly: bool) -> None:
-    """Somebody edits a copy of the guest."""
-    with world.host.edit() as state:
-        guest = state["guests"][world.server_id]
-        root = ET.fromstring(guest[copy])
-        disks = root.iterfind("devices/disk")
-        disk = next(each for each in disks if each.findtext("serial") == world.volumes[0])
-        flag = disk.find("readonly")
-        if readonly and flag is None:
-            ET.SubElement(disk, "readonly")
-        if not readonly and flag is not None:
-            disk.remove(flag)
-        guest[copy] = ET.tostring(root, encoding="unicode")
-
-
-def readonly_differs(*copies: str, mode: str = "rw", stopped: bool = False) -> World:
-    """These copies of the guest are not as its server has the volume."""
-    world = World(encrypted=False)
-    world.cinder.volumes[world.volumes[0]].readonly = True if mode == "ro" else None
-    world.done(world.attach())
-    if stopped:
-        world.done(world.act("stop"))
-    for copy in copies:
-        _made(world, copy, readonly=mode == "rw")
-    [mapping] = world.mappings()
-    name, now = mapping.device_name, dict.fromkeys(copies, mode == "rw")
-    shown = DiskShown(
-        serial=world.volumes[0],
-        live=None if stopped else name,
-        persistent=name,
-        readonly_live=None if stopped else now.get("live", mode == "ro"),
-        readonly_persistent=now.get("persistent", mode == "ro"),
-    )
-    row = replace(_disk_row(world, shown), running=not stopped)
-    return found(world, "disk_readonly_differs", row)
-
-
-def readonly_defined() -> World:
-    """The guest writes, and would not after its next start."""
-    return readonly_differs("persistent")
-
-
-def writable_defined() -> World:
-    """The next start of the guest would write to what it may only read."""
-    return readonly_differs("persistent", mode="ro", stopped=True)
+    return found(world, "disk_definition_differs", disk_row(world, shown))
 
 
 def secret_left() -> World:
-    world = _attached(encrypted=True)
+    world = attached(encrypted=True)
     world.done(world.detach())
     _guests(world).keep_secret(world.volumes[0], "a passphrase")
     row = rows.StorageRow(
@@ -442,43 +375,3 @@ def connect(world: World, host: str, volume_id: str) -> None:
     """Let a host have a volume connected that no record of its own explains."""
     row = world.cinder.attachments_of(volume_id)[0]
     SimulatedBrick(world.hosts[host], Faults(), host).connect(row.connection_info)
-
-
-@dataclass(frozen=True)
-class Drift:
-    """A drifted world, how its repair is asked for, and the flow that does it."""
-
-    world: Callable[[], World]
-    flow: str
-    ask: Callable[[World], str] = repair
-
-
-def _forget(world: World) -> str:
-    return repair(world, repair="forget_attachment")
-
-
-DRIFTS: dict[str, Drift] = {
-    "repair-reservation": Drift(reservation_unknown, "drop_reservation"),
-    "repair-attachment": Drift(attachment_unknown, "drop_attachment"),
-    "repair-attachment-beside": Drift(attachment_unknown_beside, "drop_attachment"),
-    "repair-owner-gone": Drift(owner_gone, "drop_attachment"),
-    "repair-connection": Drift(connection_left, "release_connection"),
-    "repair-connection-beside": Drift(connection_left_beside, "release_connection"),
-    "repair-record": Drift(record_left, "release_connection"),
-    "repair-lost": Drift(attachment_lost, "replace_attachment"),
-    "repair-lost-encrypted": Drift(attachment_lost_encrypted, "replace_attachment"),
-    "repair-lost-everywhere": Drift(attachment_lost_everywhere, "forget_attachment", _forget),
-    "repair-reservation-lost": Drift(reservation_lost, "replace_reservation"),
-    "repair-taken-back": Drift(attachment_taken_back, "complete_attachment"),
-    "repair-host": Drift(host_differs, "correct_attachment"),
-    "repair-mountpoint": Drift(mountpoint_differs, "correct_attachment"),
-    "repair-readonly": Drift(readonly_defined, "define_disk"),
-    "repair-writable": Drift(writable_defined, "define_disk"),
-    "repair-detaching": Drift(volume_detaching, "settle_volume"),
-    "repair-volume": Drift(volume_of_nobody, "delete_volume"),
-    "repair-disk-pulled": Drift(disk_pulled, "plug_disk"),
-    "repair-disk-undefined": Drift(disk_undefined, "define_disk"),
-    "repair-secret": Drift(secret_left, "drop_secret"),
-    "repair-guest": Drift(guest_of_deleted, "forget_guest"),
-    "repair-server": Drift(guest_missing, "forget_server"),
-}

@@ -28,7 +28,8 @@ from host_agent.simulated.host_state import guest_state
 from host_agent.storage.records import Record
 from tests.doubles.host_checks import plugged
 from tests.flows import drifted
-from tests.flows.drifted import DRIFTS, finding
+from tests.flows.drifted import finding
+from tests.flows.drifts import DRIFTS
 from tests.world import HOST, OTHER, World, events
 
 LOOKS = {Verb.DRIFT_LOOK, LedgerVerb.DRIFT_AGAIN, LedgerVerb.NOTHING}
@@ -259,7 +260,7 @@ def _attach(world: World) -> None:
 def _plug(world: World) -> None:
     """Repaired, and found once more by looks that were late."""
     world.done(drifted.repair(world))
-    drifted.found(world, "disk_missing", drifted._disk_row(world, None))
+    drifted.found(world, "disk_missing", drifted.disk_row(world, None))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from handlers.drift import again
 from host_agent.shared.contract import Verb
 from host_agent.verbs import VERBS
 from host_agent.verbs.drift import drift_look
-from tests.flows import drifted
+from tests.flows import corrected, drifted
 from tests.flows.drifted import finding
 from tests.world import HOST, OTHER, World, events
 
@@ -60,11 +60,11 @@ def _without_a_record(world: World) -> None:
 @pytest.mark.parametrize(
     ("drift", "plant", "words"),
     [
-        (drifted.host_differs, _of_the_other_host, f"Host {OTHER} has volume"),
-        (drifted.host_differs, _of_both, f"on host {OTHER} has a disk"),
-        (drifted.host_differs, _out_of_the_guest, "does not have the disk"),
-        (drifted.host_differs, _without_a_record, "no record of it"),
-        (drifted.mountpoint_differs, _out_of_the_guest, "does not have the disk"),
+        (corrected.host_differs, _of_the_other_host, f"Host {OTHER} has volume"),
+        (corrected.host_differs, _of_both, f"on host {OTHER} has a disk"),
+        (corrected.host_differs, _out_of_the_guest, "does not have the disk"),
+        (corrected.host_differs, _without_a_record, "no record of it"),
+        (corrected.mountpoint_differs, _out_of_the_guest, "does not have the disk"),
     ],
 )
 def test_cinder_is_told_nothing_but_what_hosts_show(
@@ -76,13 +76,13 @@ def test_cinder_is_told_nothing_but_what_hosts_show(
 
 
 def test_a_host_that_cinder_names_and_nobody_can_ask_keeps_its_connector() -> None:
-    world = drifted.host_differs(host="elsewhere")
+    world = corrected.host_differs(host="elsewhere")
     with pytest.raises(errors.RepairError, match="elsewhere may have it"):
         drifted.repair(world)
 
 
 def test_every_host_that_could_have_it_is_asked_before_cinder_forgets_whose_it_was() -> None:
-    world = drifted.host_differs()
+    world = corrected.host_differs()
     operation = world.operation(drifted.repair(world))
     assert [lane.host for lane in operation.lanes] == [HOST, OTHER]
     world.done(str(operation.id))
@@ -91,7 +91,7 @@ def test_every_host_that_could_have_it_is_asked_before_cinder_forgets_whose_it_w
 
 
 def test_the_name_of_a_disk_is_the_matter_of_its_own_host() -> None:
-    world = drifted.mountpoint_differs()
+    world = corrected.mountpoint_differs()
     operation = world.operation(drifted.repair(world))
     assert [lane.host for lane in operation.lanes] == [HOST]
     world.done(str(operation.id))
@@ -103,7 +103,7 @@ def test_a_guest_that_is_off_is_corrected_as_one_that_runs() -> None:
     world = World(encrypted=False)
     world.done(world.attach())
     world.done(world.act("stop"))
-    world.done(drifted.repair(drifted.host_differs(world)))
+    world.done(drifted.repair(corrected.host_differs(world)))
     [row] = world.cinder.attachments_of(world.volumes[0])
     assert (row.host, row.status, finding(world).state) == (HOST, "attached", "over")
     assert world.wrong() == []
@@ -111,7 +111,7 @@ def test_a_guest_that_is_off_is_corrected_as_one_that_runs() -> None:
 
 def test_a_volume_in_an_error_is_refused_before_anything_is_done() -> None:
     """Cinder would refuse the update, when the guest that is off had let go already."""
-    world = drifted.host_differs()
+    world = corrected.host_differs()
     world.cinder.volume(world.volumes[0]).status = "error"
     with pytest.raises(errors.VolumeStateError):
         drifted.repair(world)
@@ -130,7 +130,7 @@ def test_a_volume_in_an_error_is_refused_before_anything_is_done() -> None:
 def test_how_a_running_guest_has_its_disk_is_not_changed_and_read_only_stays(
     copies: tuple[str, ...], mode: str, stopped: bool, words: str
 ) -> None:
-    assert words in _refused(drifted.readonly_differs(*copies, mode=mode, stopped=stopped))
+    assert words in _refused(corrected.readonly_differs(*copies, mode=mode, stopped=stopped))
 
 
 def test_an_agent_that_cannot_say_whether_a_disk_is_read_only_is_no_evidence() -> None:
@@ -138,6 +138,6 @@ def test_an_agent_that_cannot_say_whether_a_disk_is_read_only_is_no_evidence() -
         shown = drift_look(*args)["shown"]
         return {"shown": {k: v for k, v in shown.items() if not k.startswith("readonly")}}
 
-    world = drifted.readonly_defined()
+    world = corrected.readonly_defined()
     with patch.dict(VERBS, {Verb.DRIFT_LOOK: older}):
         assert "too old to say" in _refused(world)
