@@ -221,8 +221,7 @@ def _state(copies: Copies, serial: str) -> DiskState:
         running=copies.live is not None,
         sources=_sources(live, persistent),
         differs=copies.differences(serial),
-        readonly_live=live.readonly if live else None,
-        readonly_persistent=persistent.readonly if persistent else None,
+        readonly=(live.readonly if live else None, persistent.readonly if persistent else None),
     )
 
 

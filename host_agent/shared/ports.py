@@ -257,16 +257,13 @@ class DiskState:
     sources: tuple[str, ...] = field(default=(), compare=False)
     #: In what the running guest and its definition differ about it (disk_xml.differences).
     differs: tuple[str, ...] = field(default=(), compare=False)
-    #: Whether each copy, where it is there, may only be read.
-    readonly_live: bool | None = field(default=None, compare=False)
-    readonly_persistent: bool | None = field(default=None, compare=False)
+    #: Whether it may only be read: live, and in the definition.
+    readonly: tuple[bool | None, bool | None] = field(default=(None, None), compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestsShown:
-    """All guests as a survey has them; `sources`: what any disk of theirs reads or writes, in
-    short, those too that are no volume's.
-    """
+    """All guests as a survey has them; `sources`: what all their disks read or write, in short."""
 
     guests: tuple[GuestShown, ...]
     sources: frozenset[str]

@@ -1,4 +1,4 @@
-"""Repairs of what Cinder has wrong of an attachment, and guests of their disks: what is refused."""
+"""Repairs of what Cinder has wrong, and guests of their disks: what is refused."""
 
 from __future__ import annotations
 
@@ -141,3 +141,9 @@ def test_an_agent_that_cannot_say_whether_a_disk_is_read_only_is_no_evidence() -
     world = corrected.readonly_defined()
     with patch.dict(VERBS, {Verb.DRIFT_LOOK: older}):
         assert "too old to say" in _refused(world)
+
+
+def test_a_volume_some_of_whose_attachments_are_not_complete_is_not_settled() -> None:
+    world = drifted.volume_detaching()
+    world.cinder.attachments_of(world.volumes[0])[0].status = "attaching"
+    assert "only an administrator" in _refused(world)

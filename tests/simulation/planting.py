@@ -250,9 +250,9 @@ class PlantingStorm(Storm):
                 driver = random_.choice(["iscsi", "local", SHARED_BACKEND])
                 encrypted = random_.random() < 0.5
                 # What is read-only in a definition stays so; what is not, is made so.
-                more = {"readonly": kind == "disk_readonly_differs" or None}
-                more |= {"driver": driver, "encrypted": encrypted}
-                cloud.cinder.add_volume(volume_id=volume_id, **more)
+                readonly = True if kind == "disk_readonly_differs" else None
+                told: dict[str, Any] = {"encrypted": encrypted, "readonly": readonly}
+                cloud.cinder.add_volume(volume_id=volume_id, driver=driver, **told)
             name = random_.choice(sorted(cloud.states))
             with cloud.states[name].edit() as state:
                 for id_ in (group.server, group.deleted):
