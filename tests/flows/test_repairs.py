@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from aggregates.attachment import Attachment
 from aggregates.finding import Finding
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.drift import again
@@ -172,7 +173,9 @@ def test_a_device_that_another_server_uses_stays_when_a_record_goes(left: Any) -
     other = str(UUID(int=7))
     world.records[HOST][other] = replace(record, attachment_id=other, server_id=other)
     connected = world.host.read()["connected"]
+    told = len(events(world, Attachment.Disconnected))
     world.done(drifted.repair(world))
+    assert all(event.shared for event in events(world, Attachment.Disconnected)[told:])
     assert list(world.records[HOST]) == [other]
     assert world.host.read()["connected"] == connected
 
