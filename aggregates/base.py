@@ -67,6 +67,7 @@ class EventContext:
     operation_id: str | None = None
     global_request_id: str | None = None  # of the service that passed the request on
     traceparent: str | None = None  # the caller's span (W3C Trace Context)
+    passes_locks: bool = False  # of servers; this one is not stored
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,7 +219,13 @@ CREATE TABLE instances (
     memory_mb int NOT NULL DEFAULT 0,
     metadata jsonb NOT NULL DEFAULT '{}',  -- these three: as whoever asked for it wants it kept
     tags jsonb NOT NULL DEFAULT '[]',
-    description text
+    description text,
+    access_ip_v4 text NOT NULL DEFAULT '',  -- these two: whatever somebody said
+    access_ip_v6 text NOT NULL DEFAULT '',
+    disk_config text NOT NULL DEFAULT 'MANUAL',
+    hostname text,
+    locked_by text,                      -- 'owner' or 'admin'; NULL: it is not
+    locked_reason text
 );
 CREATE INDEX instances_by_age ON instances (created_at, server_id);
 CREATE INDEX instances_by_project ON instances (project_id, name);
