@@ -51,7 +51,7 @@ from ledger.simulation.cinder_model import CinderModel
 from tests.agreement import disagreements
 from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder
-from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, plugged, read_only
 from tests.memory import Clock, Crash, MemoryStore, Tripwire, Trouble
 
 E = TypeVar("E", bound=Event)
@@ -346,12 +346,14 @@ class World:
         rows = [row for v in self.known_volumes() for row in self.cinder.attachments_of(v)]
         return {
             "cinder": sorted(row.status for row in rows),
+            "told": sorted({f"{row.host} {row.mountpoint}" for row in rows if row.host}),
             "volumes": sorted(self.cinder.volume(v).status for v in self.known_volumes()),
             "ledger": sorted(
                 f"{a.state} {a.may_be_connected and a.host}" for a in self.attachments()
             ),
             "mappings": sorted(f"{m.state} {m.device_name}" for m in self.mappings()),
             "plugged": {name: self._plugged(host) for name, host in self.hosts.items()},
+            "readonly": {name: read_only(host) for name, host in self.hosts.items()},
             "guests": {
                 name: {id_: guest["power_state"] for id_, guest in host.read()["guests"].items()}
                 for name, host in self.hosts.items()

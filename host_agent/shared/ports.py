@@ -183,6 +183,7 @@ class OldAttachment:
     id: str
     server_id: str
     host_name: str | None
+    mountpoint: str | None = None  # the disk's name, without a directory
 
 
 class OldCinder(Protocol):
@@ -256,13 +257,13 @@ class DiskState:
     sources: tuple[str, ...] = field(default=(), compare=False)
     #: In what the running guest and its definition differ about it (disk_xml.differences).
     differs: tuple[str, ...] = field(default=(), compare=False)
+    #: Whether it may only be read: live, and in the definition.
+    readonly: tuple[bool | None, bool | None] = field(default=(None, None), compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestsShown:
-    """All guests as a survey has them; `sources`: what any disk of theirs reads or writes, in
-    short, those too that are no volume's.
-    """
+    """All guests as a survey has them; `sources`: what all their disks read or write, in short."""
 
     guests: tuple[GuestShown, ...]
     sources: frozenset[str]
