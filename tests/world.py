@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -128,12 +129,15 @@ class World:
     def copy(self) -> World:
         """Another world in this state, whose processes have just been started."""
         other = copy.copy(self)
-        vars(other).update(copy.deepcopy({name: getattr(self, name) for name in DURABLE}))
+        vars(other).update(pickle.loads(self._durable()))
         other.trouble = Trouble()
         other.host = other.hosts[HOST]
         other.store = self.store.copy(lambda: other.trouble)
         other.boot()
         return other
+
+    def _durable(self) -> bytes:
+        return pickle.dumps({name: getattr(self, name) for name in DURABLE}, -1)
 
     def _tripwire(self, name: str, port: Any) -> Any:
         return Tripwire(name, port, lambda: self.trouble)
@@ -245,7 +249,7 @@ class World:
                 if operation.state is not OperationState.RUNNING:
                     return operation
                 waits = self.service.advance(operation_id)
-                overtaken = self.operation(operation_id).version > operation.version
+                overtaken = len(self.store.streams[operation.id]) > operation.version
                 if waits is None or overtaken or self._run_agents(operation_id):
                     continue
                 if waits.until is None and self.dead:

@@ -48,6 +48,10 @@ def invalid_volume(reason: str) -> CinderFault:
     return CinderFault(400, f"Invalid volume: {reason}")
 
 
+def random_id() -> str:
+    return str(uuid.uuid4())
+
+
 class CinderModel:
     """All volumes and attachments.  `clock` gives seconds since the epoch.
 
@@ -60,7 +64,7 @@ class CinderModel:
         *,
         driver: str = "rbd",
         clock: Callable[[], float] = time.time,
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        new_id: Callable[[], str] = random_id,
     ) -> None:
         self.backends = default_backends()
         self.driver = self.backend(driver).name

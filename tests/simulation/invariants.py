@@ -107,7 +107,7 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
     """No guest runs twice, and none on a volume that Cinder has given up (CVE-2023-2088)."""
     running: dict[str, list[str]] = {}
     for name, state in cloud.states.items():
-        seen, cut_off = state.read(), cloud.isolated.get(name, set())
+        seen, cut_off = state.seen(), cloud.isolated.get(name, set())
         for server_id, guest in seen["guests"].items():
             if guest["live"] is None or server_id in cut_off | cloud.apart:
                 continue
@@ -309,17 +309,22 @@ def _differ(row: Row | None, aggregate: Aggregate, *names: str) -> Iterator[str]
             yield f"{type(aggregate).__name__} {aggregate.id} shows {name} {said}, it is {is_}"
 
 
+_KINDS: list[Any] = [Attachment, BlockDeviceMapping, Finding, Host, Instance, Operation, Volume]
+
+
 def _streams(cloud: Cloud) -> Iterator[str]:
     """What is stored makes the same of an aggregate as what was recorded."""
-    recorded: dict[UUID, list[Event]] = {}
-    for event, _ in cloud.store.log:
-        recorded.setdefault(event.originator_id, []).append(event)
-    kinds: list[Any] = [Attachment, BlockDeviceMapping, Finding, Host, Instance, Operation, Volume]
-    for id_, events in recorded.items():
-        kind = next(k for k in kinds if type(events[0]).TOPIC.startswith(f"{k.__name__}."))
-        stored, fresh = vars(cloud.store.load(kind, id_)), vars(kind.evolve(id_, events))
-        if _plain(stored) != _plain(fresh):
-            yield f"{kind.__name__} {id_} is not what its events say"
+    for event, _ in cloud.store.log[cloud.refolded :]:
+        fresh = cloud.fresh.get(event.originator_id)
+        if fresh is None:
+            kind = next(k for k in _KINDS if type(event).TOPIC.startswith(f"{k.__name__}."))
+            fresh = cloud.fresh[event.originator_id] = kind(event.originator_id)
+        fresh.follow([event])
+    cloud.refolded = len(cloud.store.log)
+    for id_, fresh in cloud.fresh.items():
+        stored = cloud.look_at(type(fresh), id_)
+        if _plain(vars(stored)) != _plain(vars(fresh)):
+            yield f"{type(fresh).__name__} {id_} is not what its events say"
 
 
 #: Whole events, which as stored do not say whom they are about: that is in the log's columns.

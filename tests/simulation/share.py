@@ -60,6 +60,7 @@ class SharingHost(HostState):
 
     def __init__(self, share: Share, initial: dict[str, Any]) -> None:
         self._share = share
+        self._was_read: tuple[str, dict[str, Any]] = ("", {})
         super().__init__(initial=initial)
 
     @contextmanager
@@ -73,6 +74,12 @@ class SharingHost(HostState):
 
     def read(self) -> dict[str, Any]:
         return super().read() | {"files": dict(self._share.below)}
+
+    def seen(self) -> dict[str, Any]:
+        """As `read`, not to be changed; it is looked at more often than it changes."""
+        if self._was_read[0] != self._text:
+            self._was_read = (self._text, super().read())
+        return self._was_read[1] | {"files": dict(self._share.below)}
 
 
 class PatientGuests(SimulatedGuests):
