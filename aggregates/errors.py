@@ -320,6 +320,13 @@ class SnapshotError(DomainError):
     status = 400
 
 
+class ReimageError(DomainError):
+    """{why}"""
+
+    code = "no_reimage"
+    status = 400
+
+
 class NotBootableError(DomainError):
     """Block Device {volume_id} is not bootable."""
 

@@ -33,7 +33,7 @@ from handlers.guards import (
     check_vm_state,
     start,
 )
-from handlers.lanes import LANES, of_attachment, of_unlearnt, of_unmade, one_sided
+from handlers.lanes import LANES, imaged, of_attachment, of_unlearnt, of_unmade, one_sided
 from handlers.plan import Place
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.definition import resized
@@ -48,7 +48,8 @@ _STARTS = frozenset({"start", "unshelve", "reboot"})
 class ActOnServer:
     """What is asked for: a flow, and what only some of them need.
 
-    `running`: whether the guest shall run afterwards; None: as it does now.
+    `running`: whether the guest shall run afterwards; None: as it does now.  `image`: what its root
+    volume is to get, of a reimage.
     """
 
     server_id: str
@@ -59,6 +60,7 @@ class ActOnServer:
     force: bool = False
     running: bool | None = None
     disk_config: str | None = None
+    image: str | None = None
 
 
 class Need(StrEnum):
@@ -123,6 +125,7 @@ RULES: dict[str, ActionRule] = {
         root=True,
     ),
     "rebuild": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
+    "reimage": ActionRule("rebuild", _states(S.ACTIVE, S.STOPPED, S.ERROR), root=True),
     "refresh": ActionRule("refresh", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert": ActionRule("convert", _states(S.ACTIVE, S.PAUSED, S.STOPPED)),
     "convert_offloaded": ActionRule("convert", _states(S.SHELVED_OFFLOADED), needs={}),
@@ -170,6 +173,8 @@ def act(
     if not FLOWS[request.flow].claims_volumes:
         server = _idle(server)
     lanes = LANES.get(request.flow, one_sided)(server, places)
+    if request.image is not None:
+        lanes = imaged(lanes, request.image, server)
     concerned = Concerned(known=server.volumes.values(), shown=views)
     if request.disk_config:
         edits.describe(instance, {"disk_config": request.disk_config}, origin.context)
@@ -303,7 +308,9 @@ def _destination(request: ActOnServer, server: Server, hosts: Hosts) -> str:
 
 
 #: What a guest need not be defined anew for.
-_AS_IT_IS = frozenset({"stop", "pause", "unpause", "refresh", "convert", *_CONVERTED.values()})
+_AS_IT_IS = frozenset(
+    {"stop", "pause", "unpause", "refresh", "convert", "reimage", *_CONVERTED.values()}
+)
 
 
 def _order(

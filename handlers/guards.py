@@ -14,7 +14,7 @@ from aggregates import errors
 from aggregates.base import EventContext
 from aggregates.host import Host
 from aggregates.instance import Instance, VmState
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers import claims
@@ -143,6 +143,7 @@ def lane_of_mapping(mapping: BlockDeviceMapping, volume: Volume, host: str | Non
         access_mode=mapping.access_mode or "rw",
         host=host,
         legacy=mapping.legacy,
+        bare=mapping.state is MappingState.UNPLUGGED and not mapping.legacy,
         known=volume.held_by(mapping.server_id),
     )
 

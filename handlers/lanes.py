@@ -87,6 +87,24 @@ def _converting_resized(server: Server, places: Places) -> Lanes:
     return lanes
 
 
+def imaged(lanes: Lanes, image: str, server: Server) -> Lanes:
+    """With the image that the root volume is to get, and a second attachment of that to come.
+
+    Cinder writes to no volume that several may have, and to none that is only the old calls'.
+    """
+    root = next((lane for lane in lanes if lane.boot_index == 0), None)
+    if root is None:
+        raise errors.ReimageError(why=f"Server {server.instance.id} has no root volume.")
+    if root.multiattach:
+        why = f"Root volume {root.volume_id} can be attached to several servers."
+        raise errors.ReimageError(why=why)
+    if root.legacy:
+        why = f"Root volume {root.volume_id} was attached by Cinder's old calls: convert it first."
+        raise errors.ReimageError(why=why)
+    coming = replace(root, image=image, new=LaneSide(host=root.host))
+    return [coming if lane is root else lane for lane in lanes]
+
+
 def of_attachment(
     attachment: Attachment,
     mapping: BlockDeviceMapping | None,

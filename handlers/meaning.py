@@ -140,10 +140,14 @@ def _connected(done: Done) -> None:
 
 
 def _completed(done: Done) -> None:
-    if done.attachment.state is AttachmentState.ATTACHED:  # Cinder was told once more
+    state = done.attachment.state
+    # Cinder was told once more; or, in place of a fenced host that never connected it, nothing.
+    if state is AttachmentState.ATTACHED or (
+        done.host is None and state is AttachmentState.RESERVED
+    ):
         return
     # In place of a fenced host, which may have been at a refresh:
-    if done.host is None and done.attachment.state is AttachmentState.CONNECTING:
+    if done.host is None and state is AttachmentState.CONNECTING:
         done.attachment.record(Attachment.Connected, device_path=None)
     done.attachment.record(Attachment.Completed)
 

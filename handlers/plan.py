@@ -65,6 +65,13 @@ class Side(StrEnum):
     NEW = "new"  # what it is to have: the destination's attachment, or another volume
 
 
+class Only(StrEnum):
+    """Some of a plan's lanes, by what is known of them when it is made."""
+
+    IMAGED = "imaged"  # the one whose volume gets an image
+    BARE = "bare"  # those that are no guest's disks: perhaps no host has ever connected them
+
+
 class PlanError(ValueError):
     """A plan that breaks the rules of plans; the flow's table is wrong."""
 
@@ -86,7 +93,7 @@ class Step:
 class Stage:
     """Steps that each lane does in order, in one place; or that are done once for all.
 
-    `of`: only by lanes whose attachment is on that host.
+    `of`: only by lanes whose attachment is on that host.  `only`: by some of them.
     """
 
     place: Place
@@ -94,6 +101,7 @@ class Stage:
     side: Side = Side.CURRENT
     once: bool = False
     of: Place | None = None
+    only: Only | None = None
 
 
 @dataclass(frozen=True)
@@ -191,7 +199,7 @@ class Plan:
             _rule(stage.of is None or stage.of in self.hosts, "a host is given for a stage's lanes")
 
     def _turns_all(self, step: str) -> bool:
-        return self.stage_of(step).once or len(self.lanes) == 1
+        return self.stage_of(step).once or len(self.lanes_of(self.stage_of(step))) == 1
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -215,8 +223,11 @@ class Plan:
         if stage.once:
             return (SERVER,)
         there = stage.of and self.hosts[stage.of]
-        numbered = enumerate(self.lanes)
-        return tuple(n for n, lane in numbered if stage.of is None or lane.host == there)
+        return tuple(
+            number
+            for number, lane in enumerate(self.lanes)
+            if (stage.of is None or lane.host == there) and _is_one(lane, stage.only)
+        )
 
     def stage_of(self, step: str) -> Stage:
         return self.table.stage_of[step]
@@ -292,6 +303,7 @@ class Plan:
                     "side": stage.side.value,
                     "once": stage.once,
                     **({"of": stage.of.value} if stage.of else {}),
+                    **({"only": stage.only.value} if stage.only else {}),
                     "steps": [
                         {
                             "name": s.name,
@@ -354,7 +366,17 @@ def _stage(data: dict[str, Any]) -> Stage:
         side=Side(data.get("side", Side.CURRENT)),
         once=data.get("once", False),
         of=Place(data["of"]) if "of" in data else None,
+        only=Only(data["only"]) if "only" in data else None,
     )
+
+
+def _is_one(lane: Lane, only: Only | None) -> bool:
+    match only:
+        case Only.IMAGED:
+            return lane.image is not None
+        case Only.BARE:
+            return lane.bare
+    return True
 
 
 def _rule(holds: bool, rule: str) -> None:

@@ -43,6 +43,8 @@ BY_VERB: dict[str, Policy] = {
     LedgerVerb.VOLUME_UNMAKE: Policy(attempts=100, max_s=5.0),
     #: Cinder looks every ten seconds, and then has its own work to do.
     LedgerVerb.SNAPSHOT_AWAIT: Policy(attempts=100, max_s=5.0),
+    #: As long as Cinder takes to write an image: an hour and a half.  It tells when it has.
+    LedgerVerb.VOLUME_REIMAGE: Policy(attempts=100),
     Verb.DISK_MERGE: Policy(attempts=2),
 }
 

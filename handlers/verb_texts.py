@@ -20,6 +20,7 @@ VERBS: dict[str, str] = {
     LedgerVerb.VOLUME_AWAIT: "wait until Cinder has made the volume",
     LedgerVerb.VOLUME_UNMAKE: "delete the volume that was made, unless the server has it",
     LedgerVerb.VOLUME_DELETE: "delete the volume in Cinder, if it goes with the server",
+    LedgerVerb.VOLUME_REIMAGE: "have Cinder write the image to the volume, and wait until it has",
     LedgerVerb.MIGRATION_COMPLETE: "tell Cinder that its migration is done",
     LedgerVerb.EXTENSION_COMPLETE: "tell Cinder that its extension is done, if it waits",
     LedgerVerb.EXTENSION_REVOKE: "tell Cinder that its extension failed, if it waits",

@@ -42,6 +42,7 @@ class LedgerVerb(StrEnum):
     VOLUME_AWAIT = "volume_await", _OUT  # until Cinder has made it
     VOLUME_UNMAKE = "volume_unmake", _OUT  # delete it, unless the server has it
     VOLUME_DELETE = "volume_delete", _OUT  # if it goes with its server
+    VOLUME_REIMAGE = "volume_reimage", _OUT  # have Cinder write an image to it, and wait
     MIGRATION_COMPLETE = "migration_complete", _OUT  # tell Cinder that its migration is done
     MIGRATION_FAIL = "migration_fail", _OUT  # tell Cinder that it is not
     EXTENSION_COMPLETE = "extension_complete", _OUT  # tell a waiting Cinder that the guest has it
@@ -101,7 +102,8 @@ UNDONE_INSTEAD: dict[AnyVerb, LedgerVerb] = {
 PUTS_BACK: frozenset[AnyVerb] = frozenset({Verb.DISK_PLUG, Verb.GUEST_SPAWN})
 #: After the pivot: in vain there, and done anew by whoever starts the guest next.
 MOOT: dict[AnyVerb, LedgerVerb] = {
-    Verb.ATTACHMENT_REFRESH: LedgerVerb.NOTHING,
+    **dict.fromkeys((Verb.ATTACHMENT_REFRESH, Verb.ATTACHMENT_UPDATE), LedgerVerb.NOTHING),
+    **dict.fromkeys((Verb.VOLUME_WAIT_READY, Verb.DISK_PLUG), LedgerVerb.NOTHING),
     **dict.fromkeys((Verb.VOLUME_CONNECT, Verb.DISK_REPLACE, Verb.DISK_GROW), LedgerVerb.NOTHING),
     Verb.GUEST_SPAWN: LedgerVerb.POWER_WAIVE,
 }

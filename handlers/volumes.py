@@ -43,6 +43,9 @@ TAKEN_NOWHERE = VolumeRule(frozenset({"available", "reserved", "in-use"}), migra
 TAKEN_ELSEWHERE = VolumeRule(TAKEN_NOWHERE.statuses | {"attaching"}, migrating=True)
 #: The attachment that it has is connected anew.
 CONNECTED_ANEW = VolumeRule(OF_ATTACHMENTS)
+#: The root gets an image: nova-api wants the volumes of its server in use.  Of one whose image has
+#: failed before, and that an administrator has reset, the server has a bare attachment.
+REIMAGED = VolumeRule(frozenset({"in-use", "reserved"}))
 #: Cinder asks for the swap itself, and waits for it.
 COPIED_FOR_CINDER = VolumeRule(OF_ATTACHMENTS | {"retyping"}, migrating=True)
 #: Cinder extends it in use, and waits for its guest.

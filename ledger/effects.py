@@ -41,6 +41,7 @@ from host_agent.shared.tracing import doing
 from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
 from ledger.reconcile import mending
 from ledger.steps import snapshots
+from ledger.steps.reimage import reimage
 
 _log = structlog.get_logger(__name__)
 
@@ -159,9 +160,12 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
 def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Tell Cinder for a fenced host that its guest has the volume, as the log says it had.
 
-    So the volume stays the server's, and an evacuation finds all of them alike.
+    So the volume stays the server's, and an evacuation finds all of them alike.  What the host has
+    never given its connector to, its guest cannot have.
     """
     assert lane.attachment_id is not None, "a host that got as far as this had one"
+    if context.book.get(Attachment, lane.attachment_id).state is AttachmentState.RESERVED:
+        return {}
     if lane.legacy:
         rows = context.old_cinder.old_attachments(lane.volume_id)
         if not any(row.server_id == lane.server_id for row in rows):
@@ -427,6 +431,7 @@ EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {
     LedgerVerb.VOLUME_AWAIT: await_volume,
     LedgerVerb.VOLUME_UNMAKE: unmake_volume,
     LedgerVerb.VOLUME_DELETE: delete_volume,
+    LedgerVerb.VOLUME_REIMAGE: reimage,
     LedgerVerb.MIGRATION_COMPLETE: complete_migration,
     LedgerVerb.MIGRATION_FAIL: fail_migration,
     LedgerVerb.EXTENSION_COMPLETE: complete_extension,

@@ -59,6 +59,7 @@ E = TypeVar("E", bound=Event)
 HOST, OTHER = "compute-1", "compute-2"
 NAMES = UUID("12345678-1234-5678-1234-567812345678")
 SERVER = str(uuid5(NAMES, "server"))
+IMAGE = str(uuid5(NAMES, "image"))
 FIXED_KEY = "c0ffee" * 8  # of all encrypted volumes
 CONTEXT = EventContext(
     actor=Actor(name="alice", user_id="u", project_id="p", roles=("member",)),
@@ -361,6 +362,7 @@ class World:
             "connected": {name: len(connected_paths(host)) for name, host in self.hosts.items()},
             "secrets": {name: len(host.read()["secrets"]) for name, host in self.hosts.items()},
             "files": {name: len(host.read()["files"]) for name, host in self.hosts.items()},
+            "images": sorted(v.image_id for v in self.cinder.volumes.values() if v.image_id),
             "snapshots": sorted(each.status for each in self.cinder.snapshots.values()),
             "sizes": sorted(self.cinder.volume(v).size for v in self.known_volumes()),
             "vm_state": str(self.instance.vm_state),

@@ -13,6 +13,7 @@ from handlers.flows.grow import GROW, GROW_FOR_CINDER
 from handlers.flows.live_migrate import LIVE_MIGRATE
 from handlers.flows.power import PAUSE, REBOOT, REBUILD, START, STOP, UNPAUSE
 from handlers.flows.refresh import REFRESH
+from handlers.flows.reimage import REIMAGE
 from handlers.flows.resize import CONFIRM_RESIZE, RESIZE, REVERT_RESIZE
 from handlers.flows.shelve import SHELVE, UNSHELVE
 from handlers.flows.snapshot import DELETE_SNAPSHOT, SNAPSHOT
@@ -54,6 +55,7 @@ FLOWS: dict[str, Flow] = {
         UNPAUSE,
         REBOOT,
         REBUILD,
+        REIMAGE,
         DELETE,
         REFRESH,
         CONVERT,

@@ -1,16 +1,26 @@
 """Start, stop, pause and rebuild a guest, as far as its volumes are concerned (S1).
 
 Before it starts, each volume is connected with what Cinder says of its attachment *now*,
-never with what was true the last time (LP 1724573, LP 1741364).
+never with what was true the last time (LP 1724573, LP 1741364).  What is no guest's disk may never
+have been connected by the attachment that it has (a reimage that was cut off, decision 0083): that
+gets the host's connector first, and Cinder is told when the guest has it.
 """
 
 from __future__ import annotations
 
 from handlers.flows.stages import once
-from handlers.plan import Flow, Place, Stage, Step
+from handlers.plan import Flow, Only, Place, Stage, Step
 from host_agent.shared.contract import Verb
 
-_CONNECTED = Stage(Place.HOST, (Step("connect", Verb.VOLUME_CONNECT),))
+_CONNECTED = (
+    Stage(
+        Place.HOST,
+        (Step("ready", Verb.VOLUME_WAIT_READY), Step("update", Verb.ATTACHMENT_UPDATE)),
+        only=Only.BARE,
+    ),
+    Stage(Place.HOST, (Step("connect", Verb.VOLUME_CONNECT),)),
+)
+_COMPLETED = Stage(Place.HOST, (Step("complete", Verb.ATTACHMENT_COMPLETE),), only=Only.BARE)
 _SPAWNED = once(Place.HOST, Step("spawn", Verb.GUEST_SPAWN))
 
 _STOPPED = once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START))
@@ -18,7 +28,11 @@ _STOPPED = once(Place.HOST, Step("stop", Verb.GUEST_STOP, undo=Verb.GUEST_START)
 START = Flow(
     name="start",
     claims_volumes=False,
-    stages=(_CONNECTED, once(Place.HOST, Step("spawn", Verb.GUEST_SPAWN, undo=Verb.GUEST_STOP))),
+    stages=(
+        *_CONNECTED,
+        once(Place.HOST, Step("spawn", Verb.GUEST_SPAWN, undo=Verb.GUEST_STOP)),
+        _COMPLETED,
+    ),
 )
 STOP = Flow(name="stop", claims_volumes=False, stages=(_STOPPED,))
 PAUSE = Flow(
@@ -33,6 +47,6 @@ UNPAUSE = Flow(
 )
 
 #: Connected first, under the running guest: what cannot be had again costs nobody a guest.
-_ANEW = (_CONNECTED, _STOPPED, _SPAWNED)
+_ANEW = (*_CONNECTED, _STOPPED, _SPAWNED, _COMPLETED)
 REBOOT = Flow(name="reboot", pivot="stop", claims_volumes=False, stages=_ANEW)
 REBUILD = Flow(name="rebuild", pivot="stop", stages=_ANEW)

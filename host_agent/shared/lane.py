@@ -76,6 +76,10 @@ class Lane:
     #: Of a snapshot that Cinder has a server take or delete: its "id", and names of files beside
     #: each other: "file", the one made for it; or "merge" and "into" (handlers.snapshots).
     snapshot: dict[str, Any] | None = None
+    #: The image that its volume is to get (handlers.flows.reimage).
+    image: str | None = None
+    #: In a plan: no guest has it as its disk, though it is the server's (handlers.flows.power).
+    bare: bool = False
 
     @classmethod
     def of_server(cls, server_id: str) -> Self:
@@ -136,8 +140,8 @@ class Lane:
         wire = {**vars(self), "known": list(self.known)}
         wire["other"] = dict(vars(self.other)) if self.other else None
         del wire["new"]
-        for name in ("shown", "snapshot"):
-            if wire[name] is None:
+        for name in ("shown", "snapshot", "image", "bare"):
+            if not wire[name]:
                 del wire[name]
         if self.new is not None:
             wire["new"] = {name: value for name, value in vars(self.new).items() if value}
@@ -179,6 +183,8 @@ _NEWER = {
     "new": dict,
     "shown": dict,
     "snapshot": dict,
+    "image": str,
+    "bare": bool,
 }
 #: What each side of a lane has of its own; and what of it steps find out.
 _OF_A_SIDE = tuple(LaneSide.__dataclass_fields__)

@@ -64,8 +64,8 @@ class VolumeView:
     name: str | None
     migration_status: str | None
     readonly: bool  # its flag (os-update_readonly_flag), which makes every attachment read-only
-    #: What it is to have while it is `extending`, if Cinder waits for its guest to get there.
-    new_size_gb: int | None = None
+    new_size_gb: int | None = None  # to have when `extending` ends, if Cinder waits for its guest
+    image_id: str | None = None  # which was written to it last (volume_image_metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +122,7 @@ class Cinder(Protocol):
     def new_flow(self) -> bool:
         """Whether Cinder offers v3 >= 3.44; without it only volumes and `OldCinder` work."""
 
+    def reimages(self) -> bool: ...  # whether it offers 3.68
     def volume(self, volume_id: str) -> VolumeView: ...
     def snapshot(self, snapshot_id: str) -> SnapshotView: ...
     def encryption(self, volume_id: str) -> Encryption: ...
@@ -161,14 +162,14 @@ class Cinder(Protocol):
     def volume_delete(self, volume_id: str) -> None:
         """Ask for deletion; a volume that is gone, or going, is success."""
 
+    def volume_reimage(self, volume_id: str, image_id: str) -> None:
+        """Write it to a reserved volume: `downloading`, then `reserved` again, or `error`."""
+
     def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
         """Tell Cinder how its migration ended; returns the id that the volume keeps."""
 
     def extend_volume_completion(self, volume_id: str, *, error: bool) -> None:
-        """Tell a Cinder that waits for it (3.71) how extending a volume in use ended.
-
-        One that has ended like this already is success.
-        """
+        """Tell a Cinder that waits (3.71) how extending ended; told so before is success."""
 
     def tell_snapshot(self, snapshot_id: str, status: str) -> None:
         """Tell Cinder of a guest's part in a snapshot: done (its present status, "creating" or

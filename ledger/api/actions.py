@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
+from uuid import UUID
 
 from aiohttp import web
 
 from aggregates import errors
 from handlers.actions import ActOnServer
 from host_agent.shared.definition import size_of
-from ledger.api import accepting, microversions, placement, server_edits
+from ledger.api import accepting, microversions, placement, server_edits, sources
 from ledger.api import schemas_actions as schemas
 from ledger.api.call import Call, answer, refuse_unless
 from ledger.api.flavors import size_wanted
@@ -53,7 +54,8 @@ async def server_action(call: Call) -> web.StreamResponse:
         return web.Response(status=action.status)
     _refuse_host(call, action, row, asked)
     extras = await action.extras(call, row, asked)
-    request = ActOnServer(server_id=str(row["server_id"]), flow=action.flow, **extras)
+    said = {"flow": action.flow, **extras}
+    request = ActOnServer(server_id=str(row["server_id"]), **said)
     headers = await begun(call, request)
     if name == "rebuild":  # alone in being answered with the server
         whole = {"server": await rebuilt(call, await server_row(call))}
@@ -173,16 +175,24 @@ async def _reboot(call: Call, row: Row, asked: schemas.Reboot) -> Row:
 
 
 async def _rebuild(call: Call, row: Row, asked: schemas.Rebuild) -> Row:
-    del call, row
-    if asked.imageRef:
-        raise ApiError(
-            400,
-            "image",
-            "There are no images here: a server is rebuilt with the volumes it has. "
-            "Leave imageRef empty, as the server shows its image. For another image in its root: "
-            "stop it, detach the root (2.105), reimage that volume in Cinder, attach it again.",
-        )
-    return {}
+    """Of a server without a root volume its disks are the host's: there is nothing to write to."""
+    if not asked.imageRef:
+        return {}
+    image_id = _image_id(asked.imageRef)
+    mappings = await call.components.queries.mappings(str(row["server_id"]))
+    root = next((m["volume_id"] for m in mappings if m["boot_index"] == 0 and m["volume_id"]), None)
+    if root is None:
+        text = "This server has no root volume: there are no images here to rebuild it with."
+        raise ApiError(400, "image", text)
+    written = await call.ask_cinder(lambda: sources.refuse_on_root(call, image_id, str(root)))
+    return {"flow": "reimage", "image": image_id} if written else {}
+
+
+def _image_id(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise ApiError(400, "invalid", "imageRef: must be the id of an image.") from None
 
 
 async def _plain(call: Call, row: Row, asked: None) -> Row:

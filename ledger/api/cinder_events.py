@@ -1,11 +1,14 @@
 """What Cinder calls on Nova beside swaps: assisted snapshots, and external events.
 
-Of events that a volume has grown is heard.  Of the rest Cinder is told that they are not supported,
-in the form it understands, instead of a 404 that it would take for a wrong endpoint.
+Of events is heard that a volume has grown, or has its image.  Of the rest Cinder is told that they
+are not supported, in the form it understands, instead of a 404 that it would take for a wrong
+endpoint.
 """
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from uuid import UUID
@@ -36,6 +39,8 @@ EVENTS: dict[str, microversions.Version] = {
     "accelerator-request-bound": (2, 82),
     "volume-reimaged": (2, 93),
 }
+#: Of all others nobody here wants to know.
+_HEARD = frozenset({"volume-extended", "volume-reimaged"})
 #: Whose tag says what it is about: a volume, a power state, a request.
 _TAGGED = frozenset({"volume-extended", "power-update", "accelerator-request-bound"})
 
@@ -114,14 +119,29 @@ async def _code(call: Call, event: ExternalEvent) -> HTTPStatus:
         return HTTPStatus.NOT_FOUND
     if event.name in _TAGGED and event.tag is None:
         return HTTPStatus.BAD_REQUEST
-    if event.name != "volume-extended" or row["host"] is None:
+    if event.name not in _HEARD or row["host"] is None:
         return HTTPStatus.UNPROCESSABLE_ENTITY
+    if event.name == "volume-reimaged":
+        return await _reimaged(call, event, row)
     context, volume_id = call.context(), _volume_id(event)
     done = await call.ask_cinder(
         lambda: call.components.requests.grow(event.server_uuid, volume_id, context)
     )
     if done is not None:
         await call.written(done.position)
+    return HTTPStatus.OK
+
+
+async def _reimaged(call: Call, event: ExternalEvent, server: dict[str, Any]) -> HTTPStatus:
+    """Who waits for it looks at the volume now; else nobody wants to know, as in Nova."""
+    service, context = call.components.service, call.context()
+    flows = {id_: claim["flow"] for id_, claim in server["claims"].items()}
+    for operation_id in (id_ for id_, flow in flows.items() if flow == "reimage"):
+        with suppress(DomainError):  # it has seen so itself
+            done = await asyncio.to_thread(
+                service.act, operation_id, "retry", f"Cinder told: {event.name}", context
+            )
+            await call.written(done.position)
     return HTTPStatus.OK
 
 

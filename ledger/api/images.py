@@ -1,13 +1,15 @@
-"""Glance, as this service asks it whether somebody may have a volume made of an image.
+"""Glance, as this service asks it whether somebody may have an image on a volume.
 
-Cinder would make it with our user's rights, who as an administrator may read everybody's images.
-So Glance is asked first, with the token of whoever wants the volume: its own policy says what is
-public, shared or theirs.  The token is used for that one call, and kept nowhere.
+Cinder would write it with our user's rights, who as an administrator may read everybody's images.
+So Glance is asked first, with the token of whoever wants it: its own policy says what is public,
+shared or theirs.  The token is used for that one call, and kept nowhere.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from keystoneauth1 import session
 
@@ -15,11 +17,18 @@ from host_agent.shared.cinder.http import Transport
 from host_agent.shared.cinder.session import load_auth
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import PortError
+from host_agent.shared.ports import GIB, PortError
 from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 
 #: What Glance says of an image that there is not, at all or for whoever asks.
 _REFUSALS = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN, HTTPStatus.UNAUTHORIZED})
+
+
+@dataclass(frozen=True)
+class Image:
+    """`room_gb`: what a volume has to have at least, in GiB."""
+
+    room_gb: int
 
 
 class Images:
@@ -52,23 +61,24 @@ class Images:
         """Whether there is a Keystone that could tell where Glance is."""
         return self._session is not None
 
-    def may_use(self, image_id: str, token: str) -> bool:
-        """Whether who has this token may use the image.  Raises PortError.  Blocks."""
+    def image(self, image_id: str, token: str | None) -> Image | None:
+        """The image, if who has this token (None: we) may use it.  Raises PortError.  Blocks."""
         assert self._session is not None, "it is known"
+        theirs = {"X-Auth-Token": token} if token is not None else {}
         try:
             answer = self._session.get(
                 f"{self._root(self._session)}/v2/images/{image_id}",
-                headers={"X-Auth-Token": token, "Accept": "application/json"},
-                authenticated=False,
+                headers={**theirs, "Accept": "application/json"},
+                authenticated=token is None,
                 raise_exc=False,
                 redirect=False,
                 log=False,  # it would log the token
             )
             if answer.status_code in _REFUSALS:
-                return False
+                return None
             shown = answer.json() if answer.status_code == HTTPStatus.OK else {}
             if shown.get("id") == image_id:
-                return bool(shown.get("status") == "active")
+                return _image(shown) if shown.get("status") == "active" else None
         except Exception:  # noqa: BLE001 - of keystoneauth, of what it reads, of the network
             raise _away() from None
         raise _away()
@@ -84,6 +94,12 @@ class Images:
     def close(self) -> None:
         if self._session is not None:
             self._session.session.close()
+
+
+def _image(shown: dict[str, Any]) -> Image:
+    """As Cinder's check_image_metadata compares it with a volume."""
+    size = max(int(shown.get(name) or 0) for name in ("size", "virtual_size"))
+    return Image(room_gb=max(-(-size // GIB), int(shown.get("min_disk") or 0)))
 
 
 def _away() -> PortError:

@@ -35,6 +35,7 @@ NAMES = {
     "swap": "swap_volume",
     "migrate_volume": "swap_volume",
     "boot": "create",
+    "reimage": "rebuild",
     "live_migrate": "live-migration",
     "confirm_resize": "confirmResize",
     "revert_resize": "revertResize",

@@ -71,6 +71,7 @@ UPDATE = (2, 85)
 HYPERVISOR_UPTIME = (2, 88)
 ATTACHMENT_ID = (2, 89)
 HOSTNAME = (2, 90)
+REIMAGE = (2, 93)  # a rebuild writes its image to the root volume
 FULL_HOSTNAME = (2, 94)
 EVACUATE_TO_STOPPED = (2, 95)
 PINNED_ZONE_SHOWN = (2, 96)

@@ -64,7 +64,7 @@ class Reboot(Asked):
 
 
 class Rebuild(Asked):
-    """`imageRef` must be what a server shows as its image: nothing."""
+    """`imageRef`: nothing, as a server shows its image, or what its root is to get (2.93)."""
 
     imageRef: str | None  # noqa: N815
 

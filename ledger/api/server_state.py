@@ -19,6 +19,7 @@ TASK_OF_FLOW = {
     "revert_resize": "resize_reverting",
     "evacuate": "rebuilding",
     "rebuild": "rebuilding",
+    "reimage": "rebuilding",
     "shelve": "shelving_offloading",
     "unshelve": "unshelving",
     "start": "powering-on",

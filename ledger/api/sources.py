@@ -1,4 +1,4 @@
-"""What the disks of a new server are, or are made of: whose that is, and how large.
+"""What disks are, or are made of, of new servers and rebuilt ones: whose that is, and how large.
 
 Cinder is asked as a service that sees all projects, so whose a volume or a snapshot is, is ours to
 check.  Of images Cinder says nothing, and would take any that our user may read: so Glance is asked
@@ -13,9 +13,15 @@ from dataclasses import dataclass, replace
 
 from handlers.build import BootDisk
 from host_agent.shared.ports import SnapshotView, VolumeView
-from ledger.api import accepting
+from ledger.api import accepting, microversions
 from ledger.api.call import Call
+from ledger.api.images import Image
 from ledger.api.problem import ApiError, not_found
+
+#: nova-api's words.
+_UNACCEPTABLE = (
+    "Image {} is unacceptable: Unable to rebuild with a different image for a volume-backed server."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +66,42 @@ def _seen(call: Call, disk: BootDisk) -> tuple[BootDisk, VolumeView | None]:
 
 
 def _refuse_image(call: Call, image_id: str) -> None:
-    if call.identity.everywhere:
-        return
-    images = call.components.images
-    if not (call.identity.vouched.methods and images.known):
+    if not call.identity.everywhere and _image(call, image_id) is None:
+        raise not_found("not_found", f"Image {image_id} could not be found.")
+
+
+def _image(call: Call, image_id: str) -> Image | None:
+    """As Glance shows it to the caller; to our user, if an operator has no token of Keystone's."""
+    images, theirs = call.components.images, bool(call.identity.vouched.methods)
+    if not ((theirs or call.identity.everywhere) and images.known):
         text = "To give an image needs a token of Keystone's, or the role admin or operator."
         raise ApiError(403, "forbidden", text)
-    if not images.may_use(image_id, call.request.headers["X-Auth-Token"]):
-        raise not_found("not_found", f"Image {image_id} could not be found.")
+    return images.image(image_id, call.request.headers["X-Auth-Token"] if theirs else None)
+
+
+def refuse_on_root(call: Call, image_id: str, volume_id: str) -> bool:
+    """Whether the image is to be written to a server's root volume: not before 2.93, when one that
+    is there already is left as it is (nova-api, rebuild).
+
+    Raises ApiError 400 for what Cinder would refuse when the server has been stopped for it; and
+    PortError.  Blocks.
+    """
+    cinder = call.components.cinder
+    volume = cinder.volume(volume_id)
+    if call.version < microversions.REIMAGE:
+        if volume.image_id == image_id:
+            return False
+        raise ApiError(400, "image", _UNACCEPTABLE.format(image_id))
+    if not cinder.reimages():
+        raise ApiError(400, "image", "This Cinder writes no images to volumes (3.68).")
+    everywhere = call.identity.everywhere and not call.components.images.known
+    image = Image(room_gb=0) if everywhere else _image(call, image_id)
+    if image is None:
+        raise ApiError(400, "image", "Cannot find image for rebuild")
+    if image.room_gb > volume.size_gb:
+        text = f"Image {image_id} needs {image.room_gb} GiB, and root volume {volume_id} has "
+        raise ApiError(400, "image", f"{text}{volume.size_gb}.")
+    return True
 
 
 def _snapshot(call: Call, snapshot_id: str, disk: BootDisk) -> SnapshotView:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.plan import Flow, Only, Place, Side, Stage, Step
 from handlers.verbs import AnyVerb, LedgerVerb
 from host_agent.shared.contract import Verb
 
@@ -46,6 +46,7 @@ CALLS: dict[AnyVerb, tuple[str, str]] = {
     LedgerVerb.VOLUME_AWAIT: ("Cinder", "volume show, until it is made"),
     LedgerVerb.VOLUME_UNMAKE: ("Cinder", "volume delete, if we made it and no mapping has it"),
     LedgerVerb.VOLUME_DELETE: ("Cinder", "volume delete, if it goes with the server"),
+    LedgerVerb.VOLUME_REIMAGE: ("Cinder", "reimage; volume show, until it is reserved again"),
     LedgerVerb.MIGRATION_COMPLETE: ("Cinder", "migrate_volume_completion"),
     LedgerVerb.EXTENSION_COMPLETE: ("Cinder", "extend_volume_completion"),
     LedgerVerb.EXTENSION_REVOKE: ("Cinder", "extend_volume_completion, error"),
@@ -148,7 +149,7 @@ def _framed(
     stages: Iterable[Stage], drawn: Callable[[Stage], Iterator[Message | Remark]]
 ) -> Iterator[Item]:
     """Stages of the same lanes that follow one another share a frame."""
-    for (once, _), some in groupby(stages, key=lambda stage: (stage.once, stage.of)):
+    for (once, *_), some in groupby(stages, key=lambda s: (s.once, s.of, s.only)):
         inside = tuple(item for stage in some for item in drawn(stage))
         if once:
             yield from inside
@@ -279,10 +280,18 @@ def _alias(party: str) -> str:
     return party.replace("-", "")
 
 
+_ONLY = {
+    Only.IMAGED: "volume that gets an image",
+    Only.BARE: "volume that is no guest's disk",
+}
+
+
 def done_for(stage: Stage) -> str:
     """For each of what the steps of a stage are done."""
     if stage.once:
         return "server"
+    if stage.only is not None:
+        return _ONLY[stage.only]
     return f"volume of {stage.of}" if stage.of else "volume"
 
 

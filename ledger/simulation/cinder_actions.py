@@ -135,6 +135,30 @@ async def _extended(call: Call) -> web.Response:
     return web.Response(status=202)
 
 
+async def _reimage(call: Call) -> web.Response:
+    """Written after the answer; then the server that the volume is reserved for is told."""
+    call.need(views.REIMAGE)
+    inner = _inner(call)
+    if "image_id" not in inner:
+        raise wrong("os-reimage", inner, "'image_id' is a required property")
+    with call.model.lock:
+        volume = call.model.current(call.volume_id)
+        reserved = inner.get("reimage_reserved") is True
+        cinder_work.begin_reimage(call.model, volume, str(inner["image_id"]), reserved=reserved)
+    call.later(_written(call, volume))
+    return web.Response(status=202)
+
+
+async def _written(call: Call, volume: Volume) -> None:
+    with call.model.lock:
+        if volume.imaging is not None:
+            volume.end_imaging()
+        rows = call.model.attachments_of(volume.id) if volume.status == "reserved" else []
+        servers = [row.instance for row in rows if row.instance]
+    if servers:
+        await call.compute.reimaged(servers, volume.id)
+
+
 _ACTIONS: dict[str, Handler] = {
     **dict.fromkeys(legacy.ACTIONS, _old_flow),
     "os-reset_status": _reset_status,
@@ -144,4 +168,5 @@ _ACTIONS: dict[str, Handler] = {
     "os-retype": _retype,
     "os-extend": _extend,
     "os-extend_volume_completion": _extended,
+    "os-reimage": _reimage,
 }

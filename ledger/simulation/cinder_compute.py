@@ -6,7 +6,8 @@ compares `attachment_id`.  404 or another id allow the deletion; any other error
 is passed on with its status, without its text; no answer, or one without the id, is a 500.
 
 A migration of a volume in use asks for a swap of each attachment, at 2.1 and with a
-token of Cinder's own.  So are servers told that their volume was extended, at 2.51.
+token of Cinder's own.  So are servers told that their volume was extended, at 2.51, or has a new
+image, at 2.93.
 """
 
 from __future__ import annotations
@@ -83,14 +84,19 @@ class ComputeCheck:
             raise _fault(refused.status) from None
 
     async def extended(self, server_ids: list[str], volume_id: str) -> None:
+        await self._tell("volume-extended", "2.51", server_ids, volume_id)
+
+    async def reimaged(self, server_ids: list[str], volume_id: str) -> None:
+        await self._tell("volume-reimaged", "2.93", server_ids, volume_id)
+
+    async def _tell(self, name: str, version: str, server_ids: list[str], volume_id: str) -> None:
         """What becomes of it Cinder does not ask (_send_events of its compute API)."""
         events = [
-            {"name": "volume-extended", "server_uuid": server_id, "tag": volume_id}
-            for server_id in server_ids
+            {"name": name, "server_uuid": server_id, "tag": volume_id} for server_id in server_ids
         ]
         with suppress(_Refused):
             await self._send(
-                "POST", "/os-server-external-events", "2.51", self._own_token, {"events": events}
+                "POST", "/os-server-external-events", version, self._own_token, {"events": events}
             )
 
     async def _send(self, method: str, url: str, version: str, token: str, body: Any = None) -> Any:

@@ -159,7 +159,7 @@ class CinderModel:
     def read_volume(self, volume_id: str) -> Volume:
         """The row as a GET shows it.  Counts as a read, which may end a delay."""
         volume = self.volume(volume_id)
-        for late in (volume.creating, volume.late_uuid, volume.going):
+        for late in (volume.creating, volume.late_uuid, volume.going, volume.imaging):
             if late is not None:
                 late.reads -= 1
         return self.current(volume_id)
@@ -187,6 +187,8 @@ class CinderModel:
                 volume.status = "available"
         if volume.late_uuid is not None and volume.late_uuid.is_due(now):
             volume.late_uuid = None
+        if volume.imaging is not None and volume.imaging.is_due(now):
+            volume.end_imaging()
         return volume
 
     def delete_volume(self, volume_id: str) -> None:

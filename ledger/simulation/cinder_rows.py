@@ -31,8 +31,8 @@ class Late:
 
 @dataclass(slots=True, kw_only=True)
 class Volume:
-    """A volume row.  `creating`, `late_uuid`, `going`: until it is made, has its `service_uuid`,
-    is deleted.
+    """A volume row.  `creating`, `late_uuid`, `going`, `imaging`: until it is made, has its
+    `service_uuid`, is deleted, has its `next_image_id`.
     """
 
     id: str
@@ -67,6 +67,17 @@ class Volume:
     creating: Late | None = None
     late_uuid: Late | None = None
     going: Late | None = None
+    imaging: Late | None = None
+    next_image_id: str | None = None
+
+    def end_imaging(self, *, error: bool = False) -> None:
+        """What Cinder's volume manager does at the end of a reimage (`reimage`)."""
+        self.imaging = None
+        if error:
+            self.previous_status, self.status = self.status, "error"
+        else:
+            self.image_id, self.bootable = self.next_image_id, True
+            self.status = self.previous_status or self.status
 
     @property
     def migrating(self) -> bool:

@@ -30,8 +30,8 @@ def restore(model: CinderModel, data: dict[str, Any]) -> None:
     for item in data["backends"]:
         model.add_backend(**item)
     for item in data["volumes"]:
-        for name in ("creating", "late_uuid", "going"):
-            item[name] = Late(**item[name]) if item[name] else None
+        for name in ("creating", "late_uuid", "going", "imaging"):
+            item[name] = Late(**item[name]) if item.get(name) else None
         model.put_volume(Volume(**item))
     for item in data["attachments"]:
         model.put_attachment(Attachment(**item))

@@ -24,6 +24,7 @@ SHARED_TARGETS: Microversion = (3, 48)
 CREATE_MODE: Microversion = (3, 54)
 PROJECT_OPTIONAL: Microversion = (3, 67)  # URLs without a project are served from here on
 SHARED_TARGETS_TRISTATE: Microversion = (3, 69)
+REIMAGE: Microversion = (3, 68)
 EXTEND_COMPLETION: Microversion = (3, 71)
 
 
@@ -112,6 +113,8 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
         "os-vol-mig-status-attr:name_id": volume.name_id,
     }
     view |= {name: value for since, name, value in _later_fields(volume) if version >= since}
+    if volume.image_id is not None:
+        view["volume_image_metadata"] = {"image_id": volume.image_id}
     if version >= SHARED_TARGETS:
         view |= _shared(volume, version)
     return view

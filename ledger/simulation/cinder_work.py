@@ -1,15 +1,15 @@
-"""What Cinder does with a volume by itself: backups and extensions, as cinder 29 does them.
+"""What Cinder does with a volume by itself: backups, extensions, images; as cinder 29 does them.
 
-Both set a status of their own while they last, check the status at their beginning only, and set
-one at their end whatever was done to the volume meanwhile: a backup the status before it, an
-extension the one that follows from its attachments.
+All set a status of their own while they last, check the status at their beginning only, and set
+one at their end whatever was done to the volume meanwhile: a backup and an image the status before
+them, an extension the one that follows from its attachments.
 """
 
 from __future__ import annotations
 
 from ledger.simulation import cinder_connection
 from ledger.simulation.cinder_model import CinderModel, invalid_volume
-from ledger.simulation.cinder_rows import Volume
+from ledger.simulation.cinder_rows import CinderFault, Late, Volume
 
 BACKING_UP, EXTENDING = "backing-up", "extending"
 #: The size that is waited for.  Cinder 29 has it in the metadata for administrators, which it
@@ -70,3 +70,24 @@ def complete_extension(model: CinderModel, volume: Volume, *, error: bool) -> No
     if NEW_SIZE not in volume.metadata:
         raise invalid_volume("Required volume admin metadata is malformed or missing.")
     end_extension(model, volume, int(volume.metadata.pop(NEW_SIZE)), error=error)
+
+
+def begin_reimage(
+    model: CinderModel, volume: Volume, image_id: str, *, reserved: bool = False
+) -> None:
+    """The second read that follows finds it done.  `reserved`: of one that is, too.
+
+    What is done to one in `error` ends in `error`, for Cinder then writes the status from before.
+    """
+    if len(model.attachments_of(volume.id)) > 1:
+        text = "Cannot re-image a volume which is attached to more than one server."
+        raise CinderFault(409, text)
+    allowed = ("available", "error", *(("reserved",) if reserved else ()))
+    if volume.status not in allowed:
+        raise invalid_volume(
+            f"Volume {volume.id} status must be {' or '.join(allowed)}, but current status is "
+            f"{volume.status}."
+        )
+    volume.previous_status, volume.status = volume.status, "downloading"
+    volume.next_image_id = image_id
+    volume.imaging = Late(at=model.clock(), reads=1)

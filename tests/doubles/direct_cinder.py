@@ -57,6 +57,7 @@ NO_RETRY = RetryLimits(attempts_max=1)
 
 _COMPLETION = "os-migrate_volume_completion"
 _EXTENDED = "os-extend_volume_completion"
+_REIMAGE = "os-reimage"
 #: The calls that python-cinderclient would not even send to an older Cinder.
 _NEEDS = {
     **dict.fromkeys(
@@ -116,6 +117,9 @@ class DirectCinder:
 
     def new_flow(self) -> bool:
         return self._version >= views.COMPLETE
+
+    def reimages(self) -> bool:
+        return self._version >= views.REIMAGE
 
     # --- volumes -------------------------------------------------------------------------------
 
@@ -194,6 +198,11 @@ class DirectCinder:
                     self._model.delete_volume(volume_id)
 
         delete_volume(lambda: self._run(delete), lambda: self.volume(volume_id))
+
+    def volume_reimage(self, volume_id: str, image_id: str) -> None:
+        with self._around("volume_action", volume_id=volume_id, action=_REIMAGE):
+            volume = self._model.current(volume_id)
+            cinder_work.begin_reimage(self._model, volume, image_id, reserved=True)
 
     def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
         def end() -> str:

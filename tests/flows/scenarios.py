@@ -17,7 +17,7 @@ from host_agent.shared.contract import PowerState
 from tests.flows.drifts import DRIFTS
 from tests.growing import extend, extend_waiting, told
 from tests.snapshots import delete_newest, delete_oldest, take, taken
-from tests.world import HOST, OTHER, World
+from tests.world import HOST, IMAGE, OTHER, World
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,16 @@ def _boots_from_volume(power_state: PowerState = STOPPED) -> World:
 def _rootless() -> World:
     world = _boots_from_volume()
     return world.done(_detach_root(world))
+
+
+def _roots(power_state: PowerState) -> World:
+    """A server with a root volume and another one."""
+    world = _boots_from_volume(power_state)
+    return world.done(world.attach(world.volumes[1]))
+
+
+def _reimage(world: World) -> str:
+    return world.act("reimage", image=IMAGE)
 
 
 def _detach_root(world: World) -> str:
@@ -224,6 +234,8 @@ SCENARIOS = [
     Scenario("unpause", lambda: _after("pause"), _do("unpause")),
     Scenario("reboot", lambda: _attached(volumes=2), _do("reboot")),
     Scenario("rebuild", lambda: _attached(volumes=2), _do("rebuild")),
+    Scenario("reimage", lambda: _roots(RUNNING), _reimage),
+    Scenario("reimage-stopped", lambda: _roots(STOPPED), _reimage),
     Scenario("delete", lambda: _delete_with_volumes(RUNNING), World.delete),
     Scenario("delete-offloaded", lambda: _after("shelve"), World.delete),
     Scenario("delete-resized", lambda: _after("resize"), World.delete),
@@ -289,7 +301,7 @@ _ENDS = {
         snapshot snapshot-again unsnapshot unsnapshot-newest unsnapshot-oldest
     """,
     "active: 2 attached compute-1": """
-        boot boot-shared revert start unpause reboot rebuild refresh-running legacy-revert
+        boot boot-shared reimage revert start unpause reboot rebuild refresh-running legacy-revert
         convert mixed-revert mixed-reboot mixed-convert
     """,
     "active: 2 attached compute-2": """
@@ -316,7 +328,7 @@ _ENDS = {
     "stopped: 1 attached compute-1": """
         attach-stopped root-attach convert-stopped grow-stopped repair-writable
     """,
-    "stopped: 2 attached compute-1": "stop refresh-stopped",
+    "stopped: 2 attached compute-1": "stop refresh-stopped reimage-stopped",
     "stopped: none": "detach-stopped root-detach",
 }
 ENDS = {name: end for end, names in _ENDS.items() for name in names.split()}

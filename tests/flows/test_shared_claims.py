@@ -225,6 +225,7 @@ CLAIMED = {
     "swap": ({Place.HOST}, True),
     "migrate_volume": ({Place.HOST}, True),
     "rebuild": (set[Place](), False),
+    "reimage": (set[Place](), True),
     "refresh": (set[Place](), False),
     "grow": (set[Place](), False),
     "grow_for_cinder": (set[Place](), False),
@@ -249,7 +250,7 @@ def test_every_flow_that_claims_volumes_says_here_what_it_claims() -> None:
 def test_a_claim_follows_from_the_flows_table(flow: str) -> None:
     lane = Lane(
         server_id="s", volume_id="v", bdm_id="b", attachment_id="a", device_name="vdb",
-        multiattach=True, host="holder", new=LaneSide(),
+        multiattach=True, host="holder", new=LaneSide(), image="i",
     )  # fmt: skip
     hosts: dict[Place, str | None] = {place: place.value for place in Place}
     of = [stage.of for stage in FLOWS[flow].stages if stage.of]

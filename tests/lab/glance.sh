@@ -1,6 +1,6 @@
 #!/bin/bash
 # glance.sh fill|up|down: a real Glance (SQLite, images in files) in an environment of its own, for
-# conformance.sh: no other test needs images.  `up` needs Keystone.
+# conformance.sh and test_reimage.py: no other test needs images.  `up` needs Keystone.
 . "$(dirname "$0")/env.sh"; . "$LAB_SRC/lib.sh"
 VENV=$LAB_DIR/venv-glance G=$LAB_DIR/glance
 

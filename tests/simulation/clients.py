@@ -23,7 +23,7 @@ from ledger.log.application import ConflictError
 from ledger.requests import Accepted
 from ledger.simulation import cinder_migration
 from tests.memory import Crash
-from tests.world import CONTEXT
+from tests.world import CONTEXT, IMAGE
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
@@ -41,12 +41,12 @@ SENSIBLE = {
         *("attach",) * 6,
         *("detach",) * 3,
         *("swap", "swap", "live_migrate", "live_migrate", "resize", "shelve"),
-        *("stop", "pause", "reboot", "refresh", "rebuild", "delete"),
+        *("stop", "pause", "reboot", "refresh", "rebuild", "reimage", "delete"),
     ],
     S.PAUSED: ["unpause", "unpause", "live_migrate", "attach", "detach", "shelve"],
     S.STOPPED: [
         *("start", "start", "start", "attach", "attach", "detach", "detach_root", "attach_root"),
-        *("resize", "shelve", "refresh", "reboot", "rebuild"),
+        *("resize", "shelve", "refresh", "reboot", "rebuild", "reimage"),
     ],
     S.RESIZED: ["confirm_resize", "revert_resize", "delete"],
     S.SHELVED_OFFLOADED: [
@@ -292,6 +292,7 @@ class Clients:
             flow=flow,
             destination=draw.choice(draw.choice([elsewhere, alive]) or list(cloud.agents)),
             memory_mb=draw.choice([None, 1024]) if flow == "resize" else None,
+            image=IMAGE if flow == "reimage" else None,
         )
         fleet = cloud.fleet
         what = f"{flow} {request.server_id[:8]} {request.destination}"

@@ -297,7 +297,10 @@ def a_record(ground: Ground) -> tuple[str, Record]:
 def connection_missing(ground: Ground) -> Counter[str]:
     name, record = a_record(ground)
     del ground.cloud.records[name][record.attachment_id]
-    return Counter(["connection_missing"])
+    found = Counter(["connection_missing"])
+    if record.volume_id in ground.cloud.states[name].read()["secrets"]:
+        found["secret_left"] = 1  # nothing says any more whose it is
+    return found
 
 
 def connection_left(ground: Ground) -> Counter[str]:

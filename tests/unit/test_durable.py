@@ -12,7 +12,9 @@ from host_agent.shared.lane import Lane
 
 
 def plan_of(flow: Flow) -> Plan:
-    lane = Lane(server_id="s", volume_id="v", bdm_id="b", attachment_id=None, device_name=None)
+    lane = Lane(
+        server_id="s", volume_id="v", bdm_id="b", attachment_id=None, device_name=None, image="i"
+    )
     hosts: dict[Place, str | None] = dict.fromkeys(Place, "compute-1")
     return flow.expand((lane,), hosts, GuestOrder(server_id="s"))
 

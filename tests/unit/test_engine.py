@@ -34,6 +34,7 @@ def lane(n: int = 0) -> Lane:
         device_name="vdb",
         host="h",
         new=LaneSide(),
+        image=None if n else "i",
     )
 
 

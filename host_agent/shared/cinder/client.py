@@ -69,6 +69,7 @@ __all__ = [
 T = TypeVar("T")
 
 NEW_FLOW = (3, 44)  # os-complete: S1's new flow
+REIMAGE = (3, 68)  # os-reimage
 PAGE_ROWS = 50  # far below any sensible osapi_max_limit, so a short page is the last
 PAGES_MAX = 20
 #: A volume's metadata key for whom it was made.
@@ -95,6 +96,7 @@ def volume_view(data: Mapping[str, Any]) -> VolumeView:
         migration_status=data.get("migration_status"),
         readonly=str((data.get("metadata") or {}).get("readonly")).lower() == "true",
         new_size_gb=_new_size_gb(data),
+        image_id=(data.get("volume_image_metadata") or {}).get("image_id"),
     )
 
 
@@ -242,6 +244,9 @@ class CinderClient(Caller):
     def new_flow(self) -> bool:
         return self._call(lambda _cinder: self._dialogue.version()) >= NEW_FLOW
 
+    def reimages(self) -> bool:
+        return self._call(lambda _cinder: self._dialogue.version()) >= REIMAGE
+
     def volume(self, volume_id: str) -> VolumeView:
         return self._call(lambda cinder: volume_view(vars(cinder.volumes.get(volume_id))))
 
@@ -351,6 +356,10 @@ class CinderClient(Caller):
             lambda: self._call(lambda cinder: cinder.volumes.delete(volume_id)),
             lambda: self.volume(volume_id),
         )
+
+    def volume_reimage(self, volume_id: str, image_id: str) -> None:
+        """One attempt only: whoever repeats it looks at the volume first."""
+        self._once(lambda cinder: cinder.volumes.reimage(volume_id, image_id, True))
 
     def migrate_volume_completion(self, old_id: str, new_id: str, *, error: bool) -> str:
         def end(cinder: Any) -> str:
