@@ -21,8 +21,7 @@ from host_agent.shared.survey import GuestShown
 #: Cinder's connection information.  Holds secrets: never logged, stored or reported.
 ConnectionInfo = dict[str, Any]
 
-#: Cinder's unit of size.
-GIB = 1 << 30
+GIB = 1 << 30  # Cinder's unit of size
 #: How long, in seconds, Cinder may take to begin with a request whose sender is gone: a few rows
 #: in its database.  Whoever may have such a request under way looks only after that.
 LATE_S = 5.0
