@@ -57,16 +57,17 @@ class Actor:
 class EventContext:
     """Why events are recorded: stored as metadata beside each of them.
 
-    `cause` says what led to the change in a word or two: "api", "report",
-    "dispatcher", "registration", "operator".
+    `cause` says what led to the change in a word or two: "api", if not something else did:
+    "report", "dispatcher", "registration", "operator".
     """
 
     actor: Actor
     request_id: str
-    cause: str
+    cause: str = "api"
     operation_id: str | None = None
     global_request_id: str | None = None  # of the service that passed the request on
     traceparent: str | None = None  # the caller's span (W3C Trace Context)
+    passes_locks: bool = False  # of servers; this one is not stored
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,6 +75,47 @@ class VmStateError(DomainError):
     code = "vm_state"
 
 
+class LockedError(DomainError):
+    """Instance {server_id} is locked"""
+
+    code = "locked"
+
+
+class UnlockError(DomainError):
+    """Policy doesn't allow {rule} to be performed."""
+
+    code = "forbidden"
+    status = 403
+
+
+class MetadataItemsError(DomainError):
+    """Maximum number of metadata items exceeds {maximum}"""
+
+    code = "metadata_items"
+    status = 403
+
+
+class MetadataItemError(DomainError):
+    """Metadata item was not found"""
+
+    code = "no_metadata"
+    status = 404
+
+
+class ServerTagError(DomainError):
+    """Server {server_id} has no tag '{tag}'"""
+
+    code = "no_tag"
+    status = 404
+
+
+class ServerTagsError(DomainError):
+    """The number of tags exceeded the per-server limit {maximum}"""
+
+    code = "too_many_tags"
+    status = 400
+
+
 class AlreadyAttachedError(DomainError):
     """Invalid volume: volume {volume_id} already attached"""
 

@@ -8,23 +8,25 @@ began to run there, is known: a fence says nothing of what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from aggregates import errors
-from aggregates.base import About, Aggregate, Event
+from aggregates.base import About, Event
+from aggregates.claimable import Claimable
 from aggregates.server import (
     NO_DISKS,
+    RESET,
     RUNNING,
+    UNSAID,
     VM_STATE_OF,
     Claim,
     Device,
     SeenDisks,
     VmState,
     given,
-    in_the_way,
+    kept_after,
     next_name,
     serial_for,
     with_volume,
@@ -33,7 +35,7 @@ from aggregates.server import (
 __all__ = ["RUNNING", "Claim", "Device", "Instance", "VmState"]
 
 
-class Instance(Aggregate):
+class Instance(Claimable):
     """The aggregate's id is the server id."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -186,6 +188,31 @@ class Instance(Aggregate):
         volume_id: str
         by_operation: str | None
 
+    @dataclass(frozen=True, kw_only=True)
+    class Described(Event):
+        """Of what is kept of the server and shown, these have changed (`aggregates.server.UNSAID`,
+        and `name`).
+        """
+
+        changed: dict[str, Any]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Locked(Event):
+        """Only operators change the server; `by`: "owner", of its project, or "admin"."""
+
+        by: str
+        reason: str | None
+
+    @dataclass(frozen=True, kw_only=True)
+    class Unlocked(Event):
+        """Whoever may change the server does."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class StateReset(Event):
+        """An operator says that the server is in "error", or that what it shows is no error."""
+
+        state: str
+
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.name = ""
@@ -196,8 +223,6 @@ class Instance(Aggregate):
         self.power_state = "nostate"
         self.seen = NO_DISKS
         self.devices: dict[str, Device] = {}
-        self.claims: dict[str, Claim] = {}
-        self.faults: dict[str, str] = {}
         self.growth: dict[str, Instance.GrowthAwaited] = {}  # by volume: its guest has to hear it
         self.definition: str | None = None
         self.dropped: list[str] | None = None
@@ -208,6 +233,8 @@ class Instance(Aggregate):
         self.managed = False  # a flow has said where it is
         self.offloaded = False
         self.deleted = False
+        self.kept = UNSAID
+        self.locked: Instance.Locked | None = None
         self._vm_state = VmState.BUILDING
 
     def about(self) -> About:
@@ -221,6 +248,13 @@ class Instance(Aggregate):
                 self.name, self.host, self.definition = event.name, event.host, event.definition
                 self.project_id, self.user_id = event.project_id, event.user_id
                 self.named = self.managed = True
+                self.kept = kept_after(self.kept, vars(event))
+            case self.Described():
+                self.kept = kept_after(self.kept, event.changed)
+                self.name = event.changed.get("name", self.name)
+                self.named |= "name" in event.changed
+            case self.Locked() | self.Unlocked():
+                self.locked = event if isinstance(event, Instance.Locked) else None
             case self.DefinitionChanged():
                 self.definition, self.dropped = event.definition, event.dropped
             case self.DeviceReserved() | self.DeviceReleased() | self.DeviceVolumeSet():
@@ -241,6 +275,7 @@ class Instance(Aggregate):
                 self._is_at(event)
                 self.offloaded, self.managed = False, True
                 self.left_on.discard(event.host)
+                self.faults.pop(RESET, None)
             case self.Resized():
                 self.resize_source = event.source
                 self.source_definition = event.source_definition
@@ -251,24 +286,6 @@ class Instance(Aggregate):
                 self._has_power("shutdown")
             case self.Deleted():
                 self.deleted = True
-
-    def _claimed(self, event: Any) -> None:
-        match event:
-            case self.Claimed():
-                self.claims[event.claimant] = Claim(event.exclusive, event.flow)
-            case self.ClaimReleased():
-                self.claims.pop(event.claimant, None)
-            case self.ClaimResumed():
-                self._set_parked(event.claimant, parked=False)
-            case self.Faulted():
-                self.faults[event.claimant] = event.message
-                self._set_parked(event.claimant, parked=True)
-            case self.FaultCleared():
-                self.faults.pop(event.claimant, None)
-
-    def _set_parked(self, claimant: str, *, parked: bool) -> None:
-        if claim := self.claims.get(claimant):
-            self.claims[claimant] = replace(claim, parked=parked)
 
     def _device(self, event: DeviceReserved | DeviceReleased | DeviceVolumeSet) -> None:
         match event:
@@ -413,38 +430,6 @@ class Instance(Aggregate):
 
     def place(self, host: str, power_state: str, epoch: int) -> None:
         """Say where the guest is and whether it runs; what is already so records nothing."""
-        if (self.host, self.power_state, self.offloaded) != (host, power_state, False):
+        known = (self.host, self.power_state, self.offloaded, RESET in self.faults)
+        if known != (host, power_state, False, False):
             self.record(self.Placed, host=host, power_state=power_state, epoch=epoch)
-
-    def refuse_claimed(self, *, exclusive: bool, beside_parked: bool = False) -> None:
-        """Raises ClaimedError.  `beside_parked`: not for one that is parked, of a volume alone."""
-        self._refuse(in_the_way(self.claims, exclusive=exclusive, beside_parked=beside_parked))
-
-    def refuse_parked(self) -> None:
-        """Raises ClaimedError if the server is half way through something that is parked."""
-        self._refuse(op for op, claim in self.claims.items() if claim.parked and claim.exclusive)
-
-    def _refuse(self, claimants: Iterable[str]) -> None:
-        for claimant in claimants:
-            raise errors.ClaimedError(what="Instance", id=str(self.id), operation_id=claimant)
-
-    def claim(
-        self, operation_id: str, *, exclusive: bool, beside_parked: bool = False, **facts: Any
-    ) -> None:
-        self.refuse_claimed(exclusive=exclusive, beside_parked=beside_parked)
-        self.record(self.Claimed, claimant=operation_id, exclusive=exclusive, **facts)
-
-    def resume(self, operation_id: str) -> None:
-        """A parked operation goes on.  Raises ClaimedError if an exclusive one began since."""
-        if operation_id not in self.claims or not self.claims[operation_id].parked:
-            return
-        exclusive = (op for op, claim in self.claims.items() if claim.exclusive)
-        self._refuse(op for op in exclusive if op != operation_id)
-        self.record(self.ClaimResumed, claimant=operation_id)
-
-    def release(self, operation_id: str) -> None:
-        """End the operation's claim and the fault it may have left."""
-        if operation_id in self.faults:
-            self.record(self.FaultCleared, claimant=operation_id)
-        if operation_id in self.claims:
-            self.record(self.ClaimReleased, claimant=operation_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from aggregates import errors
@@ -67,6 +68,37 @@ class SeenDisks(NamedTuple):
 
 
 NO_DISKS = SeenDisks()
+
+
+#: What is kept of a server beside its name, and shown, as it is of one of which nobody said more.
+UNSAID: Mapping[str, Any] = MappingProxyType(
+    {
+        "description": None,
+        "metadata": {},
+        "tags": [],
+        "access_ip_v4": "",
+        "access_ip_v6": "",
+        "disk_config": "MANUAL",
+        "hostname": None,
+    }
+)
+
+
+def kept_after(kept: Mapping[str, Any], said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is kept, with what is said anew; null is what nobody said."""
+    told = {name: said[name] for name in UNSAID if name in said}
+    news = {name: UNSAID[name] if value is None else value for name, value in told.items()}
+    return {**kept, **news}
+
+
+#: Stands among a server's faults for the operator who says that it is in error.
+RESET = "os-resetState"
+RESET_MESSAGE = "An operator has set the state of this server to error."
+
+
+def faults_after(faults: Mapping[str, str], state: str) -> dict[str, str]:
+    """The errors that a server shows after os-resetState."""
+    return {**faults, RESET: RESET_MESSAGE} if state == "error" else {}
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def attach(
     root: BlockDeviceMapping | None = None,
 ) -> Operation:
     """Accept an attach, or raise a DomainError.  `root` is the server's root mapping."""
-    check_vm_state(instance, "attach_volume", _VOLUME_STATES)
+    check_vm_state(instance, "attach_volume", _VOLUME_STATES, origin.context)
     _check_abilities(request, view, where)
     volume.refuse_leaving(request.server_id, shared=view.multiattach)
     if instance.device_of(request.volume_id):
@@ -162,7 +162,7 @@ def detach(
     where: Where,
 ) -> Operation:
     """Accept a detach, or raise a DomainError.  `mapping` is the pair's, if it has one."""
-    check_vm_state(instance, "detach_volume", _VOLUME_STATES)
+    check_vm_state(instance, "detach_volume", _VOLUME_STATES, origin.context)
     if instance.device_of(request.volume_id) is None:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
     instance.refuse_claimed(exclusive=False)
@@ -189,7 +189,7 @@ def swap(
     where: Where,
 ) -> Operation:
     """Accept a swap, or raise a DomainError.  `volumes` and `views`: old, new."""
-    check_vm_state(instance, "swap_volume", _SWAP_STATES)
+    check_vm_state(instance, "swap_volume", _SWAP_STATES, origin.context)
     instance.refuse_claimed(exclusive=True)
     if mapping is None or not mapping.live:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)

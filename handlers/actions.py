@@ -17,6 +17,7 @@ from aggregates.host import Host
 from aggregates.instance import RUNNING, Instance, VmState
 from aggregates.operation import Operation
 from aggregates.volume import Claim
+from handlers import edits
 from handlers.claims import leaves_disks
 from handlers.fences import vouches
 from handlers.flows import FLOWS
@@ -58,6 +59,7 @@ class ActOnServer:
     memory_mb: int | None = None
     force: bool = False
     running: bool | None = None
+    disk_config: str | None = None
     image: str | None = None
 
 
@@ -159,7 +161,7 @@ def act(
     if request.flow == "convert":
         request = replace(request, flow=_CONVERTED.get(instance.own_state, "convert"))
     rule = RULES[request.flow]
-    check_vm_state(instance, rule.action, _allowed(rule, instance))
+    check_vm_state(instance, rule.action, _allowed(rule, instance), origin.context)
     if rule.root and instance.root_missing:
         raise errors.NoRootError(action=rule.action)
     if rule.moves and instance.local_disks:
@@ -174,6 +176,8 @@ def act(
     if request.image is not None:
         lanes = imaged(lanes, request.image, server)
     concerned = Concerned(known=server.volumes.values(), shown=views)
+    if request.disk_config:
+        edits.describe(instance, {"disk_config": request.disk_config}, origin.context)
     return start(request.flow, origin, instance, lanes, places, concerned, order)
 
 
@@ -224,7 +228,7 @@ def delete(
     it may even come yet.
     """
     instance = server.instance
-    check_vm_state(instance, "delete", set(VmState) - {S.DELETED})
+    check_vm_state(instance, "delete", set(VmState) - {S.DELETED}, origin.context)
     by_volume = {mapping.volume_id: mapping for mapping in server.attached}
     # What no mapping leads to has nothing to be unbound, and ends by itself.
     no_mapping, lanes = str(origin.bdm_id), []

@@ -12,6 +12,7 @@ from aggregates.instance import Instance
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.accept import device_target
+from handlers.edits import describe
 from handlers.guards import (
     MOVES_VERSION,
     NEW_FLOW_VERSION,
@@ -47,7 +48,8 @@ class BootDisk:
 class BuildServer:
     """POST /v1/servers.  `host` is chosen by the caller if the user did not.
 
-    `metadata`, `tags`, `description`: kept and shown, and nothing else.
+    `metadata`, `tags`, `description`, and what else is `kept` (`aggregates.server.UNSAID`) is
+    shown, and nothing else.
     """
 
     name: str
@@ -59,6 +61,7 @@ class BuildServer:
     metadata: dict[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     description: str | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
 
 
 def server_id_of(origin: Origin) -> str:
@@ -100,6 +103,7 @@ def build(
         tags=list(request.tags) or None,
         description=request.description,
     )
+    describe(instance, request.kept, origin.context)
     lanes = []
     for number, disk in enumerate(request.disks):
         known = volumes.get(disk.volume_id or "")

@@ -140,7 +140,6 @@ def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> Origin:
     context = EventContext(
         actor=Actor(**{**told, "roles": tuple(told["roles"])}),
         request_id=awaited.request_id,
-        cause="api",
         operation_id=str(operation_id),
     )
     return Origin(operation_id=operation_id, bdm_id=operation_id, context=context)

@@ -19,6 +19,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers import claims
 from handlers.flows import FLOWS
+from handlers.meaning import Book
 from handlers.plan import Flow, Place
 from handlers.volumes import check
 from host_agent.shared.contract import GuestOrder
@@ -79,10 +80,38 @@ class Server:
         return [m for m in self.mappings if m.live and m.volume_id is not None]
 
 
-def check_vm_state(instance: Instance, action: str, allowed: Iterable[VmState]) -> None:
-    """What is parked puts the server into ERROR, as S1 asks, but is in the way only of what its
+#: What a lock of a server does not hold up, by the names of `check_vm_state`.  All else it does,
+#: as nova/compute/api.py has check_instance_lock: there evacuate, tags and names have none, and
+#: repairs and Cinder's snapshots are nobody's whom a lock is for.
+PAST_LOCKS = frozenset(
+    {"evacuate", "refresh", "convert", "snapshot", "delete_snapshot", "update", "update tags"}
+)
+
+
+def check_lock(instance: Instance, action: str, context: EventContext) -> None:
+    """Raises LockedError if the server is locked, and that is for who asks.
+
+    Not for administrators and services, to whom all projects are open.
+    """
+    if instance.locked and action not in PAST_LOCKS and not context.passes_locks:
+        raise errors.LockedError(server_id=str(instance.id))
+
+
+def check_lock_of(operation: Operation, action: str, context: EventContext, book: Book) -> None:
+    """The same for what is done about an operation of a server."""
+    if operation.started and operation.started.server_id and not context.passes_locks:
+        check_lock(book.get(Instance, operation.started.server_id), action, context)
+
+
+def check_vm_state(
+    instance: Instance, action: str, allowed: Iterable[VmState], context: EventContext
+) -> None:
+    """Whether this may be done to the server now; a lock is told first, as Nova does.
+
+    What is parked puts the server into ERROR, as S1 asks, but is in the way only of what its
     claim excludes.
     """
+    check_lock(instance, action, context)
     if instance.own_state not in set(allowed):
         instance.refuse_parked()
         raise errors.VmStateError(

@@ -5,6 +5,8 @@ Each act records who and why in the same log as everything else.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from aggregates import errors
@@ -55,6 +57,15 @@ def in_the_way(refusal: errors.ClaimedError, book: Book) -> errors.ClaimedError:
         acts=may,
         choice=", ".join(may),
     )
+
+
+@contextmanager
+def explained(book: Book) -> Iterator[None]:
+    """A claim that refuses something in here says what holds it, and what may be done."""
+    try:
+        yield
+    except errors.ClaimedError as refusal:
+        raise in_the_way(refusal, book) from None
 
 
 def retry(operation: Operation, reason: str, book: Book) -> None:

@@ -41,22 +41,6 @@ from host_agent.shared.lane import Lane
 
 #: The code of a step's failure for its host's sake.
 FENCED = "host_fenced"
-#: What the ledger does outside of itself; all its other verbs only record what is true.
-EFFECTS = frozenset(
-    {
-        *(LedgerVerb.ATTACHMENT_RESERVE, LedgerVerb.ATTACHMENT_DELETE),
-        *(LedgerVerb.ATTACHMENT_COMPLETE, LedgerVerb.RESERVATION_TIDY),
-        *(LedgerVerb.RESERVATION_CONVERT, LedgerVerb.ATTACHMENTS_CLEAR),
-        *(LedgerVerb.VOLUME_CREATE, LedgerVerb.VOLUME_AWAIT),
-        *(LedgerVerb.VOLUME_UNMAKE, LedgerVerb.VOLUME_DELETE, LedgerVerb.VOLUME_REIMAGE),
-        *(LedgerVerb.MIGRATION_COMPLETE, LedgerVerb.MIGRATION_FAIL),
-        *(LedgerVerb.EXTENSION_COMPLETE, LedgerVerb.EXTENSION_REVOKE, LedgerVerb.EXTENSION_FAIL),
-        *(LedgerVerb.SNAPSHOT_TAKEN, LedgerVerb.SNAPSHOT_REVOKE, LedgerVerb.SNAPSHOT_FAIL),
-        *(LedgerVerb.SNAPSHOT_AWAIT, LedgerVerb.SNAPSHOT_MERGED, LedgerVerb.SNAPSHOT_KEEP),
-        *(LedgerVerb.DRIFT_AGAIN, LedgerVerb.ATTACHMENT_DROP),
-        *(LedgerVerb.VOLUME_SETTLE, LedgerVerb.VOLUME_DROP),
-    }
-)
 _MEANING = {**MEANING, **CONVERTED, **MENDED}
 
 
@@ -141,7 +125,8 @@ def _decided(operation: Operation, now: float) -> Decision:
 
 def _effect_free(operation: Operation, work: Work) -> ActiveRun | None:
     """A run whose next step only records what is true now."""
-    return next((run for run in work.runs if verb_of(operation, run) not in EFFECTS), None)
+    verbs = ((run, verb_of(operation, run)) for run in work.runs)
+    return next((r for r, do in verbs if isinstance(do, LedgerVerb) and not do.outside), None)
 
 
 def _waiver(operation: Operation, run: ActiveRun, book: Book) -> StepResult:

@@ -101,7 +101,7 @@ def repair(request: RepairDrift, origin: Origin, case: Case, hosts: Hosts) -> Op
     names = {lane.host for lane in lanes} - {None}
     for name in sorted(filter(None, names)):
         _check_host(request, hosts, name)
-    here = next(iter(sorted(filter(None, names))), None)
+    here = lanes[0].host
     evidence = {
         "id": request.finding_id,
         "drift_class": finding.found.drift_class,
@@ -114,7 +114,7 @@ def repair(request: RepairDrift, origin: Origin, case: Case, hosts: Hosts) -> Op
         case.instance,
         lanes,
         {Place.HOST: here},
-        Concerned(known=_volumes(case), shown=tuple),
+        Concerned(known=_volumes(case), shown=lambda: (case.view,)),
         GuestOrder(server_id=case.server_id, running=False, force=True),
     )
     finding.record(
@@ -226,6 +226,17 @@ def _of_mapping(case: Case, no_mapping: str) -> list[Lane]:
     return [lane_of_mapping(mapping, case.volume, host)]
 
 
+def _corrected(case: Case, no_mapping: str) -> list[Lane]:
+    """The host that has it, first; all others that could have it, if Cinder names one of them:
+    by whose connector alone they could be made to let go.
+    """
+    [mine] = _of_mapping(case, no_mapping)
+    if (case.finding.differs.get("cinder") or {}).get("host") in {None, mine.host}:
+        return [mine]
+    others = [lane for lane in _of_each_host(case, no_mapping) if lane.host != mine.host]
+    return [mine, *others]
+
+
 def _replaced(case: Case, no_mapping: str) -> list[Lane]:
     new = LaneSide(host=case.instance.host)
     return [replace(lane, new=new) for lane in _of_mapping(case, no_mapping)]
@@ -318,6 +329,7 @@ LANES: dict[str, Callable[[Case, str], list[Lane]]] = {
     "replace_attachment": _replaced,
     "replace_reservation": _reserved_anew,
     "complete_attachment": _of_mapping,
+    "correct_attachment": _corrected,
     "settle_volume": _of_volume,
     "delete_volume": _of_volume,
     "plug_disk": _of_mapping,
@@ -339,6 +351,8 @@ NEVER: dict[str, str] = {
     "unless it is the very device of the guest; otherwise the operation parks.",
     "replace_reservation": "No host is asked for anything: the server is on none.",
     "complete_attachment": "Cinder is not told that it is in use unless the guest has the disk.",
+    "correct_attachment": "Cinder is told nothing if another host shows the volume in a guest or a "
+    "record, or is not sure. The guest keeps its disk, and nothing is deleted.",
     "settle_volume": "The state is not reset, for that would drop attachments under their hosts.",
     "delete_volume": "It is not deleted if anything has an attachment of it.",
     "plug_disk": "What the running guest has already is not changed.",

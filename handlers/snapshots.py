@@ -63,7 +63,7 @@ def begin(
     volume = book.get(Volume, request.volume_id)
     instance = book.get(Instance, _holder(volume, view))
     instance.refuse_claimed(exclusive=True)
-    check_vm_state(instance, request.flow, _STATES)
+    check_vm_state(instance, request.flow, _STATES, origin.context)
     device, name = instance.device_of(request.volume_id), instance.host
     mapping = book.get(BlockDeviceMapping, device.bdm_id) if device else None
     if mapping is None or not mapping.live or mapping.attachment_id is None or name is None:

@@ -7,40 +7,54 @@ here, and so is what the ledger does in place of a host that is fenced.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 from host_agent.shared.contract import Verb
 
+#: In the second place of a verb: it does something outside of the ledger (ledger.effects).
+_OUT = True
+
 
 class LedgerVerb(StrEnum):
-    """What a step of the ledger itself does.  Names are stable for ever."""
+    """What a step of the ledger itself does.  Names are stable for ever.
 
-    ATTACHMENT_RESERVE = "attachment_reserve"
-    ATTACHMENT_DELETE = "attachment_delete"
-    RESERVATION_TIDY = "reservation_tidy"  # keep a known one, delete one that nobody knows
-    RESERVATION_CONVERT = "reservation_convert"  # from the old calls to a bare new one
-    ATTACHMENTS_CLEAR = "attachments_clear"  # of a deleted server: delete all that nobody knows
+    Those that do nothing `outside` only record what is true.
+    """
+
+    outside: bool
+
+    def __new__(cls, name: str, outside: bool = False) -> Self:
+        verb = str.__new__(cls, name)
+        verb._value_, verb.outside = name, outside
+        return verb
+
+    ATTACHMENT_RESERVE = "attachment_reserve", _OUT
+    ATTACHMENT_DELETE = "attachment_delete", _OUT
+    RESERVATION_TIDY = "reservation_tidy", _OUT  # keep a known one, delete an unknown one
+    RESERVATION_CONVERT = "reservation_convert", _OUT  # from the old calls to a bare new one
+    ATTACHMENTS_CLEAR = "attachments_clear", _OUT  # of a deleted server: delete unknown ones
     MAPPING_BIND = "mapping_bind"
     MAPPING_UNBIND = "mapping_unbind"
     MAPPING_SWITCH = "mapping_switch"  # to the new side's attachment
     MAPPING_SWITCH_KEEPING = "mapping_switch_keeping"  # the former one, until confirmed
     MAPPING_REPLACE = "mapping_replace"  # one of the two that a resized server has
-    VOLUME_CREATE = "volume_create"
-    VOLUME_AWAIT = "volume_await"  # until Cinder has made it
-    VOLUME_UNMAKE = "volume_unmake"  # delete it, unless the server has it
-    VOLUME_DELETE = "volume_delete"  # if it goes with its server
-    VOLUME_REIMAGE = "volume_reimage"  # have Cinder write an image to it, and wait for that
-    MIGRATION_COMPLETE = "migration_complete"  # tell Cinder that its migration is done
-    MIGRATION_FAIL = "migration_fail"  # tell Cinder that it is not
-    EXTENSION_COMPLETE = "extension_complete"  # tell a Cinder that waits that the guest has it
-    EXTENSION_REVOKE = "extension_revoke"  # tell it so, unless it has taken it for true
-    EXTENSION_FAIL = "extension_fail"  # tell it that the guest does not
-    SNAPSHOT_TAKEN = "snapshot_taken"  # tell Cinder that the guest writes to the snapshot's file
-    SNAPSHOT_REVOKE = "snapshot_revoke"  # tell it that the guest does not, unless it went on
-    SNAPSHOT_FAIL = "snapshot_fail"  # the same, where it was told nothing yet
-    SNAPSHOT_AWAIT = "snapshot_await"  # until Cinder's attachment names that file
-    SNAPSHOT_MERGED = "snapshot_merged"  # tell Cinder that the guest needs a file no more
-    SNAPSHOT_KEEP = "snapshot_keep"  # tell it that the guest does
-    ATTACHMENT_COMPLETE = "attachment_complete"  # of a host that cannot any more
+    VOLUME_CREATE = "volume_create", _OUT
+    VOLUME_AWAIT = "volume_await", _OUT  # until Cinder has made it
+    VOLUME_UNMAKE = "volume_unmake", _OUT  # delete it, unless the server has it
+    VOLUME_DELETE = "volume_delete", _OUT  # if it goes with its server
+    VOLUME_REIMAGE = "volume_reimage", _OUT  # have Cinder write an image to it, and wait
+    MIGRATION_COMPLETE = "migration_complete", _OUT  # tell Cinder that its migration is done
+    MIGRATION_FAIL = "migration_fail", _OUT  # tell Cinder that it is not
+    EXTENSION_COMPLETE = "extension_complete", _OUT  # tell a waiting Cinder that the guest has it
+    EXTENSION_REVOKE = "extension_revoke", _OUT  # tell it so, unless it has taken it for true
+    EXTENSION_FAIL = "extension_fail", _OUT  # tell it that the guest does not
+    SNAPSHOT_TAKEN = "snapshot_taken", _OUT  # tell Cinder that the guest writes to its file
+    SNAPSHOT_REVOKE = "snapshot_revoke", _OUT  # tell it that it does not, unless it went on
+    SNAPSHOT_FAIL = "snapshot_fail", _OUT  # the same, where it was told nothing yet
+    SNAPSHOT_AWAIT = "snapshot_await", _OUT  # until Cinder's attachment names that file
+    SNAPSHOT_MERGED = "snapshot_merged", _OUT  # tell Cinder that the guest needs a file no more
+    SNAPSHOT_KEEP = "snapshot_keep", _OUT  # tell it that the guest does
+    ATTACHMENT_COMPLETE = "attachment_complete", _OUT  # of a host that cannot any more
     DISK_WAIVE = "disk_waive"  # these three: there is no host that could have it
     CONNECTION_WAIVE = "connection_waive"
     GUEST_WAIVE = "guest_waive"
@@ -50,11 +64,11 @@ class LedgerVerb(StrEnum):
     INSTANCE_DELETE = "instance_delete"
     INSTANCE_RESIZED = "instance_resized"  # on its new host, to be confirmed or reverted
     INSTANCE_SETTLED = "instance_settled"  # confirmed, or reverted
-    DRIFT_AGAIN = "drift_again"  # these five repair: whether the finding still holds
-    ATTACHMENT_DROP = "attachment_drop"  # from Cinder: one that the ledger does not hold
+    DRIFT_AGAIN = "drift_again", _OUT  # these five repair: whether the finding still holds
+    ATTACHMENT_DROP = "attachment_drop", _OUT  # from Cinder: one that the ledger does not hold
     ATTACHMENT_FORGET = "attachment_forget"  # in the ledger: one that Cinder does not have
-    VOLUME_SETTLE = "volume_settle"  # Cinder's status follows its attachments
-    VOLUME_DROP = "volume_drop"  # one that we made, and no server has had
+    VOLUME_SETTLE = "volume_settle", _OUT  # Cinder's status follows its attachments
+    VOLUME_DROP = "volume_drop", _OUT  # one that we made, and no server has had
     NOTHING = "nothing"  # a place in the plan for an undo
 
 

@@ -169,7 +169,8 @@ def _numbers_shown(settings: Settings, numbers: Numbers, link: Link) -> Iterator
 
     def page() -> str:
         clock = link.ledger_clock.reading()
-        return numbers.page(State(link.registered, clock and clock[1]))
+        certificate = link.credentials.ending()
+        return numbers.page(State(link.registered, clock and clock[1], certificate))
 
     if not settings.metrics.port:
         yield

@@ -18,6 +18,7 @@ from ipaddress import IPv6Address
 from socket import AF_INET, AF_INET6
 from typing import NamedTuple
 
+from host_agent.line.credentials import Ending
 from host_agent.reporting import Verdict
 from host_agent.shared.contract import SERVICE_VERSION, Report
 from host_agent.shared.settings import ConfigError
@@ -38,10 +39,13 @@ class Family(NamedTuple):
 
 
 class State(NamedTuple):
-    """How it stands with the ledger; the clock is None until the ledger has told the time."""
+    """How it stands with the ledger; the clock is None until the ledger has told the time, the
+    certificate where the host shows none.
+    """
 
     registered: bool
     clock_skew_s: float | None
+    certificate: Ending | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Numbers:
     def page(self, state: State) -> str:
         """The page of /metrics."""
         skew = [] if state.clock_skew_s is None else [state.clock_skew_s]
+        shown = [] if state.certificate is None else [state.certificate]
         return text(
             Family(
                 "ledger_agent_info",
@@ -83,6 +88,19 @@ class Numbers:
                 "gauge",
                 "How far this host's clock is ahead of the ledger's; none until that is known",
                 [("", {}, one) for one in skew],
+            ),
+            Family(
+                "ledger_agent_certificate_expiry_seconds",
+                "gauge",
+                "Time until the certificate that the agent shows ends; below 0: it has ended. With "
+                "a certificate",
+                [("", {}, one.left_s) for one in shown],
+            ),
+            Family(
+                "ledger_agent_certificate_ending",
+                "gauge",
+                "1 if that should have been renewed or may not be used, else 0. With a certificate",
+                [("", {}, one.soon) for one in shown],
             ),
             _histogram(
                 "ledger_agent_step_seconds",

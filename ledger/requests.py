@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 import orjson
@@ -19,7 +19,7 @@ import structlog
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.base import EventContext
+from aggregates.base import Aggregate, EventContext
 from aggregates.finding import Finding
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
@@ -33,6 +33,9 @@ from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.repair_cases import Cases
+
+A = TypeVar("A", bound=Aggregate)
+Edit = Callable[[A, EventContext], None]
 
 _log = structlog.get_logger(__name__)
 
@@ -333,10 +336,8 @@ class Requests:
         """
         unit = Unit(self._store)
         origin = Origin(operation_id=uuid4(), bdm_id=uuid4(), context=context)
-        try:
+        with operator.explained(unit):
             operation = self._mending(request, fleet)(unit, origin)
-        except errors.ClaimedError as refusal:
-            raise operator.in_the_way(refusal, unit) from None
         return operation, unit.get(Finding, request.finding_id)
 
     def _mending(
@@ -354,14 +355,12 @@ class Requests:
 
         return decide
 
-    def set_delete_on_termination(self, bdm_id: str, value: bool, context: EventContext) -> int:
-        """Change the flag of a live mapping; the last position written."""
+    def edit(self, kind: type[A], id_: str, edit: Edit[A], context: EventContext) -> int:
+        """Change one thing, which needs no operation; the last position written, 0 for nothing."""
 
         def change(unit: Unit) -> int:
-            mapping = unit.get(BlockDeviceMapping, bdm_id)
-            if not mapping.live:
-                raise errors.NotAttachedError(server_id="(gone)", volume_id="(gone)")
-            mapping.set_delete_on_termination(value)
+            with operator.explained(unit):
+                edit(unit.get(kind, id_), context)
             return unit.save(context)
 
         return run_optimistically(self._store, change)
@@ -408,10 +407,8 @@ class Requests:
                 context=context,
                 fingerprint=fingerprint,
             )
-            try:
+            with operator.explained(unit):
                 operation = decide(unit, origin)
-            except errors.ClaimedError as refusal:
-                raise operator.in_the_way(refusal, unit) from None
             unit.add(operation)
             progress.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))

@@ -29,6 +29,7 @@ from aggregates.remnant import Remnant
 from aggregates.volume import Volume
 from handlers import handover, inventory, leftovers, operator, progress
 from handlers.engine import Wait, Work
+from handlers.guards import check_lock_of
 from host_agent.shared.changes import Changes
 from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, StepError, StepResult
 from host_agent.shared.ports import Cinder, OldCinder
@@ -276,7 +277,8 @@ class Service:
         def change(unit: Unit) -> Acted:
             operation = unit.get(Operation, operation_id)
             remnants: list[Remnant] = []
-            try:
+            check_lock_of(operation, act, context, unit)
+            with operator.explained(unit):
                 match act:
                     case "retry":
                         operator.retry(operation, reason, unit)
@@ -289,8 +291,6 @@ class Service:
                     case _:
                         why = "the acts are retry, skip, unwind, give_up"
                         raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
-            except errors.ClaimedError as refusal:
-                raise operator.in_the_way(refusal, unit) from None
             if dry_run:
                 return Acted(remnants)
             progress.advance(operation, unit, self._clock())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aggregates.instance import Instance, VmState
+from aggregates.server import RESET, UNSAID, faults_after, kept_after
 from aggregates.server import VM_STATE_OF as VM_STATE_OF_POWER_STATE
 from host_agent.shared.definition import size_of
 from projections.base import LoggedEvent, Projection, Row, originator
@@ -36,9 +37,9 @@ def _new(event: LoggedEvent) -> Row:
         "vcpus": 0,
         "memory_mb": 0,
         "shown_by": None,
-        "metadata": {},
-        "tags": [],
-        "description": None,
+        **UNSAID,
+        "locked_by": None,
+        "locked_reason": None,
         "faults": {},
         "claims": {},
         "resize_source": None,
@@ -69,10 +70,15 @@ def _power(row: Row, power_state: str) -> Row:
     return {"power_state": power_state, "base_vm_state": base}
 
 
-def _defined(_: Row, body: Row) -> Row:
-    kept = {"metadata": body.get("metadata") or {}, "tags": body.get("tags") or []}
+def _defined(row: Row, body: Row) -> Row:
     asked = {name: body[name] for name in ("name", "host", "definition")}
-    return {**asked, **kept, "description": body.get("description")}
+    return {**asked, **_described(row, body)}
+
+
+def _described(row: Row, said: Row) -> Row:
+    """Of what is said the columns are named as it is."""
+    named = {"name": said["name"]} if "name" in said else {}
+    return {**kept_after({name: row[name] for name in UNSAID}, said), **named}
 
 
 def _claimed(row: Row, body: Row) -> Row:
@@ -91,8 +97,16 @@ _CHANGES: dict[str, Callable[[Row, Row], Row]] = {
     },
     _I.InstanceObserved.TOPIC: _observed,
     _I.Defined.TOPIC: _defined,
+    _I.Described.TOPIC: lambda row, body: _described(row, body["changed"]),
+    _I.Locked.TOPIC: lambda _, body: {"locked_by": body["by"], "locked_reason": body["reason"]},
+    _I.Unlocked.TOPIC: lambda _row, _body: {"locked_by": None, "locked_reason": None},
+    _I.StateReset.TOPIC: lambda row, body: {"faults": faults_after(row["faults"], body["state"])},
     _I.DefinitionChanged.TOPIC: lambda _, body: {"definition": body["definition"]},
-    _I.Placed.TOPIC: lambda row, body: {"host": body["host"], **_power(row, body["power_state"])},
+    _I.Placed.TOPIC: lambda row, body: {
+        "host": body["host"],
+        "faults": {claimant: text for claimant, text in row["faults"].items() if claimant != RESET},
+        **_power(row, body["power_state"]),
+    },
     _I.Offloaded.TOPIC: lambda row, _: {"host": None, **_NO_DISKS, **_power(row, "shutdown")},
     _I.Resized.TOPIC: lambda _, body: {"resize_source": body["source"]},
     _I.ResizeSettled.TOPIC: lambda _row, _body: {"resize_source": None},

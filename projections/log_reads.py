@@ -31,7 +31,7 @@ from projections.detached import DetachedError
 PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
 #: How often a query is sent that meets a lost connection; all may be sent twice.
 ATTEMPTS = 2
-_POSITION_MAX = 2**63 - 1
+POSITION_MAX = 2**63 - 1
 
 #: Events of an operation that concern all its volumes, whichever they are stored with.
 OF_THE_WHOLE = [
@@ -80,8 +80,8 @@ class LogReads:
         DetachedError where events of the whole log would be passed over; for one thing
         `detached_to` says where some may be.
         """
-        until = _POSITION_MAX if at is None else await self.settled_at(at)
-        before = min(_POSITION_MAX if before is None else before, until + 1)
+        until = POSITION_MAX if at is None else await self.settled_at(at)
+        before = min(POSITION_MAX if before is None else before, until + 1)
         name, parts = _query(about and about[0], newest_first=newest_first)
         rows = await self._all(
             name,

@@ -113,6 +113,7 @@ class Followed:
             "user_id": started.actor["user_id"],
             "project_id": started.actor["project_id"],
             "request_id": started.request_id,
+            "global_request_id": started.global_request_id,
             "started_at": self.started_at,
             "started_position": self.started_position,
             "finished_at": self.updated_at if finished else None,

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-import orjson
 from psycopg import AsyncConnection
+from psycopg import sql as compose
 from psycopg_pool import AsyncConnectionPool
 
 from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row
 from projections.drift_reads import DriftReads
-from projections.log_reads import PAGE_MAX
+from projections.log_reads import PAGE_MAX, POSITION_MAX
+from projections.requests import RequestReads
 from projections.rights import Kind, rights
 from projections.server_lists import ServerLists
 from projections.surveys import SurveyReads
@@ -47,7 +48,23 @@ def read_pool(dsn: str) -> AsyncConnectionPool[AsyncConnection[Any]]:
     )
 
 
-class Queries(SurveyReads, DriftReads, ServerLists):
+class Cursor(NamedTuple):
+    """Where a page of a list begins: beyond a position, in its order."""
+
+    after: int | None = None
+    newest_first: bool = False
+
+
+OLDEST_FIRST = Cursor()
+
+_OPEN: Row = {"to_position": None, "to_at": None}
+
+
+def _ended(span: Row, at: datetime | None) -> bool:
+    return span["to_at"] is not None and (at is None or span["to_at"] <= at)
+
+
+class Queries(SurveyReads, DriftReads, ServerLists, RequestReads):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------
@@ -101,11 +118,16 @@ class Queries(SurveyReads, DriftReads, ServerLists):
         legacy: bool | None = None,
         open_only: bool = False,
         limit: int = PAGE_MAX,
-        after: int = 0,
+        page: Cursor = OLDEST_FIRST,
     ) -> list[Row]:
-        """In the order they were made; `legacy`: by the old calls, or not; `after`: a position."""
+        """In the order they were made, or backwards; `legacy`: by the old calls, or not."""
+        after, newest_first = page
+        if after is None:
+            after = POSITION_MAX if newest_first else 0
+        way, beyond = ("DESC", "<") if newest_first else ("ASC", ">")
         return await self._all(
             "attachments",
+            {"way": compose.SQL(way), "beyond": compose.SQL(beyond)},
             volume_id=volume_id,
             server_id=server_id,
             host=host,
@@ -117,8 +139,9 @@ class Queries(SurveyReads, DriftReads, ServerLists):
 
     async def attachments_at(
         self,
-        at: datetime,
+        at: datetime | None,
         *,
+        since: datetime | None = None,
         host: str | None = None,
         volume_id: str | None = None,
         server_id: str | None = None,
@@ -126,17 +149,21 @@ class Queries(SurveyReads, DriftReads, ServerLists):
         limit: int = PAGE_MAX,
     ) -> list[Row]:
         """The spans that were open at a moment, with `legacy` of their attachments: of a volume
-        (on a host), on a host, or of Cinder's old calls anywhere.
+        (on a host), on a host, or of Cinder's old calls anywhere.  `since`: at any moment from then
+        on, the newest first; `at` may then be None, for up to now.
 
-        As they were known then, without their ends: the answer stays the same for ever.
+        As they were known at `at`, without ends that came later: the answer stays the same for
+        ever.
         """
-        asked: dict[str, Any] = {"at": at, "host": host, "server_id": server_id, "limit": limit}
-        asked["legacy"] = legacy
+        asked: dict[str, Any] = {"host": host, "server_id": server_id, "limit": limit}
+        asked |= {"legacy": legacy, "at": at or "infinity", "since": since or at}
+        asked["way"] = 1 if since is None else -1
         if volume_id is not None:
-            rows = await self._all("held_at", volume_id=volume_id, **asked)
+            name, asked = "held_at", {**asked, "volume_id": volume_id}
         else:
-            rows = await self._all("on_old_flow_at" if host is None else "open_at", **asked)
-        return [{**row, "to_position": None, "to_at": None} for row in rows]
+            name = "on_old_flow_at" if host is None else "open_at"
+        rows = await self._all(name, **asked)
+        return [row if _ended(row, at) else {**row, **_OPEN} for row in rows]
 
     # --- operations and hosts -----------------------------------------------------------
 
@@ -301,19 +328,6 @@ class Queries(SurveyReads, DriftReads, ServerLists):
 
     async def remnant(self, remnant_id: str) -> Row | None:
         return await self._one("remnant", remnant_id=remnant_id)
-
-    # --- refused requests ---------------------------------------------------------------
-
-    async def note_refusals(self, rows: Sequence[Row]) -> None:
-        """Each with how many seconds ago it was, `age_s`."""
-        await self._all("note_refusals", rows=orjson.dumps(list(rows)).decode())
-
-    async def trim_refusals(self, kept_s: float, asker_max: int, total_max: int) -> None:
-        """Forget those that are older, and but the newest of each asker and in all."""
-        await self._all("trim_refusals", kept_s=kept_s, asker_max=asker_max, total_max=total_max)
-
-    async def refusal(self, request_id: str) -> Row | None:
-        return await self._one("refusal", request_id=request_id)
 
     # --- looks ------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Lists of servers: which fit, in which order, from where on.
 
-All of it is the database's work, so a page is what was asked for, however few fit.  A name is a
-regular expression of a stranger's: PostgreSQL looks for so long, and no longer.
+All of it is the database's work, so a page is what was asked for, however few fit.  A name, as an
+address, is a regular expression of a stranger's: PostgreSQL looks for so long, and no longer.
 """
 
 from __future__ import annotations
@@ -38,15 +38,19 @@ SORT_KEYS = frozenset(
 )
 
 
+#: Of `Listed`: what may be a pattern of a stranger's.
+PATTERNS = ("name", "access_ip_v4", "access_ip_v6")
+
+
 class PatternError(Exception):
-    """A name's pattern is none, or takes too long; the message says which."""
+    """A pattern is none, or takes too long; the message says which."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
     """Which servers are asked for; None: whatever it is.
 
-    `name` is a regular expression, found anywhere in it.  `states`: pairs of a vm_state and a
+    PATTERNS are regular expressions, found anywhere in it.  `states`: pairs of a vm_state and a
     task state ("" for none), one of which it has to be.  `since`, `before`: when it last changed.
     `deleted`: only those that are gone, or only those that are not.  `placed`: on a host.
     `tags`: with all of these; `not_tags`: not with all of them.
@@ -61,6 +65,9 @@ class Listed:
     vcpus: int | None = None
     memory_mb: int | None = None
     deleted: bool | None = False
+    access_ip_v4: str | None = None
+    access_ip_v6: str | None = None
+    locked: bool | None = None
     created_at: datetime | None = None
     since: datetime | None = None
     before: datetime | None = None
@@ -112,7 +119,7 @@ class ServerLists(LogReads):
             "limit": limit,
         }
         parts = {"order": _order(order), "after": _after(order)}
-        if wanted.name is None:
+        if not any(getattr(wanted, name) for name in PATTERNS):
             return await self._all("page", parts, "servers", **asked)
         try:
             return await self._all("page", parts, "servers", timeout_ms=PATTERN_MS_MAX, **asked)

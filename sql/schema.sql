@@ -46,6 +46,10 @@ CREATE INDEX events_by_server ON events (server_id, position) WHERE server_id IS
 CREATE INDEX events_by_host ON events (host, position) WHERE host IS NOT NULL;
 CREATE INDEX events_by_operation ON events (operation_id, position)
     WHERE operation_id IS NOT NULL;
+-- What people's requests and the ledger's own repairs led to: not what agents report and dispatchers
+-- do under the same id.
+CREATE INDEX events_by_request ON events (request_id COLLATE "C", position)
+    WHERE cause IN ('api', 'operator', 'automatic');
 CREATE INDEX events_by_time ON events USING brin (recorded_at);
 
 -- One row: where the log ends.  Its lock is the lock of the log.
@@ -122,6 +126,9 @@ CREATE TABLE refusals (
     user_id text,
     project_id text
 );
+CREATE INDEX refusals_by_request ON refusals (request_id COLLATE "C");
+CREATE INDEX refusals_by_global_request ON refusals (global_request_id COLLATE "C")
+    WHERE global_request_id IS NOT NULL;
 
 -- What hosts showed of themselves when they were asked last (host_agent.shared.survey).  It may be
 -- lost: then it is asked for again, and what was believed of it is in the log, as findings.
@@ -219,7 +226,13 @@ CREATE TABLE instances (
     memory_mb int NOT NULL DEFAULT 0,
     metadata jsonb NOT NULL DEFAULT '{}',  -- these three: as whoever asked for it wants it kept
     tags jsonb NOT NULL DEFAULT '[]',
-    description text
+    description text,
+    access_ip_v4 text NOT NULL DEFAULT '',  -- these two: whatever somebody said
+    access_ip_v6 text NOT NULL DEFAULT '',
+    disk_config text NOT NULL DEFAULT 'MANUAL',
+    hostname text,
+    locked_by text,                      -- 'owner' or 'admin'; NULL: it is not
+    locked_reason text
 );
 CREATE INDEX instances_by_age ON instances (created_at, server_id);
 CREATE INDEX instances_by_project ON instances (project_id, name);
@@ -327,7 +340,8 @@ CREATE TABLE operations (
     updated_at timestamptz NOT NULL,
     position bigint NOT NULL,
     destination text,                    -- where it takes the server
-    pivot_passed boolean NOT NULL        -- there is only forward
+    pivot_passed boolean NOT NULL,       -- there is only forward
+    global_request_id text               -- of the service that passed the request on
 );
 CREATE INDEX operations_due ON operations (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX operations_open ON operations (state, started_position) WHERE state <> 'finished';
@@ -335,6 +349,8 @@ CREATE INDEX operations_by_start ON operations (started_position);
 CREATE INDEX operations_by_server ON operations (server_id, started_position);
 CREATE INDEX operations_by_volume ON operations USING gin (volume_ids);
 CREATE INDEX operations_by_position ON operations (position);
+CREATE INDEX operations_by_global_request ON operations (global_request_id COLLATE "C")
+    WHERE global_request_id IS NOT NULL;
 
 -- Commands that wait for a host's agent, derived from operations.
 CREATE TABLE mailbox (

@@ -133,15 +133,14 @@ class MemoryStore:
         return read
 
     def _fold(self, kind: type[A], id_: UUID, version: int) -> A:
-        """What the log alone says: folded once for each version, from the one before it."""
-        key = (kind, id_, version)
-        if key not in self._folds:
-            if version == 0:
-                self._folds[key] = kind(id_)
-            else:
-                before = self._fold(kind, id_, version - 1)
-                self._folds[key] = before.fork().follow([self._events(id_)[version - 1]])
-        return self._folds[key]  # type: ignore[return-value]
+        """What the log alone says: folded once for each version asked for, from one before it."""
+        found = self._folds.get((kind, id_, version))
+        if found is None:
+            before = next((v for v in range(version, 0, -1) if (kind, id_, v) in self._folds), 0)
+            start = self._folds[kind, id_, before].fork() if before else kind(id_)
+            found = start.follow(self._events(id_)[before:version])
+            self._folds[kind, id_, version] = found
+        return found  # type: ignore[return-value]
 
     def save(self, *aggregates: Aggregate, context: EventContext) -> int:
         changed = [each for each in aggregates if each.unsaved]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -50,7 +51,7 @@ from ledger.simulation.cinder_model import CinderModel
 from tests.agreement import disagreements
 from tests.commands import command_of, run_command
 from tests.doubles.direct_cinder import DirectCinder
-from tests.doubles.host_checks import broken_invariants, connected_paths, plugged
+from tests.doubles.host_checks import broken_invariants, connected_paths, plugged, read_only
 from tests.memory import Clock, Crash, MemoryStore, Tripwire, Trouble
 
 E = TypeVar("E", bound=Event)
@@ -129,12 +130,15 @@ class World:
     def copy(self) -> World:
         """Another world in this state, whose processes have just been started."""
         other = copy.copy(self)
-        vars(other).update(copy.deepcopy({name: getattr(self, name) for name in DURABLE}))
+        vars(other).update(pickle.loads(self._durable()))
         other.trouble = Trouble()
         other.host = other.hosts[HOST]
         other.store = self.store.copy(lambda: other.trouble)
         other.boot()
         return other
+
+    def _durable(self) -> bytes:
+        return pickle.dumps({name: getattr(self, name) for name in DURABLE}, -1)
 
     def _tripwire(self, name: str, port: Any) -> Any:
         return Tripwire(name, port, lambda: self.trouble)
@@ -246,7 +250,7 @@ class World:
                 if operation.state is not OperationState.RUNNING:
                     return operation
                 waits = self.service.advance(operation_id)
-                overtaken = self.operation(operation_id).version > operation.version
+                overtaken = len(self.store.streams[operation.id]) > operation.version
                 if waits is None or overtaken or self._run_agents(operation_id):
                     continue
                 if waits.until is None and self.dead:
@@ -343,12 +347,14 @@ class World:
         rows = [row for v in self.known_volumes() for row in self.cinder.attachments_of(v)]
         return {
             "cinder": sorted(row.status for row in rows),
+            "told": sorted({f"{row.host} {row.mountpoint}" for row in rows if row.host}),
             "volumes": sorted(self.cinder.volume(v).status for v in self.known_volumes()),
             "ledger": sorted(
                 f"{a.state} {a.may_be_connected and a.host}" for a in self.attachments()
             ),
             "mappings": sorted(f"{m.state} {m.device_name}" for m in self.mappings()),
             "plugged": {name: self._plugged(host) for name, host in self.hosts.items()},
+            "readonly": {name: read_only(host) for name, host in self.hosts.items()},
             "guests": {
                 name: {id_: guest["power_state"] for id_, guest in host.read()["guests"].items()}
                 for name, host in self.hosts.items()

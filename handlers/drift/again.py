@@ -17,7 +17,14 @@ from aggregates.finding import Finding
 from handlers.drift import rows
 from handlers.drift.classes import BY_NAME
 from handlers.drift.judge import differs
-from handlers.drift.rows import AttachmentRow, CinderAttachment, Party, Row, VolumeRow
+from handlers.drift.rows import (
+    AttachmentRow,
+    CinderAttachment,
+    DiskRow,
+    Party,
+    Row,
+    VolumeRow,
+)
 from host_agent.shared.lane import Lane
 
 GONE, CHANGED, UNPROVEN = "drift_gone", "drift_changed", "drift_unproven"
@@ -47,6 +54,9 @@ def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None
     if flow not in ASKS_NO_HOST and not _is_readable(asked.shown):
         return UNPROVEN, "What the host says cannot be read; nothing was done."
     drift = BY_NAME[finding.found.drift_class]
+    if told := _SAID_OF.get(drift.name, frozenset()) - asked.shown.keys():
+        words = f"The agent of host {asked.lane.host} is too old to say {', '.join(sorted(told))}"
+        return UNPROVEN, f"{words}: upgrade it. Nothing was done."
     if asked.row is not None and not rows.known(asked.row, drift.parties):
         return UNPROVEN, "Not everybody that the finding compares could be asked; look again later."
     if asked.row is None or not drift.is_drift(asked.row):
@@ -177,8 +187,38 @@ def _nobody_has_it(asked: Asked) -> str | None:
     return "Cinder has an attachment of it: repair that first." if asked.statuses else None
 
 
+def _is_only_here(asked: Asked) -> str | None:
+    """The host where the ledger has it has its disk and its record; no other one has anything of
+    it, for Cinder forgets whatever connector it was given before.
+    """
+    row = asked.row
+    assert isinstance(row, AttachmentRow), "the class is of attachments"
+    if row.ledger is None or row.ledger.host != asked.lane.host:
+        return _is_unused(asked)
+    if not asked.shown["record"]:
+        return f"Host {asked.lane.host} has no record of it: `attachment refresh` writes it anew."
+    return _disk_is_here(asked)
+
+
 def _guest_is_here(asked: Asked) -> str | None:
     return None if asked.shown["power_state"] else "The host does not have the guest."
+
+
+def _definition_can_follow(asked: Asked) -> str | None:
+    """A running guest's disk is right, or else nothing but its end or a detach changes it; and
+    what is read-only in a definition stays so (decision 0041).
+    """
+    row, shown = asked.row, asked.shown
+    assert isinstance(row, DiskRow), "the class is of disks"
+    assert row.ledger is not None, "and of mapped ones"
+    wanted = None if row.ledger.access_mode is None else row.ledger.access_mode == "ro"
+    told = shown.get("readonly_live" if shown["running"] else "readonly_persistent")
+    if wanted is None or told in {None, wanted} or (wanted and not shown["running"]):
+        return _guest_is_here(asked)
+    if shown["running"]:
+        may = "may write to it" if wanted else "may not write to it"
+        return f"The running guest {may}: stop the server, then look and repair again."
+    return "Its definition has it read-only, and only a detach ends that: detach and attach it."
 
 
 def _has_let_go(asked: Asked) -> str | None:
@@ -217,6 +257,8 @@ _SAID: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("differs", "guests", "unexplained"), list),
     "records": dict,
 }
+#: What older agents do not say, and some classes compare.
+_SAID_OF = {"disk_readonly_differs": frozenset({"readonly_live", "readonly_persistent"})}
 ASKS_NO_HOST = frozenset(
     {"drop_reservation", "replace_reservation", "settle_volume", "delete_volume"}
 )
@@ -229,10 +271,11 @@ PROOFS: dict[str, Callable[[Asked], str | None]] = {
     "replace_attachment": _disk_is_here,
     "replace_reservation": _is_on_no_host,
     "complete_attachment": _is_taken_back,
+    "correct_attachment": _is_only_here,
     "settle_volume": _settles,
     "delete_volume": _nobody_has_it,
     "plug_disk": _guest_is_here,
-    "define_disk": _guest_is_here,
+    "define_disk": _definition_can_follow,
     "drop_secret": _not_on_the_host,
     "forget_guest": _guest_is_here,
     "forget_server": _has_let_go,

@@ -42,6 +42,7 @@ class Repair(StrEnum):
     REPLACE_ATTACHMENT = "replace_attachment"  # a new one in Cinder for what the host still has
     FORGET_ATTACHMENT = "forget_attachment"  # in the ledger: neither Cinder nor the host has it
     COMPLETE_ATTACHMENT = "complete_attachment"  # tell Cinder that it is in use
+    CORRECT_ATTACHMENT = "correct_attachment"  # give Cinder the connector of the host that has it
     SETTLE_VOLUME = "settle_volume"  # Cinder's status follows its attachments
     DELETE_VOLUME = "delete_volume"  # that we made, and nobody has had
     PLUG_DISK = "plug_disk"  # in the guest and its definition, as the mapping has it
@@ -153,8 +154,20 @@ CLASSES: tuple[DriftClass, ...] = (
         is_drift=predicates.attachment_host,
         severity=_CRITICAL,
         meaning="Cinder says that another host has the volume than the one where the guest is.",
-        by_hand="Make sure that the other host does not have it; then `attachment refresh` gives "
-        "Cinder this host's connector. Deleting the attachment would take the guest's disk away.",
+        repair=Repair.CORRECT_ATTACHMENT,
+        again=(_L, _C, _H),
+        asked_for=True,
+    ),
+    DriftClass(
+        name="attachment_mountpoint_differs",
+        row=AttachmentRow,
+        parties=(_L, _C),
+        is_drift=predicates.attachment_mountpoint,
+        severity=_INFO,
+        meaning="Cinder shows people another name of the disk than the one it has in the guest.",
+        repair=Repair.CORRECT_ATTACHMENT,
+        again=(_L, _C, _H),
+        asked_for=True,
     ),
     DriftClass(
         name="attachment_mode_differs",
@@ -312,7 +325,8 @@ CLASSES: tuple[DriftClass, ...] = (
         severity=_CRITICAL,
         meaning="The guest may write to a disk that is read-only for its server, or may not "
         "write to one that is not.",
-        by_hand="`attachment refresh` of the stopped server defines its disks anew.",
+        repair=Repair.DEFINE_DISK,
+        again=(_L, _H),
     ),
     DriftClass(
         name="connection_left",

@@ -47,7 +47,7 @@ from host_agent.shared.survey import (
 Stored = Mapping[str, Any]
 
 #: Of a cloud's attachments few differ in more than their ids; so many of these facts are kept.
-FACTS_MAX = 4096
+FACTS_MAX = 16_384
 _OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.NOSTATE})
 
 
@@ -70,11 +70,13 @@ def attachment(
     *,
     server: str | None,
     mapped: bool,
+    device: str | None = None,
     connected: bool | Unknown = UNKNOWN,
 ) -> AttachmentRow:
     """One attachment; at least one of `stored` (an open one) and `listed` has it.
 
-    `server`: "live", "deleted", or None: the ledger has never had it.
+    `server`: "live", "deleted", or None: the ledger has never had it.  `device`: the name that
+    its mapping has for the disk.
     """
     if stored is None:
         assert isinstance(listed, Listed)
@@ -87,14 +89,15 @@ def attachment(
         id=id_,
         about=About(server_id=of[0], volume_id=of[1], attachment_id=id_, host=host),
         server=server,
-        ledger=None if stored is None else _ledger_attachment(stored, mapped=mapped),
+        ledger=None if stored is None else _ledger_attachment(stored, mapped, device),
         cinder=UNKNOWN if legacy else listed.shown if isinstance(listed, Listed) else listed,
         connected=connected,
     )
 
 
-def _ledger_attachment(stored: Stored, *, mapped: bool) -> LedgerAttachment:
-    return _held(stored["state"], stored["host"], stored["access_mode"], stored["legacy"], mapped)
+def _ledger_attachment(stored: Stored, mapped: bool, device: str | None) -> LedgerAttachment:
+    mode, legacy = stored["access_mode"], stored["legacy"]
+    return _held(stored["state"], stored["host"], mode, legacy, mapped, device)
 
 
 @lru_cache(maxsize=FACTS_MAX)
@@ -104,14 +107,19 @@ def _held(
     mode: str | None,
     legacy: bool,
     mapped: bool,
+    device: str | None,
 ) -> LedgerAttachment:
-    return LedgerAttachment(state=state, host=host, access_mode=mode, legacy=legacy, mapped=mapped)
+    return LedgerAttachment(
+        state=state, host=host, access_mode=mode, legacy=legacy, mapped=mapped, device=device
+    )
 
 
 @lru_cache(maxsize=FACTS_MAX)
-def shown_as(status: str, host: str | None, mode: str | None) -> CinderAttachment:
+def shown_as(
+    status: str, host: str | None, mode: str | None, mountpoint: str | None
+) -> CinderAttachment:
     """What Cinder tells of an attachment."""
-    return CinderAttachment(status=status, host=host, mode=mode)
+    return CinderAttachment(status=status, host=host, mode=mode, mountpoint=mountpoint)
 
 
 def volume(
@@ -219,7 +227,12 @@ def _power_here(here: Hosted, server_id: str) -> str | Unknown | None:
 def _attachments(here: Hosted) -> Iterator[Row]:
     """Of this host's attachments: whether it has them connected.  Cinder is for the other pass."""
     records = {each.attachment_id for each in here.survey.connections} if here.survey else set()
-    named = {str(id_) for m in here.mappings for id_ in (m["attachment_id"], m["kept"]) if id_}
+    named = {
+        str(id_): mapping["device_name"]
+        for mapping in here.mappings
+        for id_ in (mapping["attachment_id"], mapping["kept"])
+        if id_
+    }
     for stored in here.attachments:
         id_ = str(stored["attachment_id"])
         if stored["host"] == here.host and stored["state"] != "deleted":
@@ -228,6 +241,7 @@ def _attachments(here: Hosted) -> Iterator[Row]:
                 UNKNOWN,
                 server=None,  # only the other pass asks
                 mapped=id_ in named,
+                device=named.get(id_),
                 connected=id_ in records if here.sees(CONNECTIONS) else UNKNOWN,
             )
 
@@ -289,7 +303,7 @@ def _connections(here: Hosted, survey: Survey) -> Iterator[Row]:
                 attachment_id=shown.attachment_id,
                 host=here.host,
             ),
-            ledger=_ledger_attachment(known, mapped=True) if known is not None and open_ else None,
+            ledger=_ledger_attachment(known, True, None) if known is not None and open_ else None,
             shown=shown,
         )
 

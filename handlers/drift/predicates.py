@@ -87,6 +87,16 @@ def attachment_mode(row: AttachmentRow) -> bool:
     return None not in (shown.mode, row.ledger.access_mode) and shown.mode != row.ledger.access_mode
 
 
+def attachment_mountpoint(row: AttachmentRow) -> bool:
+    """Only where both say one: a disk that nobody named got its name after Cinder was told."""
+    shown = _shown(row)
+    if row.ledger is None or shown is None or row.ledger.state != _A.ATTACHED:
+        return False
+    return None not in (shown.mountpoint, row.ledger.device) and (
+        shown.mountpoint != row.ledger.device
+    )
+
+
 def connection_missing(row: AttachmentRow) -> bool:
     return row.ledger is not None and row.ledger.state in _ON_A_HOST and row.connected is False
 

@@ -76,15 +76,19 @@ class LedgerAttachment:
     access_mode: str | None
     legacy: bool
     mapped: bool  # a mapping of the server names it (`kept` counts)
+    device: str | None = None  # that mapping's name of the disk, once it has one
 
 
 @dataclass(frozen=True, kw_only=True)
 class CinderAttachment:
-    """`host` and `mode` are None where Cinder does not tell them (only of attached ones)."""
+    """`host`, `mode` and `mountpoint` are None where Cinder does not tell them (only of attached
+    ones).  `mountpoint`: the name of the disk, without a directory.
+    """
 
     status: str
     host: str | None = None
     mode: str | None = None
+    mountpoint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.flows import repair, repair_host, repair_replace, repair_server
+from handlers.flows import repair, repair_correct, repair_host, repair_replace, repair_server
 from handlers.flows.attach import ATTACH, ATTACH_OFFLOADED
 from handlers.flows.boot import BOOT
 from handlers.flows.convert import CONVERT, CONVERT_OFFLOADED, CONVERT_RESIZED
@@ -24,6 +24,7 @@ from handlers.plan import Flow
 REPAIRS: tuple[Flow, ...] = (
     *repair.REPAIRS,
     *repair_replace.REPAIRS,
+    *repair_correct.REPAIRS,
     *repair_host.REPAIRS,
     *repair_server.REPAIRS,
 )

@@ -11,22 +11,19 @@ from handlers.plan import Flow, Place, Stage, Step
 from handlers.volumes import CONNECTED_ANEW
 from host_agent.shared.contract import Verb
 
+#: Cinder is given the host's connector for the same attachment.
+REFRESHED = (
+    Step("refresh", Verb.ATTACHMENT_REFRESH),
+    Step("connect", Verb.VOLUME_CONNECT),
+    # Before the disk is changed, which a guest that runs may have to refuse:
+    # it has the volume all the same, and Cinder should not wait to hear it.
+    Step("complete", Verb.ATTACHMENT_COMPLETE),
+    Step("replace", Verb.DISK_REPLACE),
+)
+
 REFRESH = Flow(
     name="refresh",
     volumes=CONNECTED_ANEW,
     pivot="begin",
-    stages=(
-        NO_WAY_BACK,
-        Stage(
-            Place.HOST,
-            (
-                Step("refresh", Verb.ATTACHMENT_REFRESH),
-                Step("connect", Verb.VOLUME_CONNECT),
-                # Before the disk is changed, which a guest that runs may have to refuse:
-                # it has the volume all the same, and Cinder should not wait to hear it.
-                Step("complete", Verb.ATTACHMENT_COMPLETE),
-                Step("replace", Verb.DISK_REPLACE),
-            ),
-        ),
-    ),
+    stages=(NO_WAY_BACK, Stage(Place.HOST, REFRESHED)),
 )

@@ -399,6 +399,14 @@ def _without(disk: ET.Element, name: str) -> ET.Element:
     return bare
 
 
+def read_only(disk: str) -> str:
+    """The same disk, to be read only."""
+    element = ET.fromstring(disk)  # noqa: S314 - libvirt's or our own
+    if element.find("readonly") is None:
+        ET.SubElement(element, "readonly")
+    return ET.tostring(element, encoding="unicode")
+
+
 def in_place_of(old: str, new: str) -> str:
     """The disk `new` at the place in the guest, and in its boot order, that `old` has."""
     was, element = ET.fromstring(old), ET.fromstring(new)  # noqa: S314 - libvirt's or our own

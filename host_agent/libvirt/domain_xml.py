@@ -16,10 +16,14 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from host_agent.libvirt import disk_xml
 from host_agent.shared.guest_xml import kept
 from host_agent.shared.ports import Disk
+
+#: An inventory reads each guest again, and few have changed; one takes some 10 KB.
+DEFINITIONS_MAX = 512
 
 #: Listening there means the same on every host.
 _EVERYWHERE = frozenset({None, "0.0.0.0", "::", "127.0.0.1", "::1"})  # noqa: S104 - compared only
@@ -33,6 +37,7 @@ class DefinitionError(ValueError):
     """The definition is not one of this guest."""
 
 
+@lru_cache(DEFINITIONS_MAX)
 def definition_of(domain: str) -> str:
     """What to keep of a domain's XML (see above)."""
     root = ET.fromstring(domain)  # noqa: S314 - from libvirt

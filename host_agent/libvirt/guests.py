@@ -88,6 +88,9 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
                 continue
             if live is not None and disk.readonly and not live.readonly:
                 raise _writable(server_id, live)
+            if live is None and persistent is not None and disk.readonly > persistent.readonly:
+                self._define_read_only(server_id, persistent)
+                continue
             if live is None or persistent is None or not copies.differences(disk.serial):
                 return _state(copies, disk.serial)
             self._define_like(server_id, live, persistent)
@@ -144,6 +147,13 @@ class HypervisorGuests(GuestPower, GuestMoves, GuestSnapshots):
             return
         with asking():
             self._hypervisor.update(server_id, disk_xml.in_place_of(persistent.xml, live.xml))
+
+    def _define_read_only(self, server_id: str, persistent: DiskSeen) -> None:
+        """Nobody runs with the disk: its next start may not write to it.  Never the other way round
+        (disk_xml.following).
+        """
+        with asking():
+            self._hypervisor.update(server_id, disk_xml.read_only(persistent.xml))
 
     def _forget(self, server_id: str, disk: DiskSeen) -> None:
         with asking():
@@ -211,6 +221,7 @@ def _state(copies: Copies, serial: str) -> DiskState:
         running=copies.live is not None,
         sources=_sources(live, persistent),
         differs=copies.differences(serial),
+        readonly=(live.readonly if live else None, persistent.readonly if persistent else None),
     )
 
 

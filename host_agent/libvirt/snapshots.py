@@ -33,6 +33,7 @@ from host_agent.libvirt.hypervisor import HypervisorError
 from host_agent.libvirt.look import (
     CHANGES_MAX,
     MOVED,
+    Copies,
     asking,
     not_running,
     once_begun,
@@ -52,6 +53,9 @@ class GuestSnapshots(GuestCopies):
         begun = False
         with once_begun(lambda: begun):
             for _ in range(CHANGES_MAX):
+                off = _off(self._look_here(server_id), serial)
+                if off and _files(off)[0].name == file:
+                    return
                 live = self._running(server_id, serial)
                 chain = _files(live)
                 if chain[0].name == file:
@@ -87,14 +91,14 @@ class GuestSnapshots(GuestCopies):
             if live is None:  # the job went with its guest, or never was
                 return True
             if not self._job(server_id, live, None):
-                return _next(server_id, self._running(server_id, serial), merge) is not None
+                return not _is_merged(server_id, self._running(server_id, serial), merge)
             self._end(server_id, live, switch=False)
         raise unsettled(server_id)
 
     def _running(self, server_id: str, serial: str) -> DiskSeen:
         copies = self._look_here(server_id)
-        live, persistent = copies.disk(serial)
-        if live is None and copies.live is None and persistent is not None:
+        live, _ = copies.disk(serial)
+        if _off(copies, serial):
             raise not_running(server_id)
         if live is None:
             raise no_disk(server_id, serial)
@@ -103,11 +107,11 @@ class GuestSnapshots(GuestCopies):
     def _back(self, server_id: str, serial: str, file: str, course: _Course) -> bool:
         """Look, and do the one next thing; whether the guest writes to a file below this one."""
         copies = self._look_here(server_id)
-        live, persistent = copies.disk(serial)
-        if live is None and copies.live is None and persistent is not None:
-            if _files(persistent)[0].name != file:
+        live, _ = copies.disk(serial)
+        if off := _off(copies, serial):
+            if _files(off)[0].name != file:
                 return True
-            raise not_running(server_id)
+            raise _off_with(server_id, off, file)
         if live is None:
             raise no_disk(server_id, serial)
         chain, mirror = _files(live), live.mirror
@@ -123,9 +127,11 @@ class GuestSnapshots(GuestCopies):
         elif mirror.place[:1] != (chain[1].path,):
             _refuse_busy(server_id, live)
         elif mirror.ready:
-            self._end(server_id, live, switch=True)
+            course.switches += 1
+            self._end(server_id, live, switch=course.switches <= CHANGES_MAX)
         else:
             self._job(server_id, live, course.watch)
+            course.watch.cancelled()  # an agent that stops leaves the job to its next life
             time.sleep(self._patience.poll_s)
         return False
 
@@ -180,10 +186,16 @@ def _asking_of(refused: str) -> Iterator[None]:
 
 @dataclass
 class _Course:
-    """What this call has begun, or seen under way."""
+    """What this call has begun, or seen under way, and how often it asked for the switch."""
 
     watch: Watch
     begun: int = 0
+    switches: int = 0
+
+
+def _off(copies: Copies, serial: str) -> DiskSeen | None:
+    """The disk that a guest which is off gets when it is started."""
+    return copies.disk(serial)[1] if copies.live is None else None
 
 
 def _files(disk: DiskSeen) -> tuple[Layer, ...]:
@@ -220,6 +232,16 @@ def _next(server_id: str, live: DiskSeen, merge: Merge) -> tuple[str | None, str
     return chain[top].index, chain[into].index
 
 
+def _is_merged(server_id: str, live: DiskSeen, merge: Merge) -> bool:
+    """A chain that the merge could not have begun with, it has not ended with either."""
+    try:
+        return _next(server_id, live, merge) is None
+    except PortError as error:
+        if error.code != "other_chain":
+            raise
+        return False
+
+
 def _refuse_busy(server_id: str, live: DiskSeen) -> None:
     if live.mirror is not None:
         raise PortError(
@@ -241,6 +263,14 @@ def _other_chain(server_id: str, live: DiskSeen, why: str) -> PortError:
         f"Disk {live.target} of guest {server_id} has other files than Cinder takes it to have: "
         f"{why}.",
     )
+
+
+def _off_with(server_id: str, persistent: DiskSeen, file: str) -> PortError:
+    text = (
+        f"Guest {server_id} does not run, and {persistent.target} is defined with {file}, which "
+        "may hold what it wrote last: start it as it is defined (virsh), then retry."
+    )
+    return PortError(ErrorKind.FINAL, "guest_not_running", text)
 
 
 def _failed(code: str, server_id: str, live: DiskSeen) -> PortError:

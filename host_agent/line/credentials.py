@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -41,6 +42,13 @@ class Shown:
     token: str = field(repr=False)
     context: ssl.SSLContext | None
     validity: Validity | None
+
+
+class Ending(NamedTuple):
+    """`left_s`: below 0 it has ended; `soon`: it should have been renewed, or may not be used."""
+
+    left_s: float
+    soon: bool
 
 
 class Credentials:
@@ -74,6 +82,14 @@ class Credentials:
         """Why the certificate that is shown cannot be taken, as far as its time says."""
         validity = self._shown.validity
         return None if validity is None else validity.trouble(self._clock())
+
+    def ending(self) -> Ending | None:
+        """How long the certificate that is shown lasts; None: there is none."""
+        validity, now = self._shown.validity, self._clock()
+        if validity is None:
+            return None
+        left_s = validity.ends.timestamp() - now
+        return Ending(left_s, soon=validity.is_ending(now) or validity.trouble(now) is not None)
 
     def _renew(self) -> None:
         try:

@@ -107,7 +107,7 @@ class Link:
         self._describe = describe
         self._surveys = Surveys(look, self._call, self._backoff)
         self.ledger_clock = FarClock()
-        credentials = credentials_of(settings, self.ledger_clock)
+        self.credentials = credentials = credentials_of(settings, self.ledger_clock)
         self._ledger = LedgerClient(settings, self.ledger_clock, credentials)
         # Apart, so that a poll can be ended alone.
         self._polls = LedgerClient(settings, self.ledger_clock, credentials)

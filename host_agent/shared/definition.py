@@ -97,6 +97,11 @@ def is_readable(definition: str) -> bool:
     return True
 
 
+def name_of(definition: str | None) -> str | None:
+    """What libvirt calls the guest; None where it does not say, or cannot be read."""
+    return read(definition).findtext("name") if definition and is_readable(definition) else None
+
+
 def size_of(definition: str | None) -> tuple[int, int]:
     """vCPUs, and memory in MiB; zeros where it does not say, or cannot be read."""
     return _size(definition) if definition and is_readable(definition) else (0, 0)

@@ -110,7 +110,9 @@ class Lane:
 
     def beside(self, lanes: Iterable[Lane]) -> Self:
         """Knowing the attachments of the volume's other lanes among these."""
-        others = (each for each in lanes if each is not self and each.volume_id == self.volume_id)
+        others = [each for each in lanes if each is not self and each.volume_id == self.volume_id]
+        if not others:
+            return self
         ids = {id_ for each in others for id_ in each.attachment_ids if self.volume_id}
         return replace(self, known=(*self.known, *sorted(ids - set(self.known))))
 

@@ -21,8 +21,7 @@ from host_agent.shared.survey import GuestShown
 #: Cinder's connection information.  Holds secrets: never logged, stored or reported.
 ConnectionInfo = dict[str, Any]
 
-#: Cinder's unit of size.
-GIB = 1 << 30
+GIB = 1 << 30  # Cinder's unit of size
 #: How long, in seconds, Cinder may take to begin with a request whose sender is gone: a few rows
 #: in its database.  Whoever may have such a request under way looks only after that.
 LATE_S = 5.0
@@ -184,6 +183,7 @@ class OldAttachment:
     id: str
     server_id: str
     host_name: str | None
+    mountpoint: str | None = None  # the disk's name, without a directory
 
 
 class OldCinder(Protocol):
@@ -257,13 +257,13 @@ class DiskState:
     sources: tuple[str, ...] = field(default=(), compare=False)
     #: In what the running guest and its definition differ about it (disk_xml.differences).
     differs: tuple[str, ...] = field(default=(), compare=False)
+    #: Whether it may only be read: live, and in the definition.
+    readonly: tuple[bool | None, bool | None] = field(default=(None, None), compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuestsShown:
-    """All guests as a survey has them; `sources`: what any disk of theirs reads or writes, in
-    short, those too that are no volume's.
-    """
+    """All guests as a survey has them; `sources`: what all their disks read or write, in short."""
 
     guests: tuple[GuestShown, ...]
     sources: frozenset[str]

@@ -190,14 +190,22 @@ class SimulatedStorage:
 
 
 class SimulatedView:
-    """What was connected at one moment; a path is its own place, and only guests hold it."""
+    """What was connected at one moment; a path is its own place, and only guests hold it.
+
+    `faulty` of a connection: it has no working path, until it is connected anew.
+    """
 
     def __init__(self, connected: dict[str, Any]) -> None:
-        shown = {e["path"]: e["driver"] for e in connected.values() if e["driver"] != "rbd"}
+        shown = {e["path"]: e for e in connected.values() if e["driver"] != "rbd"}
         self._paths = frozenset(shown)
         self.things = [
-            Thing(kind=KINDS.get(driver, "multipath_map"), name=path, places=frozenset({path}))
-            for path, driver in shown.items()
+            Thing(
+                kind=KINDS.get(entry["driver"], "multipath_map"),
+                name=path,
+                places=frozenset({path}),
+                faulty=entry.get("faulty", False),
+            )
+            for path, entry in shown.items()
         ]
 
     def place(self, path: str) -> str:

@@ -40,6 +40,8 @@ def drift_look(ctx: RunContext, lane: Lane) -> dict[str, Any]:
             "process": ctx.guests.process(lane.server_id),
             **{name: getattr(state, name) for name in ("live", "persistent", "running")},
             "differs": list(state.differs),
+            "readonly_live": state.readonly[0],
+            "readonly_persistent": state.readonly[1],
             "guests": sorted(_having(shown, {lane.volume_id, lane.disk_serial} - {""})),
             "unexplained": sorted(shown.get(lane.server_id, set()) - explained),
             "record": lane.attachment_id in ctx.records,

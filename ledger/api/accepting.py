@@ -32,6 +32,10 @@ from ledger.wakeups import bound_key, ended_key
 
 #: How long a request waits for an operation in its way before it is refused (409).
 CLAIM_WAIT_S = 2.0
+#: How long a DELETE waits, of a server or an attachment.  Nova takes the one at any time, and shows
+#: by a volume's `detaching` when the other is too early, which is not said here; so clients do not
+#: expect a 409, and repeat nothing.  But many, and proxies, give a request up after a minute.
+DELETE_WAIT_S = 30.0
 
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}\Z")
 _log = structlog.get_logger(__name__)
@@ -101,34 +105,44 @@ def asks_cinder(flow: str) -> bool:
 
 
 async def accepted(
-    call: Call, ask: Callable[[], Accepted], *, asks_cinder: bool = False
+    call: Call,
+    ask: Callable[[], Accepted],
+    *,
+    asks_cinder: bool = False,
+    wait_s: float | None = None,
 ) -> Accepted:
-    """Have the request accepted; if an operation is in its way, once more when that ends.
+    """Have the request accepted; while operations are in its way, once more when each ends.
 
     Cinder says `in-use`, or `available`, a moment before our operation is over: a client
     that waits for that and asks at once must not be told that it comes too early.  Returns
     when all of it can be read.  `asks_cinder`: what is asked before it is accepted; it has to
-    be said, for Cinder may hang.
+    be said, for Cinder may hang.  `wait_s`: for all of them together; CLAIM_WAIT_S.
     """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + (CLAIM_WAIT_S if wait_s is None else wait_s)
+    waited_for = set[str]()
+    while True:
+        try:
+            done = await (call.ask_cinder(ask) if asks_cinder else asyncio.to_thread(ask))
+        except ClaimedError as claimed:
+            operation_id = claimed.fields["operation_id"]
+            left_s = deadline - loop.time()
+            if operation_id in waited_for or not await _rests(call, operation_id, left_s):
+                raise
+            waited_for.add(operation_id)
+        else:
+            await call.written(done.position)
+            return done
 
-    async def asked() -> Accepted:
-        return await (call.ask_cinder(ask) if asks_cinder else asyncio.to_thread(ask))
 
-    try:
-        done = await asked()
-    except ClaimedError as claimed:
-        operation_id = claimed.fields["operation_id"]
+async def _rests(call: Call, operation_id: str, wait_s: float) -> bool:
+    """Whether the operation ends or parks within that time: who asks again is then told more."""
 
-        async def ended() -> OperationState | None:
-            row = await call.components.queries.operation(operation_id)
-            return row["state"] if row and row["state"] != OperationState.RUNNING else None
+    async def look() -> bool | None:
+        row = await call.components.queries.operation(operation_id)
+        return (row is not None and row["state"] != OperationState.RUNNING) or None
 
-        state = await call.until(ended_key(operation_id), ended, CLAIM_WAIT_S)
-        if state != OperationState.FINISHED:
-            raise
-        done = await asked()
-    await call.written(done.position)
-    return done
+    return await call.until(ended_key(operation_id), look, wait_s) is not None
 
 
 def refuse_foreign_volume(call: Call, volume_id: str) -> VolumeView | None:

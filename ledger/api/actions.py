@@ -1,8 +1,8 @@
 """POST /v2.1/servers/{id}/action and DELETE /v2.1/servers/{id}: Nova's server actions.
 
-A table: what each action's body may say, which flow it begins and with what.  Each is
-answered when it is accepted; the operation is in the headers.  A destination that nobody
-named is chosen here (`ledger.api.placement`), and checked again when the request is accepted.
+A table: what each action's body may say, which flow it begins and with what, or what it changes
+without one.  Each is answered when it is accepted; the operation is in the headers.  A destination
+that nobody named is chosen here (`ledger.api.placement`), and checked again when it is accepted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from aiohttp import web
 from aggregates import errors
 from handlers.actions import ActOnServer
 from host_agent.shared.definition import size_of
-from ledger.api import accepting, microversions, placement, sources
+from ledger.api import accepting, microversions, placement, server_edits, sources
 from ledger.api import schemas_actions as schemas
 from ledger.api.call import Call, answer, refuse_unless
 from ledger.api.flavors import size_wanted
 from ledger.api.hosts import is_alive
 from ledger.api.problem import ApiError
 from ledger.api.schemas import Asked
-from ledger.api.servers import server_row, shown
+from ledger.api.server_edits import edited
+from ledger.api.servers import rebuilt, server_row
 from ledger.auth.policy import Target
 
 Row = dict[str, Any]
 Extras = Callable[[Call, Row, Any], Awaitable[Row]]
+Edits = Callable[[Call, Row, Any], server_edits.Edit]
 
 
 async def server_action(call: Call) -> web.StreamResponse:
@@ -47,13 +49,16 @@ async def server_action(call: Call) -> web.StreamResponse:
     call = call.under(action.rule)
     row = await server_row(call)
     asked = action.asked(body, call.version)
+    if action.edit is not None:
+        await edited(call, action.edit(call, row, asked))
+        return web.Response(status=action.status)
     _refuse_host(call, action, row, asked)
     extras = await action.extras(call, row, asked)
     said = {"flow": action.flow, **extras}
     request = ActOnServer(server_id=str(row["server_id"]), **said)
     headers = await begun(call, request)
     if name == "rebuild":  # alone in being answered with the server
-        whole = {"server": await shown(call, await server_row(call))}
+        whole = {"server": await rebuilt(call, await server_row(call))}
         return answer(whole, HTTPStatus.ACCEPTED, headers)
     if name == "evacuate" and call.version < microversions.EVACUATE_WITHOUT_PASSWORD:
         return answer({"adminPass": asked.adminPass}, HTTPStatus.OK, headers)
@@ -68,11 +73,13 @@ def _refuse_host(call: Call, action: Action, row: Row, asked: Any) -> None:
 
 
 async def server_delete(call: Call) -> web.StreamResponse:
-    """DELETE: the server is gone at once, the release of what it has goes on."""
+    """DELETE: the server is gone once nothing is at work at it; what it has is released later."""
     server_id = str((await server_row(call))["server_id"])
     key, context = accepting.idempotency_key(call), call.context()
     done = await accepting.accepted(
-        call, lambda: call.components.requests.delete(server_id, context, key)
+        call,
+        lambda: call.components.requests.delete(server_id, context, key),
+        wait_s=accepting.DELETE_WAIT_S,
     )
     headers = accepting.headers(done.operation_id)
     return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
@@ -135,7 +142,8 @@ async def _resize(call: Call, row: Row, asked: schemas.Resize) -> Row:
     if size == size_of(row["definition"]):
         raise ApiError(400, "same_flavor", "When resizing, instances must change flavor!")
     host = await _elsewhere(call, row, None)
-    return {"destination": host, "vcpus": size[0], "memory_mb": size[1]}
+    kept = {"disk_config": asked.disk_config}
+    return {"destination": host, "vcpus": size[0], "memory_mb": size[1], **kept}
 
 
 async def _evacuate(call: Call, row: Row, asked: schemas.Evacuate) -> Row:
@@ -196,7 +204,8 @@ async def _plain(call: Call, row: Row, asked: None) -> Row:
 class Action:
     """`rule`: of the policy, Nova's; `host_rule`: for who names the host, besides.
 
-    `body` None: whatever is sent says nothing; `nullable`: null will do.
+    `body` None: whatever is sent says nothing; `nullable`: null will do.  `edit`: what is done
+    instead of a flow.
     """
 
     flow: str
@@ -206,6 +215,7 @@ class Action:
     nullable: bool = False
     status: HTTPStatus = HTTPStatus.ACCEPTED
     host_rule: str | None = None
+    edit: Edits | None = None
 
     def asked(self, body: Any, version: microversions.Version) -> Any:
         if self.body is None or (body is None and self.nullable):
@@ -215,8 +225,16 @@ class Action:
         return asked
 
 
+def _edit(
+    rule: str, edit: Edits, body: type[Asked] | None = None, *, nullable: bool = False
+) -> Action:
+    """An action that no flow is for."""
+    return Action("", rule, body, nullable=nullable, edit=edit)
+
+
 _MIGRATE = "os_compute_api:os-migrate-server:migrate"
 _SERVERS, _SHELVE = "os_compute_api:servers", "os_compute_api:os-shelve"
+_LOCK = "os_compute_api:os-lock-server"
 
 ACTIONS: dict[str, Action] = {
     "os-migrateLive": Action(
@@ -253,6 +271,11 @@ ACTIONS: dict[str, Action] = {
     "unpause": Action("unpause", "os_compute_api:os-pause-server:unpause"),
     "reboot": Action("reboot", f"{_SERVERS}:reboot", schemas.Reboot, _reboot),
     "rebuild": Action("rebuild", f"{_SERVERS}:rebuild", schemas.Rebuild, _rebuild),
+    "lock": _edit(f"{_LOCK}:lock", server_edits.lock, schemas.Lock, nullable=True),
+    "unlock": _edit(f"{_LOCK}:unlock", server_edits.unlock),
+    "os-resetState": _edit(
+        "os_compute_api:os-admin-actions:reset_state", server_edits.reset_state, schemas.ResetState
+    ),
 }
 
 #: One of these has to permit a request before it is read which action it wants.
@@ -265,14 +288,6 @@ def _not_here(why: str, *names: str) -> dict[str, str]:
 
 #: Nova's other actions, and why there are none of them here.
 NOT_HERE: dict[str, str] = {
-    **_not_here(
-        "no server is locked here, nor can be; roles say who may change it", "lock", "unlock"
-    ),
-    **_not_here(
-        "a server's state is what its host shows and its operations did; what to do about one that "
-        "is parked is said at /v1/operations",
-        "os-resetState",
-    ),
     **_not_here("guests are paused, stopped or shelved here", "suspend", "resume"),
     **_not_here("there are no images here", "createImage", "createBackup", "rescue", "unrescue"),
     **_not_here("what is deleted is gone at once", "forceDelete", "restore"),

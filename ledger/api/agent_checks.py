@@ -251,6 +251,10 @@ def _checked_shown(shown: Any) -> dict[str, Any]:
     if "process" in shown:  # nor this, which is then not known
         require(isinstance(shown["process"], bool), "shown")
         facts["process"] = shown["process"]
+    for name in ("readonly_live", "readonly_persistent"):  # nor these
+        if name in shown:
+            require(isinstance(shown[name], bool | None), "shown")
+            facts[name] = shown[name]
     for name in ("running", "record", "elsewhere"):
         require(isinstance(known.get(name), bool), "shown")
         facts[name] = known[name]

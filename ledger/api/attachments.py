@@ -11,7 +11,7 @@ from ledger.api.call import Call, answer, refuse_to_come
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
-from ledger.api.schemas import NoQuery
+from ledger.api.schemas import NoQuery, Order
 from ledger.api.schemas_attachments import (
     Attachments,
     AttachmentsAt,
@@ -21,6 +21,7 @@ from ledger.api.schemas_attachments import (
     SpanShown,
 )
 from ledger.api.scope import refuse_foreign_server, refuse_host_filter, sees_server
+from projections.queries import Cursor
 
 Row = dict[str, Any]
 
@@ -28,7 +29,7 @@ Row = dict[str, Any]
 async def attachments(call: Call) -> web.StreamResponse:
     """GET /v1/attachments, in the order they were made."""
     query = call.query(AttachmentsQuery)
-    if query.at is not None:
+    if query.at is not None or query.since is not None:
         return await _attachments_at(call, query)
     await refuse_foreign_server(call, query.server)
     refuse_host_filter(call, query.host)
@@ -40,7 +41,7 @@ async def attachments(call: Call) -> web.StreamResponse:
         legacy=_legacy(query),
         open_only=query.open,
         limit=limit,
-        after=query.after or 0,
+        page=Cursor(query.after, query.order is Order.NEWEST),
     )
     return answer(
         Attachments(
@@ -51,17 +52,18 @@ async def attachments(call: Call) -> web.StreamResponse:
 
 
 async def _attachments_at(call: Call, query: AttachmentsQuery) -> web.StreamResponse:
-    """Which attachments were on a host at the moment; a span says since when."""
+    """Which attachments were on a host at the moment, or between two; a span says since when."""
     few = query.volume is not None or query.host is not None or query.flow is Made.OLD
     if not few or query.after is not None:
-        text = "With 'at', give 'volume', 'host' or 'flow=old', and no cursor."
+        text = "With 'at' or 'since', give 'volume', 'host' or 'flow=old', and no cursor."
         raise ApiError(400, "invalid", text)
     if not call.identity.everywhere:
         raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
-    assert query.at is not None, "that is why we are here"
-    await refuse_to_come(call, query.at)
+    if query.at is not None:
+        await refuse_to_come(call, query.at)
     rows = await call.components.queries.attachments_at(
         query.at,
+        since=query.since,
         host=query.host,
         volume_id=query.volume,
         server_id=query.server,

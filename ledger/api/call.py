@@ -88,6 +88,7 @@ class Call:
             cause=cause,
             global_request_id=self.global_request_id,
             traceparent=self.traceparent,
+            passes_locks=self.identity.everywhere,
         )
 
     # --------------------------------------------------------------- who may do what

@@ -16,7 +16,7 @@ from ledger.api import microversions
 from ledger.api.call import Call, answer, canonical
 from ledger.api.hosts import is_alive, unknown_host
 from ledger.api.migrations import instant
-from ledger.api.paging import next_page, nova_limit
+from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import boolean
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas_hosts import ServiceNamed, ServiceUpdate
@@ -210,7 +210,7 @@ def _paged(call: Call, rows: list[Row]) -> tuple[list[Row], bool]:
         if marker not in ids:
             raise ApiError(400, "marker_not_found", f"marker [{marker[:100]}] not found")
         rows = rows[ids.index(marker) + 1 :]
-    return rows[:limit], len(rows) > limit
+    return page_of(rows, limit)
 
 
 def _hypervisor(call: Call, row: Row, guests: dict[str, Row], *, detail: bool) -> Row:

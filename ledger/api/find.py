@@ -1,4 +1,4 @@
-"""/v1/find: what is meant by the beginning of an id, or by a name.
+"""/v1/find: what is meant by the beginning of an id, or by a name; and what a request led to.
 
 Resolved here and not by clients, for only here all ids are known: a list is a page, and what is
 unique on a page may not be so.  A range of an id's index is read, however many things there are.
@@ -12,20 +12,27 @@ from uuid import UUID
 from aiohttp import web
 
 from ledger.api.call import Call, answer
+from ledger.api.refusals import REFUSALS
 from ledger.api.schemas_find import FindQuery, FoundThing, FoundThings
 
 _HEX = 32
 #: Fewer than four characters say too little, and are often a word.
 _PREFIX = re.compile(r"[0-9a-f-]{4,36}\Z")
+#: The same of a request's, which its clients may write in capitals; and what sorts after all of it.
+_REQUEST = re.compile(r"req-[0-9A-Fa-f-]{4,36}\Z")
+_LAST = "~"
 
 
 async def find(call: Call) -> web.StreamResponse:
     """GET /v1/find: things that exist for the caller."""
-    text = call.query(FindQuery).text
-    low, high = bounds(text)
-    rows = await call.components.queries.named(
-        text, low, high, project_id=call.identity.project_scope
-    )
+    text, scope = call.query(FindQuery).text, call.identity.project_scope
+    queries = call.components.queries
+    if _REQUEST.match(text):
+        await call.request.app[REFUSALS].flush()
+        rows = await queries.requested(text, text + _LAST, call.identity.actor, project_id=scope)
+    else:
+        low, high = bounds(text)
+        rows = await queries.named(text, low, high, project_id=scope)
     return answer(FoundThings(found=[FoundThing.model_validate(row) for row in rows]))
 
 

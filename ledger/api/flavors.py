@@ -15,7 +15,7 @@ from aiohttp import web
 
 from ledger.api import microversions
 from ledger.api.call import Call, answer
-from ledger.api.paging import next_page, nova_limit
+from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import boolean, invalid
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
@@ -74,11 +74,12 @@ async def flavors_detail(call: Call) -> web.StreamResponse:
 async def _flavors(call: Call, *, detail: bool) -> web.StreamResponse:
     limit = nova_limit(call)
     found = _after_marker(call, _wanted(call, await _listed(call)))
-    page = [_shown(call, flavor) for flavor in found[:limit]]
+    found, more = page_of(found, limit)
+    page = [_shown(call, flavor) for flavor in found]
     if not detail:
         page = [{key: each[key] for key in _BRIEF if key in each} for each in page]
     listed: Row = {"flavors": page}
-    if len(found) > limit:
+    if more:
         listed["flavors_links"] = next_page(call, page[-1]["id"])
     return answer(listed)
 

@@ -16,7 +16,7 @@ from aggregates.operation import Operation, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer
 from ledger.api.migrations import instant
-from ledger.api.paging import next_page, nova_limit
+from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import period
 from ledger.api.problem import ApiError, not_found
 from ledger.api.servers import server_row
@@ -65,9 +65,10 @@ async def instance_actions(call: Call) -> web.StreamResponse:
         after=await _position_of(call, server_id, query),
         limit=limit + 1,
     )
-    shown: Row = {"instanceActions": [_shown(call, row) for row in rows[:limit]]}
-    if len(rows) > limit:
-        shown["links"] = next_page(call, rows[limit - 1]["request_id"])
+    page, more = page_of(rows, limit)
+    shown: Row = {"instanceActions": [_shown(call, row) for row in page]}
+    if more:
+        shown["links"] = next_page(call, page[-1]["request_id"])
     return answer(shown)
 
 

@@ -17,7 +17,7 @@ from aggregates.errors import OperatorActError
 from aggregates.operation import SERVER, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer, canonical
-from ledger.api.paging import next_page, nova_limit
+from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import period
 from ledger.api.problem import ApiError, not_found
 from ledger.api.schemas_nova import ForceCompleteBody
@@ -57,9 +57,10 @@ async def migrations(call: Call) -> web.StreamResponse:
         if len(found) > limit or len(rows) < ROWS_READ_MAX:
             break
         before = rows[-1]["started_position"]
-    shown: Row = {"migrations": [_listed(call, row) for row in found[:limit]]}
-    if paged and len(found) > limit:
-        shown["migrations_links"] = next_page(call, found[limit - 1]["operation_id"])
+    page, more = page_of(found, limit)
+    shown: Row = {"migrations": [_listed(call, row) for row in page]}
+    if paged and more:
+        shown["migrations_links"] = next_page(call, page[-1]["operation_id"])
     return answer(shown)
 
 

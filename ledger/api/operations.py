@@ -39,6 +39,10 @@ async def operations(call: Call) -> web.StreamResponse:
     await refuse_foreign_server(call, query.server)
     refuse_host_filter(call, query.host)
     limit = page_limit(call, query.limit)
+    after = query.after
+    if query.at is not None:
+        begun = 1 + await call.components.queries.position_at(query.at)
+        after = min(after or begun, begun)
     rows = await call.components.queries.operations(
         state=query.state,
         flow=query.flow,
@@ -46,7 +50,7 @@ async def operations(call: Call) -> web.StreamResponse:
         volume_id=query.volume,
         host=query.host,
         limit=limit,
-        after=query.after,
+        after=after,
     )
     return answer(
         Operations(

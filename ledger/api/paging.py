@@ -7,7 +7,7 @@ with a link.  No page is larger than the settings say.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from ledger.api.call import Call
@@ -15,6 +15,8 @@ from ledger.api.problem import ApiError
 from ledger.api.versions import base
 
 _DIGITS_MAX = 9
+
+T = TypeVar("T")
 
 
 def page_limit(call: Call, asked: int | None) -> int:
@@ -24,14 +26,21 @@ def page_limit(call: Call, asked: int | None) -> int:
 
 
 def nova_limit(call: Call) -> int:
-    """The page size of Nova's lists: the query's `limit`, within the settings.  ApiError 400."""
+    """The page size of Nova's lists: the query's `limit`, within the settings; 0 is a page without
+    items, as in `get_limit_and_marker` of Nova.  ApiError 400.
+    """
     most = call.components.settings.limits.page_items_max
-    return min(nova_number(call, "limit") or most, most)
+    return min(nova_number(call, "limit", most), most)
 
 
-def nova_number(call: Call, name: str) -> int:
-    """A number of the query, else 0.  ApiError 400 as Nova has it."""
-    text = call.request.query.get(name, "0")
+def page_of(rows: list[T], limit: int) -> tuple[list[T], bool]:
+    """So many of them, and whether a page follows: after an empty one there is no going on."""
+    return rows[:limit], 0 < limit < len(rows)
+
+
+def nova_number(call: Call, name: str, otherwise: int) -> int:
+    """A number of the query.  ApiError 400 as Nova has it."""
+    text = call.request.query.get(name, str(otherwise))
     if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
         return int(text)
     raise ApiError(

@@ -42,12 +42,13 @@ SERVERS: Parameters = (
     *of(
         "of this project; another one than one's own with `all_tenants`", "project_id", "tenant_id"
     ),
-    *of("no server is locked: `true` finds none", "locked", since=v.LOCKED_FILTER),
+    *of("`true`: those that are locked; `false`: the others", "locked", since=v.LOCKED_FILTER),
     *of("with all of these tags, commas between them", "tags", since=v.SERVER_TAGS),
     *of("with one of these", "tags-any", since=v.SERVER_TAGS),
     *of("not with all of these", "not-tags", since=v.SERVER_TAGS),
     *of("with none of these", "not-tags-any", since=v.SERVER_TAGS),
-    *of("addresses are not known here", "ip", "ip6", "access_ip_v4", "access_ip_v6", refused=True),
+    *of("a regular expression, as `name`; of what somebody said", "access_ip_v4", "access_ip_v6"),
+    *of("addresses are not known here", "ip", "ip6", refused=True),
     *of(
         "images are not known here",
         *("image", "image_ref", "kernel_id", "ramdisk_id"),
@@ -55,7 +56,7 @@ SERVERS: Parameters = (
     ),
     *of("names are asked for by 'name'", "display_name", refused=True),
     *of(
-        "servers have no such property here",
+        "servers are not looked for by that here",
         *("auto_disk_config", "config_drive", "description", "display_description", "hostname"),
         *("key_name", "launch_index", "locked_by", "progress", "reservation_id"),
         *("root_device_name",),

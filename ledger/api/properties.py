@@ -1,4 +1,4 @@
-"""POST /servers as data: what Nova knows of a new server, and what becomes of each property.
+"""POST and PUT of servers as data: what Nova knows of one, and what becomes of each property.
 
 The rule is that of query parameters (`ledger.api.parameters`): *a property is done, or refused by
 name, and never ignored*.  Whoever gets a server without the key, the address or the password that
@@ -87,8 +87,21 @@ _NOT_INSIDE = (
     "the volume"
 )
 
+#: What is kept of a server and shown, given to a new one or later.
+_KEPT: Properties = (
+    *_of("1 to 255 characters, no space at either end; no guest is renamed", "name"),
+    *_of("kept and shown, up to 255 characters", "description", since=v.DESCRIPTION),
+    *_of(
+        "kept and shown, and no address that is known here; empty: none", "accessIPv4", "accessIPv6"
+    ),
+    *_of(
+        "kept and shown as `AUTO` or `MANUAL`, which are one: partitions are the volume's",
+        "OS-DCF:diskConfig",
+    ),
+    *_of("kept and shown; a guest names itself", "hostname", since=v.HOSTNAME),
+)
+
 SERVER: Properties = (
-    *_of("1 to 255 characters, no space at either end", "name"),
     *_of(
         "a size, as `c2.m2048`: 2 vCPUs, 2048 MiB; or the id of one of the settings' `[[flavors]]`",
         "flavorRef",
@@ -121,18 +134,13 @@ SERVER: Properties = (
         "security_groups",
         taken=(None, [], [{"name": "default"}]),
     ),
-    *_of(_NO_NETWORKS, "accessIPv4", "accessIPv6", taken=EMPTY),
+    *_KEPT,
     *_of("a request makes one server: send one for each", "min_count", "max_count", taken=(1, "1")),
     *_of("a request makes one server, and has no other id", "return_reservation_id", taken=NO),
     *_of(_NOT_INSIDE, "key_name", "user_data", "adminPass", taken=EMPTY),
     *_of(_NOT_INSIDE, "personality", taken=EMPTY, until=v.WITHOUT_PERSONALITY),
     *_of("a guest has volumes and no other drives", "config_drive", taken=NO),
-    *_of("a guest names itself: put it into the volume", "hostname", taken=EMPTY, since=v.HOSTNAME),
-    *_of(
-        "kept and shown, 128 at most; nothing can be changed later, nor reaches the guest",
-        "metadata",
-    ),
-    *_of("kept and shown, up to 255 characters", "description", since=v.DESCRIPTION),
+    *_of("kept and shown, 128 at most; nothing of it reaches the guest", "metadata"),
     *_of("kept, shown, and listed by; 50 at most", "tags", since=v.TAGS_OF_NEW),
     *_of(
         "Cinder makes volumes of images, and checks no certificates",
@@ -140,10 +148,16 @@ SERVER: Properties = (
         taken=EMPTY,
         since=v.TRUSTED_CERTIFICATES,
     ),
+)
+
+#: Of what is changed.
+UPDATE: Properties = (
+    *_KEPT,
     *_of(
-        "partitions are the volume's: `AUTO` and `MANUAL` are one",
-        "OS-DCF:diskConfig",
-        taken=("AUTO", "MANUAL"),
+        "there is one zone, and no server is pinned to it",
+        "pinned_availability_zone",
+        taken=EMPTY,
+        since=v.PINNED_ZONE,
     ),
 )
 
@@ -176,4 +190,5 @@ TABLES: dict[str, Properties] = {
     "body": BODY,
     "server": SERVER,
     "block_device_mapping_v2": DISK,
+    "update": UPDATE,
 }

@@ -73,6 +73,13 @@ def also_at(route: Route) -> list[str]:
     return [f"/v2{rest}", *(f"{root}/{{project_id}}{rest}" for root in ("/v2.1", "/v2"))]
 
 
+def read(
+    name: str, path: str, handler: Any, answer: Any, parameters: Parameters = (), **more: Any
+) -> Route:
+    """A route of Nova's form that reads, and takes these query parameters and no others."""
+    return get(name, path, handler, answer, parameters=parameters, **more)
+
+
 def get(name: str, path: str, handler: Any, answer: Any, **more: Any) -> Route:
     """A route that reads."""
     return Route(name=name, method="GET", path=path, handler=handler, answers={200: answer}, **more)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ledger.api import (
     actions,
     cinder_events,
@@ -22,8 +20,8 @@ from ledger.api import (
     volume_attachments,
 )
 from ledger.api import parameters_nova as parameters
-from ledger.api.parameters import Parameters
-from ledger.api.route import IDEMPOTENT, Route, get
+from ledger.api.route import IDEMPOTENT, Route, get, read
+from ledger.api.routes_servers import PARTS
 
 _SERVERS = "/v2.1/servers"
 _VOLUMES = "/v2.1/servers/{server_id}/os-volume_attachments"
@@ -31,17 +29,10 @@ _MIGRATIONS = "/v2.1/servers/{server_id}/migrations"
 _ACTIONS = "/v2.1/servers/{server_id}/os-instance-actions"
 
 
-def _read(
-    name: str, path: str, handler: Any, answer: Any, parameters: Parameters = (), **more: Any
-) -> Route:
-    """A route that reads, and takes these query parameters and no others."""
-    return get(name, path, handler, answer, parameters=parameters, **more)
-
-
 _VERSIONS_AND_VOLUMES = (
     get("version", "/v2.1", versions.version, schemas_nova.VersionAnswer, rules=()),
     get("version", "/v2.1/", versions.version, schemas_nova.VersionAnswer, rules=()),
-    _read(
+    read(
         "servers",
         _SERVERS,
         servers.servers,
@@ -63,7 +54,7 @@ _VERSIONS_AND_VOLUMES = (
         # Nova has it at the second, too: where gophercloud, until 2023, sent those with volumes.
         for path in (_SERVERS, "/v2.1/os-volumes_boot")
     ),
-    _read(
+    read(
         "servers_detail",
         f"{_SERVERS}/detail",
         servers.servers_detail,
@@ -71,14 +62,14 @@ _VERSIONS_AND_VOLUMES = (
         parameters=parameters.SERVERS,
         rules=("os_compute_api:servers:detail",),
     ),
-    _read(
+    read(
         "server",
         f"{_SERVERS}/{{server_id}}",
         servers.server,
         schemas_nova.ServerAnswer,
         rules=("os_compute_api:servers:show",),
     ),
-    _read(
+    read(
         "volume_attachments",
         _VOLUMES,
         volume_attachments.volume_attachments,
@@ -96,7 +87,7 @@ _VERSIONS_AND_VOLUMES = (
         headers=IDEMPOTENT,
         rules=("os_compute_api:os-volumes-attachments:create",),
     ),
-    _read(
+    read(
         "volume_attachment",
         f"{_VOLUMES}/{{volume_id}}",
         volume_attachments.volume_attachment,
@@ -147,7 +138,7 @@ _SERVERS_AND_MORE = (
         headers=IDEMPOTENT,
         rules=("os_compute_api:servers:delete",),
     ),
-    _read(
+    read(
         "flavors",
         "/v2.1/flavors",
         flavors.flavors,
@@ -155,7 +146,7 @@ _SERVERS_AND_MORE = (
         parameters=parameters.FLAVORS,
         rules=("attachment-ledger:flavors:list",),
     ),
-    _read(
+    read(
         "flavors_detail",
         "/v2.1/flavors/detail",
         flavors.flavors_detail,
@@ -163,21 +154,21 @@ _SERVERS_AND_MORE = (
         parameters=parameters.FLAVORS,
         rules=("attachment-ledger:flavors:list",),
     ),
-    _read(
+    read(
         "flavor",
         "/v2.1/flavors/{flavor_id}",
         flavors.flavor,
         schemas_nova.FlavorAnswer,
         rules=("attachment-ledger:flavors:show",),
     ),
-    _read(
+    read(
         "flavor_specs",
         "/v2.1/flavors/{flavor_id}/os-extra_specs",
         flavors.flavor_specs,
         schemas_nova.FlavorSpecs,
         rules=("os_compute_api:os-flavor-extra-specs:index",),
     ),
-    _read(
+    read(
         "migrations",
         "/v2.1/os-migrations",
         migrations.migrations,
@@ -185,14 +176,14 @@ _SERVERS_AND_MORE = (
         parameters=parameters.MIGRATIONS,
         rules=("os_compute_api:os-migrations:index",),
     ),
-    _read(
+    read(
         "server_migrations",
         _MIGRATIONS,
         migrations.server_migrations,
         schemas_nova.Migrations,
         rules=("os_compute_api:servers:migrations:index",),
     ),
-    _read(
+    read(
         "server_migration",
         f"{_MIGRATIONS}/{{migration_id}}",
         migrations.server_migration,
@@ -216,7 +207,7 @@ _SERVERS_AND_MORE = (
         answers={202: None},
         rules=("os_compute_api:servers:migrations:force_complete",),
     ),
-    _read(
+    read(
         "instance_actions",
         _ACTIONS,
         instance_actions.instance_actions,
@@ -224,7 +215,7 @@ _SERVERS_AND_MORE = (
         parameters=parameters.INSTANCE_ACTIONS,
         rules=("os_compute_api:os-instance-actions:list",),
     ),
-    _read(
+    read(
         "instance_action",
         f"{_ACTIONS}/{{request_id}}",
         instance_actions.instance_action,
@@ -261,7 +252,7 @@ _SERVERS_AND_MORE = (
 )
 
 _HOSTS = (
-    _read(
+    read(
         "services",
         "/v2.1/os-services",
         compute_hosts.services,
@@ -278,7 +269,7 @@ _HOSTS = (
         answers={200: schemas_hosts.ServiceAnswer},
         rules=("os_compute_api:os-services:update",),
     ),
-    _read(
+    read(
         "hypervisors",
         "/v2.1/os-hypervisors",
         compute_hosts.hypervisors,
@@ -286,7 +277,7 @@ _HOSTS = (
         parameters=parameters.HYPERVISORS,
         rules=("os_compute_api:os-hypervisors:list",),
     ),
-    _read(
+    read(
         "hypervisors_detail",
         "/v2.1/os-hypervisors/detail",
         compute_hosts.hypervisors_detail,
@@ -294,7 +285,7 @@ _HOSTS = (
         parameters=parameters.HYPERVISORS,
         rules=("os_compute_api:os-hypervisors:list-detail",),
     ),
-    _read(
+    read(
         "hypervisor",
         "/v2.1/os-hypervisors/{hypervisor_id}",
         compute_hosts.hypervisor,
@@ -302,21 +293,21 @@ _HOSTS = (
         parameters=parameters.HYPERVISOR,
         rules=("os_compute_api:os-hypervisors:show",),
     ),
-    _read(
+    read(
         "aggregates",
         "/v2.1/os-aggregates",
         compute_hosts.aggregates,
         schemas_hosts.Aggregates,
         rules=("os_compute_api:os-aggregates:index",),
     ),
-    _read(
+    read(
         "zones",
         "/v2.1/os-availability-zone",
         compute_hosts.zones,
         schemas_hosts.Zones,
         rules=("os_compute_api:os-availability-zone:list",),
     ),
-    _read(
+    read(
         "zones_detail",
         "/v2.1/os-availability-zone/detail",
         compute_hosts.zones_detail,
@@ -326,35 +317,7 @@ _HOSTS = (
 )
 
 _READ_ONLY = (
-    _read(
-        "metadata",
-        f"{_SERVERS}/{{server_id}}/metadata",
-        server_parts.metadata,
-        schemas_hosts.Metadata,
-        rules=("os_compute_api:server-metadata:index",),
-    ),
-    _read(
-        "metadata_item",
-        f"{_SERVERS}/{{server_id}}/metadata/{{key}}",
-        server_parts.metadata_item,
-        schemas_hosts.MetadataItem,
-        rules=("os_compute_api:server-metadata:show",),
-    ),
-    _read(
-        "addresses",
-        f"{_SERVERS}/{{server_id}}/ips",
-        server_parts.addresses,
-        schemas_hosts.Addresses,
-        rules=("os_compute_api:ips:index",),
-    ),
-    _read(
-        "tags",
-        f"{_SERVERS}/{{server_id}}/tags",
-        server_parts.tags,
-        schemas_hosts.Tags,
-        rules=("os_compute_api:os-server-tags:index",),
-    ),
-    _read(
+    read(
         "limits",
         "/v2.1/limits",
         server_parts.limits,
@@ -362,14 +325,14 @@ _READ_ONLY = (
         parameters=parameters.LIMITS,
         rules=("os_compute_api:limits",),
     ),
-    _read(
+    read(
         "extensions",
         "/v2.1/extensions",
         server_parts.extensions,
         schemas_hosts.Extensions,
         rules=("os_compute_api:extensions",),
     ),
-    _read(
+    read(
         "extension",
         "/v2.1/extensions/{alias}",
         server_parts.extension,
@@ -378,4 +341,4 @@ _READ_ONLY = (
     ),
 )
 
-NOVA = (*_VERSIONS_AND_VOLUMES, *_SERVERS_AND_MORE, *_HOSTS, *_READ_ONLY)
+NOVA = (*_VERSIONS_AND_VOLUMES, *_SERVERS_AND_MORE, *PARTS, *_HOSTS, *_READ_ONLY)

@@ -108,11 +108,14 @@ class StreamQuery(Asked):
 
 
 class OperationsQuery(Asked):
+    """`at`: those that had begun at this moment, as they are now."""
+
     state: OperationState | None = None
     flow: Annotated[str, StringConstraints(max_length=64)] | None = None
     server: Id | None = None
     volume: Id | None = None
     host: HostName | None = None
+    at: Instant | None = None
     limit: Limit | None = None
     after: Position | None = None
 

@@ -69,9 +69,18 @@ class Rebuild(Asked):
     imageRef: str | None  # noqa: N815
 
 
+class Lock(Asked):
+    locked_reason: Annotated[str, Text(min_length=1, max_length=255)] | None = None
+
+
+class ResetState(Asked):
+    state: Literal["active", "error"]
+
+
 class ActionBody(BaseModel):
     """One key: os-migrateLive, migrate, resize, confirmResize, revertResize, evacuate, shelve,
-    shelveOffload, unshelve, os-start, os-stop, pause, unpause, reboot or rebuild.
+    shelveOffload, unshelve, os-start, os-stop, pause, unpause, reboot, rebuild, lock, unlock or
+    os-resetState.
     """
 
     model_config = ConfigDict(
@@ -85,6 +94,7 @@ _KNOWN: dict[type[Asked], dict[str, tuple[int, int]]] = {
     Migrate: {"host": (56, 1000)},
     Evacuate: {"onSharedStorage": (1, 14), "force": (29, 68)},
     Unshelve: {"availability_zone": (77, 1000), "host": (91, 1000)},
+    Lock: {"locked_reason": (73, 1000)},
 }
 #: What older microversions demand.
 _DEMANDED: dict[type[Asked], dict[str, int]] = {

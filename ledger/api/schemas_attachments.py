@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import RootModel
 
-from ledger.api.schemas import Asked, HostName, Id, Instant, Limit, Position, Shown
+from ledger.api.schemas import Asked, HostName, Id, Instant, Limit, Order, Position, Shown
 
 
 class Made(StrEnum):
@@ -19,7 +19,11 @@ class Made(StrEnum):
 
 
 class AttachmentsQuery(Asked):
-    """`at`: which were on a host at this moment; needs `volume`, `host` or `flow=old`."""
+    """`at`: which were on a host at this moment; needs `volume`, `host` or `flow=old`.
+
+    `since`: which were at any moment from then to `at`, or to now; the newest first.  `after`: a
+    position, in the order asked for.
+    """
 
     open: bool = True
     flow: Made | None = None
@@ -27,8 +31,10 @@ class AttachmentsQuery(Asked):
     server: Id | None = None
     host: HostName | None = None
     at: Instant | None = None
+    since: Instant | None = None
     limit: Limit | None = None
     after: Position | None = None
+    order: Order = Order.OLDEST
 
 
 class AttachmentShown(Shown):
@@ -61,7 +67,7 @@ class Attachments(Shown):
 class SpanShown(Shown):
     """An attachment was on this host since a moment.
 
-    `to_position`, `to_at`: null, for as of the moment that was asked about it still was.
+    `to_position`, `to_at`: null if, as of the moment that was asked about, it still was.
     """
 
     attachment_id: UUID
@@ -76,7 +82,9 @@ class SpanShown(Shown):
 
 
 class AttachmentsAt(Shown):
-    at: datetime
+    """`at`: null, if only `since` was given: as of now."""
+
+    at: datetime | None
     attachments: list[SpanShown]
 
 

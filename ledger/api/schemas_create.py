@@ -7,12 +7,14 @@ these forms.  Numbers may be texts, as Nova takes them.
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic import StringConstraints as Text
 
-from ledger.api import properties
+from handlers.edits import METADATA_MAX, TAGS_MAX
+from ledger.api import microversions, properties
 from ledger.api.microversions import NETWORKS_REQUIRED, Version
 from ledger.api.problem import ApiError
 from ledger.api.schemas import Asked, HostName, Id, Shown
@@ -33,13 +35,63 @@ Name = Annotated[
 ]
 
 
-#: As many as Nova's default quota has.
-METADATA_MAX, TAGS_MAX = 128, 50
-
 MetadataKey = Annotated[str, Text(pattern=r"^[A-Za-z0-9_:. -]{1,255}$")]
 MetadataValue = Annotated[str, Text(max_length=255, pattern=r"^[^\x00]*$")]
 ServerTag = Annotated[str, Text(pattern=r"^[^,/\x00-\x1f\x7f]{1,60}$")]
 Description = Annotated[str, Text(max_length=255, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$")]
+
+
+HostNames = {
+    microversions.HOSTNAME: re.compile(r"[a-zA-Z0-9]+[a-zA-Z0-9-]{0,61}[a-zA-Z0-9]"),
+    microversions.FULL_HOSTNAME: re.compile(r"[a-zA-Z0-9._-]{1,255}"),
+}
+
+
+def _address(kind: type[IPv4Address | IPv6Address]) -> BeforeValidator:
+    """The usual way of writing an address; none is ""."""
+
+    def usual(value: Any) -> Any:
+        if value is None or value == "":
+            return ""
+        if not isinstance(value, str):
+            return value
+        try:
+            return str(kind(value.replace("%", "no zones of links")))
+        except ValueError:
+            raise ValueError(f"{value[:100]!r} is no {kind.__name__}") from None
+
+    return BeforeValidator(usual)
+
+
+class Kept(Asked):
+    """What is kept of a server and shown, given to a new one or later."""
+
+    name: Name
+    description: Description | None = None
+    accessIPv4: Annotated[str, _address(IPv4Address)] = ""  # noqa: N815 - Nova's names
+    accessIPv6: Annotated[str, _address(IPv6Address)] = ""  # noqa: N815
+    disk_config: Annotated[Literal["AUTO", "MANUAL"], Field(alias="OS-DCF:diskConfig")] = "MANUAL"
+    hostname: str | None = None
+
+    def kept(self, version: Version) -> dict[str, Any]:
+        """As `aggregates.server.UNSAID` has it, of what is given.  Raises ApiError 400."""
+        if self.hostname is not None:
+            form = HostNames[max(since for since in HostNames if since <= version)]
+            if not form.fullmatch(self.hostname):
+                raise ApiError(400, "invalid", f"Invalid hostname: {self.hostname[:100]!r}")
+        named = {"accessIPv4": "access_ip_v4", "accessIPv6": "access_ip_v6"}
+        given = [name for name in Kept.model_fields if name in self.model_fields_set]
+        return {named.get(name, name): getattr(self, name) for name in given}
+
+
+class Update(Kept):
+    name: Name = ""
+
+
+class UpdateBody(BaseModel):
+    """`server`: what is to be kept of it from now on."""
+
+    server: Update
 
 
 class Disk(Asked):
@@ -57,8 +109,7 @@ class Disk(Asked):
     tag: Tag | None = None
 
 
-class Wanted(Asked):
-    name: Name
+class Wanted(Kept):
     flavorRef: str | int  # noqa: N815 - Nova's name
     block_device_mapping_v2: Annotated[list[Disk], Field(max_length=DISKS_MAX)] = Field([])
     availability_zone: Annotated[str, Text(max_length=255)] | None = None
@@ -68,7 +119,6 @@ class Wanted(Asked):
         default_factory=dict
     )
     tags: Annotated[list[ServerTag], Field(max_length=TAGS_MAX)] = Field(default_factory=list)
-    description: Description | None = None
 
 
 class CreateBody(BaseModel):
@@ -109,3 +159,12 @@ def wanted(body: dict[str, Any], version: Version) -> Wanted:
             for disk in disks
         ]
     return Wanted.model_validate(done, strict=True)
+
+
+def update(body: dict[str, Any], version: Version) -> dict[str, Any]:
+    """What is to be kept of a server from now on.  Raises ApiError 400, ValidationError."""
+    server = body.get("server")
+    if not isinstance(server, dict) or len(body) > 1:
+        raise ApiError(400, "invalid", "'server' is a required property, and the only one")
+    done = properties.done(server, properties.UPDATE, version)
+    return Update.model_validate(done, strict=True).kept(version)

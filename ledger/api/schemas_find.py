@@ -21,16 +21,21 @@ class Kind(StrEnum):
     REMNANT = "remnant"
     LOOK = "look"
     HOST = "host"
+    REQUEST = "request"
 
 
 class FindQuery(Asked):
-    """`text`: an id, the first four or more characters of one, or a name."""
+    """`text`: an id, the first four or more characters of one, or a name.
+
+    Of a request (`req-...`), be it this service's or that of another service that passed it on:
+    what it led to is found, or that it was refused.
+    """
 
     text: Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
 class FoundThing(Shown):
-    """`id`: a host's is its name."""
+    """`id`: a host's is its name.  `name`: of a refused request why, as its code."""
 
     kind: Kind
     id: str

@@ -25,7 +25,7 @@ from ledger.api.call import Call, answer, refuse_unless
 from ledger.api.flavors import size_wanted
 from ledger.api.problem import ApiError
 from ledger.api.schemas_create import Disk, Wanted, wanted
-from ledger.api.servers import OWN_METADATA, links_of
+from ledger.api.servers import links_of, refuse_own_metadata
 
 Row = dict[str, Any]
 
@@ -59,30 +59,30 @@ async def server_create(call: Call) -> web.StreamResponse:
             disks=found.disks,
             project_id=actor.project_id,
             user_id=actor.user_id,
-            **_kept(asked),
+            **_kept(asked, call.version),
         ),
     )
     links = links_of(call, server_id)
     created = {
         "id": server_id,
         "links": links,
-        "OS-DCF:diskConfig": "MANUAL",
+        "OS-DCF:diskConfig": asked.disk_config,
         "security_groups": [],
     }
     headers = {**headers, "Location": links[0]["href"]}
     return answer({"server": created}, HTTPStatus.ACCEPTED, headers)
 
 
-def _kept(asked: Wanted) -> Row:
+def _kept(asked: Wanted, version: microversions.Version) -> Row:
     """What is kept with the server, as Nova keeps it.  ApiError 400."""
-    if own := [key for key in asked.metadata if key.startswith(OWN_METADATA)]:
-        raise ApiError(400, "invalid", f"Metadata {own[0]} is said by this service alone.")
+    refuse_own_metadata(asked.metadata)
     if len(set(asked.tags)) < len(asked.tags):
         raise ApiError(400, "invalid", "Invalid input for field/attribute tags: two are the same")
     return {
         "metadata": asked.metadata,
         "tags": tuple(asked.tags),
         "description": asked.description,
+        "kept": asked.kept(version),
     }
 
 

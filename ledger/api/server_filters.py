@@ -15,7 +15,7 @@ from ledger.api.call import Call, canonical
 from ledger.api.parameters import boolean, invalid, moment, period, reserved
 from ledger.api.problem import ApiError
 from ledger.words import sizes
-from projections.server_lists import SORT_KEYS, Listed, Order, Words
+from projections.server_lists import PATTERNS, SORT_KEYS, Listed, Order, Words
 
 PATTERN_CHARS_MAX = 255
 _BACK_REFERENCE = re.compile(r"\\[1-9]")
@@ -122,13 +122,13 @@ def _exactly(field: str) -> Reader:
     return lambda _call, _name, text: {field: text}
 
 
-def _name(call: Call, name: str, text: str) -> Fields:
+def _pattern(call: Call, name: str, text: str) -> Fields:
     del call
     if len(text) > PATTERN_CHARS_MAX:
         raise invalid(name, text, f"A pattern has at most {PATTERN_CHARS_MAX} characters.")
     if _BACK_REFERENCE.search(text):
         raise invalid(name, text, "Patterns with back references are not looked for.")
-    return {"name": text}
+    return {name: text}
 
 
 def _status(call: Call, name: str, text: str) -> Fields:
@@ -176,7 +176,7 @@ def _zone(call: Call, name: str, text: str) -> Fields:
 
 def _locked(call: Call, name: str, text: str) -> Fields:
     del call
-    return _NOTHING if boolean(name, text) else {}
+    return {"locked": boolean(name, text)}
 
 
 def _tags(call: Call, name: str, text: str) -> Fields:
@@ -186,7 +186,7 @@ def _tags(call: Call, name: str, text: str) -> Fields:
 
 
 _READERS: dict[str, Reader] = {
-    "name": _name,
+    **dict.fromkeys(PATTERNS, _pattern),
     "status": _status,
     "vm_state": _exactly("vm_state"),
     "task_state": _exactly("task_state"),

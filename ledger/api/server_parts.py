@@ -1,18 +1,19 @@
-"""What a server has beside its volumes, read only: metadata, tags, addresses; a project's limits.
+"""What a server has beside its volumes, as it is read: metadata, tags, addresses; limits.
 
-Metadata and tags are given to a new server and kept with it; requests to change them are 405.
+How metadata and tags are changed: `ledger.api.server_edits`.
 """
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
+from handlers.edits import METADATA_MAX
 from ledger.api import microversions
 from ledger.api.call import Call, answer
 from ledger.api.problem import not_found
-from ledger.api.schemas_create import METADATA_MAX
 from ledger.api.servers import metadata_of, server_row
 
 UNLIMITED = -1
@@ -55,6 +56,16 @@ async def tags(call: Call) -> web.StreamResponse:
     """GET /servers/{id}/tags (2.26)."""
     microversions.refuse_before(call.version, microversions.SERVER_TAGS)
     return answer({"tags": (await server_row(call))["tags"]})
+
+
+async def tag(call: Call) -> web.StreamResponse:
+    """GET /servers/{id}/tags/{tag} (2.26): whether it has it."""
+    microversions.refuse_before(call.version, microversions.SERVER_TAGS)
+    row, wanted = await server_row(call), call.request.match_info["tag"]
+    if wanted not in row["tags"]:
+        text = f"Server {row['server_id']} has no tag '{wanted[:100]}'"
+        raise not_found("no_tag", text)
+    return web.Response(status=HTTPStatus.NO_CONTENT)
 
 
 async def limits(call: Call) -> web.StreamResponse:

@@ -48,6 +48,8 @@ _STATUS_DURING = {
     "rebuilding": ("REBUILD", {"active", "stopped", "error"}),
     "rebooting": ("REBOOT", {"active"}),
 }
+#: In these a server tells a progress, which is not known here.
+WITH_PROGRESS = {"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"}
 POWER_STATE = {"nostate": 0, "running": 1, "paused": 3, "shutdown": 4, "crashed": 6}
 
 #: The one availability zone there is; Nova's default, which clients ask for.

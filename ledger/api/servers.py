@@ -6,26 +6,34 @@ has no images or networks, and says so in the form that clients can print.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
 
-from host_agent.shared.definition import size_of
+from host_agent.shared.definition import name_of, size_of
 from ledger.api import flavors, microversions, redaction, server_filters, server_state
 from ledger.api.call import Call, answer, canonical
-from ledger.api.paging import next_page, nova_limit
+from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import invalid
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
 from ledger.auth.policy import Target
-from projections.server_lists import PatternError
+from projections.server_lists import PATTERNS, PatternError
 
 #: Nova's rule of who is shown a server's host.
 _HOST_RULE = "os_compute_api:os-extended-server-attributes"
 
 #: Before the keys of metadata that say what is so, and that nobody sets.
 OWN_METADATA = "attachment-ledger:"
+
+#: What no server here has, and clients look for from that version on.
+_NONE_HERE: tuple[tuple[microversions.Version, str, object], ...] = (
+    (microversions.TRUSTED_CERTIFICATES, "trusted_image_certificates", None),
+    (microversions.PINNED_ZONE_SHOWN, "pinned_availability_zone", None),  # there is one zone alone
+    (microversions.SCHEDULER_HINTS, "scheduler_hints", {}),
+)
 
 _NO_SERVER = "Instance {} could not be found."
 
@@ -49,7 +57,7 @@ async def servers(call: Call) -> web.StreamResponse:
 async def servers_detail(call: Call) -> web.StreamResponse:
     """GET /servers/detail."""
     rows, more = await _page(call)
-    return answer(_listed(call, [await shown(call, row) for row in rows], more))
+    return answer(_listed(call, [await _described(call, row) for row in rows], more))
 
 
 async def server(call: Call) -> web.StreamResponse:
@@ -101,8 +109,9 @@ async def _page(call: Call) -> tuple[list[Row], bool]:
             wanted, server_filters.WORDS, order=order, marker=marker, limit=limit + 1
         )
     except PatternError as error:
-        raise invalid("name", wanted.name or "", f"{error}.") from None
-    return rows[:limit], len(rows) > limit
+        given = {name: text for name in PATTERNS if (text := getattr(wanted, name)) is not None}
+        raise invalid(", ".join(given), ", ".join(given.values()), f"{error}.") from None
+    return page_of(rows, limit)
 
 
 async def _marker(call: Call) -> str | None:
@@ -135,8 +144,38 @@ def links_of(call: Call, server_id: str) -> list[dict[str, str]]:
     ]
 
 
+#: What Nova's answers to a change leave out below 2.75.
+_NOT_AFTER_CHANGE = ("OS-EXT-", "OS-SRV-USG:", "os-extended-volumes:")
+_NOR_THESE = {"config_drive", "key_name", "security_groups"}
+
+
+async def changed(call: Call, row: Row) -> Row:
+    """A server as it is shown to who has changed it."""
+    whole = await shown(call, row)
+    if call.version >= microversions.CHANGES_SHOWN_WHOLE:
+        return whole
+    return {
+        name: value
+        for name, value in whole.items()
+        if name not in _NOR_THESE and not name.startswith(_NOT_AFTER_CHANGE)
+    }
+
+
+async def rebuilt(call: Call, row: Row) -> Row:
+    """A server as it is shown to who has had it rebuilt: what Nova would put into it anew, too."""
+    more = {"key_name": microversions.REBUILT_KEY, "user_data": microversions.REBUILT_USER_DATA}
+    none = {name: None for name, since in more.items() if call.version >= since}
+    return {**await changed(call, row), **none}
+
+
 async def shown(call: Call, row: Row) -> Row:
-    """A server as Nova shows it at the request's microversion."""
+    """A server as Nova shows it alone at the request's microversion."""
+    groups: Row = {"server_groups": []} if call.version >= microversions.SERVER_GROUPS else {}
+    return {**await _described(call, row), **groups}
+
+
+async def _described(call: Call, row: Row) -> Row:
+    """A server as Nova lists it with its details at the request's microversion."""
     version = call.version
     server = {
         **_identity(call, row),
@@ -145,12 +184,12 @@ async def shown(call: Call, row: Row) -> Row:
         "flavor": _flavor(call, row),
         "addresses": {},
         "metadata": metadata_of(call, row),
-        "accessIPv4": "",
-        "accessIPv6": "",
+        "accessIPv4": row["access_ip_v4"],
+        "accessIPv6": row["access_ip_v6"],
         "config_drive": "",
         "key_name": None,
         "hostId": "",
-        "OS-DCF:diskConfig": "MANUAL",
+        "OS-DCF:diskConfig": row["disk_config"],
         "OS-EXT-AZ:availability_zone": server_state.zone(row),
         "OS-SRV-USG:launched_at": None,
         "OS-SRV-USG:terminated_at": None,
@@ -161,14 +200,20 @@ async def shown(call: Call, row: Row) -> Row:
         server |= {
             "OS-EXT-SRV-ATTR:host": row["host"],
             "OS-EXT-SRV-ATTR:hypervisor_hostname": row["host"],
-            "OS-EXT-SRV-ATTR:instance_name": row["name"],
+            # A host that does not show its guests' definitions calls them what they are called.
+            "OS-EXT-SRV-ATTR:instance_name": name_of(row["definition"]) or row["name"],
         }
     if version >= microversions.LOCKED:
-        server["locked"] = False
+        server["locked"] = row["locked_by"] is not None
+    if version >= microversions.LOCKED_REASON:
+        server["locked_reason"] = row["locked_reason"]
+    if version >= microversions.HOSTNAME:
+        server["OS-EXT-SRV-ATTR:hostname"] = row["hostname"]
     if version >= microversions.DESCRIPTION:
         server["description"] = row["description"]
     if version >= microversions.SERVER_TAGS:
         server["tags"] = row["tags"]
+    server |= {name: value for since, name, value in _NONE_HERE if version >= since}
     if row["vm_state"] == "error":
         server["fault"] = _fault(call, row)
     return server
@@ -187,21 +232,29 @@ def _identity(call: Call, row: Row) -> Row:
 
 
 def metadata_of(call: Call, row: Row) -> dict[str, str]:
-    """As it was asked for; of a server that nobody asked for here, that only its host says that it
-    is, and whose.
+    """As somebody wants it kept; of a server that nobody asked for here, also that only its host
+    says that it is, and whose.
 
     Metadata is what all of Nova's clients show; users are not told names of hosts.
     """
     host = row["shown_by"]
     if host is None:
         return dict(row["metadata"])
-    return {f"{OWN_METADATA}shown_by_host": host if call.identity.everywhere else "true"}
+    told = host if call.identity.everywhere else "true"
+    return {**row["metadata"], f"{OWN_METADATA}shown_by_host": told}
+
+
+def refuse_own_metadata(metadata: Iterable[str]) -> None:
+    """Raises ApiError 400 for a key that only this service says something by."""
+    if own := [key for key in metadata if key.startswith(OWN_METADATA)]:
+        raise ApiError(400, "invalid", f"Metadata {own[0]} is said by this service alone.")
 
 
 def _state(row: Row) -> Row:
+    status = server_state.status(row)
     return {
-        "status": server_state.status(row),
-        "progress": 0,
+        "status": status,
+        **({"progress": 0} if status in server_state.WITH_PROGRESS else {}),
         "OS-EXT-STS:vm_state": row["vm_state"],
         "OS-EXT-STS:task_state": server_state.task_state(row),
         "OS-EXT-STS:power_state": server_state.power_state(row),

@@ -19,12 +19,15 @@ address is in the headers of every answer that started one.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 
 from aggregates import errors
+from aggregates.mapping import BlockDeviceMapping
+from handlers import edits
 from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from host_agent.shared.ports import PortError
 from ledger.api import accepting, microversions
@@ -48,7 +51,8 @@ Row = dict[str, Any]
 
 async def volume_attachments(call: Call) -> web.StreamResponse:
     """GET: the bound mappings of a server, in the order they were bound."""
-    limit, offset = nova_limit(call), nova_number(call, "offset")
+    limit = nova_limit(call) or call.components.settings.limits.page_items_max  # Nova's `limited`
+    offset = nova_number(call, "offset", 0)
     server = await server_row(call)
     rows = await call.components.queries.mappings(
         str(server["server_id"]), limit, offset, legacy=_shows_legacy(call)
@@ -134,6 +138,7 @@ async def volume_attachment_delete(call: Call) -> web.StreamResponse:
         call,
         lambda: call.components.requests.detach(request, context, fleet, key),
         asks_cinder=True,
+        wait_s=accepting.DELETE_WAIT_S,
     )
     return web.Response(status=HTTPStatus.ACCEPTED, headers=accepting.headers(done.operation_id))
 
@@ -209,9 +214,10 @@ def _refuse_unseen(call: Call, server_id: str, volume_id: str, row: Row) -> None
 async def _update(call: Call, body: Update, row: Row) -> None:
     if body.delete_on_termination is not None:
         position = await asyncio.to_thread(
-            call.components.requests.set_delete_on_termination,
+            call.components.requests.edit,
+            BlockDeviceMapping,
             str(row["bdm_id"]),
-            body.delete_on_termination,
+            partial(edits.set_delete_on_termination, value=body.delete_on_termination),
             call.context(),
         )
         await call.written(position)

@@ -99,6 +99,7 @@ _SERVERS = _under(
     ("stop", MEMBER, "os-stop"),
     ("reboot", MEMBER, "reboot"),
     ("rebuild", MEMBER, "rebuild"),
+    ("update", MEMBER, "change its name and what is kept of it"),
 )
 
 _REQUESTED = Rule(
@@ -130,6 +131,34 @@ _MOVES = (
     ),
     *_under(
         f"{_NOVAS}os-pause-server:", ("pause", MEMBER, "pause"), ("unpause", MEMBER, "unpause")
+    ),
+)
+
+_EDITS = (
+    *_under(
+        f"{_NOVAS}os-lock-server:",
+        ("lock", MEMBER, "lock: only administrators and services change the server then"),
+        ("unlock", MEMBER, "unlock what somebody of the same kind has locked"),
+        ("unlock:unlock_override", ADMIN, "unlock whatever somebody has locked"),
+    ),
+    Rule(f"{_NOVAS}os-admin-actions:reset_state", ADMIN, "os-resetState"),
+    *_under(
+        f"{_NOVAS}server-metadata:",
+        ("index", READER, "list a server's metadata"),
+        ("show", READER, "show an item of it"),
+        ("create", MEMBER, "add items"),
+        ("update_all", MEMBER, "replace all items"),
+        ("update", MEMBER, "set an item"),
+        ("delete", MEMBER, "delete an item"),
+    ),
+    *_under(
+        f"{_NOVAS}os-server-tags:",
+        ("index", READER, "list a server's tags"),
+        ("show", READER, "whether a server has a tag"),
+        ("update_all", MEMBER, "replace all tags"),
+        ("delete_all", MEMBER, "delete all tags"),
+        ("update", MEMBER, "add a tag"),
+        ("delete", MEMBER, "delete a tag"),
     ),
 )
 
@@ -173,10 +202,7 @@ _OTHERS_OF_NOVA = (
         ("os-aggregates:index", ADMIN, "list aggregates, of which there are none"),
         ("os-availability-zone:list", READER, "list the one zone (Nova: everybody)"),
         ("os-availability-zone:detail", ADMIN, "list it with its hosts"),
-        ("server-metadata:index", READER, "list a server's metadata"),
-        ("server-metadata:show", READER, "show an item of it"),
         ("ips:index", READER, "list a server's addresses, of which there are none"),
-        ("os-server-tags:index", READER, "list a server's tags"),
         ("limits", READER, "what a project's servers use (Nova: everybody)"),
         ("extensions", READER, "list extensions (Nova: everybody)"),
         ("os-extended-server-attributes", f"{ADMIN} or {SERVICE}", "OS-EXT-SRV-ATTR of a server"),
@@ -249,6 +275,7 @@ RULES: tuple[Rule, ...] = (
     *_SERVERS,
     _REQUESTED,
     *_MOVES,
+    *_EDITS,
     *_MIGRATIONS,
     *_OTHERS_OF_NOVA,
     *_OWN,

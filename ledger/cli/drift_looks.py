@@ -18,20 +18,21 @@ ASKED_INTERVAL_S = 1.0
 
 
 class Looks(Lister):
-    """List looks, newest first: what they were at, and what came of them."""
+    """List looks, newest first: what they were at, and what came of them; before these, those that
+    are asked for and nobody has begun.
+    """
 
     brief = ("ID", "Of", "Why", "State", "Found", "Began")
     empty = "No looks."
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--state", choices=("under_way", "stopped", "ended"))
+        parser.add_argument("--state", choices=("asked", "under_way", "stopped", "ended"))
         add_limit(parser, "so many at most")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        asked = {"state": parsed_args.state}
-        found = list(self.client.items("/v1/drift/runs", "looks", parsed_args.limit, **asked))
+        found = self._found(parsed_args.state, parsed_args.limit)
         rows = [
             (
                 look["look_id"],
@@ -49,13 +50,22 @@ class Looks(Lister):
         _say(next((look for look in found if look["held_back"]), None))
         return COLUMNS, rows
 
+    def _found(self, state: str | None, limit: int) -> list[Look]:
+        """As many as there may be; the answer has those that are asked for beside any others."""
+        begun = None if state == "asked" else state
+        pages = list(self.client.pages("/v1/drift/runs", "looks", limit, state=begun))
+        asked = pages[0]["asked"] if state in {None, "asked"} else []
+        looks = [look for page in pages if state != "asked" for look in page["looks"]]
+        known = {look["look_id"] for look in looks}
+        return [*(look for look in asked if look["look_id"] not in known), *looks][:limit]
+
 
 class Show(ShowOne):
     """Show a look: how far it is, or what it compared, found, held back, and could not see."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<look>")
+        parser.add_argument("id", metavar="<look>", type=named("look"))
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -132,7 +142,7 @@ class _OfLook(ShowOne):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="<look>")
+        parser.add_argument("id", metavar="<look>", type=named("look"))
         parser.add_argument("--reason", required=True, metavar="TEXT")
         return parser
 
@@ -188,6 +198,8 @@ def scope_of(look: Look) -> str:
 
 def standing(look: Look) -> str:
     """Its state; how far it is, or how it ended."""
+    if look["state"] == "asked":
+        return "asked for"
     if look["state"] == "ended":
         return str(look["outcome"])
     if look["state"] == "stopped":

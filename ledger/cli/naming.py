@@ -93,6 +93,7 @@ _LISTS = {
     "attachment": "attachment list --all",
     "finding": "drift list --all",
     "remnant": "remnant list --all",
+    "look": "drift looks",
 }
 
 

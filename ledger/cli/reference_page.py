@@ -60,8 +60,9 @@ Each is answered as it says here, or refused by name; any other is 400. What is 
 
 ## Properties of a server that is created
 
-What becomes of each property of `POST /v2.1/servers`. One that is refused is taken with a value
-that says what is so anyway (empty, `false`, or what its row says). Any other property is 400.
+What becomes of each property of `POST /v2.1/servers`; under `update`, of `PUT` of a server. One
+that is refused is taken with a value that says what is so anyway (empty, `false`, or what its row
+says). Any other property is 400.
 
 {properties}
 

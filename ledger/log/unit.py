@@ -65,10 +65,11 @@ class Unit:
 
     def get(self, kind: type[A], id: str | UUID) -> A:  # noqa: A002
         key = (kind, _uuid(id))
-        if key not in self._used:
-            read = self._read.get(key)
-            self._used[key] = self._find(*key) if read is None else read
-        return self._used[key]  # type: ignore[return-value]
+        found = self._used.get(key)
+        if found is None:
+            found = self._read.get(key)
+            found = self._used[key] = self._find(*key) if found is None else found
+        return found  # type: ignore[return-value]
 
     def read(self, these: Iterable[tuple[type[Aggregate], str | UUID]]) -> None:
         """Load several by one query.  What is not used afterwards is not relied on."""

@@ -137,9 +137,9 @@ class CinderSide:
             unknown = dict.fromkeys(attachment_ids, UNKNOWN)
             return VolumeShown(volume=UNKNOWN, made_for=None, attachments={**unknown})
         rows = {row.id for row in listed or ()}
-        hosts = {row.id: row.host for row in volume.attached} if volume else {}
+        told = {row.id: row for row in volume.attached} if volume else {}
         asked = sorted(rows.union(attachment_ids))
-        attachments = {id_: self._attachment(id_, hosts.get(id_)) for id_ in asked}
+        attachments = {id_: self._attachment(id_, told.get(id_)) for id_ in asked}
         there = sum(each is not None for each in attachments.values())
         return VolumeShown(
             volume=cinder_volume(volume, there) if volume else None,
@@ -147,13 +147,18 @@ class CinderSide:
             attachments=attachments,
         )
 
-    def _attachment(self, attachment_id: str, host: str | None) -> Listed | Unknown | None:
+    def _attachment(
+        self, attachment_id: str, told: ListedAttachment | None
+    ) -> Listed | Unknown | None:
+        """`told`: as its volume tells it, if it is in use."""
         found = self._found(lambda: self._lists.attachment(attachment_id))
         if not isinstance(found, ListedAttachment):
             return found
-        attached = found.status == "attached"
         shown = CinderAttachment(
-            status=found.status, host=host, mode=found.mode if attached else None
+            status=found.status,
+            host=told.host if told else None,
+            mode=found.mode if found.status == "attached" else None,
+            mountpoint=told.mountpoint if told else None,
         )
         return Listed(
             id=found.id, volume_id=found.volume_id, server_id=found.server_id, shown=shown

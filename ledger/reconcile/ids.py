@@ -89,12 +89,12 @@ class IdPass:
                 yield [stored["volume_id"]]
 
     def _attached(self, listed: Sequence[ListedVolume]) -> list[Joined]:
-        """What the list of volumes tells of attachments: their hosts, where these are not ours.
-        All else of them their own list has told.
+        """What the list of volumes tells of attachments: their hosts and the names of their
+        disks, where these are not ours.  All else of them their own list has told.
         """
         attached = [row for volume in listed for row in volume.attached]
         stored = self.reads.attachments(row.id for row in attached)
-        attached = [row for row in attached if not _is_there(stored.get(row.id), row.host)]
+        attached = [row for row in attached if not _is_there(stored.get(row.id), row)]
         servers = self._servers((stored.get(row.id), row) for row in attached)
         rows = (_attachment(stored.get(row.id), row, servers) for row in attached)
         return [row for row in rows if row is not None]
@@ -185,8 +185,10 @@ class IdPass:
 _SHOWN = (CinderAttachment, CinderVolume)
 
 
-def _is_there(stored: Row | None, host: str | None) -> bool:
-    return stored is not None and host in {None, stored["host"]}
+def _is_there(stored: Row | None, listed: ListedAttachment) -> bool:
+    if stored is None or listed.host not in {None, stored["host"]}:
+        return False
+    return None in (listed.mountpoint, stored["device"]) or listed.mountpoint == stored["device"]
 
 
 def _attachment(
@@ -194,7 +196,7 @@ def _attachment(
 ) -> AttachmentRow | None:
     if listed is None:
         return _joined(stored, None, servers)
-    shown = join.shown_as(listed.status, listed.host, listed.mode)
+    shown = join.shown_as(listed.status, listed.host, listed.mode, listed.mountpoint)
     theirs = Listed(
         id=listed.id, volume_id=listed.volume_id, server_id=listed.server_id, shown=shown
     )
@@ -206,7 +208,8 @@ def _joined(
 ) -> AttachmentRow | None:
     """None: neither has it, or it is Cinder's side of what the ledger has by the old calls."""
     if stored is not None:
-        return join.attachment(stored, listed, server=stored["server"], mapped=stored["mapped"])
+        facts = {name: stored[name] for name in ("server", "mapped", "device")}
+        return join.attachment(stored, listed, **facts)
     if not isinstance(listed, Listed):
         return None
     server = servers.get(listed.server_id or "", {"server": None, "legacy": ()})

@@ -158,6 +158,8 @@ def _disk_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
         serial=lane.disk_serial,
         live=shown.get("live"),
         persistent=shown.get("persistent"),
+        readonly_live=shown.get("readonly_live"),
+        readonly_persistent=shown.get("readonly_persistent"),
         differs=tuple(shown.get("differs") or ()),
     )
     assert finding.found is not None, "it is a finding"
@@ -225,13 +227,14 @@ def _held(
         return None
     instance = context.book.get(Instance, str(attachment.server_id))
     mappings = [context.book.get(BlockDeviceMapping, bdm_id) for bdm_id in instance.devices]
-    named = any(str(attachment.id) in {m.attachment_id, m.kept} for m in mappings)
+    named = [m for m in mappings if str(attachment.id) in {m.attachment_id, m.kept}]
     return rows.LedgerAttachment(
         state=attachment.state,
         host=attachment.host,
         access_mode=attachment.access_mode,
         legacy=attachment.legacy,
-        mapped=named if mapped is None else mapped,
+        mapped=bool(named) if mapped is None else mapped,
+        device=named[0].device_name if named else None,
     )
 
 
@@ -248,9 +251,13 @@ def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | No
     view = _attachment(lane.attachment_id, context)
     if view is None:
         return None
-    shown = {row.id: row for row in context.old_cinder.old_attachments(view.volume_id)}
-    host = shown[view.id].host_name if view.id in shown else None
-    return rows.CinderAttachment(status=view.status, host=host)
+    rows_of = context.old_cinder.old_attachments(view.volume_id)
+    told = next((row for row in rows_of if row.id == view.id), None)
+    return rows.CinderAttachment(
+        status=view.status,
+        host=told.host_name if told else None,
+        mountpoint=told.mountpoint if told else None,
+    )
 
 
 def _attachment(attachment_id: str | None, context: EffectContext) -> AttachmentView | None:

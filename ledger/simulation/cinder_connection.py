@@ -77,9 +77,14 @@ def _nfs(volume: Volume, attachment_id: str) -> tuple[dict[str, Any], list[str]]
     return data | file_of(volume), []
 
 
+def data_file(volume: Volume) -> str:
+    """The file of a volume that was made for itself, before there were snapshots."""
+    return f"volume-{_data_of(volume)}"
+
+
 def file_of(volume: Volume) -> dict[str, str]:
     """The file that whoever has the volume writes to: raw, or a snapshot's."""
-    name = volume.active_file or f"volume-{_data_of(volume)}"
+    name = volume.active_file or data_file(volume)
     return {"name": name, "format": "qcow2" if volume.active_file else "raw"}
 
 

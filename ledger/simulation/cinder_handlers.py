@@ -207,12 +207,17 @@ async def attachment_list(call: Call) -> web.Response:
         rows = [
             row
             for row in call.model.attachments.values()
-            if (every or call.model.volume(row.volume_id).project_id == call.project)
-            and _matches(row, filters)
+            if (every or _is_own(call, row)) and _matches(row, filters)
         ]
         view = views.attachment_detail if detailed else views.attachment_summary
         listed = [view(row) for row in _page(call, rows)]
     return web.json_response({"attachments": listed})
+
+
+def _is_own(call: Call, row: Attachment) -> bool:
+    """Of a volume of the caller's project; one that is gone is nobody's."""
+    volume = call.model.volumes.get(row.volume_id)
+    return volume is not None and volume.project_id == call.project
 
 
 def _matches(row: Attachment, filters: dict[str, str]) -> bool:

@@ -23,7 +23,7 @@ from ledger.simulation.cinder_rows import CinderFault, Volume
 _SWAPPED = (
     *("status", "attach_status", "multiattach", "backend", "driver", "volume_type"),
     *("shared_targets", "service_uuid", "size", "availability_zone", "late_uuid"),
-    *("encrypted", "provider", "encryption_key_id"),
+    *("encrypted", "provider", "encryption_key_id", "active_file", "base_file"),
 )
 _MOVABLE = ("available", "in-use")
 
@@ -34,7 +34,8 @@ def migrate(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume:
     found = [backend for backend in model.backends.values() if backend.host == host]
     if not found:
         raise CinderFault(400, f"Invalid host: No available service named '{host}'")
-    if volume.status not in _MOVABLE or volume.migrating or found[0].name == volume.backend:
+    free = volume.status in _MOVABLE and not volume.migrating
+    if not free or found[0].name == volume.backend or model.has_snapshots(volume.id):
         raise invalid_volume(
             f"Volume {volume.id} status must be available or in-use, must not be migrating, have "
             "snapshots, be replicated, be part of a group and destination host/cluster must be "
@@ -49,7 +50,8 @@ def migrate(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume:
 def retype(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume | None:
     """`os-retype`; returns the target if that takes a migration.
 
-    Where a migration is needed and `migration_policy` forbids it, it is accepted without effect.
+    Where a migration is needed and `migration_policy` forbids it, or the volume has snapshots, it
+    is accepted without effect.
     """
     kind = str(body.get("new_type"))
     backend, multiattach = model.backend_of_type(kind)
@@ -69,7 +71,7 @@ def retype(model: CinderModel, volume: Volume, body: dict[str, Any]) -> Volume |
     if backend.name == volume.backend:
         volume.volume_type, volume.multiattach = kind, multiattach
         return None
-    if body.get("migration_policy") != "on-demand":
+    if body.get("migration_policy") != "on-demand" or model.has_snapshots(volume.id):
         return None
     volume.previous_status, volume.status = volume.status, "retyping"
     return _begin(model, volume, backend, kind)

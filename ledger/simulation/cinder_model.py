@@ -48,10 +48,15 @@ def invalid_volume(reason: str) -> CinderFault:
     return CinderFault(400, f"Invalid volume: {reason}")
 
 
+def random_id() -> str:
+    return str(uuid.uuid4())
+
+
 class CinderModel:
     """All volumes and attachments.  `clock` gives seconds since the epoch.
 
-    `deleting_reads`: how many reads still find a volume after its deletion.
+    `deleting_reads`: how many reads still find a volume after its deletion.  `looks_later`: what
+    it is told of a snapshot it sees when somebody calls `cinder_snapshots.go_on`.
     """
 
     def __init__(
@@ -59,11 +64,12 @@ class CinderModel:
         *,
         driver: str = "rbd",
         clock: Callable[[], float] = time.time,
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        new_id: Callable[[], str] = random_id,
     ) -> None:
         self.backends = default_backends()
         self.driver = self.backend(driver).name
         self.deleting_reads = 0
+        self.looks_later = False
         self.without_admin_role: set[str] = set()  # users; all others are administrators
         self.clock = clock
         self.new_id = new_id
@@ -187,9 +193,7 @@ class CinderModel:
 
     def delete_volume(self, volume_id: str) -> None:
         volume = self.current(volume_id)
-        kept = volume.attach_status == "attached" or any(
-            snapshot.volume_id == volume_id for snapshot in self.snapshots.values()
-        )
+        kept = volume.attach_status == "attached" or self.has_snapshots(volume_id)
         if volume.status not in _DELETABLE or volume.migrating or kept:
             raise invalid_volume(
                 f"Volume status must be {' or '.join(_DELETABLE)} and must not be migrating, "
@@ -205,6 +209,9 @@ class CinderModel:
         made = Snapshot(id=self.new_id(), volume_id=volume_id, **given)
         self.snapshots[made.id] = made
         return made
+
+    def has_snapshots(self, volume_id: str) -> bool:
+        return any(snapshot.volume_id == volume_id for snapshot in self.snapshots.values())
 
     def snapshot(self, snapshot_id: str) -> Snapshot:
         """The row; 404 if there is none."""

@@ -63,6 +63,7 @@ class Volume:
     metadata: dict[str, str] = field(default_factory=dict)
     created_at: float = 0.0
     active_file: str | None = None  # of a volume that is a file: its newest snapshot's
+    base_file: str | None = None  # the lowest of its files, if it is not its own any more
     creating: Late | None = None
     late_uuid: Late | None = None
     going: Late | None = None
@@ -94,7 +95,7 @@ class Snapshot:
     name: str | None = None
     status: str = "available"
     progress: str = "100%"
-    file: str | None = None  # made for it, of a volume that is one
+    file: str | None = None  # above what it keeps, of a volume that is one
 
 
 @dataclass(slots=True, kw_only=True)

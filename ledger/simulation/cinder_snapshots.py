@@ -7,9 +7,9 @@ from typing import Any
 from aiohttp import web
 
 from ledger.simulation.cinder_call import Call
-from ledger.simulation.cinder_connection import file_of
+from ledger.simulation.cinder_connection import data_file, file_of
 from ledger.simulation.cinder_model import CinderModel
-from ledger.simulation.cinder_rows import CinderFault, Snapshot
+from ledger.simulation.cinder_rows import CinderFault, Snapshot, Volume
 
 
 async def snapshot_create(call: Call) -> web.Response:
@@ -44,12 +44,21 @@ _LEADS_TO = {
     "deleting": ("deleting", "error_deleting"),
 }
 GUEST_IS_DONE = "90%"
+#: Snapshots that have a file in their volume's chain.
+_CHAINED = ("available", "deleting", "error_deleting")
+
+
+def chain_of(model: CinderModel, volume: Volume) -> list[str]:
+    """The files of a volume as its driver knows them, the lowest first."""
+    rows = [row for row in model.snapshots.values() if row.volume_id == volume.id]
+    base = volume.base_file or data_file(volume)
+    return [base, *(row.file for row in rows if row.file and row.status in _CHAINED)]
 
 
 def begin_online(model: CinderModel, volume_id: str) -> Snapshot:
     """Make the file of a snapshot, and wait until the guest writes to it."""
     made = model.add_snapshot(volume_id, status="creating", progress="0%")
-    made.file = f"volume-{volume_id}.{made.id}"
+    made.file = f"{data_file(model.volume(volume_id))}.{made.id}"
     return made
 
 
@@ -59,9 +68,8 @@ def begin_online_deletion(model: CinderModel, snapshot: Snapshot) -> dict[str, s
     Of the newest snapshot the file stays, and takes over what is in the one below it.
     """
     snapshot.status, snapshot.progress = "deleting", "0%"
-    rows = [row for row in model.snapshots.values() if row.volume_id == snapshot.volume_id]
-    files = [f"volume-{snapshot.volume_id}", *(row.file for row in rows if row.file)]
-    if snapshot.file == model.volume(snapshot.volume_id).active_file:
+    files = chain_of(model, model.volume(snapshot.volume_id))
+    if snapshot.file == files[-1]:
         return {"merge": files[-3] if len(files) > 2 else None, "into": None}  # noqa: PLR2004
     return {"merge": snapshot.file, "into": files[files.index(snapshot.file or "") - 1]}
 
@@ -79,11 +87,19 @@ def update_status(model: CinderModel, snapshot_id: str, told: dict[str, Any]) ->
             f"{snapshot.status}.",
         )
     snapshot.status, snapshot.progress = str(status), str(told.get("progress", snapshot.progress))
-    if snapshot.file and snapshot.progress == GUEST_IS_DONE:
-        _go_on(model, snapshot)
+    if is_heard(snapshot) and not model.looks_later:
+        go_on(model, snapshot)
 
 
-def _go_on(model: CinderModel, snapshot: Snapshot) -> None:
+def is_heard(snapshot: Snapshot) -> bool:
+    """Whether Cinder was told that the guest is done, and waited for it."""
+    return (
+        snapshot.status in _LEADS_TO and snapshot.progress == GUEST_IS_DONE and bool(snapshot.file)
+    )
+
+
+def go_on(model: CinderModel, snapshot: Snapshot) -> str | None:
+    """What Cinder does when it sees that the guest is done; the file that it deletes, if any."""
     volume = model.volume(snapshot.volume_id)
     if snapshot.status == "creating":
         volume.active_file = snapshot.file
@@ -91,8 +107,27 @@ def _go_on(model: CinderModel, snapshot: Snapshot) -> None:
         for row in rows[:1]:  # "the only attachment (no multi-attach support)"
             row.connection_info |= file_of(volume)
         snapshot.status, snapshot.progress = "available", "100%"
-    elif snapshot.status == "deleting":
-        del model.snapshots[snapshot.id]
+        return None
+    return forget(model, snapshot)
+
+
+def forget(model: CinderModel, snapshot: Snapshot, *, pulled: bool = False) -> str | None:
+    """Delete the snapshot, and the file that nobody needs without it.
+
+    Of the newest the file stays: with the snapshot before it, or as the lowest there is.  So it
+    does of one that was the newest when it was merged (`pulled`).
+    """
+    files = chain_of(model, model.volume(snapshot.volume_id))
+    del model.snapshots[snapshot.id]
+    if snapshot.file is None or not (pulled or snapshot.file == files[-1]):
+        return snapshot.file
+    below = files[files.index(snapshot.file) - 1]
+    for row in model.snapshots.values():
+        if row.file == below:
+            row.file = snapshot.file
+            return below
+    model.volume(snapshot.volume_id).base_file = snapshot.file
+    return below
 
 
 def view(snapshot: Snapshot) -> dict[str, Any]:

@@ -150,11 +150,12 @@ def _of_host(name: str, title: str, *more: Field, fenced: bool) -> Act:
 
 
 def _of_look(name: str, title: str, state: str) -> Act:
+    path = f"/ui/looks/{{look_id}}/{name}"
     return Act(
         name=name,
         title=title,
-        path=f"/ui/looks/{{look_id}}/{name}",
-        links={},
+        path=path,
+        links={"look": path},
         route=f"drift_run_{name}",
         then="/ui/drift",
         reads={"look": Read(route="drift_run", needed=True)},

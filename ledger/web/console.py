@@ -9,6 +9,7 @@ X-Auth-Token; from there on a page is a request like others, and passes what the
 from __future__ import annotations
 
 import functools
+from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
@@ -19,7 +20,7 @@ from ledger.api.app import CONSOLE, ERROR_PAGE, add_routes
 from ledger.api.call import Call
 from ledger.api.problem import ApiError
 from ledger.api.route import Route
-from ledger.web import acting, live, login, texts
+from ledger.web import acting, drawn, live, login, texts
 from ledger.web.browser import SESSIONS, as_session, gone_to, wants_stream
 from ledger.web.pages import PAGES, TIME, Page
 from ledger.web.reads import BY_NAME, answer_of, read_all
@@ -45,6 +46,9 @@ _TYPES = {
     "js": "text/javascript",
     "LICENSE": "text/plain",
 }
+
+#: What of a time line is shown, as reads call it (ledger.web.pages).
+_ENDS = ("since", "until")
 
 #: Of the policy; what a page shows is under the rules of the routes that it reads, besides.
 _RULES = ("attachment-ledger:console:pages",)
@@ -86,17 +90,20 @@ async def _page(call: Call, page: Page) -> web.StreamResponse:
     asked = {**given, "at": at.isoformat() if at else ""}
 
     async def read() -> dict[str, Any]:
-        answers = await read_all(call, page.reads, asked)
-        told = {**call.request.match_info, **answers, "query": dict(given), "span": span}
+        now = datetime.fromtimestamp(call.components.clock(), UTC)
+        part = drawn.part(span, page.line, at, now)
+        ends = {name: end.isoformat() if end else "" for name, end in zip(_ENDS, part, strict=True)}
+        answers = await read_all(call, page.reads, asked, ends)
+        told = {**call.request.match_info, **answers, "query": dict(given), "span": part}
         # What is past is not acted on.
         return told | {"acts": () if at else acting.offered(call, page, answers)}
 
     async def moved() -> str:
         return moving_part(call, page, await read())
 
-    moves = page.moves and at is None
+    moves = page.moves > 0 and at is None
     if moves and wants_stream(call.request):
-        return await live.stream(call, moved)
+        return await live.stream(call, moved, page.moves)
     told = await read() | {"here": call.request.path_qs if moves else None}
     return rendered(call, page.template, told, page=page, at=at)
 

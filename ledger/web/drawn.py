@@ -1,5 +1,5 @@
-"""The time line of a volume or a server, its attachments as bars, operations as marks; and small
-plots of numbers.  Pure.
+"""Time lines: attachments, or the spans in which hosts held their volumes, as bars, operations as
+marks; and small plots of numbers.  Pure.
 
 It is drawn here, as SVG without style or script, so that it prints and needs nothing.
 """
@@ -20,12 +20,19 @@ SPAN_MIN = timedelta(seconds=1)
 #: Of a small plot: its size, and how much of a number's place its bar takes.
 PLOT_WIDTH, PLOT_HEIGHT, PLOT_BAR = 240, 48, 0.75
 
+#: How a tick is told on a line that is shorter than this.
+_FORMS = (
+    (timedelta(days=1), "%H:%M:%S"),
+    (timedelta(days=TICKS), "%m-%d %H:%M"),
+    (timedelta.max, "%Y-%m-%d"),
+)
+
 Span = tuple[datetime, datetime]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """An attachment, from when it was made to its end, or to now."""
+    """An attachment, from when it was made (or a host held it) to its end, or to now."""
 
     x: float
     y: float
@@ -38,7 +45,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """An operation, where it began."""
+    """An operation, where it began, or at the edge if that was before."""
 
     x: float
     operation_id: str
@@ -75,19 +82,38 @@ class Timeline:
     row: int = ROW
 
 
+def part(
+    span: Sequence[datetime | None],
+    length: timedelta | None,
+    at: datetime | None,
+    now: datetime,
+) -> tuple[datetime | None, datetime | None]:
+    """What is shown where `span` is asked for; if nothing is, so much of it, around the moment that
+    is asked about, else up to now.  No end lies in the future.
+    """
+    begin, end = span
+    if length and not any(span):
+        begin, end = (at - length / 2, at + length / 2) if at else (now - length, None)
+    return begin, end if end and end < now else None
+
+
 def timeline(
     attachments: Sequence[Mapping[str, Any]],
     operations: Iterable[Mapping[str, Any]],
     now: datetime,
     at: datetime | None = None,
     span: Sequence[datetime | None] = (None, None),
+    *,
+    first: str | None = None,
+    of_host: bool = False,
 ) -> Timeline | None:
     """None if there was no attachment.  `span`: the part that is shown; None: from the first on,
-    and up to now.
+    and up to now.  `first`: when there was something first, if these are not all.  `of_host`: they
+    are one host's, and named by their volumes.
     """
-    if not attachments:
+    if not attachments and first is None:
         return None
-    whole = (min(_moment(each["created_at"]) for each in attachments), now)
+    whole = (_moment(first) if first else min(map(_begin, attachments)), now)
     begin, end = _shown(span, whole)
     length = end - begin
 
@@ -101,10 +127,11 @@ def timeline(
             said=f"{each['flow']}: {each['outcome'] or each['state']}, {began:%H:%M:%S}",
         )
         for each in operations
-        if begin <= (began := _moment(each["started_at"])) <= end
+        if (began := _moment(each["started_at"])) <= end and not _over(each, begin)
     ]
-    bars = [*_bars(attachments, (begin, end), now, x)]
-    form = "%H:%M:%S" if length < timedelta(days=1) else "%Y-%m-%d"
+    named = _by_volume if of_host else _by_host
+    bars = [*_bars(attachments, (begin, end), now, x, named)]
+    form = next(form for most, form in _FORMS if length < most)
     moments = [begin + length * part / TICKS for part in range(TICKS)]
     return Timeline(
         height=TOP + len(bars) * ROW + ROW,
@@ -113,7 +140,7 @@ def timeline(
         ticks=[Tick(x=x(each), said=each.strftime(form)) for each in moments],
         at=x(at) if at is not None and begin <= at <= end else None,
         said=f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
-        zooms=[*_zooms((begin, end), whole, at)],
+        zooms=[*_zooms((begin, end), whole, at, first)],
     )
 
 
@@ -130,29 +157,49 @@ def _bars(
     shown: Span,
     now: datetime,
     x: Callable[[datetime], float],
+    named: Callable[[Mapping[str, Any]], str],
 ) -> Iterator[Bar]:
     """Those that were there at some time of what is shown, a row for each."""
     row = 0
     for each in attachments:
-        begin, ended = _moment(each["created_at"]), each["ended_at"]
+        begin, ended = _begin(each), each["ended_at" if "created_at" in each else "to_at"]
         end = _moment(ended) if ended else now
         if begin > shown[1] or end < shown[0]:
             continue
-        host = each["host"] or "no host"
-        state = "ended" if ended else each["state"]
+        label = named(each)
+        state = "ended" if ended else each.get("state", "attached")
         yield Bar(
             x=x(begin),
             y=TOP + row * ROW,
             width=max(BAR_MIN, x(end) - x(begin)),
             attachment_id=each["attachment_id"],
-            label=host,
+            label=label,
             state=state,
-            said=f"{host}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+            said=f"{label}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
         )
         row += 1
 
 
-def _zooms(shown: Span, whole: Span, at: datetime | None) -> Iterator[Zoom]:
+def _by_host(of: Mapping[str, Any]) -> str:
+    return of["host"] or "no host"
+
+
+def _by_volume(of: Mapping[str, Any]) -> str:
+    return f"volume {of['volume_id'][:8]}"
+
+
+def _over(operation: Mapping[str, Any], at: datetime) -> bool:
+    """Whether it had ended before."""
+    ended = operation["finished_at"]
+    return ended is not None and _moment(ended) < at
+
+
+def _begin(of: Mapping[str, Any]) -> datetime:
+    """Of an attachment when it was made, of a span when it began."""
+    return _moment(of.get("created_at") or of["from_at"])
+
+
+def _zooms(shown: Span, whole: Span, at: datetime | None, whole_from: str | None) -> Iterator[Zoom]:
     """Narrower around the moment that is asked about, else the middle; wider, earlier, later."""
     (begin, end), (first, last) = shown, whole
     length = end - begin
@@ -166,7 +213,7 @@ def _zooms(shown: Span, whole: Span, at: datetime | None) -> Iterator[Zoom]:
     if end < last:
         yield _zoom("later", begin + length / 2, end + length / 2)
     if begin > first or end < last:
-        yield Zoom(said="all of it")
+        yield Zoom(said="all of it", begin=whole_from)  # without a beginning: what the page likes
 
 
 def _zoom(said: str, begin: datetime, end: datetime) -> Zoom:

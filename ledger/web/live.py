@@ -27,7 +27,7 @@ from ledger.auth.tokens import AuthError
 from ledger.wakeups import ANY_EVENT, Subscription
 from ledger.web.browser import EVENT_STREAM, refuse_gone
 
-#: However much happens, a page is made anew no more often.
+#: However much happens, a page is made anew no more often; one that asks much, in so many of these.
 PAUSE_S = 1.0
 #: Nothing tells that a host is silent, or that time has passed: after so long it is made anew, too.
 AGE_S = 60.0
@@ -70,10 +70,11 @@ class Together:
 TOGETHER: web.AppKey[Together] = web.AppKey("console_together", Together)
 
 
-async def stream(call: Call, make: Make) -> web.StreamResponse:
+async def stream(call: Call, make: Make, pauses: int) -> web.StreamResponse:
     """The part that moves, now and whenever something has happened, until one side ends it.
 
-    Raises ApiError before it begins: 503 if there are as many streams as there may be.
+    `pauses`: at most once in so many of PAUSE_S.  Raises ApiError before it begins: 503 if there
+    are as many streams as there may be.
     """
     page = call.request.app[TOGETHER].page((call.identity, call.request.path_qs))
     response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"})
@@ -86,7 +87,7 @@ async def stream(call: Call, make: Make) -> web.StreamResponse:
         await response.prepare(call.request)
         try:
             await _send(response, first)
-            while await _wait(call, response, changed):
+            while await _wait(call, response, changed, pauses * PAUSE_S):
                 await refuse_gone(call)
                 await _send(response, await page.ask(make))
         except _ENDS as error:
@@ -94,12 +95,14 @@ async def stream(call: Call, make: Make) -> web.StreamResponse:
     return response
 
 
-async def _wait(call: Call, response: web.StreamResponse, changed: Subscription) -> bool:
+async def _wait(
+    call: Call, response: web.StreamResponse, changed: Subscription, pause_s: float
+) -> bool:
     """True when it is to be made anew: something has happened, or its ages are wrong by now."""
     loop = asyncio.get_running_loop()
     old_at = loop.time() + AGE_S
     with suppress(TimeoutError):
-        async with asyncio.timeout(PAUSE_S):
+        async with asyncio.timeout(pause_s):
             await call.holds.closing.wait()
     while _may_go_on(call):
         if await changed.wait(HEARTBEAT_S) or loop.time() >= old_at:

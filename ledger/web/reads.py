@@ -17,23 +17,34 @@ from ledger.web.pages import Read
 
 BY_NAME = {route.name: route for route in reversed(ROUTES)}  # of several paths the first
 
+_NOTHING: Mapping[str, str] = {}
+
 #: What is closed to the caller's role, and what does not exist for it.
 _NOT_SHOWN: dict[int, dict[str, Any] | None] = {403: None, 404: {}}
 
 
 async def read_all(
-    call: Call, reads: Mapping[str, Read], given: Mapping[str, str]
+    call: Call,
+    reads: Mapping[str, Read],
+    given: Mapping[str, str],
+    shown: Mapping[str, str] = _NOTHING,
 ) -> dict[str, Any]:
     """What is read, by name; None for what is closed to the caller, {} for what is not.
 
-    `given`: the page's own query.  Raises what the API raises of what is needed.
+    `given`: the page's own query; `shown`: which part of its time line.  Raises what the API raises
+    of what is needed.
     """
-    return {name: await _read(call, each, given) for name, each in reads.items()}
+    answers: dict[str, Any] = {}
+    for name, each in reads.items():
+        known = {**answers, **shown, **call.request.match_info}
+        answers[name] = await _read(call, each, given, known)
+    return answers
 
 
-async def _read(call: Call, read: Read, given: Mapping[str, str]) -> Any:
-    asked = {name: text.format(**call.request.match_info) for name, text in read.query.items()}
-    asked |= {name: given[name] for name in read.given if given.get(name)}
+async def _read(call: Call, read: Read, given: Mapping[str, str], known: Mapping[str, Any]) -> Any:
+    asked = {name: text.format(**known) for name, text in read.query.items()}
+    asked |= {name: given.get(name, "") for name in read.given}
+    asked = {name: text for name, text in asked.items() if text}
     try:
         return await answer_of(call, read.route, asked)
     except (ApiError, DomainError) as error:

@@ -104,6 +104,7 @@ def _templates() -> Environment:
     made.filters |= {
         "moment": texts.moment,
         "ago": texts.ago,
+        "begun": texts.begun,
         "short": texts.short,
         "words": texts.words,
         "does": texts.does,

@@ -1,13 +1,17 @@
-"""The search field: from an id or its beginning, or a part of a name, to what is called so."""
+"""The search field: from an id or its beginning, or a part of a name, to what is called so; from a
+request's id to what it led to.
+"""
 
 from __future__ import annotations
+
+import re
 
 from aiohttp import web
 
 from ledger.api.call import Call, canonical
 from ledger.api.problem import ApiError
 from ledger.web.browser import gone_to
-from ledger.web.pages import PAGES
+from ledger.web.pages import MANY, PAGES
 from ledger.web.reads import answer_of
 from ledger.web.rendering import rendered
 
@@ -18,7 +22,13 @@ FOUND = (
     ("attachment", "attachment", "attachment_id"),
     ("finding", "drift_finding", "finding_id"),
     ("volume", "volume_history", "volume_id"),
+    ("look", "drift_run", "look_id"),
 )
+
+
+#: What only /v1/find finds.
+BESIDE = {"host": ("host", "host"), "request": ("request", "refused_id")}
+BESIDE |= {"remnant": ("finding", "finding_id")}  # which it is, too
 
 
 async def search(call: Call) -> web.StreamResponse:
@@ -51,15 +61,14 @@ async def _by_beginning(call: Call, text: str) -> list[tuple[str, str]]:
         things = (await answer_of(call, "find", {"text": text}))["found"]
     except ApiError:  # too long, or closed
         return []
-    names = {page: name for page, _, name in FOUND}
-    return [
-        (
-            f"{each['kind']} {each['name'] or each['id']}",
-            _path(each["kind"], names[each["kind"]], each["id"]),
-        )
-        for each in things
-        if each["kind"] in names
-    ]
+    pages = {page: (page, name) for page, _, name in FOUND} | BESIDE
+    return [(_called(each), _path(*pages[each["kind"]], each["id"])) for each in things]
+
+
+def _called(thing: dict[str, str]) -> str:
+    """What it is, its name, and its id if it has one besides."""
+    both = thing["name"], thing["id"]
+    return " ".join([thing["kind"], *(text for text in both if text)])
 
 
 def _path(page: str, name: str, id_: str) -> str:
@@ -72,11 +81,14 @@ async def _by_name(call: Call, text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     if not text:
         return found
-    servers = (await answer_of(call, "servers_detail", {}))["servers"]
+    asked = {"name": f"(?i){re.escape(text)}", "limit": MANY}
+    try:
+        listed = await answer_of(call, "servers_detail", {**asked, "all_tenants": "true"})
+    except ApiError:  # those of others are closed to the role
+        listed = await answer_of(call, "servers_detail", asked)
+    servers = listed["servers"]
     found += [
-        (f"server {each['name']}", f"/ui/servers/{each['id']}")
-        for each in servers
-        if text.lower() in each["name"].lower()
+        (f"server {each['name']} {each['id']}", f"/ui/servers/{each['id']}") for each in servers
     ]
     try:
         hosts = (await answer_of(call, "hosts", {}))["hosts"]

@@ -66,10 +66,16 @@ def look(state: str | None) -> str:
 
 
 def story(events: Iterable[Mapping[str, Any]]) -> list[tuple[str | None, list[Entry]]]:
-    """Events as they came, newest first, in the operations they are part of."""
-    entries = [Entry.of(dict(event)) for event in events]
+    """Events as they came, newest first, in the operations they are part of; no bookkeeping."""
+    all_ = (Entry.of(dict(event)) for event in events)
+    entries = [entry for entry in all_ if not entry.bookkeeping]
     grouped = groupby(entries, key=lambda entry: entry.operation_id)
     return [(operation_id, list(group)) for operation_id, group in grouped]
+
+
+def begun(rows: Iterable[Mapping[str, Any]], at: datetime | None) -> list[Mapping[str, Any]]:
+    """Attachments that had been made at a moment; all, as of now."""
+    return [each for each in rows if at is None or _parsed(each["created_at"]) <= at]
 
 
 def _parsed(text: str) -> datetime:

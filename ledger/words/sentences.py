@@ -251,6 +251,21 @@ def _ignored(body: Body) -> str:
     return f"The difference is to be ignored{end}: {body.get('reason')}"
 
 
+def _described(body: Body) -> str:
+    told = ", ".join(f"{name} {value!r}" for name, value in body.get("changed", {}).items())
+    return f"Server is to be shown with {told}"
+
+
+def _locked(body: Body) -> str:
+    who = "an operator" if body.get("by") == "admin" else "somebody of its project"
+    return f"Server locked by {who}: {body.get('reason', 'no reason was given')}"
+
+
+def _reset(body: Body) -> str:
+    said = "it is in error" if body.get("state") == "error" else "what it shows is no error"
+    return f"An operator says of the server that {said}"
+
+
 def _look(body: Body) -> str:
     of = ", ".join(f"{kind} {which}" for kind, which in body.get("scope", {}).items())
     believe = ", ".join(body.get("believe", ()))
@@ -318,6 +333,10 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.Claimed": _text("Server claimed by operation {claimant}"),
     "Instance.ClaimReleased": _text("Server released by operation {claimant}"),
     "Instance.ClaimResumed": _text("Operation {claimant} works on the server again"),
+    "Instance.Described": _described,
+    "Instance.Locked": _locked,
+    "Instance.Unlocked": _text("Server unlocked"),
+    "Instance.StateReset": _reset,
     "Instance.Faulted": _text("Server shows ERROR: {message}"),
     "Instance.FaultCleared": _text("Server no longer shows the error of operation {claimant}"),
     "Look.LookBegun": _look,

@@ -58,9 +58,64 @@ WITH own AS (
     (SELECT 'look', look_id::text, kind FROM looks
       WHERE look_id BETWEEN %(low)s AND %(high)s
         AND %(project_id)s::text IS NULL LIMIT 10)
+    UNION
+    (SELECT 'look', look_id::text, coalesce((SELECT min(k) FROM jsonb_object_keys(scope) AS k), 'all')
+       FROM looks_asked
+      WHERE look_id BETWEEN %(low)s AND %(high)s
+        AND %(project_id)s::text IS NULL LIMIT 10)
     UNION ALL
     SELECT 'host', host, NULL FROM hosts
      WHERE host = %(text)s AND %(project_id)s::text IS NULL
+)
+SELECT kind, id, name FROM own ORDER BY kind, id;
+
+-- name: requested
+-- What requests led to whose ids, or whose requesters' ids, lie between two; and those that were
+-- refused.  With a project only what is of its servers, and of its refusals only the caller's own.
+-- Of the first thousand events.  events_by_request, operations_by_global_request,
+-- refusals_by_request, refusals_by_global_request; primary keys.
+WITH led AS MATERIALIZED (
+    SELECT operation_id, originator_id, server_id, topic, host FROM events
+     WHERE cause IN ('api', 'operator', 'automatic')
+       AND request_id COLLATE "C" BETWEEN %(low)s AND %(high)s
+     ORDER BY request_id COLLATE "C", position LIMIT 1000
+),
+own AS (
+    (SELECT 'operation' AS kind, o.operation_id::text AS id, o.flow AS name
+       FROM (SELECT operation_id FROM led
+              UNION
+             SELECT operation_id FROM operations
+              WHERE global_request_id COLLATE "C" BETWEEN %(low)s AND %(high)s) AS l
+       JOIN operations AS o USING (operation_id)
+       LEFT JOIN instances AS i USING (server_id)
+      WHERE %(project_id)s::text IS NULL OR i.project_id = %(project_id)s LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'server', i.server_id::text, i.name
+       FROM led JOIN instances AS i USING (server_id)
+      WHERE led.operation_id IS NULL
+        AND (%(project_id)s::text IS NULL OR i.project_id = %(project_id)s) LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'host', host, NULL
+       FROM led WHERE operation_id IS NULL AND server_id IS NULL AND topic LIKE 'Host.%%'
+                  AND %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'finding', f.finding_id::text, f.drift_class
+       FROM led JOIN findings AS f ON f.finding_id = led.originator_id
+      WHERE %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    (SELECT DISTINCT 'look', k.look_id::text, k.kind
+       FROM led JOIN looks AS k ON k.look_id = led.originator_id
+      WHERE %(project_id)s::text IS NULL LIMIT 10)
+    UNION ALL
+    (SELECT 'request', r.request_id, r.code
+       FROM (SELECT * FROM refusals
+              WHERE request_id COLLATE "C" BETWEEN %(low)s AND %(high)s
+              UNION
+             SELECT * FROM refusals
+              WHERE global_request_id COLLATE "C" BETWEEN %(low)s AND %(high)s) AS r
+      WHERE %(project_id)s::text IS NULL
+         OR (r.actor, coalesce(r.user_id, ''), coalesce(r.project_id, ''))
+            = (%(actor)s, coalesce(%(user_id)s, ''), %(project_id)s) LIMIT 10)
 )
 SELECT kind, id, name FROM own ORDER BY kind, id;
 
@@ -103,8 +158,9 @@ SELECT a.*, i.name AS server_name
  WHERE a.attachment_id = %(attachment_id)s;
 
 -- name: attachments
--- Attachments in the order they were made, after a created_position, with their servers' names.
--- The index of whichever filter is given; those of the old flow have one of their own.
+-- Attachments in the order they were made or backwards ({way}), beyond a created_position, with
+-- their servers' names.  The index of whichever filter is given; those of the old flow have one of
+-- their own.
 SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS server_name
   FROM attachments AS a
  WHERE (%(volume_id)s::uuid IS NULL OR volume_id = %(volume_id)s)
@@ -112,35 +168,38 @@ SELECT a.*, (SELECT name FROM instances AS i WHERE i.server_id = a.server_id) AS
    AND (%(host)s::text IS NULL OR host = %(host)s)
    AND (NOT %(open_only)s OR state <> 'deleted')
    AND (%(legacy)s::boolean IS NULL OR legacy = %(legacy)s)
-   AND created_position > %(after)s
- ORDER BY created_position
+   AND created_position {beyond} %(after)s
+ ORDER BY created_position {way}
  LIMIT %(limit)s;
 
 -- name: held_at
--- Who held a volume at a moment, and by which attachment.  spans_by_volume.
+-- Who held a volume at a moment (`since` and `at` are the same), or between two, and by which
+-- attachment.  spans_by_volume.
 SELECT s.*, a.legacy FROM spans AS s JOIN attachments AS a USING (attachment_id)
  WHERE s.volume_id = %(volume_id)s AND (%(host)s::text IS NULL OR s.host = %(host)s)
    AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
-   AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(at)s)
+   AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(since)s)
    AND (%(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s)
- ORDER BY s.from_position
+ ORDER BY %(way)s * s.from_position
  LIMIT %(limit)s;
 
 -- name: on_old_flow_at
--- Which attachments of Cinder's old calls hosts held at a moment.  attachments_by_old_flow.
+-- Which attachments of Cinder's old calls hosts held at a moment, or between two.
+-- attachments_by_old_flow.
 SELECT s.*, a.legacy FROM attachments AS a JOIN spans AS s USING (attachment_id)
- WHERE a.legacy AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(at)s)
+ WHERE a.legacy AND s.from_at <= %(at)s AND (s.to_at IS NULL OR s.to_at > %(since)s)
    AND (%(server_id)s::uuid IS NULL OR s.server_id = %(server_id)s)
- ORDER BY s.from_position
+ ORDER BY %(way)s * s.from_position
  LIMIT %(limit)s;
 
 -- name: open_at
--- Which attachments a host held at a moment.  Of each length in spans_by_host, only those
--- that began within that length before the moment: however long the host's history, about
--- as many rows are looked at as are found.
+-- Which attachments a host held at a moment, or between two.  Of each length in spans_by_host,
+-- only those that began within that length before the first: however long the host's history,
+-- about as many rows are looked at as are found.
 SELECT s.*, a.legacy
   FROM (SELECT length, CASE WHEN length < 8 THEN
-               %(at)s::timestamptz - interval '1 hour' * 4 ^ length ELSE '-infinity' END AS since
+               %(since)s::timestamptz - interval '1 hour' * 4 ^ length ELSE '-infinity' END
+               AS since
           FROM generate_series(0, 9) AS length) AS l
  CROSS JOIN LATERAL (
        SELECT * FROM spans
@@ -148,11 +207,11 @@ SELECT s.*, a.legacy
           AND coalesce(width_bucket(extract(epoch FROM to_at - from_at),
                   '{3600,14400,57600,230400,921600,3686400,14745600,58982400}'), 9) = l.length
           AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
-          AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(at)s)
+          AND from_at > l.since AND from_at <= %(at)s AND (to_at IS NULL OR to_at > %(since)s)
        OFFSET 0) AS s
   JOIN attachments AS a USING (attachment_id)
  WHERE %(legacy)s::boolean IS NULL OR a.legacy = %(legacy)s
- ORDER BY s.from_position
+ ORDER BY %(way)s * s.from_position
  LIMIT %(limit)s;
 
 -- name: operation
@@ -166,15 +225,15 @@ SELECT o.*, i.project_id AS owner_id, i.name AS server_name,
  WHERE o.operation_id = %(operation_id)s;
 
 -- name: operations
--- Operations, newest first, before a started_position, with their servers' names.  The index of
--- the filter given.
+-- Operations, newest first, before a started_position, with their servers' names; of a host those
+-- that take a server to it, too.  The index of the filter given.
 SELECT o.*, (SELECT name FROM instances AS i WHERE i.server_id = o.server_id) AS server_name
   FROM operations AS o
  WHERE (%(state)s::text IS NULL OR state = %(state)s)
    AND (%(flow)s::text IS NULL OR flow = %(flow)s)
    AND (%(server_id)s::uuid IS NULL OR server_id = %(server_id)s)
    AND (%(volume_id)s::uuid IS NULL OR volume_ids @> ARRAY[%(volume_id)s::uuid])
-   AND (%(host)s::text IS NULL OR host = %(host)s)
+   AND (%(host)s::text IS NULL OR host = %(host)s OR destination = %(host)s)
    AND (%(after)s::bigint IS NULL OR started_position < %(after)s)
  ORDER BY started_position DESC
  LIMIT %(limit)s;

@@ -21,13 +21,15 @@ SELECT (SELECT count(*) FROM attachments WHERE state <> 'deleted') AS attachment
 
 -- name: attachments
 -- Open attachments, in the order of their ids, after one; whether their server is there, and
--- whether a mapping goes through them.  attachments_open.
+-- whether a mapping goes through them, and how it calls the disk.  attachments_open.
 SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
        CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
-       EXISTS (SELECT FROM mappings AS m
-                WHERE m.server_id = a.server_id
-                  AND a.attachment_id IN (m.attachment_id, m.kept)) AS mapped
+       m.device_name AS device, m.server_id IS NOT NULL AS mapped
   FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+  LEFT JOIN LATERAL (
+       SELECT device_name, server_id FROM mappings
+        WHERE server_id = a.server_id AND a.attachment_id IN (attachment_id, kept)
+        LIMIT 1) AS m ON true
  WHERE a.state <> 'deleted'
    AND (%(after)s::uuid IS NULL OR a.attachment_id > %(after)s)
  ORDER BY a.attachment_id
@@ -37,10 +39,12 @@ SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode
 -- The same, of one volume.  attachments_by_volume.
 SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
        CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
-       EXISTS (SELECT FROM mappings AS m
-                WHERE m.server_id = a.server_id
-                  AND a.attachment_id IN (m.attachment_id, m.kept)) AS mapped
+       m.device_name AS device, m.server_id IS NOT NULL AS mapped
   FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+  LEFT JOIN LATERAL (
+       SELECT device_name, server_id FROM mappings
+        WHERE server_id = a.server_id AND a.attachment_id IN (attachment_id, kept)
+        LIMIT 1) AS m ON true
  WHERE a.state <> 'deleted' AND a.volume_id = %(volume_id)s
  ORDER BY a.attachment_id;
 
@@ -48,10 +52,12 @@ SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode
 -- The same, by their ids; only those that are open.  Primary key.
 SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
        CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
-       EXISTS (SELECT FROM mappings AS m
-                WHERE m.server_id = a.server_id
-                  AND a.attachment_id IN (m.attachment_id, m.kept)) AS mapped
+       m.device_name AS device, m.server_id IS NOT NULL AS mapped
   FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
+  LEFT JOIN LATERAL (
+       SELECT device_name, server_id FROM mappings
+        WHERE server_id = a.server_id AND a.attachment_id IN (attachment_id, kept)
+        LIMIT 1) AS m ON true
  WHERE a.state <> 'deleted' AND a.attachment_id = ANY(%(ids)s::uuid[]);
 
 -- name: servers

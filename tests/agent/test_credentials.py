@@ -242,3 +242,12 @@ def test_the_end_of_the_own_certificate_is_told_once_a_day(
         ahead_s = days * DAY_S
         credentials.now()
         assert caplog.text.count("certificate_ends") == told
+        ending = credentials.ending()
+        assert ending is not None
+        assert ending.soon is (told > 0)
+        lasts_s = (shown.ends - shown.begins).total_seconds()
+        assert ending.left_s == pytest.approx(lasts_s - ahead_s)
+
+
+def test_one_that_shows_no_certificate_has_no_end(ours: Authority) -> None:
+    assert Credentials("http://x", "token", Files(), time.time).ending() is None

@@ -248,6 +248,13 @@ def test_a_disk_that_runs_writable_is_never_said_to_be_plugged_read_only() -> No
     assert (raised.value.kind, raised.value.code) == (ErrorKind.FINAL, "disk_writable")
 
 
+def test_the_next_start_of_a_guest_may_write_to_less_and_never_to_more() -> None:
+    world = World(PowerState.SHUTDOWN)
+    for readonly in (False, True, False):
+        world.guests.plug(SERVER, replace(world.disk, readonly=readonly))
+    assert world.state().readonly == (None, True)
+
+
 @pytest.mark.parametrize("power", [PowerState.RUNNING, PowerState.SHUTDOWN])
 def test_a_read_only_disk_stays_so_when_something_else_is_put_behind_it(power: PowerState) -> None:
     """Of an attachment of before modes were kept only the guest knows it."""

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from host_agent import metrics
+from host_agent.line.credentials import Ending
 from host_agent.metrics import Family, Numbers, State, serving
 from host_agent.reporting import Verdict
 from host_agent.shared.cinder.client import CinderClient
@@ -69,6 +70,14 @@ def test_how_it_stands_with_the_ledger_is_told_and_a_clock_nobody_knows_is_not()
     page = samples(Numbers().page(State(registered=False, clock_skew_s=None)))
     assert page["ledger_agent_registered"] == 0
     assert "ledger_agent_clock_skew_seconds" not in page
+
+
+def test_how_long_the_hosts_own_certificate_lasts_is_told_where_there_is_one() -> None:
+    expiry, ending = (f"ledger_agent_certificate_{each}" for each in ("expiry_seconds", "ending"))
+    shown = State(registered=True, clock_skew_s=None, certificate=Ending(86_400.0, soon=True))
+    page = samples(Numbers().page(shown))
+    assert (page[expiry], page[ending]) == (86_400.0, 1)
+    assert not {expiry, ending} & samples(Numbers().page(REGISTERED)).keys()
 
 
 def test_a_label_cannot_break_out_of_its_line() -> None:
@@ -154,12 +163,12 @@ def test_log_ins_are_calls_of_keystone() -> None:
 
 
 def test_the_manual_has_each_metric_with_its_labels() -> None:
-    numbers = Numbers()
+    numbers, certified = Numbers(), REGISTERED._replace(certificate=Ending(1.0, soon=True))
     numbers.steps.add(("connect", "succeeded"), 0.1)
     numbers.calls.add(("cinder", "2xx"), 0.1)
     shown = {
         (family.name, family.type, ", ".join(f"`{name}`" for name in labels))
-        for family in text_string_to_metric_families(numbers.page(REGISTERED))
+        for family in text_string_to_metric_families(numbers.page(certified))
         for labels in [[name for name in family.samples[-1].labels if name != "le"]]
     }
     manual = (Path(__file__).parents[2] / "docs/host-agent.md").read_text()

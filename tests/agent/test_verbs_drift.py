@@ -54,6 +54,8 @@ def test_a_look_tells_what_the_guest_and_the_records_have(bench: Bench) -> None:
         "persistent": "vdb",
         "running": True,
         "differs": [],
+        "readonly_live": False,
+        "readonly_persistent": False,
         "guests": [lane.server_id],
         "unexplained": [],
         "record": True,

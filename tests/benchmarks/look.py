@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -175,10 +176,11 @@ def _hosts(dsn: str) -> Iterator[None]:
     over = threading.Event()
 
     def run() -> None:
-        with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as db:
+        connect = partial(psycopg.connect, dsn, autocommit=True, row_factory=dict_row)
+        with connect() as db, connect() as reading, reading.cursor() as shown:
             while not over.wait(ASKED_S):
                 wanted = {row["host"]: row["wanted"] for row in db.execute(_ASKED).fetchall()}
-                for row in db.execute(_SHOWN, [list(wanted)]).fetchall():
+                for row in shown.stream(_SHOWN, [list(wanted)]):  # one host's is in memory at once
                     _answer(db, row["host"], wanted[row["host"]], row["held"])
 
     thread = threading.Thread(target=run)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from host_agent.clock import Stopping
 from host_agent.libvirt import disk_xml
+from host_agent.libvirt.hypervisor import HypervisorError, Trouble
+from host_agent.libvirt.look import CHANGES_MAX
 from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import Merge, PortError
 from host_agent.simulated.host_state import release
@@ -152,6 +155,7 @@ def test_a_guest_that_is_off_keeps_its_files(files: Files) -> None:
         assert (refused.value.kind, refused.value.code) == (ErrorKind.FINAL, "guest_not_running")
     assert guests.end_merge(files.server_id, serial, Merge(file=None, into=None))
     files.revert(two)  # it never wrote to that one
+    guests.snapshot(files.server_id, serial, one)  # it does so as soon as it is started
     files.machine.power(files.server_id, PowerState.RUNNING)
     assert files.chain() == [one, files.base]
 
@@ -181,6 +185,15 @@ def test_whoever_ends_a_merge_hears_whether_it_was_done(files: Files) -> None:
     files.merge(one, files.base)
     assert not guests.end_merge(files.server_id, files.serial, merge)
     assert files.chain() == [two, files.base]
+
+
+def test_a_merge_that_does_not_fit_the_files_has_not_been_done(files: Files) -> None:
+    """Cinder may not know of an earlier one that it gave up."""
+    one, two = files.names("one", "two")
+    files.take(one)
+    guests, merge = files.machine.guests, Merge(file=two, into=None)
+    assert guests.end_merge(files.server_id, files.serial, merge)
+    assert files.chain() == [one, files.base]
 
 
 def test_a_disk_with_files_below_is_unplugged_from_both_copies(files: Files) -> None:
@@ -257,3 +270,59 @@ def test_going_back_waits_until_the_file_below_has_all(held: Files) -> None:
     held.revert(two, watch)
     assert held.chain() == [one, held.base]
     assert watch.told
+
+
+class Stopped(Following):
+    """Of an agent that is told to stop while it follows a job (RunWatch)."""
+
+    def cancelled(self) -> bool:
+        raise Stopping
+
+    def progress(self, done_bytes: int, total_bytes: int) -> None:
+        super().progress(done_bytes, total_bytes)
+        assert len(self.told) < 3, "it goes on"
+
+
+def test_an_agent_that_stops_leaves_going_back_to_its_next_life(held: Files) -> None:
+    machine = held.machine
+    assert isinstance(machine, SimulatedMachine)
+    one, two = held.names("one", "two")
+    with pytest.raises(Stopping):
+        held.revert(two, Stopped())
+    assert machine.hypervisor.copying(held.server_id, held.disk.device_name)
+    held.revert(two, Letting(machine, held.server_id))
+    assert held.chain() == [one, held.base]
+
+
+def test_a_guest_that_cannot_be_switched_back_keeps_its_file(files: Files) -> None:
+    """As a copy, it is tried a few times, and then left as it was."""
+    machine = files.machine
+    if not isinstance(machine, SimulatedMachine):
+        pytest.skip("no real guest can be made to")
+    one = files.take(*files.names("one"))
+    asked: list[bool] = []
+    real = machine.hypervisor.end_copy
+
+    def refuses(server_id: str, target: str, *, switch: bool) -> None:
+        asked.append(switch)
+        if switch:
+            raise HypervisorError(Trouble.OTHER, "block job is not ready")
+        real(server_id, target, switch=switch)
+
+    machine.hypervisor.end_copy = refuses  # type: ignore[method-assign]
+    with pytest.raises(PortError) as refused:
+        files.revert(one)
+    assert (refused.value.kind, refused.value.code) == (ErrorKind.FINAL, "snapshot_kept")
+    assert asked[:CHANGES_MAX] == [True] * CHANGES_MAX
+    assert not any(asked[CHANGES_MAX:])
+    assert files.chain() == [one, files.base]
+
+
+def test_a_file_without_one_below_is_not_taken_back(files: Files) -> None:
+    """Whatever became of the one that it was put above: there is nowhere to go back to."""
+    one = files.take(*files.names("one"))
+    files.merge(None, None)
+    with pytest.raises(PortError) as refused:
+        files.revert(one)
+    assert (refused.value.kind, refused.value.code) == (ErrorKind.FINAL, "snapshot_kept")
+    assert files.chain() == [one]

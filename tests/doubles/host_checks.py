@@ -31,6 +31,16 @@ def plugged(store: HostState) -> dict[str, dict[str, tuple[str | None, str | Non
     return found
 
 
+def read_only(store: HostState) -> list[int]:
+    """How many volumes' disks of all guests may only be read: live, in definitions."""
+    guests = store.read()["guests"].values()
+    copies = [[guest[copy] for guest in guests if guest[copy]] for copy in ("live", "persistent")]
+    return [
+        sum(disk.readonly for domain in domains for disk in disk_xml.parse(domain).disks)
+        for domains in copies
+    ]
+
+
 def misplugged(mappings: Iterable[BlockDeviceMapping], host: HostState | None) -> Iterator[str]:
     """A mapping says that its guest has the disk if and only if the guest has it: the mappings of
     one server, and the host where its guest is (None: nowhere).

@@ -6,7 +6,7 @@ Each plants one drift by hand, as somebody else, a lost request or a crash would
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -58,7 +58,7 @@ def hosts_of(world: World, server_id: str) -> set[str]:
     return {event.host for event in told if event.about.server_id == server_id}
 
 
-def _attached(volumes: int = 1, **more: Any) -> World:
+def attached(volumes: int = 1, **more: Any) -> World:
     world = World(volumes=volumes, **more)
     for volume_id in world.volumes:
         world.done(world.attach(volume_id))
@@ -116,7 +116,7 @@ def attachment_unknown(*, multiattach: bool = False) -> World:
 
 def attachment_unknown_beside(host: str = OTHER, *, complete: bool = True) -> World:
     """Of a volume that the server has by an attachment of its own, where it is."""
-    world = _attached()
+    world = attached()
     made = _raw(world, world.volumes[0], host, complete=complete)
     status, told = ("attached", host) if complete else ("attaching", None)
     return _unknown("attachment_unknown", told, status=status)(world, made)
@@ -130,7 +130,7 @@ def owner_gone() -> World:
     return _unknown("owner_gone", HOST, "deleted")(world, made)
 
 
-def _mine(world: World) -> Attachment:
+def mine(world: World) -> Attachment:
     return next(a for a in world.attachments() if a.volume_id == world.volumes[0])
 
 
@@ -141,10 +141,11 @@ def _held(attachment: Attachment) -> rows.LedgerAttachment:
         access_mode=attachment.access_mode,
         legacy=attachment.legacy,
         mapped=True,
+        device="vdb",
     )
 
 
-def _attachment_row(
+def attachment_row(
     world: World, attachment: Attachment, cinder: CinderAttachment | None
 ) -> rows.AttachmentRow:
     return rows.AttachmentRow(
@@ -159,37 +160,37 @@ def _attachment_row(
 
 def attachment_lost(world: World | None = None) -> World:
     """The guest goes on writing."""
-    world = world or _attached()
-    attachment = _mine(world)
+    world = world or attached()
+    attachment = mine(world)
     world.cinder.drop_attachment(str(attachment.id))
-    return found(world, "attachment_lost", _attachment_row(world, attachment, None))
+    return found(world, "attachment_lost", attachment_row(world, attachment, None))
 
 
 def attachment_lost_encrypted() -> World:
-    return attachment_lost(_attached(encrypted=True))
+    return attachment_lost(attached(encrypted=True))
 
 
 def attachment_lost_everywhere() -> World:
     """Nor has the guest its disk."""
-    world = _attached()
+    world = attached()
     _guests(world).unplug(world.server_id, world.volumes[0])
     return attachment_lost(world)
 
 
 def reservation_lost() -> World:
-    world = _attached()
+    world = attached()
     world.done(world.act("shelve"))
     return attachment_lost(world)
 
 
 def attachment_taken_back() -> World:
     """A late update of Cinder's (decision 0034)."""
-    world = _attached()
-    attachment = _mine(world)
+    world = attached()
+    attachment = mine(world)
     row = world.cinder.attachment(str(attachment.id))
     row.status = world.cinder.volume(world.volumes[0]).status = "attaching"
     cinder = CinderAttachment(status="attaching")
-    return found(world, "attachment_status_differs", _attachment_row(world, attachment, cinder))
+    return found(world, "attachment_status_differs", attachment_row(world, attachment, cinder))
 
 
 def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
@@ -206,7 +207,7 @@ def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
 
 
 def volume_detaching() -> World:
-    world = _attached()
+    world = attached()
     world.cinder.volume(world.volumes[0]).status = "detaching"
     return found(world, "volume_status_differs", _volume_row(world, "detaching"))
 
@@ -231,7 +232,7 @@ def _guests(world: World, host: str = HOST) -> SimulatedGuests:
 
 def connection_left(multiattach: bool = False) -> World:
     """The host went on having it: its disconnect said yes and did nothing."""
-    world = _attached(encrypted=False, multiattach=multiattach)
+    world = attached(encrypted=False, multiattach=multiattach)
     [attachment] = world.attachments()
     record, connected = world.records[HOST][str(attachment.id)], world.host.read()["connected"]
     world.done(world.detach())
@@ -257,7 +258,7 @@ def _left(world: World, attachment_id: str) -> World:
 
 def connection_left_beside() -> World:
     """What an earlier attachment left, of a volume that the guest has by another one now."""
-    world = _attached(encrypted=False)
+    world = attached(encrypted=False)
     [record], old = world.records[HOST].values(), str(UUID(int=11))
     world.records[HOST][old] = replace(record, attachment_id=old)
     return _left(world, old)
@@ -282,7 +283,7 @@ def record_left() -> World:
     return world
 
 
-def _disk_row(world: World, shown: DiskShown | None) -> rows.DiskRow:
+def disk_row(world: World, shown: DiskShown | None) -> rows.DiskRow:
     [mapping] = world.mappings()
     return rows.DiskRow(
         id=f"{world.server_id}/{mapping.serial}",
@@ -300,24 +301,24 @@ def _disk_row(world: World, shown: DiskShown | None) -> rows.DiskRow:
 
 def disk_pulled() -> World:
     """By hand (virsh detach-disk)."""
-    world = _attached()
+    world = attached()
     _guests(world).unplug(world.server_id, world.volumes[0])
-    return found(world, "disk_missing", _disk_row(world, None))
+    return found(world, "disk_missing", disk_row(world, None))
 
 
 def disk_undefined() -> World:
     """The definition was edited: the next start would lose the disk."""
-    world = _attached()
+    world = attached()
     [mapping] = world.mappings()
     with world.host.edit() as state:
         guest = state["guests"][world.server_id]
         guest["persistent"] = disk_xml.without_disk(guest["persistent"], str(mapping.device_name))
     shown = DiskShown(serial=world.volumes[0], live=mapping.device_name, persistent=None)
-    return found(world, "disk_definition_differs", _disk_row(world, shown))
+    return found(world, "disk_definition_differs", disk_row(world, shown))
 
 
 def secret_left() -> World:
-    world = _attached(encrypted=True)
+    world = attached(encrypted=True)
     world.done(world.detach())
     _guests(world).keep_secret(world.volumes[0], "a passphrase")
     row = rows.StorageRow(
@@ -374,39 +375,3 @@ def connect(world: World, host: str, volume_id: str) -> None:
     """Let a host have a volume connected that no record of its own explains."""
     row = world.cinder.attachments_of(volume_id)[0]
     SimulatedBrick(world.hosts[host], Faults(), host).connect(row.connection_info)
-
-
-@dataclass(frozen=True)
-class Drift:
-    """A drifted world, how its repair is asked for, and the flow that does it."""
-
-    world: Callable[[], World]
-    flow: str
-    ask: Callable[[World], str] = repair
-
-
-def _forget(world: World) -> str:
-    return repair(world, repair="forget_attachment")
-
-
-DRIFTS: dict[str, Drift] = {
-    "repair-reservation": Drift(reservation_unknown, "drop_reservation"),
-    "repair-attachment": Drift(attachment_unknown, "drop_attachment"),
-    "repair-attachment-beside": Drift(attachment_unknown_beside, "drop_attachment"),
-    "repair-owner-gone": Drift(owner_gone, "drop_attachment"),
-    "repair-connection": Drift(connection_left, "release_connection"),
-    "repair-connection-beside": Drift(connection_left_beside, "release_connection"),
-    "repair-record": Drift(record_left, "release_connection"),
-    "repair-lost": Drift(attachment_lost, "replace_attachment"),
-    "repair-lost-encrypted": Drift(attachment_lost_encrypted, "replace_attachment"),
-    "repair-lost-everywhere": Drift(attachment_lost_everywhere, "forget_attachment", _forget),
-    "repair-reservation-lost": Drift(reservation_lost, "replace_reservation"),
-    "repair-taken-back": Drift(attachment_taken_back, "complete_attachment"),
-    "repair-detaching": Drift(volume_detaching, "settle_volume"),
-    "repair-volume": Drift(volume_of_nobody, "delete_volume"),
-    "repair-disk-pulled": Drift(disk_pulled, "plug_disk"),
-    "repair-disk-undefined": Drift(disk_undefined, "define_disk"),
-    "repair-secret": Drift(secret_left, "drop_secret"),
-    "repair-guest": Drift(guest_of_deleted, "forget_guest"),
-    "repair-server": Drift(guest_missing, "forget_server"),
-}

@@ -14,7 +14,7 @@ import pytest
 
 from handlers.build import BootDisk
 from host_agent.shared.contract import PowerState
-from tests.flows.drifted import DRIFTS
+from tests.flows.drifts import DRIFTS
 from tests.growing import extend, extend_waiting, told
 from tests.snapshots import delete_newest, delete_oldest, take, taken
 from tests.world import HOST, IMAGE, OTHER, World
@@ -197,7 +197,8 @@ def _delete_with_volumes(power_state: PowerState) -> World:
 def _takes_nothing_away(summary: dict[str, Any]) -> bool:
     """A repair that fails may have done its one thing all the same; the server is as it was."""
     return (
-        summary["vm_state"] in {"active", "deleted", "shelved_offloaded"} and not summary["claims"]
+        summary["vm_state"] in {"active", "deleted", "shelved_offloaded", "stopped"}
+        and not summary["claims"]
     )
 
 
@@ -295,6 +296,7 @@ _ENDS = {
         repair-reservation repair-attachment repair-attachment-beside repair-lost
         repair-lost-encrypted repair-taken-back
         repair-detaching repair-disk-pulled repair-disk-undefined repair-connection-beside
+        repair-host repair-mountpoint repair-readonly
         grow grow-rbd grow-encrypted grow-legacy grow-again grow-for-cinder
         snapshot snapshot-again unsnapshot unsnapshot-newest unsnapshot-oldest
     """,
@@ -323,7 +325,9 @@ _ENDS = {
         repair-reservation-lost
     """,
     "shelved_offloaded: 2 reserved": "shelve legacy-shelve mixed-shelve convert-offloaded",
-    "stopped: 1 attached compute-1": "attach-stopped root-attach convert-stopped grow-stopped",
+    "stopped: 1 attached compute-1": """
+        attach-stopped root-attach convert-stopped grow-stopped repair-writable
+    """,
     "stopped: 2 attached compute-1": "stop refresh-stopped reimage-stopped",
     "stopped: none": "detach-stopped root-detach",
 }

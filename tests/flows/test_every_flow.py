@@ -150,12 +150,18 @@ def test_every_pair_of_troubles(
     assert any("completed" in how for how in ended)
 
 
+@cache
+def _met_after(scenario: Scenario, first: int, mode: str) -> list[str]:
+    """The points that are met, once for each first trouble: many pairs begin with the same."""
+    world, _ = _disturbed(scenario, {first: mode})
+    return world.trouble.met
+
+
 def _pair(scenario: Scenario, calm: Undisturbed, chance: random.Random) -> dict[int, str]:
     """Trouble at any point, and again at any point that is met after it."""
     first = chance.randrange(len(calm.points))
     trouble = {first: chance.choice(_modes(calm.points[first]))}
-    world, _ = _disturbed(scenario, trouble)
-    later = world.trouble.met[first + 1 :]
+    later = _met_after(scenario, first, trouble[first])[first + 1 :]
     if later:
         second = chance.randrange(len(later))
         trouble[first + 1 + second] = chance.choice(_modes(later[second]))

@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from aggregates import errors
+from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
+from aggregates.volume import Volume
 from handlers.build import BootDisk
 from handlers.drift import again
 from handlers.drift.automatic import Policy, SoFar, why_not
+from handlers.repair import LANES, Case
 from host_agent.shared.contract import PowerState, Verb
+from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Disk
 from host_agent.simulated.host_state import guest_state
 from host_agent.verbs import VERBS
@@ -82,6 +86,39 @@ def test_every_host_that_may_have_the_guest_is_asked() -> None:
     ]
     assert operation.outcome == "completed"
     assert world.wrong() == []
+
+
+def test_an_attachment_that_no_device_goes_through_is_released_as_well() -> None:
+    """Where it is, or, if it is on no host yet, where the server is."""
+    world = drifted.guest_missing(volumes=1)
+    volume = world.store.load(Volume, UUID(world.volumes[0]))
+    [attachment_id] = volume.holders
+    reserved = Attachment(uuid4())
+    held = [(world.store.load(Attachment, UUID(attachment_id)), volume), (reserved, volume)]
+    case = Case(
+        finding=finding(world),
+        server_id=world.server_id,
+        instance=world.instance,
+        hosts=[OTHER],
+        held=held,
+        mappings=(),
+        attachment=None,
+        volume=None,
+        shown=None,
+        view=None,
+    )
+    bare = Lane(
+        server_id=world.server_id,
+        volume_id="",
+        bdm_id="no mapping",
+        attachment_id=None,
+        device_name=None,
+    )
+    assert LANES["forget_server"](case, "no mapping") == [
+        replace(bare, volume_id=str(volume.id), attachment_id=attachment_id, host=HOST),
+        replace(bare, volume_id=str(volume.id), attachment_id=str(reserved.id), host=HOST),
+        replace(bare, host=OTHER),
+    ]
 
 
 # --- what it needs ----------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from handlers.guards import Contact
 from handlers.repair import RepairDrift
 from ledger.log.unit import Unit
 from tests.flows import drifted
-from tests.flows.drifted import DRIFTS, finding
+from tests.flows.drifted import finding
+from tests.flows.drifts import DRIFTS
 from tests.world import CONTEXT, HOST, World
 
 

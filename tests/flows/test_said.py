@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from aggregates import errors
@@ -62,6 +64,16 @@ def test_a_host_shows_its_guests_again_while_a_move_decides_whose_they_are() -> 
     assert world.register(HOST)["again"]
     world.run(operation_id)  # it is not taken away any more: the host runs the guest again
     assert not world.register(HOST)["again"]
+
+
+def test_a_guest_that_a_host_loses_is_missed_only_if_its_server_is_there() -> None:
+    world = World()
+    stored = len(world.store.log)
+    for server_id, host in [(world.server_id, OTHER), (str(UUID(int=9)), HOST)]:
+        world.service.lost_guest(server_id, host, CONTEXT)
+    assert len(world.store.log) == stored
+    world.service.lost_guest(world.server_id, HOST, CONTEXT)
+    assert world.instance.power_state == "nostate"
 
 
 def test_an_operations_lane_says_of_a_volume_what_the_server_has_it_as() -> None:

@@ -259,3 +259,15 @@ def test_a_claim_follows_from_the_flows_table(flow: str) -> None:
     takes, reserves = CLAIMED[flow]
     assert (claimed["takes"], claimed["reserves"]) == ({p.value for p in takes}, reserves)
     assert claimed["takes"] <= claimed["hosts"]
+    assert claimed["shared"]
+
+
+def test_a_volume_is_claimed_as_shared_by_its_own_lanes_alone() -> None:
+    lane = Lane(
+        server_id="s", volume_id="shared", bdm_id="b", attachment_id="a", device_name="vdb",
+        multiattach=True, host=HOST,
+    )  # fmt: skip
+    lanes = (lane, replace(lane, volume_id="single", multiattach=False))
+    plan = FLOWS["reboot"].expand(lanes, {Place.HOST: HOST}, GuestOrder(server_id="s"))
+    assert on_volume(plan, "shared")["shared"]
+    assert not on_volume(plan, "single")["shared"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from aggregates import errors
@@ -87,45 +85,39 @@ def test_cinder_may_give_a_deletion_up_that_was_done_and_ask_for_it_again() -> N
     assert (snapshots_of(world), world.wrong()) == ([], [])
 
 
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Snapshot]]:
-    """Cinder has heard, and does not go on before somebody lets it."""
-    heard: list[tuple[Any, Snapshot]] = []
-    monkeypatch.setattr(cinder_snapshots, "_go_on", lambda *told: heard.append(told))
-    return heard
+def slow() -> World:
+    """Cinder hears, and does not go on before somebody lets it."""
+    world = with_snapshots()
+    world.cinder.looks_later = True
+    return world
 
 
-def told(world: World, slow: list[tuple[Any, Snapshot]]) -> str:
+def told(world: World) -> str:
     """A snapshot that Cinder has heard of; its operation's id."""
     operation_id = take(world)
-    while not slow:
+    while not cinder_snapshots.is_heard(snapshots_of(world)[-1]):
         world.service.advance(operation_id)
         world.run_agent(operation_id, HOST)
     world.service.advance(operation_id)
     return operation_id
 
 
-def test_nobody_works_on_the_server_before_cinder_names_the_new_file(
-    slow: list[tuple[Any, Snapshot]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = with_snapshots()
-    operation_id = told(world, slow)
+def test_nobody_works_on_the_server_before_cinder_names_the_new_file() -> None:
+    world = slow()
+    operation_id = told(world)
     assert world.operation(operation_id).state is OperationState.RUNNING
     for flow in ("reboot", "stop", "live_migrate"):
         with pytest.raises(errors.ClaimedError):
             world.act(flow, **({"destination": OTHER} if flow == "live_migrate" else {}))
-    monkeypatch.undo()
-    cinder_snapshots._go_on(*slow[0])
+    cinder_snapshots.go_on(world.cinder, snapshots_of(world)[0])
     world.done(operation_id)
     assert (chain(world), world.wrong()) == (files(world, 1, 0), [])
 
 
-def test_a_cinder_that_never_names_the_new_file_parks_and_holds_the_server(
-    slow: list[tuple[Any, Snapshot]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = with_snapshots()
-    operation_id = told(world, slow)
-    snapshot = slow[0][1]
+def test_a_cinder_that_never_names_the_new_file_parks_and_holds_the_server() -> None:
+    world = slow()
+    operation_id = told(world)
+    [snapshot] = snapshots_of(world)
     snapshot.status = "error"
     operation = world.run(operation_id)
     [left] = [each for each in operation.left if each["step"] == "await"]
@@ -135,9 +127,8 @@ def test_a_cinder_that_never_names_the_new_file_parks_and_holds_the_server(
         world.act("reboot")
     with pytest.raises(errors.ClaimedError):
         world.delete()
-    monkeypatch.undo()
     snapshot.status = "creating"  # an administrator lets Cinder's record say what is so
-    cinder_snapshots._go_on(*slow[0])
+    cinder_snapshots.go_on(world.cinder, snapshot)
     world.service.act(operation_id, "retry", "corrected", CONTEXT)
     world.done(operation_id)
     assert world.wrong() == []

@@ -2,7 +2,7 @@
 
 What is there already stays.  Run by Keystone's own environment, with the lab's settings (env.sh);
 arguments are services that not every lab has.  One that the catalog names and that does not answer
-breaks the lists of clients.
+breaks the lists of clients; so the catalog names no other of these.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class Keystone:
             found = [self._api.post(f"/{kind}s", json={kind: what}).json()[kind]]
         return str(found[0]["id"])
 
+    def remove(self, kind: str, **what: Any) -> None:
+        """All that have these fields, and what belongs to them."""
+        for each in self._api.get(f"/{kind}s", params=what).json()[f"{kind}s"]:
+            self._api.delete(f"/{kind}s/{each['id']}")
+
     def ensure_user(self, name: str, password: str) -> str:
         found = self._api.get("/users", params={"name": name}).json()["users"]
         if found:
@@ -90,6 +95,8 @@ def main(more: list[str]) -> None:
             keystone.grant(role, user, project)
         if name == "ledger":  # it makes volumes for servers in their projects
             keystone.grant_everywhere("member", user)
+    for kind in MORE.keys() - set(more):
+        keystone.remove("service", type=kind)
     for kind, url in (SERVICES | {kind: MORE[kind] for kind in more}).items():
         service = keystone.ensure("service", name=kind, type=kind)
         for side in ("public", "internal"):

@@ -19,6 +19,7 @@ from handlers.drift.judge import APART_S, BRAKE_COUNT
 from host_agent.shared.cinder.client import MADE_FOR
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest, wait_until
+from tests.lab.moving import HERE, THERE
 from tests.lab.settings import LAB_DIR
 from tests.lab.shares import can_mount, mounted
 from tests.lab.world import CLI_S, SETTLE_S
@@ -27,15 +28,18 @@ pytestmark = pytest.mark.lab
 
 BACKEND = "nfs"
 #: Of each guest, and the ports that it takes.
-ATTACHED, PORTS = 5, 7
+ATTACHED, PORTS = 6, 8
 RECORDS = LAB_DIR / "locks-1" / "connections"
 #: What has a repair that is tried here.
 MENDED = {
+    "attachment_host_differs",
     "attachment_lost",
+    "attachment_mountpoint_differs",
     "attachment_status_differs",
     "connection_left",
     "disk_definition_differs",
     "disk_missing",
+    "disk_readonly_differs",
     "guest_missing",
     "owner_gone",
     "reservation_unknown",
@@ -152,12 +156,28 @@ class Behind:
         self.planted["connection_left"] = attachment
 
     def name_another_host(self) -> None:
+        """As if a request of that host's had come late."""
+        self.planted["attachment_host_differs"] = self._told("attached_host", THERE)
+
+    def name_another_disk(self) -> None:
+        self.planted["attachment_mountpoint_differs"] = self._told("mountpoint", "/dev/vdz")
+
+    def _told(self, column: str, value: str) -> str:
+        """What Cinder has of an attachment from now on; which one."""
         attachment = self._attachment(self._attached())
         database = sqlite3.connect(LAB_DIR / "cinder/cinder.sqlite", timeout=CLI_S)
         with contextlib.closing(database), database:
-            change = "UPDATE volume_attachment SET attached_host = 'elsewhere' WHERE id = ?"
-            database.execute(change, [attachment])
-        self.planted["attachment_host_differs"] = attachment
+            change = f"UPDATE volume_attachment SET {column} = ? WHERE id = ?"
+            database.execute(change, [value, attachment])
+        return attachment
+
+    def told(self) -> list[tuple[str, str]]:
+        """What Cinder shows now of the attachments of which it was told something: host, device."""
+        classes = ("attachment_host_differs", "attachment_mountpoint_differs")
+        service = self.lab.cloud.as_service
+        volumes = [service.attachments.show(self.planted[name]).volume_id for name in classes]
+        rows = [service.volumes.get(volume).attachments[0] for volume in volumes]
+        return [(row["host_name"], row["device"]) for row in rows]
 
     def make_for_nobody(self) -> None:
         volume = self.lab.cloud.cinder.volumes.create(
@@ -237,6 +257,7 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     behind.remove_record()
     behind.leave_record()
     behind.name_another_host()
+    behind.name_another_disk()
     behind.make_for_nobody()
     loop_devices.append(behind.keep_loop_device())
 
@@ -261,6 +282,7 @@ def test_what_is_changed_behind_our_back_is_found_and_mended(
     ]
     outcomes = {found["drift_class"]: lab.ledger.repair(found["finding_id"]) for found in mended}
     assert outcomes == dict.fromkeys(MENDED - {"guest_missing"}, "completed")
+    assert {(host, device == "/dev/vdz") for host, device in behind.told()} == {(HERE, False)}
     forget(lab, lost, kept)
     look = lab.ledger.look()
     left = {name for name, key, _ in lab.ledger.drift("open") if behind.planted.get(name) == key}

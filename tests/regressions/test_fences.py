@@ -241,6 +241,7 @@ def test_what_was_parked_for_a_host_is_ended_by_its_fence() -> None:
     operation_id = world.detach()
     assert world.run(operation_id).state is OperationState.PARKED
     fence(world, HOST)
+    assert world.operation(operation_id).history.active, "the fence itself decides what is next"
     world.done(operation_id)
     assert rows(world) == []
 

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,8 +43,10 @@ _DEEP = {"FLOW_PAIRS": "6"}
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.rules", description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", help="rows, or decisions; all by default")
-    parser.add_argument("--jobs", type=int, default=2, help="copies of the tree to work in")
+    cores = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=int, default=cores, help="copies of the tree to work in")
     wanted = parser.parse_args(argv)
+    began = time.monotonic()
     chosen = [rule for rule in rules() if not wanted.rows or rule.row in wanted.rows]
     with tempfile.TemporaryDirectory(prefix="rules-") as home:
         tree = _copy(Path(home) / "0")
@@ -66,7 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with ThreadPoolExecutor(wanted.jobs) as pool:
             noticed = list(pool.map(removed, chosen))
     survivors = [rule for rule, seen in zip(chosen, noticed, strict=True) if not seen]
-    print(f"{len(chosen)} rules of {len({rule.row for rule in chosen})} rows removed")
+    minutes = (time.monotonic() - began) / 60
+    print(
+        f"{len(chosen)} rules of {len({r.row for r in chosen})} rows removed in {minutes:.0f} min"
+    )
     for rule in survivors:
         print(f"NOT NOTICED: {rule.row} {rule.file}: {rule.old!r}")
     return 1 if survivors else 0

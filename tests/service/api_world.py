@@ -94,6 +94,7 @@ TOKENS = (
     _token("admin", Role.ADMIN),
     _token("operator", Role.OPERATOR, project_id="operators"),
     _token("member", Role.MEMBER),
+    _token("manager", Role.MANAGER),
     _token("reader", Role.READER),
     _token("stranger", Role.MEMBER, project_id="another-project"),
     _token("cinder", Role.SERVICE, project_id="service"),

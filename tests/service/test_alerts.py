@@ -20,6 +20,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from host_agent.line.credentials import Ending
 from host_agent.metrics import Numbers, State
 from ledger.auth.tls import gauges
 from ledger.log.application import Ledger
@@ -98,7 +99,9 @@ async def shown(api: Api, database_url: str) -> Shown:
     numbers.steps.add(("connect", "succeeded"), 0.1)
     pages = {
         "service": await (await api.ask("GET", "/metrics", None)).text(),
-        "agent": numbers.page(State(registered=True, clock_skew_s=0.0)),
+        "agent": numbers.page(
+            State(registered=True, clock_skew_s=0.0, certificate=Ending(1.0, soon=True))
+        ),
     }
     of_tls = CollectorRegistry()
     of_tls.register(_OfTls())

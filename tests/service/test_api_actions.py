@@ -90,6 +90,17 @@ async def test_a_rebuild_keeps_the_volumes_and_knows_no_images(api: Api) -> None
     assert [each["id"] for each in listed] == [volume]
 
 
+async def test_who_rebuilds_is_shown_what_nova_would_put_into_the_server_anew(api: Api) -> None:
+    server = (await with_volume(api))[0]
+    since = {"key_name": 54, "user_data": 57}
+    for minor in (53, 54, 56, 57, 75):
+        answer = await api.act(server, "rebuild", {"imageRef": ""}, version=f"2.{minor}")
+        body = (await answer.json())["server"]
+        await api.played(answer)
+        wanted = {name for name, first in since.items() if first <= minor}
+        assert since.keys() & body.keys() == wanted, minor
+
+
 # --------------------------------------------------------------------------------- moves
 
 
@@ -289,7 +300,17 @@ BODIES: list[tuple[str, str, Any, bool]] = [
     ("reboot", "2.1", {"type": "warm"}, False),
     ("reboot", "2.1", None, False),
     ("rebuild", "2.1", {}, False),
-    ("lock", "2.1", None, False),
+    ("suspend", "2.1", None, False),
+    ("os-resetState", "2.1", {"state": "error"}, True),
+    ("os-resetState", "2.1", {"state": "shelved"}, False),
+    ("os-resetState", "2.1", {"state": "error", "why": "x"}, False),
+    ("os-resetState", "2.1", None, False),
+    ("lock", "2.1", None, True),
+    ("lock", "2.72", {"locked_reason": "mine"}, False),
+    ("lock", "2.73", {"locked_reason": "mine"}, True),
+    ("lock", "2.73", {"locked_reason": ""}, False),
+    ("lock", "2.73", {"locked_reason": "r" * 256}, False),
+    ("lock", "2.73", {"reason": "mine"}, False),
     ("os-start", "2.1", None, False),  # 409: it runs
 ]
 

@@ -155,7 +155,7 @@ async def test_of_two_attaches_at_once_exactly_one_is_accepted(api: Api) -> None
 async def test_detach_during_an_attach_is_409_naming_the_operation(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepting, "CLAIM_WAIT_S", 0.0)
+    monkeypatch.setattr(accepting, "DELETE_WAIT_S", 0.0)
     server, volume = await api.server(), api.volume()
     attach = await api.attach(server, volume)
     answer = await api.ask("DELETE", path(server, volume))

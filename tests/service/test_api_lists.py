@@ -116,8 +116,12 @@ FOUND: list[tuple[str, str, str]] = [
     ("tags-any=a,b", "member", ""),
     ("not-tags=a", "member", "web-1 web-2 db.1"),
     ("not-tags-any=a", "member", "web-1 web-2 db.1"),
-    ("locked=True", "member", ""),
-    ("locked=false", "member", "web-1 web-2 db.1"),
+    ("locked=True", "member", "web-2"),
+    ("locked=false", "member", "web-1 db.1"),
+    ("access_ip_v4=192.0.2.", "member", "web-1"),
+    ("access_ip_v4=^92", "member", ""),
+    ("access_ip_v6=db8", "member", "web-1"),
+    ("access_ip_v4=192&access_ip_v6=fe80", "member", ""),
 ]
 
 
@@ -128,6 +132,10 @@ async def names(api: Api, query: str, who: str, path: str = "/v2.1/servers") -> 
 
 async def test_servers_are_found_by_what_is_asked(api: Api) -> None:
     ids = await fleet(api)
+    assert (await api.act(ids["web-2"], "lock", who="member")).status == 202
+    said = {"accessIPv4": "192.0.2.7", "accessIPv6": "2001:db8::7"}
+    path = f"/v2.1/servers/{ids['web-1']}"
+    assert (await api.ask("PUT", path, "member", json={"server": said})).status == 200
     for query, who, wanted in FOUND:
         asked = query
         for name, server in ids.items():
@@ -190,6 +198,8 @@ REFUSED: list[tuple[str, str, str, int, str]] = [
         400,
         "must be less than or equal to changes-before",
     ),
+    ("access_ip_v4=(", "member", NEWEST, 400, "access_ip_v4. Value: (. it is no regular"),
+    ("access_ip_v6=a&name=(", "member", NEWEST, 400, "name, access_ip_v6. Value: (, a."),
     ("locked=perhaps", "member", NEWEST, 400, "locked. Value: perhaps"),
     ("deleted=perhaps", "admin", NEWEST, 400, "deleted. Value: perhaps"),
     ("sort_key=colour", "member", NEWEST, 400, "sort_key. Value: colour"),

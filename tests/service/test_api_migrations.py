@@ -31,6 +31,9 @@ async def test_a_live_migration_is_shown_while_it_lasts_with_its_progress(api: A
     operation = answer.headers["X-Attachment-Ledger-Operation"].rpartition("/")[2]
     assert (row["status"], row["server_uuid"], row["uuid"]) == ("running", server, operation)
     assert (row["source_compute"], row["dest_compute"]) == (HOST, OTHER)
+    for host in (HOST, OTHER):
+        listed = (await api.get(f"/v1/operations?host={host}&state=running"))["operations"]
+        assert [each["operation_id"] for each in listed] == [operation], "of both its hosts"
     assert (row["project_id"], row["user_id"]) == (PROJECT, "user-admin")
     [command] = await api.commands()
     said = {"operation_id": operation, "run": command["run"], "done_bytes": 3, "total_bytes": 10}

@@ -12,7 +12,7 @@ from ledger.api.microversions import requested, shown
 from ledger.api.problem import ApiError
 from ledger.api.volume_attachments import _shown
 from ledger.config import PAGE_ITEMS_MAX, Limits
-from tests.service.api_world import PROJECT, SETTINGS, Api, guest, running_api
+from tests.service.api_world import OTHER, PROJECT, SETTINGS, Api, guest, running_api
 
 # ------------------------------------------------------------------------ discovery
 
@@ -164,6 +164,8 @@ async def test_attachments_are_listed_in_pages(api: Api) -> None:
         path = f"/v2.1/servers/{server}/os-volume_attachments?limit=1&offset={number}"
         [row] = (await api.get(path))["volumeAttachments"]
         assert (row["volumeId"], row["device"]) == (volume, f"/dev/vd{'bcd'[number]}")
+    path = f"/v2.1/servers/{server}/os-volume_attachments?limit=0"
+    assert len((await api.get(path))["volumeAttachments"]) == 3, "Nova's own exception"
 
 
 # --------------------------------------------------------------------------- servers
@@ -193,6 +195,49 @@ async def test_a_server_has_what_clients_print(api: Api) -> None:
     assert "id" in old["flavor"]
     user = (await api.get(f"/v2.1/servers/{server}", "member"))["server"]
     assert "OS-EXT-SRV-ATTR:host" not in user
+
+
+#: Each property that came to servers later, and when (Nova's REST API version history).
+SINCE = {
+    (2, 9): "locked",
+    (2, 19): "description",
+    (2, 26): "tags",
+    (2, 63): "trusted_image_certificates",
+    (2, 71): "server_groups",
+    (2, 73): "locked_reason",
+    (2, 96): "pinned_availability_zone",
+    (2, 100): "scheduler_hints",
+}
+
+
+async def test_a_server_has_the_properties_of_its_version_alone_and_listed(api: Api) -> None:
+    server = await api.server()
+    for minor in (minor + step for _, minor in SINCE for step in (-1, 0)):
+        wanted = {name for since, name in SINCE.items() if since <= (2, minor)}
+        alone = (await api.get(f"/v2.1/servers/{server}", version=f"2.{minor}"))["server"]
+        assert alone.keys() & set(SINCE.values()) == wanted, minor
+        [listed] = (await api.get("/v2.1/servers/detail", version=f"2.{minor}"))["servers"]
+        assert listed.keys() & set(SINCE.values()) == wanted - {"server_groups"}, minor
+
+
+@pytest.mark.parametrize(
+    ("path", "listed"),
+    [
+        ("servers", "servers"),
+        ("servers/detail", "servers"),
+        ("flavors", "flavors"),
+        ("os-hypervisors", "hypervisors"),
+        ("os-migrations", "migrations"),
+        ("servers/{}/os-instance-actions", "instanceActions"),
+    ],
+)
+async def test_a_page_of_none_is_empty_and_leads_nowhere(api: Api, path: str, listed: str) -> None:
+    server, _ = await api.attached()
+    await api.register(host=OTHER)
+    await api.act(server, "os-migrateLive", {"host": OTHER, "block_migration": False})
+    assert (await api.get(f"/v2.1/{path.format(server)}", version="2.89"))[listed]
+    page = await api.get(f"/v2.1/{path.format(server)}?limit=0", version="2.89")
+    assert page == {listed: []}
 
 
 async def test_servers_are_filtered_and_paged(api: Api) -> None:

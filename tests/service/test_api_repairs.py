@@ -123,6 +123,7 @@ SHOWN = OUTPUTS["drift_look"]["shown"]
         {"record": "yes"},
         {"power_state": "tired"},
         {"process": "no"},
+        {"readonly_live": "no"},
         {"differs": [{"password": "x"}]},
         {"live": "/dev/vdb"},
     ],

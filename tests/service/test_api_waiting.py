@@ -1,13 +1,16 @@
-"""A request that comes a moment too early for the detach before it waits for that."""
+"""Who comes too early for the operation before waits for that: a moment, a DELETE longer."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from ledger.api import accepting
+from ledger.wakeups import ended_key
 from tests.service.api_world import OTHER, Api, guest
-from tests.service.test_api_builds import OURS, booted
+from tests.service.test_api_builds import OURS, booted, built
 
 
 @pytest.mark.parametrize("to", ["the same", "another"])
@@ -39,3 +42,68 @@ async def test_a_root_waits_for_the_detach_of_the_one_before(api: Api) -> None:
     await api.played(detach)
     answer = await attach
     assert answer.status == 202, await answer.text()
+
+
+async def waiting(api: Api, path: str, *in_the_way: str) -> asyncio.Task[Any]:
+    """A DELETE that waits for these operations, one of them at least by now."""
+    keys = set(map(ended_key, in_the_way))
+    deletion = asyncio.create_task(api.ask("DELETE", path))
+    async with asyncio.timeout(10):
+        while not keys & api.components.wakeups._watches.keys():
+            assert not deletion.done(), await deletion.result().text()
+            await asyncio.sleep(0.005)
+    return deletion
+
+
+async def test_a_server_that_is_being_built_can_be_deleted(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nova takes a deletion at any time, and clients do not expect another answer."""
+    monkeypatch.setattr(accepting, "CLAIM_WAIT_S", 0.0)  # what others wait is too little
+    build = await built(api, {"volume_id": api.volume(bootable=True), "boot_index": 0})
+    made = await build.json()
+    deleted = await waiting(api, f"/v2.1/servers/{made['server_id']}", made["operation_id"])
+    await api.played(build)
+    answer = await deleted
+    assert answer.status == 204, await answer.text()
+    assert (await api.played(answer))["outcome"] == "completed"
+
+
+async def test_a_deletion_waits_for_all_that_is_at_work(api: Api) -> None:
+    server = await api.server()
+    attaches = [await api.attach(server, api.volume()) for _ in range(2)]
+    names = [each.headers["X-Attachment-Ledger-Operation"] for each in attaches]
+    deleted = await waiting(
+        api, f"/v2.1/servers/{server}", *(name.rpartition("/")[2] for name in names)
+    )
+    for attach in attaches:
+        await api.played(attach)
+    answer = await deleted
+    assert answer.status == 204, await answer.text()
+
+
+async def test_a_deletion_takes_over_what_parks_while_it_waits(api: Api) -> None:
+    server, volume = await api.attached()
+    detach = await api.ask("DELETE", f"/v2.1/servers/{server}/os-volume_attachments/{volume}")
+    [command] = await api.commands()
+    deleted = await waiting(api, f"/v2.1/servers/{server}", command["operation_id"])
+    await api.report(command, "unplug")
+    error = {"kind": "final", "code": "busy", "message": "device is busy"}
+    await api.report(command, "disconnect", error=error)
+    answer = await deleted
+    assert answer.status == 204, await answer.text()
+    assert (await api.finished(detach))["outcome"] == "cancelled"
+
+
+async def test_a_detach_that_is_asked_for_twice_is_404_when_the_first_has_ended(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cinder says `in-use` until then: a client cannot see that it has asked before."""
+    monkeypatch.setattr(accepting, "CLAIM_WAIT_S", 0.0)
+    server, volume = await api.attached()
+    path = f"/v2.1/servers/{server}/os-volume_attachments/{volume}"
+    detach = await api.ask("DELETE", path)
+    [command] = await api.commands()
+    again = await waiting(api, path, command["operation_id"])
+    await api.played(detach)
+    assert (await again).status == 404

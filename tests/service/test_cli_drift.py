@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -384,6 +385,30 @@ def test_who_waits_for_a_look_that_is_stopped_is_told_how_it_goes_on(
     told = capsys.readouterr().err
     assert "is stopped at 25%" in told
     assert f"drift resume {LOOK}" in told
+
+
+def test_looks_that_are_only_asked_for_are_listed_before_others(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = str(uuid4())
+    nothing = {"began_at": None, "began_position": None, "done": None, "total": None}
+    asked = look(look_id=waits, state="asked", scope={}, **nothing)
+    begun_since = look(state="asked", **nothing)
+    stub.answers["GET /v1/drift/runs"] = Looks(
+        asked=[asked, begun_since], looks=[look()], next=None
+    )
+    for given, told in (
+        ((), [(waits, "asked for"), (LOOK, "25%, 45 s left")]),
+        (("--limit", "1"), [(waits, "asked for")]),
+        (("--state", "under_way"), [(LOOK, "25%, 45 s left")]),
+    ):
+        assert run("drift", "looks", "-f", "json", *given) == 0
+        rows = json.loads(capsys.readouterr().out)
+        assert [(row["ID"], row["State"]) for row in rows] == told
+    assert run("drift", "looks", "--state", "asked", "-f", "json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["ID"] for row in rows] == [waits, LOOK]
+    assert "state" not in stub.asked[-1].query, "the API has them beside any others"
 
 
 def test_looks_are_listed_with_how_far_they_are_or_how_they_ended(

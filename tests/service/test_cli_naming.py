@@ -24,7 +24,7 @@ from tests.service.test_cli_api import host
 PATH = f"/v1/operations/{OPERATION}"
 TWIN = OPERATION[:9] + "5" + OPERATION[10:]
 #: Arguments with these names, or metavars, name a thing.
-ID_WORDS = ("server", "volume", "operation", "attachment", "finding", "remnant")
+ID_WORDS = ("server", "volume", "operation", "attachment", "finding", "remnant", "look")
 
 
 def things(*found: tuple[str, str, str | None]) -> FoundThings:

@@ -32,7 +32,8 @@ NOW = datetime(2026, 11, 20, 10, 1, tzinfo=UTC)
 def all_topics() -> set[str]:
     for module in pkgutil.iter_modules(aggregates.__path__):
         importlib.import_module(f"aggregates.{module.name}")
-    owners = {kind.__name__ for kind in Aggregate.__subclasses__()}
+    bases = Aggregate.__subclasses__()
+    owners = {kind.__name__ for base in bases for kind in (base, *base.__subclasses__())}
     events = {kind.TOPIC for kind in Event.__subclasses__()}
     return {topic for topic in events if topic.partition(".")[0] in owners}
 

@@ -13,8 +13,8 @@ from ledger.api.components import HOLDS
 from ledger.config import PolicySettings
 from ledger.web import live
 from ledger.web.browser import SESSIONS
-from ledger.web.pages import PAGES
-from tests.service.api_world import SETTINGS, Api, eventually, running_api
+from ledger.web.pages import AT_ONCE, CALMLY, PAGES
+from tests.service.api_world import HOST, SETTINGS, Api, eventually, running_api
 from tests.service.test_api_exhaustion import Counted
 from tests.service.test_api_exhaustion import until as lines_until
 from tests.service.test_console import log_in
@@ -75,13 +75,43 @@ async def test_what_happens_is_shown_by_the_stream_of_the_page(api: Api) -> None
 
 
 async def test_only_what_moves_and_is_not_past_has_a_stream(api: Api) -> None:
-    assert {page.name for page in PAGES if page.moves} == {
-        *("overview", "operations", "operation", "drift", "log"),
-    }
-    for path in ("/ui/servers", "/ui/hosts", "/ui/?at=2026-01-01T00:00:00Z"):
+    assert {page.name for page in PAGES if not page.moves} == {"flows", "flow", "request"}
+    for path in ("/ui/flows", "/ui/hosts?at=2026-01-01T00:00:00Z", "/ui/?at=2026-01-01T00:00:00Z"):
         answer = await api.ask("GET", path, headers=STREAM)
         assert answer.content_type == "text/html"
         assert "hx-sse:connect" not in await answer.text()
+
+
+async def test_the_page_of_a_thing_shows_what_happens_to_it(api: Api) -> None:
+    server, volume = await api.attached()
+    [held] = (await api.get(f"/v1/attachments?volume={volume}"))["attachments"]
+    paths = (f"volumes/{volume}", f"servers/{server}", f"attachments/{held['attachment_id']}")
+    streams = [await opened(api, f"/ui/{path}") for path in (*paths, f"hosts/{HOST}")]
+    for stream in streams:
+        first = await message(stream)
+        assert "<form" not in first, "what somebody types into stays"
+        assert "Sent to compute-1: unplug" not in first
+    answer = await api.ask("DELETE", f"/v2.1/servers/{server}/os-volume_attachments/{volume}")
+    assert answer.status == 202
+    for stream in streams:
+        await until(stream, "Sent to compute-1: unplug")
+        stream.close()
+
+
+async def test_a_page_that_asks_much_is_made_anew_more_rarely(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+
+    async def wait(*given: Any) -> bool:
+        pauses.append(given[-1] / live.PAUSE_S)
+        return False
+
+    monkeypatch.setattr(live, "_wait", wait)
+    await api.server()
+    for path in ("/ui/", f"/ui/hosts/{HOST}"):
+        await (await opened(api, path)).read()
+    assert pauses == [AT_ONCE, CALMLY]
 
 
 async def test_a_stream_shows_nobody_more_than_the_page(api: Api) -> None:

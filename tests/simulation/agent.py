@@ -51,6 +51,7 @@ from ledger.log.application import ConflictError
 from tests.commands import carry_out
 from tests.memory import Crash, Tripwire
 from tests.simulation.chance import Mortal
+from tests.simulation.share import PatientGuests
 from tests.world import CONTEXT, FIXED_KEY
 
 if TYPE_CHECKING:
@@ -155,8 +156,11 @@ class Agent:
         cloud, name, life = self.cloud, self.name, self.life
         state = cloud.states[name]
 
+        def lives() -> bool:
+            return self.lives and self.life == life
+
         def tripped(what: str, port: Any) -> Any:
-            mortal = Mortal(cloud.chance, lambda: self.lives and self.life == life)
+            mortal = Mortal(cloud.chance, lives)
             return Tripwire(what, port, lambda: mortal)
 
         cinder = tripped("cinder", cloud.late)
@@ -164,7 +168,7 @@ class Agent:
             "cinder": cinder,
             "old_cinder": cinder,
             "brick": tripped("brick", SimulatedBrick(state, Faults(), name)),
-            "guests": tripped("guests", SimulatedGuests(state, Faults(), name)),
+            "guests": tripped("guests", PatientGuests(cloud.files, state, name, lives)),
             "users": Users(cloud, name),
             "keys": tripped("keys", KeyManagers(FIXED_KEY)),
             "records": cloud.records[name],

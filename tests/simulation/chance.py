@@ -45,16 +45,22 @@ class Chance(Trouble):
         if self.calm:
             return None
         if not self._nested and self.random.random() < self.meanwhile_rate:
-            self._nested = True
-            try:
-                self.meanwhile()
-            finally:
-                self._nested = False
+            self.let_others()
         rate = self.save_rate if point == "save" else self.call_rate
         if self.random.random() >= rate:
             return None
         self.troubled += 1
         return self.random.choice(modes)
+
+    def let_others(self) -> None:
+        """Something else happens, unless this is within such a thing."""
+        if self._nested:
+            return
+        self._nested = True
+        try:
+            self.meanwhile()
+        finally:
+            self._nested = False
 
     def new_id(self) -> UUID:
         return UUID(int=self.random.getrandbits(128), version=4)

@@ -263,6 +263,8 @@ class Clients:
         others = [backend for backend in model.backends.values() if backend.name not in here]
         if volume.status != "in-use" or volume.multiattach or volume.migrating:
             return
+        if model.has_snapshots(volume.id):
+            return
         to = self.random.choice(others)
         wanted = {"host": to.host, "new_type": to.name, "migration_policy": "on-demand"}
         how = self.random.choice([cinder_migration.migrate, cinder_migration.retype])

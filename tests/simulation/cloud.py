@@ -13,10 +13,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from aggregates.attachment import Attachment
+from aggregates.base import Aggregate
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
@@ -24,7 +25,7 @@ from aggregates.volume import Volume
 from handlers.guards import Contact
 from handlers.retries import is_due
 from host_agent.shared.contract import Command, PowerState
-from host_agent.simulated.host_state import HOSTS, HostState
+from host_agent.simulated.host_state import HOSTS
 from host_agent.storage import connection
 from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
@@ -36,11 +37,15 @@ from projections.operations import OPERATIONS
 from tests.doubles.direct_cinder import DirectCinder
 from tests.simulation.agent import Agent
 from tests.simulation.chance import Chance, Log
+from tests.simulation.files import Files
 from tests.simulation.hostile import Hostile
 from tests.simulation.invariants import broken_by
 from tests.simulation.late import LandingClock, LateCinder
 from tests.simulation.processes import Anyone, Processes
+from tests.simulation.share import SharingHost
 from tests.store.histories import Folded, logged
+
+A = TypeVar("A", bound=Aggregate)
 
 HOSTS_RANGE, SERVERS_RANGE, VOLUMES_RANGE = (3, 4), (4, 8), (8, 12)
 #: A backend whose volumes share a target, beside those that do not (S3).
@@ -58,6 +63,7 @@ class Cloud:
         self.chance = Chance(seed)
         #: Its own, so that the other seeds' stories stay what they were.
         self.read_only = random.Random(f"read-only {seed}")
+        self.files = Files(self, seed)
         self.actions: list[str] = []
         #: How often each of FAULTS was there.
         self.happened: Counter[str] = Counter()
@@ -65,6 +71,7 @@ class Cloud:
         self.cinder = CinderModel(clock=self.clock, new_id=lambda: str(self.chance.new_id()))
         self.cinder.deleting_reads = self.chance.random.choice([0, 2])
         self.cinder.add_backend(SHARED_BACKEND, "iscsi", shared_targets=True)
+        self.cinder.looks_later = True
         self.direct = DirectCinder(self.cinder)
         self.late = LateCinder(self, self.direct)
         #: What requests left that came later than anybody waits; it goes with its volume.
@@ -89,6 +96,11 @@ class Cloud:
         self.service = cast("Service", Anyone(self.processes, "service"))
         self.requests = cast("Requests", Anyone(self.processes, "requests"))
         self._commands: dict[str, tuple[int, list[tuple[str, Command]]]] = {}
+        self._mail: tuple[int, dict[str, list[Command]]] = (0, {})
+        #: What recorded events make of each aggregate, so many of the log's.
+        self.fresh: dict[UUID, Aggregate] = {}
+        self.refolded = 0
+        self._looked_at: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
         self._make_volumes()
         self._make_hosts()
 
@@ -97,7 +109,7 @@ class Cloud:
         for number in range(draw.randint(*VOLUMES_RANGE)):
             self.cinder.add_volume(
                 volume_id=str(uuid5(NAMESPACE_OID, f"volume {number}")),
-                driver=draw.choice(["iscsi", "rbd", "local", SHARED_BACKEND]),
+                driver=self.files.backend(draw.choice(["iscsi", "rbd", "local", SHARED_BACKEND])),
                 multiattach=draw.random() < 0.3,
                 bootable=True,
                 encrypted=draw.random() < 0.3,
@@ -119,7 +131,9 @@ class Cloud:
                     "devices": [],
                 }
             )
-        self.states = {name: HostState(initial={"define": guests[name]}) for name in names}
+        self.states = {
+            name: SharingHost(self.files.share, {"define": guests[name]}) for name in names
+        }
         self.records: dict[str, dict[str, Record]] = {name: {} for name in names}
         self.sent: dict[str, set[str]] = {name: set() for name in names}
         #: Paths that a host had connected when it lost power.
@@ -192,10 +206,14 @@ class Cloud:
 
     def mailbox(self, host: str) -> list[Command]:
         """As `GET commands` gives them."""
-        running = [row for row in self.rows("operations") if row["state"] == "running"]
-        commands = itertools.chain.from_iterable(self._commands_of(row) for row in running)
-        mine = [(name, command) for name, command in commands if name == host]
-        return [command for _, command in sorted(mine, key=lambda pair: pair[1].position)]
+        if self._mail[0] != self.folded.position:
+            running = [row for row in self.rows("operations") if row["state"] == "running"]
+            commands = list(itertools.chain.from_iterable(map(self._commands_of, running)))
+            mail: dict[str, list[Command]] = {}
+            for name, command in sorted(commands, key=lambda pair: pair[1].position):
+                mail.setdefault(name, []).append(command)
+            self._mail = (self.folded.position, mail)
+        return self._mail[1].get(host, [])
 
     def _commands_of(self, row: Row) -> list[tuple[str, Command]]:
         known = self._commands.get(row["operation_id"])
@@ -217,7 +235,7 @@ class Cloud:
 
     def live_guests(self, name: str) -> set[str]:
         """What runs on a host, whoever knows of it."""
-        guests = self.states[name].read()["guests"]
+        guests = self.states[name].seen()["guests"]
         return {server_id for server_id, guest in guests.items() if guest["live"] is not None}
 
     def power_off(self, name: str) -> None:
@@ -245,7 +263,7 @@ class Cloud:
 
     def instances(self, *, deleted: bool = False) -> list[Instance]:
         rows = self.rows("instances")
-        found = [self.store.load(Instance, UUID(row["server_id"])) for row in rows]
+        found = [self.look_at(Instance, UUID(row["server_id"])) for row in rows]
         return [instance for instance in found if deleted or not instance.deleted]
 
     def known_servers(self) -> list[Instance]:
@@ -259,23 +277,30 @@ class Cloud:
 
     def operations(self, *states: str) -> list[Operation]:
         rows = [row for row in self.rows("operations") if not states or row["state"] in states]
-        return [self.store.load(Operation, UUID(row["operation_id"])) for row in rows]
+        return [self.look_at(Operation, UUID(row["operation_id"])) for row in rows]
 
     def mappings(self) -> list[BlockDeviceMapping]:
         rows = self.rows("mappings")
-        return [self.store.load(BlockDeviceMapping, UUID(row["bdm_id"])) for row in rows]
+        return [self.look_at(BlockDeviceMapping, UUID(row["bdm_id"])) for row in rows]
 
     def attachments(self) -> list[Attachment]:
         rows = [row for row in self.rows("attachments") if row["state"] != "deleted"]
-        return [self.store.load(Attachment, UUID(row["attachment_id"])) for row in rows]
+        return [self.look_at(Attachment, UUID(row["attachment_id"])) for row in rows]
 
     def server_of(self, operation_id: str) -> str:
-        started = self.store.load(Operation, UUID(operation_id)).started
+        started = self.look_at(Operation, UUID(operation_id)).started
         assert started is not None
         return started.server_id
 
     def volume(self, volume_id: str) -> Volume:
-        return self.store.load(Volume, UUID(volume_id))
+        return self.look_at(Volume, UUID(volume_id))
+
+    def look_at(self, kind: type[A], id_: UUID) -> A:
+        """As the log has it now, to be read alone: loaded anew when it has changed."""
+        known = self._looked_at.get((kind, id_))
+        if known is None or known.version != len(self.store.streams.get(id_, ())):
+            known = self._looked_at[kind, id_] = self.store.load(kind, id_)
+        return known  # type: ignore[return-value]
 
     def given_to(self, host: str) -> set[str]:
         """The targets of connections that Cinder has given to a host, by their digests."""

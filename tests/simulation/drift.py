@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from handlers.drift import join
 from handlers.drift.classes import DriftClass
-from handlers.drift.judge import differs, drifting
+from handlers.drift.judge import differs, drifting, id_of
 from handlers.drift.rows import CinderAttachment, CinderVolume
 from handlers.drift.rows import Row as Joined
-from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.cinder.client import MADE_FOR, mountpoint_of
 from host_agent.shared.faults import Faults
 from host_agent.shared.survey import Survey
 from host_agent.simulated.adapters import SimulatedGuests, SimulatedStorage
@@ -26,9 +26,14 @@ _UNFINISHED = frozenset({"reserved", "attaching"})
 
 
 def cases(cloud: Cloud) -> Iterator[tuple[Joined, DriftClass]]:
-    """Each finding of a look at everything: the row, and the class of which it is a case."""
+    """Each finding of a look at everything, once, whichever pass it is of: the row, and the class
+    of which it is a case.
+    """
+    found: dict[str, tuple[Joined, DriftClass]] = {}
     for row in (*_attachments(cloud), *_volumes(cloud), *_hosts(cloud)):
-        yield from ((row, each) for each in drifting(row))
+        for each in drifting(row):
+            found.setdefault(id_of(each, row), (row, each))
+    yield from found.values()
 
 
 def found(cloud: Cloud) -> Iterator[str]:
@@ -71,17 +76,28 @@ def _attachments(cloud: Cloud) -> Iterator[Joined]:
     servers = {
         r["server_id"]: "deleted" if r["deleted"] else "live" for r in cloud.rows("instances")
     }
-    mapped = {id_ for m in cloud.rows("mappings") for id_ in (m["attachment_id"], m["kept"])}
+    named = {
+        id_: m["device_name"]
+        for m in cloud.rows("mappings")
+        for id_ in (m["attachment_id"], m["kept"])
+    }
+    by_old_calls = {(r["server_id"], r["volume_id"]) for r in stored.values() if r["legacy"]}
     for id_ in sorted(stored.keys() | listed.keys()):
         ours, theirs = stored.get(id_), listed.get(id_)
+        if ours is None and theirs and (theirs.server_id, theirs.volume_id) in by_old_calls:
+            continue  # Cinder's side of what the ledger has under an id of its own
         server_id = ours["server_id"] if ours else theirs and theirs.server_id
         yield join.attachment(
-            ours, theirs, server=servers.get(server_id or ""), mapped=id_ in mapped
+            ours,
+            theirs,
+            server=servers.get(server_id or ""),
+            mapped=id_ in named,
+            device=named.get(id_),
         )
 
 
 def _listed(row: Any) -> join.Listed:
-    """As Cinder's lists show it: the host and the mode only of one that is attached."""
+    """As Cinder's lists show it: but for the status, all only of one that is attached."""
     attached = row.status == "attached"
     return join.Listed(
         id=row.id,
@@ -91,6 +107,7 @@ def _listed(row: Any) -> join.Listed:
             status=row.status,
             host=row.host if attached else None,
             mode=row.mode if attached and row.mode in {"ro", "rw"} else None,
+            mountpoint=mountpoint_of({"device": row.mountpoint}) if attached else None,
         ),
     )
 

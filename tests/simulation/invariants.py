@@ -107,7 +107,7 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
     """No guest runs twice, and none on a volume that Cinder has given up (CVE-2023-2088)."""
     running: dict[str, list[str]] = {}
     for name, state in cloud.states.items():
-        seen, cut_off = state.read(), cloud.isolated.get(name, set())
+        seen, cut_off = state.seen(), cloud.isolated.get(name, set())
         for server_id, guest in seen["guests"].items():
             if guest["live"] is None or server_id in cut_off | cloud.apart:
                 continue
@@ -115,6 +115,7 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
             if paths := _volume_paths(guest["live"]) - _given(cloud, server_id, name, seen):
                 yield f"{server_id} on {name} has {paths}, attached to nothing in Cinder"
     yield from (f"{s} runs on {names}" for s, names in running.items() if len(names) > 1)
+    yield from cloud.files.broken()
 
 
 @lru_cache(maxsize=1000)
@@ -124,12 +125,16 @@ def _volume_paths(domain: str) -> set[str | None]:
 
 
 def _given(cloud: Cloud, server_id: str, host: str, seen: dict[str, Any]) -> set[str]:
-    """What Cinder lets this server use on this host."""
-    return {
-        seen["connected"].get(connection.target_digest(row.connection_info), {}).get("path")
+    """What Cinder lets this server use on this host: of files any of the volume's."""
+    rows = [
+        row
         for row in cloud.cinder.attachments.values()
         if row.instance == server_id and row.host == host and row.connection_info
-    }
+    ]
+    digests = {connection.target_digest(row.connection_info) for row in rows}
+    theirs = {seen["connected"].get(digest, {}).get("path") for digest in digests}
+    volumes = {row.volume_id for row in rows}
+    return theirs | cloud.files.connected(volumes, seen["connected"].values())
 
 
 # --- at rest -----------------------------------------------------------------------------
@@ -144,6 +149,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     yield from _plugged(cloud)
     yield from _sizes(cloud)
     yield from broken_on_hosts(cloud)
+    yield from cloud.files.broken_at_rest()
     yield from _projections(cloud)
     yield from _streams(cloud)
 
@@ -182,11 +188,15 @@ def _ledger(cloud: Cloud) -> Iterator[str]:
             yield f"mapping {mapping.id} is of server {mapping.server_id}, which is deleted"
         elif mapping.attachment_id is not None:
             wanted |= _attachments_of(mapping, servers[mapping.server_id])
-    found = {str(a.id): (a.host if a.may_be_connected else None, a.state) for a in _open(cloud)}
+    found = {
+        str(a.id): (a.host if a.may_be_connected else None, a.state)
+        for a in _open(cloud)
+        if str(a.id) not in cloud.planted
+    }
     if wanted != found:
         yield f"attachments should be {wanted}, are {found}"
     holders = {id_ for v in _known_volumes(cloud) for id_ in cloud.volume(v).holders}
-    if holders != set(found):
+    if holders - cloud.planted != set(found):
         yield f"volumes are held by {holders}, attachments are {set(found)}"
 
 
@@ -246,10 +256,16 @@ def _hosts(cloud: Cloud) -> Iterator[str]:
 def _connections(cloud: Cloud, name: str, seen: dict[str, Any]) -> Iterator[str]:
     here = {str(a.id) for a in _open(cloud) if a.host == name and a.may_be_connected}
     wanted, connected = _targets(cloud, here), set(seen["connected"])
-    if extra := connected - wanted - cloud.planted_on(name):
+    records, behind = cloud.records[name], cloud.files.behind(name)
+    former = {
+        connection.target_digest(info)
+        for id_ in behind & records.keys()
+        for info in records[id_].infos
+    }
+    if extra := connected - wanted - former - cloud.planted_on(name):
         yield f"{name} has connected what nobody has: {[seen['connected'][d] for d in extra]}"
     # A fence may end a refresh in between: then the next start connects (decision 0081).
-    unconnected = {id_ for id_, record in cloud.records[name].items() if not record.infos}
+    unconnected = behind | {id_ for id_, record in records.items() if not record.infos}
     if missing := _targets(cloud, here - unconnected) - connected - cloud.lost[name]:
         yield f"{name} lacks connections {missing}"
 
@@ -293,17 +309,22 @@ def _differ(row: Row | None, aggregate: Aggregate, *names: str) -> Iterator[str]
             yield f"{type(aggregate).__name__} {aggregate.id} shows {name} {said}, it is {is_}"
 
 
+_KINDS: list[Any] = [Attachment, BlockDeviceMapping, Finding, Host, Instance, Operation, Volume]
+
+
 def _streams(cloud: Cloud) -> Iterator[str]:
     """What is stored makes the same of an aggregate as what was recorded."""
-    recorded: dict[UUID, list[Event]] = {}
-    for event, _ in cloud.store.log:
-        recorded.setdefault(event.originator_id, []).append(event)
-    kinds: list[Any] = [Attachment, BlockDeviceMapping, Finding, Host, Instance, Operation, Volume]
-    for id_, events in recorded.items():
-        kind = next(k for k in kinds if type(events[0]).TOPIC.startswith(f"{k.__name__}."))
-        stored, fresh = vars(cloud.store.load(kind, id_)), vars(kind.evolve(id_, events))
-        if _plain(stored) != _plain(fresh):
-            yield f"{kind.__name__} {id_} is not what its events say"
+    for event, _ in cloud.store.log[cloud.refolded :]:
+        fresh = cloud.fresh.get(event.originator_id)
+        if fresh is None:
+            kind = next(k for k in _KINDS if type(event).TOPIC.startswith(f"{k.__name__}."))
+            fresh = cloud.fresh[event.originator_id] = kind(event.originator_id)
+        fresh.follow([event])
+    cloud.refolded = len(cloud.store.log)
+    for id_, fresh in cloud.fresh.items():
+        stored = cloud.look_at(type(fresh), id_)
+        if _plain(vars(stored)) != _plain(vars(fresh)):
+            yield f"{type(fresh).__name__} {id_} is not what its events say"
 
 
 #: Whole events, which as stored do not say whom they are about: that is in the log's columns.

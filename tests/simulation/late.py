@@ -9,14 +9,16 @@ from uuid import UUID
 from aggregates.attachment import Attachment
 from aggregates.instance import Instance
 from host_agent.shared.contract import ErrorKind
-from host_agent.shared.ports import LATE_S, PortError, VolumeView
+from host_agent.shared.ports import LATE_S, AttachmentView, PortError
 from tests.memory import Clock, Crash
 
 if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
 #: Those that take effect each time they are carried out.
-CALLS = frozenset({"attachment_create", "attachment_update", "volume_create"})
+CALLS = frozenset({"attachment_create", "attachment_update", "volume_create", "tell_snapshot"})
+#: Those that are never carried out later than anybody waits.
+IN_TIME = frozenset({"volume_create", "tell_snapshot"})
 #: How many of them come later than anybody waits.
 TOO_LATE = 0.2
 TOO_LATE_S = (2 * LATE_S, 60.0)
@@ -61,7 +63,7 @@ class LateCinder:
             draw = self._cloud.chance.random
             if self._cloud.chance.calm or draw.random() >= self._rate:
                 return real(*args)
-            too_late = draw.random() < TOO_LATE and call != "volume_create"
+            too_late = draw.random() < TOO_LATE and call not in IN_TIME
             seconds = draw.uniform(*TOO_LATE_S) if too_late else draw.uniform(0.0, 0.9 * LATE_S)
             self._cloud.chance.troubled += 1
             self._cloud.note(f"{call} comes {seconds:.1f} s late")
@@ -79,10 +81,11 @@ class LateCinder:
         except PortError as refused:
             cloud.note(f"late request: {refused.code}")
             return
-        cloud.note(f"late request: {row.id}")
         cloud.happened["late request"] += 1
-        if isinstance(row, VolumeView):
+        if not isinstance(row, AttachmentView):
+            cloud.note("late request: done")
             return
+        cloud.note(f"late request: {row.id}")
         if too_late:
             cloud.strays.add(row.id)
         nobodys = cloud.store.load(Attachment, UUID(row.id)).version == 0

@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import eq
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
@@ -90,9 +92,19 @@ def _of_deleted(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
 def _definition(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
     """What has lost power has only its definition."""
     del new
+    yield "disk_definition_differs" if _runs(cloud, group) else "disk_missing"
+
+
+def _read_only(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    del new
+    yield "disk_readonly_differs"
+    if _runs(cloud, group):
+        yield "disk_definition_differs"
+
+
+def _runs(cloud: Cloud, group: Group) -> bool:
     guests = (state.read()["guests"].get(group.server) for state in cloud.states.values())
-    runs = any(guest and guest["live"] is not None for guest in guests)
-    yield "disk_definition_differs" if runs else "disk_missing"
+    return any(guest and guest["live"] is not None for guest in guests)
 
 
 def _record(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
@@ -121,17 +133,39 @@ def _held(part: str, kind: str) -> Now:
     return now
 
 
+def _power(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """Its host tells it with its next inventory, and then the ledger has it so."""
+    del new
+    found = cloud.folded.row("instances", group.server) or {}
+    state = cloud.states.get(found.get("host") or "")
+    guest = state.read()["guests"].get(group.server) if state else None
+    if guest and guest["power_state"] != found["power_state"]:
+        yield "power_differs"
+
+
+def _paths(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """What is connected anew has all of its paths."""
+    del group
+    had = [each for state in cloud.states.values() for each in state.read()["connected"].values()]
+    if any(each.get("faulty") and each["path"].rpartition("/")[2] in new for each in had):
+        yield "paths_faulty"
+
+
 @dataclass(frozen=True)
 class Kind:
     """`changes`: the parts of `picture` that its repair may change, of its own; none: nobody
     mends it by itself.  `now` None: it is found as it was planted, whatever happens to its host.
+    `passes`: it is over as soon as its host has told what it has.
     """
 
     plant: Plant
     changes: str = ""
     now: Now | None = None
+    passes: bool = False
 
 
+#: A guest that is off connects anew.
+CORRECTED = "attachments volumes connected records secrets"
 KINDS: dict[str, Kind] = {
     "reservation_unknown": Kind(plants.reservation_unknown, "attachments volumes"),
     "attachment_unknown": Kind(plants.attachment_unknown, "attachments volumes"),
@@ -140,7 +174,10 @@ KINDS: dict[str, Kind] = {
         plants.attachment_lost, "attachments volumes records connected secrets"
     ),
     "attachment_status_differs": Kind(plants.attachment_status_differs, "attachments volumes"),
-    "attachment_host_differs": Kind(plants.attachment_host_differs),
+    "attachment_unmapped": Kind(plants.attachment_unmapped),
+    "legacy_mapping": Kind(plants.legacy_mapping),
+    "attachment_host_differs": Kind(plants.attachment_host_differs, CORRECTED),
+    "attachment_mountpoint_differs": Kind(plants.attachment_mountpoint_differs, CORRECTED),
     "attachment_mode_differs": Kind(plants.attachment_mode_differs),
     "volume_gone": Kind(plants.volume_gone),
     "volume_status_differs": Kind(plants.volume_status_differs, "volumes"),
@@ -149,18 +186,22 @@ KINDS: dict[str, Kind] = {
     "guest_elsewhere": Kind(plants.guest_elsewhere, now=_copies),
     "guest_twice": Kind(plants.guest_twice, now=_copies),
     "guest_of_deleted": Kind(plants.guest_of_deleted, "guests", _of_deleted),
+    "power_differs": Kind(plants.power_differs, now=_power, passes=True),
     "disk_missing": Kind(plants.disk_missing, "guests connected records secrets"),
     "disk_definition_differs": Kind(
         plants.disk_definition_differs, "guests connected records secrets", _definition
     ),
     "disk_unknown": Kind(plants.disk_unknown),
     "disk_device_differs": Kind(plants.disk_device_differs),
-    "disk_readonly_differs": Kind(plants.disk_readonly_differs),
+    "disk_readonly_differs": Kind(
+        plants.disk_readonly_differs, "guests connected records secrets", _read_only
+    ),
     "connection_missing": Kind(plants.connection_missing),
     "connection_left": Kind(plants.connection_left, "records connected", _record),
     "record_left": Kind(plants.record_left, "records connected", _record),
     "storage_left": Kind(plants.storage_left, now=_held("connected", "storage_left")),
     "mount_unused": Kind(plants.mount_unused, now=_held("connected", "mount_unused")),
+    "paths_faulty": Kind(plants.paths_faulty, now=_paths),
     "secret_left": Kind(plants.secret_left, "secrets", _held("secrets", "secret_left")),
     "secret_of_nobody": Kind(plants.secret_of_nobody, now=_held("secrets", "secret_left")),
 }
@@ -172,10 +213,6 @@ AMONG: dict[str, str] = {
 }
 #: Classes that no storm has planted, and why.
 NOT_PLANTED = {
-    "attachment_unmapped": "only a fault of the ledger makes it: every storm looks for that",
-    "legacy_mapping": "Cinder's old calls are not made where all is new",
-    "power_differs": "the next inventory of the host corrects it: it does not outlast a storm",
-    "paths_faulty": "what a simulated host has connected has no paths",
     "remnant": "it is a fact of the log, which no look compares; skipping a step breaks the rest",
     "operation_parked": "it is a fact of the log; storms park, and retry until nothing is parked",
 }
@@ -212,7 +249,10 @@ class PlantingStorm(Storm):
             for volume_id in (group.volume, group.former):
                 driver = random_.choice(["iscsi", "local", SHARED_BACKEND])
                 encrypted = random_.random() < 0.5
-                cloud.cinder.add_volume(volume_id=volume_id, driver=driver, encrypted=encrypted)
+                # What is read-only in a definition stays so; what is not, is made so.
+                readonly = True if kind == "disk_readonly_differs" else None
+                told: dict[str, Any] = {"encrypted": encrypted, "readonly": readonly}
+                cloud.cinder.add_volume(volume_id=volume_id, driver=driver, **told)
             name = random_.choice(sorted(cloud.states))
             with cloud.states[name].edit() as state:
                 for id_ in (group.server, group.deleted):
@@ -228,9 +268,9 @@ class PlantingStorm(Storm):
         self._come_to_rest()
 
     def _attaches(self) -> Iterator[Accepted]:
-        fleet = self.cloud.fleet
-        for group in self.groups.values():
+        for kind, group in self.groups.items():
             for volume_id in (group.volume, group.former):
+                fleet = replace(self.cloud.fleet, legacy=partial(eq, kind, "legacy_mapping"))
                 request = AttachVolume(server_id=group.server, volume_id=volume_id)
                 key = f"attach {volume_id}"
                 yield self.cloud.requests.attach(request, CONTEXT, fleet, key)
@@ -369,7 +409,7 @@ class Picture:
     def __post_init__(self) -> None:
         cinder = self.storm.cloud.cinder
         for row in cinder.attachments.values():
-            told = (row.status, row.host, row.mode)
+            told = (row.status, row.host, row.mode, row.mountpoint)
             self._add("attachments", "", row.id, {row.id, row.instance, row.volume_id}, told)
         for volume in cinder.volumes.values():
             ids = {volume.id, *(row.id for row in cinder.attachments_of(volume.id))}

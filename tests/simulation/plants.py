@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
+from aggregates.attachment import Attachment
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
 from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.storage import connection
 from host_agent.storage.records import Record
 from ledger.log.unit import Unit
 from tests.simulation.cloud import Cloud
@@ -105,9 +107,37 @@ def attachment_status_differs(ground: Ground) -> Counter[str]:
     return Counter(["attachment_status_differs"])
 
 
+def attachment_unmapped(ground: Ground) -> Counter[str]:
+    """No flow of the ledger's does so."""
+    volume_id, server_id = free(ground)[0], servers(ground, deleted=False)[0]
+    row = ground.cloud.direct.attachment_create(volume_id, server_id)
+    ground.new.add(row.id)
+    unit = Unit(ground.cloud.store)
+    told = {"volume_id": volume_id, "server_id": server_id}
+    unit.get(Attachment, row.id).record(Attachment.AttachmentCreated, **told)
+    unit.get(Volume, volume_id).record(Volume.Held, server_id=server_id, attachment_id=row.id)
+    unit.save(CONTEXT)
+    return Counter(["attachment_unmapped"])
+
+
+def legacy_mapping(ground: Ground) -> Counter[str]:
+    """Its ground has it (`planting.PlantingStorm`): a volume from before there were new calls."""
+    rows = ground.cloud.rows("attachments")
+    mine = (row for row in rows if ground.has(row["server_id"]) and row["state"] != "deleted")
+    assert [row["legacy"] for row in mine] == [True]
+    return Counter(["legacy_mapping"])
+
+
 def attachment_host_differs(ground: Ground) -> Counter[str]:
-    next(attached(ground)).host = "elsewhere"
+    """Another host's connector, by a raw call."""
+    row = next(attached(ground))
+    row.host = next(name for name in sorted(ground.cloud.states) if name != row.host)
     return Counter(["attachment_host_differs"])
+
+
+def attachment_mountpoint_differs(ground: Ground) -> Counter[str]:
+    next(row for row in attached(ground) if row.mountpoint not in {None, "na"}).mountpoint = "vdz"
+    return Counter(["attachment_mountpoint_differs"])
 
 
 def attachment_mode_differs(ground: Ground) -> Counter[str]:
@@ -245,16 +275,16 @@ def disk_device_differs(ground: Ground) -> Counter[str]:
 
 
 def disk_readonly_differs(ground: Ground) -> Counter[str]:
+    """Somebody edits the definition: the guest runs as it is to."""
     with guest(ground, with_disk=True) as (_, found):
         disk = volume_disk(found)
-        for each in ("live", "persistent"):
-            root = ET.fromstring(found[each])
-            for element in root.iterfind("devices/disk"):
-                if element.findtext("serial") == disk.serial:
-                    flag = element.find("readonly")
-                    ET.SubElement(element, "readonly") if flag is None else element.remove(flag)
-            found[each] = ET.tostring(root, encoding="unicode")
-    return Counter(["disk_readonly_differs"])
+        root = ET.fromstring(found["persistent"])
+        for element in root.iterfind("devices/disk"):
+            if element.findtext("serial") == disk.serial:
+                flag = element.find("readonly")
+                ET.SubElement(element, "readonly") if flag is None else element.remove(flag)
+        found["persistent"] = ET.tostring(root, encoding="unicode")
+    return Counter(["disk_readonly_differs", "disk_definition_differs"])
 
 
 def a_record(ground: Ground) -> tuple[str, Record]:
@@ -288,6 +318,20 @@ def record_left(ground: Ground) -> Counter[str]:
     devices = dict.fromkeys(record.devices or {"digest": device}, device)
     ground.cloud.records[name][gone] = replace(record, attachment_id=gone, devices=devices)
     return Counter(["record_left"])
+
+
+def paths_faulty(ground: Ground) -> Counter[str]:
+    """A fabric fails, and the host goes on with what it has connected."""
+    for name, state in sorted(ground.cloud.states.items()):
+        with state.edit() as changed:
+            for record in ground.cloud.records[name].values():
+                for digest in map(connection.target_digest, record.infos):
+                    entry = changed["connected"].get(digest)
+                    if entry and entry["driver"] != "rbd" and ground.has(record.server_id):
+                        entry["faulty"] = True
+                        ground.new.add(entry["path"].rpartition("/")[2])
+                        return Counter(["paths_faulty"])
+    raise NotNowError
 
 
 def connected(ground: Ground, driver: str) -> None:
@@ -328,6 +372,7 @@ IN_CINDER: tuple[Plant, ...] = (
     attachment_lost,
     attachment_status_differs,
     attachment_host_differs,
+    attachment_mountpoint_differs,
     attachment_mode_differs,
     volume_gone,
     volume_status_differs,
@@ -349,6 +394,7 @@ ON_HOSTS: tuple[Plant, ...] = (
     record_left,
     storage_left,
     mount_unused,
+    paths_faulty,
     secret_left,
     secret_of_nobody,
 )

@@ -118,6 +118,8 @@ class Storm:
 
     def _run(self) -> None:
         self._blow_over()
+        while asks := list(self.cloud.files.deletable()):  # whatever became of a snapshot
+            self._must(asks)
         self._delete_everything()
 
     def _blow_over(self) -> None:
@@ -136,6 +138,7 @@ class Storm:
     def _tick(self) -> None:
         deeds, weights = zip(*self._deeds, strict=True)
         self.random.choices(deeds, weights)[0]()
+        self.cloud.files.perhaps()
         self.cloud.rejoin()
         self.works.forget_muddled()
         if broken := list(broken_on_hosts(self.cloud)):
@@ -349,7 +352,7 @@ class Storm:
             if not agent.lives:
                 self._bring_a_host_back()
                 return True
-        worked = False
+        worked = cloud.files.go_on()
         cloud.rejoin()
         while self.clients.unanswered:
             self.clients.answer(self.clients.unanswered.pop(0))
@@ -388,11 +391,10 @@ class Storm:
             assert due_in_s <= PUT_OFF_MAX_S, f"put off for {due_in_s:.0f} s"
             cloud.clock.wait(due_in_s)
             return True
-        # One may be in the way of another's retry: that does not count as a retry.
+        # An operator; one may be in the way of another's retry: that does not count as a retry.
         return any(self._retry(str(each.id), retries) for each in cloud.operations("parked"))
 
     def _retry(self, operation_id: str, retries: Counter[str]) -> bool:
-        """Whether an operator could have it tried again."""
         if retries[operation_id] >= RETRIES_MAX:
             return False
         done = self._act(operation_id, "retry")
@@ -430,8 +432,7 @@ class Storm:
             if self.cloud.actions[-1].endswith(": claimed"):
                 self._come_to_rest()
                 ask()
-            said = self.cloud.actions[-1]
-            assert len(self.cloud.rows("operations")) == number, f"refused: {said}"
+            assert len(self.cloud.rows("operations")) == number, self.cloud.actions[-1]
         self._come_to_rest()
         for operation in self.cloud.operations()[before:]:
             why = operation.first_error

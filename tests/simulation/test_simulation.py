@@ -21,11 +21,10 @@ FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
 #: Of what does more with a storm than to see it end.
 FEWER_SEEDS = max(1, SEEDS // 10)
-#: They need a mapping of Cinder's old calls, and the cloud here is new; a volume that is a file; or
-#: something to repair.
+#: They need a mapping of Cinder's old calls, and the cloud here is new; a Cinder that waits for a
+#: guest to grow; or something to repair.
 _CONVERT = {"convert", "convert_offloaded", "convert_resized"}
-_FILES = {"grow_for_cinder", "snapshot", "delete_snapshot"}
-NOT_HERE = _CONVERT | _FILES | {*(flow.name for flow in REPAIRS)}
+NOT_HERE = _CONVERT | {"grow_for_cinder"} | {*(flow.name for flow in REPAIRS)}
 
 
 @pytest.mark.deep

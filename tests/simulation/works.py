@@ -35,6 +35,7 @@ class Works:
             return
         volume = draw.choice(sorted(cloud.known_volumes().values(), key=by_id))
         free = not volume.migrating and volume.id not in self._ends
+        free = free and not cloud.cinder.has_snapshots(volume.id)  # a file below cannot grow
         if not free or volume.status not in {"available", "in-use"}:
             return
         cloud.note(f"cinder: works on {volume.id[:8]}, which is {volume.status}")

@@ -50,6 +50,7 @@ class Folded:
     def __init__(self) -> None:
         self._states: dict[str, dict[str, Any]] = {p.name: {} for p in ALL}
         self._shown: dict[str, Row] = {}  # the rows of states, by key
+        self._tables: dict[str, list[Row]] = {}  # those asked for since the last fold
         self.position = 0
 
     def fold(self, event: LoggedEvent) -> None:
@@ -60,6 +61,7 @@ class Folded:
 
     def _fold(self, projection: Projection, event: LoggedEvent) -> None:
         states, key = self._states[projection.name], projection.key_of(event)
+        self._tables.pop(projection.name, None)
         if projection.stateful:
             self._shown.pop(key, None)
             states[key] = projection.fold(states.get(key), event)
@@ -78,8 +80,10 @@ class Folded:
         return self._shown[key]
 
     def table(self, name: str) -> list[Row]:
-        rows = (self.row(name, key) for key in self._states[name])
-        return [row for row in rows if row is not None]
+        if name not in self._tables:
+            rows = (self.row(name, key) for key in self._states[name])
+            self._tables[name] = [row for row in rows if row is not None]
+        return self._tables[name].copy()
 
     def state(self, name: str, key: str) -> Any:
         """What a fold goes on from."""

@@ -365,6 +365,18 @@ def test_the_host_that_cinder_names_is_compared(cloud: Cloud) -> None:
     assert (found["ledger"]["host"], found["cinder"]["host"]) == (HOST, "elsewhere")
 
 
+def test_the_name_of_a_disk_is_compared_if_both_say_one(cloud: Cloud) -> None:
+    for mountpoint in ("na", "", "/dev/vdz"):
+        row = cloud.attached()
+        cloud.model.attachments[row.id].mountpoint = mountpoint
+        cloud.db.execute(
+            "UPDATE mappings SET device_name = 'vdb' WHERE attachment_id = %s", [row.id]
+        )
+    assert cloud.look().found == {"attachment_mountpoint_differs": 1}
+    found = cloud.findings()["attachment_mountpoint_differs"]["differs"]
+    assert (found["ledger"]["device"], found["cinder"]["mountpoint"]) == ("vdb", "vdz")
+
+
 def test_the_mode_is_compared_where_an_attachment_is_asked_for(cloud: Cloud) -> None:
     row = cloud.attached(mode="ro")
     assert cloud.look(server=str(row.instance)).found == {"attachment_mode_differs": 1}

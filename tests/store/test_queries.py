@@ -20,7 +20,7 @@ from ledger.log.application import Ledger
 from ledger.log.recorder import LedgerRecorder
 from projections.catalog import ALL
 from projections.log_reads import PAGE_MAX
-from projections.queries import Queries, read_pool
+from projections.queries import Cursor, Queries, read_pool
 from projections.runner import catch_up
 from projections.server_lists import Listed, Words
 from tests.store.histories import Watched, stored_events
@@ -114,7 +114,11 @@ async def test_mappings_and_attachments_are_those_of_the_story(
     assert await queries.attachments(open_only=True) == [open_]
     assert await queries.attachments(volume_id=volume) == [deleted]
     assert await queries.attachments(host=HOST) == [deleted]
-    assert await queries.attachments(after=deleted["created_position"]) == [open_]
+    after = Cursor(deleted["created_position"])
+    assert await queries.attachments(page=after) == [open_]
+    assert await queries.attachments(page=Cursor(newest_first=True)) == [open_, deleted]
+    before = Cursor(open_["created_position"], newest_first=True)
+    assert await queries.attachments(page=before) == [deleted]
     assert await queries.attachment(open_["attachment_id"]) == open_
 
 

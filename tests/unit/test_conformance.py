@@ -39,14 +39,6 @@ def test_a_reason_whose_tests_pass_is_a_fault_and_one_whose_tests_did_not_run_is
     assert judge.faults({B: "passes"}, {B: "passes", other: "fails"}, KNOWN) == []
 
 
-def test_what_varies_is_neither_good_nor_bad() -> None:
-    known = judge.reasons('[[reason]]\ntests = ["*.test_b"]\noutcome = "varies"\nwhy = "slow"\n')
-    for outcome in ("passes", "fails"):
-        now = judge.settled({A: "passes", B: outcome}, known)
-        assert now == {A: "passes", B: "varies"}
-        assert judge.faults(now, {A: "passes", B: "varies"}, known) == []
-
-
 def test_the_page_is_read_as_it_is_written_and_the_rest_of_it_stays() -> None:
     outcomes = {A: "passes", B: "fails", C: "skipped"}
     page = judge.written(EMPTY, outcomes, KNOWN)

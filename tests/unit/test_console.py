@@ -22,6 +22,15 @@ class Clock:
         return self.now
 
 
+def test_operations_of_which_only_bookkeeping_is_told_are_not_in_the_story() -> None:
+    names = ("occurred_at", "asked_by", "request_id", "actor", "host", "operation_id")
+    event: dict[str, Any] = dict.fromkeys(names)
+    event |= {"position": 1, "recorded_at": NOON.isoformat(), "body": {}}
+    claimed = {**event, "topic": "Volume.ClaimReleased", "operation_id": "a"}
+    told = {**event, "topic": "Attachment.Completed", "operation_id": "b"}
+    assert [operation for operation, _ in texts.story([claimed, told])] == ["b"]
+
+
 def test_ids_in_a_sentence_are_marked_and_the_rest_is_text() -> None:
     id_ = "0e5c6ee8-0000-4000-8000-000000000000"
     told = texts.with_ids(f"<b>{id_}</b>, req-1")
@@ -69,9 +78,11 @@ def test_a_time_line_has_its_bars_where_they_were() -> None:
     rows = [made(60, 30), made(30, None, host=None)]
     began = (NOON - timedelta(minutes=15)).isoformat()
     operation = {"operation_id": "o", "flow": "detach", "state": "running", "outcome": None}
-    late = {**operation, "started_at": (NOON - timedelta(hours=2)).isoformat()}
+    operation |= {"finished_at": None}
+    early = {**operation, "started_at": (NOON - timedelta(hours=2)).isoformat()}
+    over = {**early, "finished_at": (NOON - timedelta(minutes=61)).isoformat()}
     line = drawn.timeline(
-        rows, [{**operation, "started_at": began}, late], NOON, NOON - timedelta(minutes=45)
+        rows, [{**operation, "started_at": began}, over, early], NOON, NOON - timedelta(minutes=45)
     )
     assert line is not None
     assert [(bar.x, bar.width, bar.state) for bar in line.bars] == [
@@ -79,7 +90,7 @@ def test_a_time_line_has_its_bars_where_they_were() -> None:
         (drawn.WIDTH / 2, drawn.WIDTH / 2, "attached"),
     ]
     assert line.bars[1].label == "no host"
-    assert [mark.x for mark in line.marks] == [drawn.WIDTH * 3 / 4], "what is outside is not drawn"
+    assert [mark.x for mark in line.marks] == [drawn.WIDTH * 3 / 4, 0], "what was over is not drawn"
     assert line.at == drawn.WIDTH / 4
     assert drawn.timeline([], [], NOON) is None
 
@@ -115,6 +126,42 @@ def test_a_time_line_is_gone_into_and_along_by_links() -> None:
     beyond = drawn.timeline(rows, [], NOON, None, (NOON + hour, NOON - hour))
     assert beyond is not None
     assert beyond.said == whole.said, "what is no part of it is not asked for"
+
+
+def test_of_a_host_the_line_shows_the_last_day_and_all_of_it_by_a_link() -> None:
+    day, known = timedelta(days=1), NOON - timedelta(days=9)
+    shown = drawn.part((None, None), day, None, NOON)
+    assert shown == (NOON - day, None)
+    held = {"attachment_id": "a", "host": "compute-1", "volume_id": "63383fde-248a"}
+    since = (NOON - timedelta(hours=6)).isoformat()
+    line = drawn.timeline(
+        [{**held, "from_at": since, "to_at": None}],
+        [],
+        NOON,
+        None,
+        shown,
+        first=known.isoformat(),
+        of_host=True,
+    )
+    assert line is not None
+    assert [(bar.x, bar.label, bar.state) for bar in line.bars] == [
+        (drawn.WIDTH * 3 / 4, "volume 63383fde", "attached")
+    ]
+    assert next(each.said for each in line.ticks) == "01-30 12:00"
+    assert line.zooms[-1] == drawn.Zoom(said="all of it", begin=known.isoformat())
+    whole = drawn.timeline([], [], NOON, None, (known, None), first=known.isoformat())
+    assert whole is not None
+    assert [each.said for each in whole.zooms] == ["narrower"]
+
+
+def test_no_part_of_a_line_ends_in_the_future() -> None:
+    hour, later = timedelta(hours=1), NOON + timedelta(hours=2)
+    assert drawn.part((NOON - hour, later), None, None, NOON) == (NOON - hour, None)
+    at = NOON - hour
+    assert drawn.part((None, None), 8 * hour, at, NOON) == (at - 4 * hour, None)
+    assert drawn.part((None, None), hour, at, NOON) == (at - hour / 2, at + hour / 2)
+    assert drawn.part((None, None), None, at, NOON) == (None, None), "all of it"
+    assert drawn.part((None, at), 8 * hour, None, NOON) == (None, at), "as it is asked for"
 
 
 def test_a_plot_is_as_high_as_its_largest_number() -> None:

@@ -43,8 +43,10 @@ RUNNING, OFF = PowerState.RUNNING.value, PowerState.SHUTDOWN.value
 
 # --- what is sound: each case says in what it differs from this -------------------------------
 
-OURS = LedgerAttachment(state="attached", host=HERE, access_mode="rw", legacy=False, mapped=True)
-CINDERS = CinderAttachment(status="attached", host=HERE, mode="rw")
+OURS = LedgerAttachment(
+    state="attached", host=HERE, access_mode="rw", legacy=False, mapped=True, device="vdb"
+)
+CINDERS = CinderAttachment(status="attached", host=HERE, mode="rw", mountpoint="vdb")
 ATTACHMENT = AttachmentRow(
     id="a",
     about=About(attachment_id="a", volume_id="v", server_id="s", host=HERE),
@@ -140,6 +142,10 @@ CASES: dict[str, Case] = {
     "attachment_host_differs": Case(
         attachment(cinder=replace(CINDERS, host=THERE)),
         attachment(cinder=replace(CINDERS, host=None)),  # Cinder does not tell it
+    ),
+    "attachment_mountpoint_differs": Case(
+        attachment(cinder=replace(CINDERS, mountpoint="vdc")),
+        attachment(cinder=replace(CINDERS, mountpoint=None)),  # it was told before there was one
     ),
     "attachment_mode_differs": Case(
         attachment(cinder=replace(CINDERS, mode="ro")),

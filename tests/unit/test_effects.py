@@ -284,15 +284,19 @@ def test_an_old_attachment_is_completed_for_a_fenced_host_if_cinder_has_no_row(
     assert cinder.asked == (asked if theirs else [])
 
 
-@pytest.mark.parametrize(("status", "asked"), [("attaching", 1), ("attached", 0)])
-def test_an_attachment_is_completed_for_a_fenced_host_once(status: str, asked: int) -> None:
-    cinder = Cinder(ours := row(status))
-    lane, attachment = replace(LANE, attachment_id=ours.id), known(ours.id)
-    do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, attachment, lane=lane)
-    assert cinder.asked == [], "no host has ever given it a connector"
-    attachment.record(Attachment.ConnectorUpdated, host="compute-1")
-    do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, attachment, lane=lane)
-    assert cinder.asked == [("attachment_complete", ours.id)] * asked
+@pytest.mark.parametrize(
+    ("status", "connected", "asked"),
+    [("attaching", True, 1), ("attached", True, 0), ("reserved", False, 0)],
+)
+def test_an_attachment_is_completed_for_a_fenced_host_once_if_that_had_it(
+    status: str, connected: bool, asked: int
+) -> None:
+    cinder, ours = Cinder(shown := row(status)), known(shown.id)
+    if connected:
+        ours.record(Attachment.ConnectorUpdated, host="compute-1")
+    lane = replace(LANE, attachment_id=shown.id)
+    do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, ours, lane=lane)
+    assert cinder.asked == [("attachment_complete", shown.id)] * asked
 
 
 # --- volumes -------------------------------------------------------------------------------------

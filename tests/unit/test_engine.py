@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 
 from aggregates.operation import SERVER, Operation, Outcome
-from handlers import progress
 from handlers.engine import Finish, Left, Park, Run, Start, Wait, Work, decide, left
 from handlers.flows import FLOWS
 from handlers.flows.repair_host import REPAIRS
@@ -313,7 +312,7 @@ def test_unwinding_on_request_ends_as_cancelled() -> None:
 
 
 def test_what_the_ledger_does_outside_is_just_what_it_has_effects_for() -> None:
-    assert set(effects.EFFECTS) == progress.EFFECTS
+    assert set(effects.EFFECTS) == {verb for verb in LedgerVerb if verb.outside}
 
 
 RESERVE = Step("reserve", LedgerVerb.ATTACHMENT_RESERVE, undo=LedgerVerb.ATTACHMENT_DELETE)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from aggregates.base import Actor
+from handlers.edits import OVERRIDE_RULE
 from ledger.api import server_create
 from ledger.api.actions import ACTIONS
 from ledger.api.call import Call, refuse_unless
@@ -61,18 +62,19 @@ REQUESTS = {
     "read": """find flavors flavors_detail flavor flavor_specs instance_actions instance_action
         operations operation operation_history drift drift_finding drift_classes server_history
         attachment_history attachments attachment flows flow console zones metadata metadata_item
-        tags limits extensions extension addresses""",
+        tags tag limits extensions extension addresses""",
     "read, services too": """servers servers_detail server volume_attachments volume_attachment
         request""",
     "write": """volume_attachment_create volume_attachment_delete server_delete server_build
         server_create server_create:VOLUMES
         resize confirmResize revertResize shelve unshelve os-start os-stop pause unpause reboot
-        rebuild""",
+        rebuild server_update lock unlock metadata_add metadata_replace metadata_item_set
+        metadata_item_delete tags_replace tags_delete tag_add tag_delete""",
     "write, services too": "volume_attachment_update",
     "manage": """os-migrateLive migrate migrations server_migrations server_migration_abort
         server_migration_action""",
     "operate": """server_create:FORCED server_create:REQUESTED os-migrateLive:host
-        migrate:host unshelve:host evacuate shelveOffload
+        migrate:host unshelve:host evacuate shelveOffload os-resetState unlock:OVERRIDE
         server_migration server_refresh server_convert refresh convert forget operation_act
         remnants
         remnant_acknowledge drift_ignore drift_heed drift_repair drift_runs drift_run drift_run_ask
@@ -106,6 +108,7 @@ def rules() -> dict[str, tuple[str, ...]]:
             found[f"{name}:host"] = (action.host_rule,)
     for name in ("VOLUMES", "FORCED", "REQUESTED"):
         found[f"server_create:{name}"] = (getattr(server_create, f"{name}_RULE"),)
+    found["unlock:OVERRIDE"] = (OVERRIDE_RULE,)
     return found
 
 

@@ -76,6 +76,7 @@ def test_the_tables_of_what_differs_are_what_the_classes_say() -> None:
 
 def test_the_examples_of_the_manual_are_those_of_help() -> None:
     assert examples.page(CLI) == CLI, "run: make docs"
+    assert examples.EXAMPLES.keys() == COMMANDS.keys(), "each command has one"
     for command, some in examples.EXAMPLES.items():
         shell = Shell()
         kind, name, _ = shell.command_manager.find_command(command.split())

@@ -169,8 +169,6 @@ NOT_DONE: dict[str, Any] = {
     "block_device_mapping": [{"device_name": "vda", "volume_id": VOLUME}],
     "networks": [{"uuid": OTHER}],
     "security_groups": [{"name": "web"}],
-    "accessIPv4": "192.0.2.1",
-    "accessIPv6": "2001:db8::1",
     "min_count": 2,
     "max_count": 2,
     "return_reservation_id": True,
@@ -178,9 +176,7 @@ NOT_DONE: dict[str, Any] = {
     "user_data": "IyEvYmluL3No",
     "adminPass": "secret",
     "config_drive": True,
-    "hostname": "web",
     "trusted_image_certificates": [OTHER],
-    "OS-DCF:diskConfig": "SOMEHOW",
 }
 
 
@@ -352,7 +348,8 @@ def test_all_properties_that_nova_knows_are_in_the_tables() -> None:
     known = {where: {each.name for each in table} for where, table in properties.TABLES.items()}
     assert known["server"] == {*PLAIN, *NOT_DONE, "personality", "availability_zone", "host"} | {
         *("hypervisor_hostname", "block_device_mapping_v2"),
-        *("metadata", "tags", "description"),
+        *("metadata", "tags", "description", "accessIPv4", "accessIPv6", "hostname"),
+        "OS-DCF:diskConfig",
     }
     assert known["block_device_mapping_v2"] == {
         *("virtual_name", "volume_id", "snapshot_id", "volume_size", "device_name", "no_device"),

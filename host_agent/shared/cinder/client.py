@@ -153,6 +153,12 @@ def mode_of(data: Mapping[str, Any]) -> str | None:
     return mode if mode in {"rw", "ro"} else None
 
 
+def mountpoint_of(row: Mapping[str, Any]) -> str | None:
+    """Of a row of `volume.attachments`: the disk's name; Cinder has "na" where nobody said one."""
+    device = str(row.get("device") or "").removeprefix("/dev/")
+    return device if device not in {"", "na"} else None
+
+
 def connection_view(data: Mapping[str, Any]) -> ConnectionInfo:
     """The old flow's connection information, made flat like an attachment's."""
     info = {**data.get("data", {}), **{k: v for k, v in data.items() if k != "data"}}
@@ -164,7 +170,10 @@ def old_attachment_views(data: Mapping[str, Any]) -> list[OldAttachment]:
     """From a volume's JSON, which lists what is attached, by either flow."""
     return [
         OldAttachment(
-            id=row["attachment_id"], server_id=row["server_id"], host_name=row.get("host_name")
+            id=row["attachment_id"],
+            server_id=row["server_id"],
+            host_name=row.get("host_name"),
+            mountpoint=mountpoint_of(row),
         )
         for row in data.get("attachments", ())
     ]

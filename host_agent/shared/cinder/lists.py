@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from host_agent.shared import masking
-from host_agent.shared.cinder.client import MADE_FOR, mode_of
+from host_agent.shared.cinder.client import MADE_FOR, mode_of, mountpoint_of
 from host_agent.shared.cinder.session import Caller
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
@@ -34,7 +34,7 @@ _BY_ID = "id:asc"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedAttachment:
-    """`host` and `mode` are None where the answer does not tell them."""
+    """`host`, `mode` and `mountpoint` are None where the answer does not tell them."""
 
     id: str
     volume_id: str
@@ -42,6 +42,7 @@ class ListedAttachment:
     status: str
     host: str | None = None
     mode: str | None = None
+    mountpoint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,6 +156,7 @@ def _volume(data: Mapping[str, Any]) -> ListedVolume:
                 server_id=row.get("server_id"),
                 status="attached",
                 host=row.get("host_name"),
+                mountpoint=mountpoint_of(row),
             )
             for row in data.get("attachments", ())
         ),

@@ -22,10 +22,8 @@ REASONS = LAB_SRC / "conformance/reasons.toml"
 PAGE = LAB_SRC.parents[1] / "docs/conformance.md"
 BEGIN, END = "<!-- results: tests/lab/conformance.sh -->\n", "<!-- end of the results -->\n"
 PASSES = "passes"
-#: Of a test that passes or not by how fast the machine is: no run says anything about it.
-VARIES = "varies"
 
-Outcomes = dict[str, str]  # of each test: "passes", "fails", "skipped", "varies"
+Outcomes = dict[str, str]  # of each test: "passes", "fails", "skipped"
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,6 @@ def reasons(text: str) -> tuple[Reason, ...]:
 
 def reason_of(test: str, outcome: str, known: tuple[Reason, ...]) -> str | None:
     return next((each.why for each in known if each.of(test, outcome)), None)
-
-
-def settled(outcomes: Mapping[str, str], known: tuple[Reason, ...]) -> Outcomes:
-    """The outcomes of a run, as they count."""
-    return {
-        test: VARIES if reason_of(test, VARIES, known) else outcome
-        for test, outcome in outcomes.items()
-    }
 
 
 def faults(
@@ -108,10 +98,10 @@ def table(outcomes: Mapping[str, str], known: tuple[Reason, ...]) -> str:
 
 
 def summary(outcomes: Mapping[str, str]) -> str:
-    lines = ["| | passes | fails | varies | skipped |", "|---|---|---|---|---|"]
+    lines = ["| | passes | fails | skipped |", "|---|---|---|---|"]
     for program in sorted({test.partition(".")[0] for test in outcomes}):
         of = [each for test, each in outcomes.items() if test.startswith(f"{program}.")]
-        counts = " | ".join(str(of.count(each)) for each in (PASSES, "fails", VARIES, "skipped"))
+        counts = " | ".join(str(of.count(each)) for each in (PASSES, "fails", "skipped"))
         lines.append(f"| {program} | {counts} |")
     return "\n".join(lines)
 
@@ -131,7 +121,7 @@ def main() -> None:
     results, *parts = sys.argv[1:]
     lines = Path(results).read_text().splitlines()
     known, page = reasons(REASONS.read_text()), PAGE.read_text()
-    now = settled({each["test"]: each["outcome"] for each in map(json.loads, lines)}, known)
+    now = {each["test"]: each["outcome"] for each in map(json.loads, lines)}
     before = rows(page)
     found = faults(now, before, known)
     print(summary(now), *found, sep="\n")  # noqa: T201

@@ -1,0 +1,42 @@
+"""What requests led to, and those that were refused, which are beside the log for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from aggregates.base import Actor
+from projections.base import Row
+from projections.log_reads import LogReads
+
+
+class RequestReads(LogReads):
+    """Part of `projections.queries.Queries`."""
+
+    async def requested(
+        self, low: str, high: str, actor: Actor, *, project_id: str | None
+    ) -> list[Row]:
+        """What requests led to, or that they were refused, whose ids lie between two; as `named`.
+
+        With `project_id` only what is of its servers, and only refusals of `actor`.
+        """
+        return await self._all(
+            "requested",
+            low=low,
+            high=high,
+            actor=actor.name,
+            user_id=actor.user_id,
+            project_id=project_id,
+        )
+
+    async def note_refusals(self, rows: Sequence[Row]) -> None:
+        """Each with how many seconds ago it was, `age_s`."""
+        await self._all("note_refusals", rows=orjson.dumps(list(rows)).decode())
+
+    async def trim_refusals(self, kept_s: float, asker_max: int, total_max: int) -> None:
+        """Forget those that are older, and but the newest of each asker and in all."""
+        await self._all("trim_refusals", kept_s=kept_s, asker_max=asker_max, total_max=total_max)
+
+    async def refusal(self, request_id: str) -> Row | None:
+        return await self._one("refusal", request_id=request_id)
