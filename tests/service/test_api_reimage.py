@@ -58,7 +58,7 @@ async def test_a_rebuild_with_an_image_writes_it_to_the_root_and_hears_cinder(
     await api.register(service_version=5)
     server, root = await built(api)
     [former] = api.cinder.attachments_of(root.id)
-    image = str(uuid4())
+    image, head = str(uuid4()), await api.head()
     answer = await rebuilt(api, server, image)
     assert (answer.status, (await answer.json())["server"]["status"]) == (202, "REBUILD")
     await api.played(answer, until="delete")
@@ -68,11 +68,16 @@ async def test_a_rebuild_with_an_image_writes_it_to_the_root_and_hears_cinder(
         for command in await api.commands(wait_s=0):
             for step in command["steps"]:
                 await api.report(command, step["name"])
-        return root.status == "downloading"
+        return "Operation.StepRetried" in await topics()
 
-    await eventually(writes, "Cinder to write the image")
+    async def topics() -> set[str]:
+        return {event["topic"] for event in (await api.get(f"/v1/events?after={head}"))["events"]}
+
+    await eventually(writes, "Cinder to write the image, and the ledger to wait")
+    assert root.status == "downloading"
     root.end_imaging()
     assert await tell(api, reimaged(server, root.id)) == (200, [("completed", 200)])
+    assert "Operation.RetryRequested" in await topics()
     done = await api.played(answer)
     assert (done["flow"], done["outcome"], root.image_id) == ("reimage", "completed", image)
     [action, *_] = (await api.get(f"/v2.1/servers/{server}/os-instance-actions"))["instanceActions"]

@@ -294,8 +294,7 @@ def test_an_attachment_is_completed_for_a_fenced_host_once_if_that_had_it(
     cinder, ours = Cinder(shown := row(status)), known(shown.id)
     if connected:
         ours.record(Attachment.ConnectorUpdated, host="compute-1")
-    lane = replace(LANE, attachment_id=shown.id)
-    do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, ours, lane=lane)
+    do(LedgerVerb.ATTACHMENT_COMPLETE, cinder, ours, lane=replace(LANE, attachment_id=shown.id))
     assert cinder.asked == [("attachment_complete", shown.id)] * asked
 
 
