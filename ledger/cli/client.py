@@ -85,9 +85,9 @@ class Client:
     def post(self, path: str, body: Any) -> Any:
         return self.send("POST", path, body=body)
 
-    def nova(self, path: str, method: str = "GET", **query: Any) -> Any:
+    def nova(self, path: str, method: str = "GET", *, body: Any = None, **query: Any) -> Any:
         """The JSON answer of Nova's part of the API."""
-        return self.send(method, f"/v2.1{path}", query=query, headers=COMPUTE)
+        return self.send(method, f"/v2.1{path}", body=body, query=query, headers=COMPUTE)
 
     def send(
         self,

@@ -96,6 +96,7 @@ class Show(ShowOne):
                 "vm_state": server["OS-EXT-STS:vm_state"],
                 "task": server["OS-EXT-STS:task_state"],
                 "fault": server.get("fault", {}).get("message"),
+                "locked": server.get("locked_reason") or server.get("locked"),
                 "host": server.get("OS-EXT-SRV-ATTR:host"),
                 "flavor": server["flavor"]["original_name"],
                 "project": server["tenant_id"],

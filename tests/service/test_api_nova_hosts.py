@@ -335,26 +335,20 @@ async def test_a_server_has_no_addresses_in_any_network(api: Api) -> None:
         assert (answer.status, list(await answer.json())) == (404, ["itemNotFound"]), gone
 
 
-async def test_metadata_and_tags_that_a_server_has_are_read_only(api: Api) -> None:
+async def test_a_server_that_its_host_showed_says_so_in_its_metadata(api: Api) -> None:
     server = f"/v2.1/servers/{await api.server()}"
     shown_by = {"attachment-ledger:shown_by_host": "true"}
     assert (await api.get(f"{server}/metadata", "member"))["metadata"] == shown_by
     item = await api.get(f"{server}/metadata/attachment-ledger:shown_by_host", "member")
     assert item == {"meta": shown_by}
     assert (await api.get(f"{server}/tags", "member", version="2.26")) == {"tags": []}
-    for method, path, version, status in (
-        ("GET", "metadata/other", "2.26", 404),
-        ("GET", "tags", "2.25", 404),
-        ("GET", "tags/a", "2.26", 404),
-        ("POST", "metadata", "2.26", 405),
-        ("PUT", "metadata/a", "2.26", 405),
-        ("DELETE", "metadata/a", "2.26", 405),
-        ("PUT", "tags", "2.26", 405),
-        ("PUT", "tags/a", "2.26", 404),
+    for path, version in (
+        ("metadata/other", "2.26"),
+        ("tags", "2.25"),
+        ("tags/a", "2.26"),
     ):
-        answer = await api.ask(method, f"{server}/{path}", "member", version)
-        assert answer.status == status, (method, path)
-        assert list(await answer.json()) == [{404: "itemNotFound", 405: "badMethod"}[status]]
+        answer = await api.ask("GET", f"{server}/{path}", "member", version)
+        assert (answer.status, list(await answer.json())) == (404, ["itemNotFound"]), path
 
 
 async def test_actions_that_are_not_here_say_why_and_change_nothing(api: Api) -> None:

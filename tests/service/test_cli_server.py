@@ -102,7 +102,30 @@ def test_every_action_of_the_service_has_its_command() -> None:
         for case in test_each_action_is_asked_for_as_nova_calls_it.pytestmark[0].args[1]
         for name in case[1]
     }
+    asked |= {"lock", "unlock", "os-resetState"}  # begin no operation; see below
     assert set(actions.ACTIONS) - asked == {"shelveOffload"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "body"),
+    [
+        ("lock", {"lock": None}),
+        ("lock --reason audit", {"lock": {"locked_reason": "audit"}}),
+        ("unlock", {"unlock": None}),
+        ("reset-state --state error", {"os-resetState": {"state": "error"}}),
+    ],
+)
+def test_what_is_said_of_a_server_is_shown_in_it(
+    typed: str, body: dict[str, Any], run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [(name, said)] = body.items()
+    actions.ACTIONS[name].asked(said, microversions.MAX)
+    stub.answers[ACTION] = saying({}, 202)
+    stub.answers[f"GET /v2.1/servers/{SERVER}"] = saying({"server": nova_server(1, locked=True)})
+    stub.answers[f"GET {MAPPINGS}"] = saying({"volumeAttachments": []})
+    assert run("server", *typed.split(), SERVER, "-f", "json") == 0
+    assert stub.asked[0].body == body
+    assert json.loads(capsys.readouterr().out)["locked"] is True
 
 
 @pytest.mark.parametrize(

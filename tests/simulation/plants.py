@@ -298,8 +298,10 @@ def connection_missing(ground: Ground) -> Counter[str]:
     name, record = a_record(ground)
     del ground.cloud.records[name][record.attachment_id]
     found = Counter(["connection_missing"])
-    if record.volume_id in ground.cloud.states[name].read()["secrets"]:
-        found["secret_left"] = 1  # nothing says any more whose it is
+    hosts = {str(row["server_id"]): row["host"] for row in ground.cloud.rows("instances")}
+    secrets = ground.cloud.states[name].read()["secrets"]
+    if record.volume_id in secrets and hosts[record.server_id] != name:
+        found["secret_left"] = 1  # of the source of a resize: nothing says any more whose it is
     return found
 
 

@@ -134,7 +134,7 @@ async def test_a_repair_is_shown_from_its_beginning_to_its_end(
 
 
 def _cinder(status: str) -> Row:
-    return {"status": status, "host": None, "mode": None}
+    return {"status": status, "host": None, "mode": None, "mountpoint": None}
 
 
 # --- lists ------------------------------------------------------------------------------------
