@@ -64,7 +64,7 @@ def _look(browser: Browser, volume_id: str, times: int) -> None:
     browser.link("Look now")
     browser.button("Look now")
     page.wait_for_url("**/ui/drift")
-    of_volume = page.get_by_role("row").filter(has_text=volume_id)
+    of_volume = page.get_by_role("row").filter(has_text=volume_id[:8])
     ended = of_volume.filter(has_text="completed").nth(times - 1)
     if browser.scripts:
         ended.wait_for()
