@@ -66,9 +66,20 @@ class Looked(looking.Cloud):
             if each.name != "attachment_mode_differs"
         }
 
+    def unexplained(self) -> set[str]:
+        """Suspicions of a status that an attachment explains which is drift itself: nobody knows
+        it, so nobody can ask for it while the list of its volume's attachments is cut.
+        """
+        strange = {row.about.volume_id for row, _ in drift.cases(self.storm)}
+        asked = "SELECT finding_id, volume_id FROM findings WHERE drift_class = %s"
+        rows = self.db.execute(asked, ("volume_status_differs",)).fetchall()
+        return {str(row["finding_id"]) for row in rows if str(row["volume_id"]) in strange}
+
     def found(self) -> dict[str, tuple[str, str]]:
         self.projected()
-        rows = self.db.execute("SELECT finding_id, drift_class, state FROM findings").fetchall()
+        rows = self.db.execute(
+            "SELECT finding_id, drift_class, state FROM findings WHERE state <> 'over'"
+        ).fetchall()
         return {str(row["finding_id"]): (row["drift_class"], row["state"]) for row in rows}
 
 
@@ -120,7 +131,8 @@ def believes_no_list(cloud: Looked, judged: dict[str, str]) -> None:
         [{"call": f"{of}_list", "do": "lie", "count": None} for of in ("attachment", "volume")]
     )
     cloud.look()
-    assert cloud.found().items() <= {(id_, (name, "suspected")) for id_, name in judged.items()}
+    found = {id_: it for id_, it in cloud.found().items() if id_ not in cloud.unexplained()}
+    assert found.items() <= {(id_, (name, "suspected")) for id_, name in judged.items()}
     cloud.cinder.faults.replace([])
     cloud.later()
 
