@@ -51,6 +51,11 @@ case ${1:-} in
       glance.common.wsgi_app:init_app "$LAB_ADDRESS" "$LAB_GLANCE_PORT"
     wait_port glance "$LAB_GLANCE_PORT"
     "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py" image ;;
-  down) stop glance ;;
+  down)
+    ran=$(running glance || true)
+    stop glance
+    if [ -n "$ran" ] && running keystone >/dev/null; then # clients ask all that the catalog names
+      "$LAB_DIR/venv-keystone/bin/python" "$LAB_SRC/keystone_cloud.py"
+    fi ;;
   *) fail "usage: glance.sh fill|up|down" ;;
 esac
