@@ -28,14 +28,14 @@ def test_an_operator_sees_who_has_a_volume_and_that_nobody_had_it_before(
         page = browser.page
         browser.hinder()
         browser.log_in(f"/ui/volumes/{volume}")
-        held = page.get_by_role("table", name="Now")
+        held = page.get_by_role("table", name="Now", exact=True)
         assert ENV["LAB_HOST"] in held.inner_text()
 
         began = datetime.fromisoformat(attached["started_at"]) + timedelta(microseconds=1)
         page.get_by_label("As of").fill(began.isoformat())
         browser.button("Show")
         assert "As of" in page.get_by_role("status").inner_text()
-        assert page.get_by_role("table", name="Then").count() == 0, "nobody had it yet"
+        assert page.get_by_role("table", name="Then", exact=True).count() == 0, "nobody had it yet"
 
         page.get_by_role("link", name="Servers").click()
         assert "at=" in page.url, "the moment goes with the operator"
@@ -51,7 +51,7 @@ def test_an_operator_sees_who_has_a_volume_and_that_nobody_had_it_before(
         assert lab.ledger.detach(guest.id, volume).ok
         lab.ledger.wait_outcome("detach", volume)
         page.reload()
-        assert page.get_by_role("table", name="Now").count() == 0
+        assert page.get_by_role("table", name="Now", exact=True).count() == 0
         page.get_by_role("button", name="Log out").click()
         page.goto("/ui/operations")
         page.wait_for_url("**/ui/login?**")
