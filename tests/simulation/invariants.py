@@ -13,7 +13,7 @@ from aggregates.base import Aggregate, Event
 from aggregates.finding import Finding
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from aggregates.mapping import BlockDeviceMapping
+from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from host_agent.libvirt import disk_xml
@@ -232,6 +232,8 @@ def _attachments_of(
 ) -> dict[str, tuple[str | None, str]]:
     """The attachments that explain a mapping: where, and in which state."""
     bare = instance.offloaded or str(instance.id) in instance.faults  # never built
+    # By a fence in the middle of an image for its root: whoever starts it connects it (0083).
+    bare |= mapping.state is MappingState.UNPLUGGED and not mapping.legacy
     mine = (None, "reserved") if bare else (instance.host, "attached")
     wanted = {str(mapping.attachment_id): mine}
     if mapping.kept is not None:
