@@ -67,7 +67,9 @@ def begin_online_deletion(model: CinderModel, snapshot: Snapshot) -> dict[str, s
 
     Of the newest snapshot the file stays, and takes over what is in the one below it.
     """
-    snapshot.status, snapshot.progress = "deleting", "0%"
+    snapshot.status = "deleting"
+    if snapshot.progress == GUEST_IS_DONE:  # of an earlier deletion, which failed
+        snapshot.progress = "0%"
     files = chain_of(model, model.volume(snapshot.volume_id))
     if snapshot.file == files[-1]:
         return {"merge": files[-3] if len(files) > 2 else None, "into": None}  # noqa: PLR2004

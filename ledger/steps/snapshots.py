@@ -17,8 +17,9 @@ from host_agent.shared.ports import LATE_S, PortError, SnapshotView
 if TYPE_CHECKING:
     from ledger.effects import EffectContext
 
-#: What Cinder shows of a snapshot whose guest has done its part.
-HEARD = "90%"
+#: What Cinder shows of a snapshot whose guest has done its part; and of one that it has, whatever
+#: is done to it since: it may be deleted before a lost answer is asked for again.
+HEARD, WHOLE = "90%", "100%"
 
 
 def tell_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def tell_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
     seen = _seen(lane, context)
     if seen is not None and seen.status == "creating":
         context.cinder.tell_snapshot(seen.id, "creating")
-    elif seen is None or seen.status != "available":
+    elif not _is_taken(seen):
         raise _given_up(lane, seen)
     return {}
 
@@ -39,7 +40,7 @@ def revoke_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
         context.wait(LATE_S)
     seen = _seen(lane, context)
     going_on = seen is not None and seen.status == "creating" and seen.progress == HEARD
-    if going_on or (seen is not None and seen.status == "available"):
+    if going_on or _is_taken(seen):
         return {"passed": True}
     return fail_taken(lane, context)
 
@@ -80,6 +81,10 @@ def _tell(lane: Lane, context: EffectContext, waits: str, status: str) -> dict[s
     if seen is not None and seen.status == waits:
         context.cinder.tell_snapshot(seen.id, status)
     return {}
+
+
+def _is_taken(seen: SnapshotView | None) -> bool:
+    return seen is not None and (seen.status == "available" or seen.progress == WHOLE)
 
 
 def _seen(lane: Lane, context: EffectContext) -> SnapshotView | None:

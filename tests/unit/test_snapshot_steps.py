@@ -1,0 +1,41 @@
+"""What Cinder shows of a snapshot when it is asked again whether it has heard of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from host_agent.shared.lane import Lane
+from host_agent.shared.ports import PortError, SnapshotView
+from ledger.steps import snapshots
+
+LANE = Lane(
+    server_id="s", volume_id="v", bdm_id="b", attachment_id="a", device_name="vdb",
+    snapshot={"id": "n", "file": "new"},
+)  # fmt: skip
+
+
+def showing(status: str, progress: str) -> Any:
+    view = SnapshotView(
+        id="n", volume_id="v", size_gb=1, project_id="p", status=status, progress=progress
+    )
+    return SimpleNamespace(cinder=SimpleNamespace(snapshot=lambda _: view), uncertain=False)
+
+
+@pytest.mark.parametrize("status", ["available", "deleting", "error_deleting"])
+def test_a_snapshot_that_cinder_has_is_not_taken_back_whatever_is_done_to_it_since(
+    status: str,
+) -> None:
+    context = showing(status, "100%")
+    assert snapshots.tell_taken(LANE, context) == {}
+    assert snapshots.revoke_taken(LANE, context) == {"passed": True}
+
+
+@pytest.mark.parametrize("status", ["error", "deleting", "error_deleting"])
+def test_a_snapshot_that_cinder_never_had_is_taken_back(status: str) -> None:
+    context = showing(status, "0%")
+    with pytest.raises(PortError, match=f"it is {status}"):
+        snapshots.tell_taken(LANE, context)
+    assert snapshots.revoke_taken(LANE, context) == {}
