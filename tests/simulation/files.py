@@ -349,7 +349,9 @@ class Files:
         cloud = self._cloud
         for row in cloud.cinder.attachments_of(volume.id):
             named = row.connection_info.get("name")
-            if named is not None and _path(named) != path:
+            if named is None or row.id in cloud.strays:  # of a stray no host is told
+                continue
+            if _path(named) != path:
                 yield f"attachment {row.id} names {named}, and Cinder writes to {path}"
         for name in cloud.states:
             behind = self.behind(name)
