@@ -67,6 +67,11 @@ class DiskSeen:
         return _place_of(self.element)
 
     @property
+    def source(self) -> str | None:
+        """Where its data is, in short: its path, or pool/image."""
+        return short(self.place)
+
+    @property
     def mirror(self) -> Mirror | None:
         return _mirror_of(self.element)
 
@@ -370,11 +375,10 @@ def _place(source: ET.Element | None, key: ET.Element | None = None) -> Place | 
 
 def source_of(disk: str) -> str | None:
     """Where a disk's data is, in short: its path, or pool/image."""
-    found = place_of(disk)
-    return short(found) if found else None
+    return short(place_of(disk))
 
 
-def short(where: Place) -> str | None:
+def short(where: Place | None) -> str | None:
     return where[0] or where[2] if where else None
 
 

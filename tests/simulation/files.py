@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import random
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -63,6 +63,7 @@ class Files:
         self.here = self.random.random() < SEEDS
         self.share = Share()
         self._written: dict[str, set[int]] = {}  # by the path of a volume's first file
+        self._told_until, self._cut_off = 0, set[str]()  # see _never_followed
         self._writes = 0
 
     def backend(self, drawn: str) -> str:
@@ -199,8 +200,9 @@ class Files:
     def _let_jobs_end(self) -> None:
         """QEMU's, whoever began them."""
         for state in self._cloud.states.values():
-            for server_id, guest in state.read()["guests"].items():
-                if guest["live"] is not None and not guest.get("job"):
+            for server_id, guest in state.seen()["guests"].items():
+                held = guest.get("merges") or "<mirror" in (guest["live"] or "")
+                if held and not guest.get("job"):
                     release(state, server_id)
 
     def takes_long(self) -> bool:
@@ -254,7 +256,7 @@ class Files:
                 brick.connect(info)
         with state.edit() as changed:
             disks = disk_xml.parse(changed["guests"][server_id]["persistent"]).disks
-            defined = [disk_xml.source_of(disk.xml) or "" for disk in disks if disk.is_volume]
+            defined = [disk.source or "" for disk in disks if disk.is_volume]
             for entry in changed["connected"].values():
                 first = entry["path"][:FIRST] if entry["path"].startswith(MOUNT) else None
                 entry["path"] = next((p for p in defined if p[:FIRST] == first), entry["path"])
@@ -264,31 +266,23 @@ class Files:
     def open(self) -> Iterator[tuple[Volume, str]]:
         """Volumes with the file that a running guest writes to, as far as it can."""
         cloud = self._cloud
-        by_id = {volume.id: volume for volume in self.volumes()}
+        by_file = {_first(volume): volume for volume in self.volumes()}
         for name, state in cloud.states.items():
-            for server_id, guest in state.read()["guests"].items():
+            for server_id, guest in state.seen()["guests"].items():
                 if guest["live"] is None or guest.get("stranded"):
                     continue
                 if server_id in cloud.isolated.get(name, set()) | cloud.apart:
                     continue
-                for disk in disk_xml.parse(guest["live"]).disks:
-                    path = disk_xml.source_of(disk.xml) or ""
-                    volume = self._volume_at(path, by_id)
-                    if volume is not None:
+                for path in _sources(guest["live"]):
+                    if volume := by_file.get(path[:FIRST]):
                         yield volume, path
-
-    def _volume_at(self, path: str, by_id: dict[str, Volume]) -> Volume | None:
-        if not path.startswith(MOUNT):
-            return None
-        first = path[:FIRST]
-        return next((v for v in by_id.values() if _first(v) == first), None)
 
     def connected(self, ids: set[str], entries: Iterable[dict[str, Any]]) -> set[str]:
         """The files of these volumes that a host has connected: by any name, for it is the share
         that is connected, and its guest may be ahead of Cinder, or behind it.
         """
-        volumes = {volume.id: volume for volume in self.volumes() if volume.id in ids}
-        return {e["path"] for e in entries if self._volume_at(e["path"] or "", volumes)}
+        files = {_first(volume) for volume in self.volumes() if volume.id in ids}
+        return {e["path"] for e in entries if (e["path"] or "")[:FIRST] in files}
 
     def behind(self, host: str) -> set[str]:
         """Attachments of files whose definition and record here may name the former file: no guest
@@ -298,20 +292,24 @@ class Files:
         if not self.here:
             return set()
         cloud, running = self._cloud, self._cloud.live_guests(host)
-        fenced = {
-            lane.volume_id
-            for event, _ in cloud.store.log
-            if isinstance(event, Operation.StepSucceeded)
-            if event.step == "follow" and "waived" in event.outputs
-            for lane in cloud.store.load(Operation, event.originator_id).lanes
-        }
-        ids = {volume.id for volume in self.volumes()}
+        fenced, ids = self._never_followed(), {volume.id for volume in self.volumes()}
         return {
             row.id
             for row in cloud.cinder.attachments.values()
             if row.host == host and row.volume_id in ids
             if row.instance not in running or row.volume_id in fenced
         }
+
+    def _never_followed(self) -> set[str]:
+        """Volumes whose snapshot a fence has ended; the log only grows."""
+        log = self._cloud.store.log
+        for event, _ in log[self._told_until :]:
+            waived = isinstance(event, Operation.StepSucceeded) and "waived" in event.outputs
+            if waived and event.step == "follow":
+                operation = self._cloud.store.load(Operation, event.originator_id)
+                self._cut_off |= {lane.volume_id for lane in operation.lanes}
+        self._told_until = len(log)
+        return self._cut_off
 
     def broken(self) -> Iterator[str]:
         """What guests have written they can read, and no file that they use is deleted."""
@@ -367,13 +365,13 @@ class Files:
     def _differing(self, instance: Instance, volume: Volume, path: str) -> Iterator[str]:
         state = self._cloud.states.get(instance.host or "")
         device = instance.device_of(volume.id)
-        guest = state.read()["guests"].get(str(instance.id)) if state else None
+        guest = state.seen()["guests"].get(str(instance.id)) if state else None
         if guest is None or device is None or guest["live"] is None:
             return
         for copy in ("live", "persistent"):
             disk = disk_xml.parse(guest[copy]).disk_of(device.serial or "") if guest[copy] else None
-            if disk is not None and disk_xml.source_of(disk.xml) != path:
-                told = disk_xml.source_of(disk.xml)
+            if disk is not None and disk.source != path:
+                told = disk.source
                 yield f"{instance.id} has {told} ({copy}), and Cinder writes to {path}"
 
     # ------------------------------------------------------------------------- after
@@ -407,6 +405,11 @@ class Files:
 
 def _path(file: Any) -> str:
     return posixpath.join(MOUNT, str(file))
+
+
+@lru_cache(maxsize=1000)
+def _sources(domain: str) -> tuple[str, ...]:
+    return tuple(disk.source or "" for disk in disk_xml.parse(domain).disks)
 
 
 def _first(volume: Volume) -> str:

@@ -121,7 +121,7 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
 @lru_cache(maxsize=1000)
 def _volume_paths(domain: str) -> set[str | None]:
     disks = disk_xml.parse(domain).disks
-    return {disk_xml.source_of(disk.xml) for disk in disks if disk.is_volume}
+    return {disk.source for disk in disks if disk.is_volume}
 
 
 def _given(cloud: Cloud, server_id: str, host: str, seen: dict[str, Any]) -> set[str]:
@@ -248,7 +248,7 @@ def _open(cloud: Cloud) -> list[Attachment]:
 def _hosts(cloud: Cloud) -> Iterator[str]:
     """What a survey does not tell: whether what is connected is what Cinder has given."""
     for name, state in cloud.states.items():
-        seen = state.read()
+        seen = state.seen()
         yield from _connections(cloud, name, seen)
         for instance in cloud.instances():
             if instance.resize_source == name and seen["guests"][str(instance.id)]["live"]:
