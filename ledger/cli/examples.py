@@ -130,7 +130,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("attach", "the steps of one, and what undoes each"),
         ("live_migrate --diagram", "drawn"),
     ),
-    "event list": (("--after 1200 --limit 50", "a part of the log"),),
+    "event list": (
+        ("--after 1200 --limit 50", "a part of the log"),
+        ("--topic Host.Fenced", "which hosts were fenced, when and by whom"),
+    ),
     "event tail": (("-f json", "what happens, as it happens"),),
     "event checkpoint": (("> checkpoint.json", "where the log ends, to be kept elsewhere"),),
     "event verify": (("--checkpoint checkpoint.json", "that nothing up to there was changed"),),
