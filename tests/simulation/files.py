@@ -354,7 +354,7 @@ class Files:
         for name in cloud.states:
             behind = self.behind(name)
             for id_, record in cloud.records[name].items():
-                if id_ in behind:
+                if id_ in behind | cloud.planted:
                     continue
                 told = {_path(info["name"]) for info in record.infos if info.get("export")}
                 if record.volume_id == volume.id and told - {path}:
