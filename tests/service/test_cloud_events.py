@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from aggregates.base import Event
-from ledger.api.cloud_events import (
+from ledger.api.v1.cloud_events import (
     BATCH_MEDIA_TYPE,
     MEDIA_TYPE,
     TYPE_PREFIX,
