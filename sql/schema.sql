@@ -112,7 +112,7 @@ CREATE TABLE progress (
     PRIMARY KEY (operation_id, run)
 );
 
--- What was refused a short while ago, and changed nothing (ledger.api.refusals).
+-- What was refused a short while ago, and changed nothing (ledger.api.v1.refusals).
 CREATE TABLE refusals (
     request_id text PRIMARY KEY,
     global_request_id text,
@@ -326,7 +326,7 @@ CREATE TABLE operations (
     error jsonb,                         -- the first one
     left_steps jsonb,                    -- while parked: what is not done
     lanes jsonb NOT NULL,                -- [host_agent.shared.lane.Lane], with what was learnt
-    steps jsonb NOT NULL,                -- [ledger.api.schemas.StepShown]
+    steps jsonb NOT NULL,                -- [ledger.api.v1.schemas.StepShown]
     unwinding boolean NOT NULL,          -- it goes, or went, backward
     bound boolean NOT NULL,              -- every mapping it makes exists (or it is finished)
     actor text,

@@ -24,9 +24,9 @@ from host_agent.shared.ports import VolumeView
 from ledger.api import redaction
 from ledger.api.call import Call, late
 from ledger.api.components import Components
-from ledger.api.hosts import contact_at, contact_of
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
+from ledger.api.v1.hosts import contact_at, contact_of
 from ledger.requests import Accepted, Fleet, operation_id_of
 from ledger.wakeups import bound_key, ended_key
 

@@ -22,18 +22,18 @@ from host_agent.shared.clocks import TIME_HEADER
 from host_agent.shared.spans import Span, is_request_id
 from host_agent.shared.text import one_line
 from ledger.api import microversions
-from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
+from ledger.api.agent.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
 from ledger.api.call import Call, answer, refuse_unless
 from ledger.api.components import COMPONENTS, HOLDS, Components, Holds, is_gone
 from ledger.api.connections import CONNECTIONS, Connections, address_of
-from ledger.api.feed import FEED, Feed
 from ledger.api.health import METRICS_PAGE, READINESS, Readiness, metrics_page
 from ledger.api.metrics import METRICS, Metrics
 from ledger.api.problem import ApiError, Failure, as_nova, as_problem, explain
-from ledger.api.refusals import REFUSALS, Refusals
 from ledger.api.route import Route, also_at, is_nova
 from ledger.api.routes import ROUTES
+from ledger.api.v1.feed import FEED, Feed
+from ledger.api.v1.refusals import REFUSALS, Refusals
 from ledger.auth.tls import certificate_of
 from ledger.auth.tokens import NOBODY, Asked, Identity
 

@@ -14,11 +14,11 @@ import structlog
 from aiohttp import web
 from eventsourcing.persistence import PersistenceError
 
-from ledger.api.agent_batches import AGENT_BATCHER
+from ledger.api.agent.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Check, Components
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS, Counted, Drift, of_process
-from ledger.api.schemas import Health
+from ledger.api.v1.schemas import Health
 from projections.database_trouble import in_words
 from projections.projector import REMEDY
 from projections.queries import Queries

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from ledger.api import microversions
+from ledger.api.nova.schemas_nova import NovaError
 from ledger.api.parameters import Parameter
 from ledger.api.route import Model, Route
-from ledger.api.schemas_nova import NovaError
 from ledger.api.schemas_problem import Problem
 
 OPENAPI_VERSION = "3.1.0"

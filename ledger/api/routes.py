@@ -11,38 +11,36 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from ledger.api import (
+from ledger.api import health, versions
+from ledger.api.agent import agents, schemas_agent
+from ledger.api.call import Call
+from ledger.api.nova import schemas_nova
+from ledger.api.nova.routes_nova import NOVA
+from ledger.api.openapi import document
+from ledger.api.route import IDEMPOTENT, Route, get
+from ledger.api.v1 import (
     activity,
-    agents,
     attachments,
     builds,
     events,
     find,
     flows,
     forgetting,
-    health,
     hosts,
     operations,
     refusals,
     remnants,
     schemas,
-    schemas_agent,
     schemas_attachments,
     schemas_events,
     schemas_find,
-    schemas_nova,
     schemas_refusals,
     schemas_remnants,
     schemas_repairs,
     schemas_servers,
-    versions,
 )
-from ledger.api.call import Call
-from ledger.api.cloud_events import BATCH_MEDIA_TYPE
-from ledger.api.openapi import document
-from ledger.api.route import IDEMPOTENT, Route, get
-from ledger.api.routes_drift import DRIFT
-from ledger.api.routes_nova import NOVA
+from ledger.api.v1.cloud_events import BATCH_MEDIA_TYPE
+from ledger.api.v1.routes_drift import DRIFT
 
 
 async def _openapi(call: Call) -> web.StreamResponse:

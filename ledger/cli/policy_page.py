@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from ledger.api.actions import ACTIONS
+from ledger.api.nova.actions import ACTIONS
 from ledger.api.routes import ROUTES
 from ledger.auth.rules import OURS, RULES
 from ledger.web import console

@@ -23,10 +23,10 @@ from aggregates import errors
 from host_agent.shared.telemetry import CALL_BOUNDS_S, Tallies
 from ledger import api
 from ledger.api import microversions
-from ledger.api.actions import ACTIONS
 from ledger.api.metrics import Metrics, registry_of
+from ledger.api.nova.actions import ACTIONS
+from ledger.api.nova.properties import TABLES
 from ledger.api.parameters import Parameter, Parameters
-from ledger.api.properties import TABLES
 from ledger.api.routes import ROUTES
 from ledger.auth.tls import gauges
 from ledger.log.writer import Writer
@@ -164,7 +164,7 @@ def _subclasses(kind: type[errors.DomainError]) -> Iterator[type[errors.DomainEr
 
 def _codes_of_the_api() -> Iterator[tuple[str, str, str]]:
     """What modules of the API raise or answer with a code that is written there."""
-    for found in pkgutil.iter_modules(api.__path__, f"{api.__name__}."):
+    for found in pkgutil.walk_packages(api.__path__, f"{api.__name__}."):
         for node in ast.walk(ast.parse(inspect.getsource(importlib.import_module(found.name)))):
             match node:
                 case ast.Call(

@@ -5,8 +5,8 @@ Cinder answers at once, shows `downloading` while it writes, and then the status
 own, which the log keeps: `IN_WRITING`.  Where that is not known, as after a lost answer, Cinder is
 asked again: the same image is written a second time to a volume that nobody has.
 
-Cinder's event (`volume-reimaged`) only ends the wait (ledger.api.cinder_events): what is so, the
-volume tells.
+Cinder's event (`volume-reimaged`) only ends the wait (`ledger/api/nova/cinder_events.py`); the
+state of the volume decides.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ from aiohttp import web
 from aggregates.errors import DomainError
 from ledger.api.batching import Batched
 from ledger.api.call import Call
-from ledger.api.events import HEARTBEAT_S, SEND_S_MAX
 from ledger.api.problem import ApiError
+from ledger.api.v1.events import HEARTBEAT_S, SEND_S_MAX
 from ledger.auth.tokens import AuthError
 from ledger.wakeups import ANY_EVENT, Subscription
 from ledger.web.browser import EVENT_STREAM, refuse_gone

@@ -3,7 +3,7 @@
 -- ids, after the one with the id `marker`, whether that one fits or not.  In the order of their age
 -- by instances_by_age, in others sorted; of a project by instances_by_project, on a host by
 -- instances_by_host.  The columns by_* are what Nova calls the sort keys; a task is the first
--- claim's whose flow is one of `tasks`, and that is not parked (ledger.api.server_state).
+-- claim's whose flow is one of `tasks`, and that is not parked (ledger.api.nova.server_state).
 WITH keyed AS NOT MATERIALIZED (
     SELECT i.*,
            i.created_at AS by_created_at,

@@ -40,7 +40,7 @@ SERVICE = {
     ("ledger.dispatcher", "Dispatcher.run"): "dispatcher",
     ("ledger.dispatcher", "Dispatcher._hold"): "dispatcher",
     ("ledger.wakeups", "Wakeups._run"): "command delivery",
-    ("ledger.api.agent_batches", "AgentBatcher._look"): "command delivery",
+    ("ledger.api.agent.agent_batches", "AgentBatcher._look"): "command delivery",
     ("projections.queries", "Queries._all"): "HTTP: reading the tables",
     ("host_agent.shared.cinder.session", "Caller._call"): "Cinder's client",
     ("host_agent.shared.cinder.session", "Caller._once"): "Cinder's client",

@@ -12,7 +12,7 @@ from aggregates.base import Actor, EventContext
 from host_agent.shared.changes import Changes
 from host_agent.shared.contract import Command, Guest, Registration, Report, StepError, StepResult
 from ledger import dispatcher
-from ledger.api import schemas_agent
+from ledger.api.agent import schemas_agent
 from tests.service.api_world import HOST, OTHER, Api, eventually, guest, running_api
 
 SECRET = "AQBqPiJhHqpjGBAAkeytoCephXJ8=="

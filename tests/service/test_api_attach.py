@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.api import accepting, volume_attachments
+from ledger.api import accepting
+from ledger.api.nova import volume_attachments
 from ledger.wakeups import ended_key
 from tests.service.api_world import NEWEST, SETTINGS, Api, eventually, running_api
 

@@ -14,7 +14,7 @@ import structlog
 from handlers.retries import PUT_OFF_MAX_S
 from host_agent.shared.clocks import AHEAD_HEADER, SKEW_MAX_S, TIME_HEADER
 from ledger import wakeups
-from ledger.api.agent_batches import AGENT_BATCHER
+from ledger.api.agent.agent_batches import AGENT_BATCHER
 from ledger.log.clock import DatabaseClock
 from tests.doubles.database_time import DatabaseTime
 from tests.service.api_world import HOST, Api, eventually, guest, running_api

@@ -9,8 +9,8 @@ import pytest
 
 from host_agent.shared.contract import AGENT_HEADER
 from host_agent.shared.definition import NOVA_NS
+from ledger.api.agent.speakers import Speakers
 from ledger.api.problem import ApiError
-from ledger.api.speakers import Speakers
 from ledger.words.sentences import SENTENCES
 from tests.service.api_world import DEFINITION, HOST, OTHER, Api, guest
 

@@ -17,7 +17,7 @@ from host_agent.shared.changes import Changes
 from host_agent.shared.contract import Guest, PowerState, Registration
 from ledger import service as service_module
 from ledger.api import bulkheads, call
-from ledger.api.agent_checks import GUESTS_MAX
+from ledger.api.agent.agent_checks import GUESTS_MAX
 from ledger.api.bulkheads import BULKHEADS, LARGE_BODIES_AT_ONCE
 from ledger.config import Settings
 from ledger.log.application import Ledger
@@ -103,7 +103,7 @@ async def test_a_large_body_is_read_in_a_thread_and_a_small_one_is_not(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    from ledger.api import agents
+    from ledger.api.agent import agents
 
     read = agents._registration
 

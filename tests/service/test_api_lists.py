@@ -8,7 +8,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from ledger.api import parameters_nova, server_filters, server_state
+from ledger.api.nova import parameters_nova, server_filters, server_state
 from ledger.api.route import Route
 from ledger.api.routes import ROUTES
 from projections import server_lists

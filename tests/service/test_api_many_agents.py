@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from handlers import inventory
-from ledger.api import contacts
-from ledger.api.agent_batches import AGENT_BATCHER, AgentBatcher
+from ledger.api.agent import contacts
+from ledger.api.agent.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.config import Settings
 from ledger.service import RegistrationResult, Service
 from tests.service.api_world import Api, eventually, guest, running_api

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from ledger.api.microversions import requested, shown
+from ledger.api.nova.volume_attachments import _shown
 from ledger.api.problem import ApiError
-from ledger.api.volume_attachments import _shown
 from ledger.config import PAGE_ITEMS_MAX, Limits
 from tests.service.api_world import OTHER, PROJECT, SETTINGS, Api, guest, running_api
 

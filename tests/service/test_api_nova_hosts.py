@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from aggregates.host import host_uuid
-from ledger.api.actions import ACTIONS, NOT_HERE
+from ledger.api.nova.actions import ACTIONS, NOT_HERE
 from ledger.config import Flavor
 from tests.service.api_world import (
     HOST,

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from ledger.api import health
-from ledger.api.actions import ACTIONS
+from ledger.api.nova.actions import ACTIONS
 from ledger.api.routes import ROUTES
 from ledger.auth.rules import NAMES
 from ledger.config import PolicySettings

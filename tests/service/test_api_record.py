@@ -12,9 +12,9 @@ import psycopg
 import pytest
 import structlog
 
-from ledger.api import refusals
 from ledger.api.problem import Failure
-from ledger.api.refusals import Refusals
+from ledger.api.v1 import refusals
+from ledger.api.v1.refusals import Refusals
 from ledger.auth.tokens import NOBODY
 from ledger.words.timeline import Entry
 from projections.queries import Queries, read_pool

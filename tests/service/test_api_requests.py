@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import sql
-from ledger.api.schemas_refusals import RefusalShown
+from ledger.api.v1.schemas_refusals import RefusalShown
 from ledger.cli.base import ExitCode
 from tests.service.api_world import HOST, Api
 from tests.service.cli_stub import OPERATION, REQUEST, Run, Stub, operation

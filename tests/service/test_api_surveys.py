@@ -26,7 +26,8 @@ from host_agent.shared.survey import (
     Survey,
     SurveyAnswer,
 )
-from ledger.api import agents, call, schemas_agent
+from ledger.api import call
+from ledger.api.agent import agents, schemas_agent
 from ledger.wakeups import host_key
 from tests.service.api_world import HOST, OTHER, Api, eventually
 

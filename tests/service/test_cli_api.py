@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.api import schemas, schemas_attachments, schemas_events
+from ledger.api.v1 import schemas, schemas_attachments, schemas_events
 from ledger.cli import waiting
 from tests.service.cli_stub import (
     ATTACHMENT,

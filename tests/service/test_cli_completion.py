@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.api.schemas_find import FoundThing, FoundThings, Kind
+from ledger.api.v1.schemas_find import FoundThing, FoundThings, Kind
 from ledger.cli import completion
 from ledger.cli.client import Client
 from ledger.cli.shell import COMMANDS, Shell, main

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.api.schemas_drift import (
+from ledger.api.v1.schemas_drift import (
     Drift,
     DriftClasses,
     DriftClassShown,

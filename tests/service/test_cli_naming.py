@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ledger.api import schemas
-from ledger.api.schemas_find import FoundThings
+from ledger.api.v1 import schemas
+from ledger.api.v1.schemas_find import FoundThings
 from ledger.cli import naming, shell
 from tests.service.cli_stub import (
     OPERATION,

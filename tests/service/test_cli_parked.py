@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ledger.api import schemas, schemas_attachments
-from ledger.api.schemas_remnants import RemnantSummary
+from ledger.api.v1 import schemas, schemas_attachments
+from ledger.api.v1.schemas_remnants import RemnantSummary
 from ledger.cli import plan, top
 from ledger.cli.table import age
 from ledger.cli.waiting import Telling

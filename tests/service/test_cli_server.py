@@ -9,14 +9,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.api import (
-    accepting,
-    actions,
-    microversions,
-    schemas,
-    schemas_nova,
-    schemas_servers,
-)
+from ledger.api import accepting, microversions
+from ledger.api.nova import actions, schemas_nova
+from ledger.api.v1 import schemas, schemas_servers
 from tests.service.cli_stub import (
     ATTACHMENT,
     OPERATION,

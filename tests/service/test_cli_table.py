@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledger.api import schemas, schemas_attachments
+from ledger.api.v1 import schemas, schemas_attachments
 from ledger.cli import table
 from tests.service.cli_stub import (
     ATTACHMENT,

@@ -10,7 +10,7 @@ import orjson
 import psycopg
 import pytest
 
-from ledger.api import activity
+from ledger.api.v1 import activity
 from ledger.log.chain import GENESIS
 from ledger.upkeep.verify import Statement, verify
 from tests.service.api_world import Api

@@ -14,7 +14,7 @@ from aggregates.server import UNSAID
 from handlers import edits, guards
 from handlers.actions import RULES
 from handlers.flows import FLOWS
-from ledger.api.server_state import TASK_OF_FLOW
+from ledger.api.nova.server_state import TASK_OF_FLOW
 
 ID = UUID(int=9)
 

@@ -13,9 +13,9 @@ import pytest
 
 from aggregates.base import Actor
 from handlers.edits import OVERRIDE_RULE
-from ledger.api import server_create
-from ledger.api.actions import ACTIONS
 from ledger.api.call import Call, refuse_unless
+from ledger.api.nova import server_create
+from ledger.api.nova.actions import ACTIONS
 from ledger.api.problem import ApiError
 from ledger.api.routes import ROUTES
 from ledger.auth.keystone import KeystoneTokens

@@ -1,0 +1,1 @@
+"""What host agents call: register, take commands, report.  What they say is checked here."""
