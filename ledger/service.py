@@ -35,14 +35,7 @@ from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, S
 from host_agent.shared.ports import Cinder, OldCinder
 from ledger.effects import EffectContext, carry_out
 from ledger.log.application import ConflictError
-from ledger.log.unit import (
-    AggregateStore,
-    Unit,
-    acting_on,
-    own_context,
-    run_optimistically,
-    within,
-)
+from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optimistically, within
 from ledger.take_back import take_back
 
 W = TypeVar("W")
@@ -229,7 +222,7 @@ class Service:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock(), unit):
                 progress.advance(operation, unit, self._clock())
-            return unit.save(acting_on(context, operation) if context else own_context(operation))
+            return unit.save(acting(context, operation) if context else own_context(operation))
 
         return run_optimistically(self._store, change)
 
@@ -301,7 +294,7 @@ class Service:
             if dry_run:
                 return Acted(remnants)
             progress.advance(operation, unit, self._clock())
-            return Acted(remnants, unit.save(acting_on(context, operation)))
+            return Acted(remnants, unit.save(acting(context, operation)))
 
         return run_optimistically(self._store, change)
 

@@ -138,6 +138,6 @@ def within(context: EventContext, operation: Operation) -> EventContext:
     return replace(context, operation_id=str(operation.id), request_id=operation.started.request_id)
 
 
-def acting_on(context: EventContext, operation: Operation) -> EventContext:
+def acting(context: EventContext, operation: Operation) -> EventContext:
     """A person's metadata, tied to the operation: an act is found by its own request, too."""
     return replace(context, operation_id=str(operation.id))
