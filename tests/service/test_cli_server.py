@@ -33,6 +33,7 @@ from tests.service.cli_stub import (
 
 ACTION = f"POST /v2.1/servers/{SERVER}/action"
 MAPPINGS = f"/v2.1/servers/{SERVER}/os-volume_attachments"
+IMAGE = "77777777-7777-4777-8777-777777777777"
 OTHER = "66666666-6666-4666-8666-666666666666"
 SPOKEN = "compute " + microversions.shown(microversions.MAX)
 
@@ -68,6 +69,7 @@ def saying(answer: dict[str, Any], status: int = 200) -> Callable[[web.Request],
         ("reboot", {"reboot": {"type": "SOFT"}}),
         ("reboot --hard", {"reboot": {"type": "HARD"}}),
         ("rebuild", {"rebuild": {"imageRef": ""}}),
+        (f"rebuild --image {IMAGE}", {"rebuild": {"imageRef": IMAGE}}),
         ("migrate", {"migrate": None}),
         ("migrate --host hv2", {"migrate": {"host": "hv2"}}),
         (
