@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from aggregates import errors
 from aggregates.attachment import Attachment, AttachmentState
@@ -159,7 +159,7 @@ def _origin(awaited: Instance.DeletionAwaited) -> Origin:
     operation_id = UUID(awaited.operation_id)
     return Origin(
         operation_id=operation_id,
-        bdm_id=operation_id,
+        bdm_id=uuid5(operation_id, "no mapping"),  # of another aggregate than the operation's
         context=context,
         fingerprint=awaited.fingerprint,
     )

@@ -27,6 +27,7 @@ from tests.service.cli_stub import (
     finished,
     operation,
     parked,
+    problem,
     refusing,
     running_stub,
 )
@@ -269,6 +270,25 @@ def test_a_server_is_deleted_and_the_release_can_be_waited_for(run: Run, stub: S
     stub.answers[f"DELETE /v2.1/servers/{SERVER}"] = begun
     stub.answers[f"GET /v1/operations/{OPERATION}"] = [operation(), finished()]
     assert run("server", "delete", SERVER, "--wait") == 0
+
+
+def test_a_deletion_that_waits_for_others_is_accepted_and_followed(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its operation begins at their end; until then there is none to show."""
+    stub.answers[f"DELETE /v2.1/servers/{SERVER}"] = begun
+    del stub.answers[f"GET /v1/operations/{OPERATION}"]
+    assert run("server", "delete", SERVER, "-f", "json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"server_id": SERVER, "task_state": "deleting"}
+    assert run("server", "delete", SERVER, "--wait", "--timeout", "0") == 7
+    stub.answers[f"GET /v1/operations/{OPERATION}"] = [missing, operation(), finished()]
+    assert run("server", "delete", SERVER, "--wait") == 0
+    assert "what is at work on the server comes first" in capsys.readouterr().err
+
+
+async def missing(_request: web.Request) -> web.Response:
+    return problem(404, "not_found", "Operation could not be found.")
 
 
 # --- migrations and events -----------------------------------------------------------------
