@@ -161,6 +161,8 @@ def _unfinished(cloud: Cloud) -> Iterator[str]:
     for instance in cloud.instances(deleted=True):
         if instance.claims:
             yield f"server {instance.id} is claimed by {sorted(instance.claims)}"
+        if instance.deletion:
+            yield f"server {instance.id} waits to be deleted"
         if set(instance.faults) - {str(instance.id)}:
             yield f"server {instance.id} has faults {instance.faults}"
     for volume_id in _known_volumes(cloud):
