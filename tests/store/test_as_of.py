@@ -150,16 +150,16 @@ def carry_out(world: World, name: str, trouble_at: int | None, mode: Any) -> Non
             world.service.act(str(operation.id), "give_up", "why", CONTEXT)
 
 
-async def answers(
-    queries: Queries, server_id: str, volumes: list[str], at: datetime
-) -> list[Any]:
+async def answers(queries: Queries, server_id: str, volumes: list[str], at: datetime) -> list[Any]:
     """All that the API says of a moment, and of the time up to it."""
     told = [await queries.attachments_at(at, legacy=True), await queries.drift_at(at)]
     wheres: list[dict[str, str]] = [{"host": host} for host in (HOST, OTHER)]
     wheres += [{"volume_id": volume_id} for volume_id in volumes]
     for where in wheres:
-        for since in (None, at - SOME_TIME):
-            told.append(await queries.attachments_at(at, since=since, **where))
+        told += [
+            await queries.attachments_at(at, since=since, **where)
+            for since in (None, at - SOME_TIME)
+        ]
     for about in [*wheres, {"server_id": server_id}]:
         [subject] = about.items()
         for newest_first in (False, True):
