@@ -195,6 +195,13 @@ class Call:
                 f"Unsupported Content-Type {self.request.content_type[:100]}",
                 hint="Send JSON, and say so: Content-Type: application/json.",
             )
+        if self.request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise ApiError(
+                415,
+                "media_type",
+                "Compressed bodies are not read.",
+                hint="Send it as it is, without Content-Encoding.",
+            )
 
     async def _read(self, limit: int) -> bytes | bytearray:
         if (self.request.content_length or 0) > limit:

@@ -127,6 +127,12 @@ class OperationsQuery(Asked):
     after: Position | None = None
 
 
+class ReadyQuery(Asked):
+    """`neighbours`: whether a check of Cinder or Keystone makes it fail, too."""
+
+    neighbours: bool = True
+
+
 class OperationQuery(Asked):
     """`wait_s`: answer when it is finished or parked, at the latest then.  `at`: as it was."""
 
