@@ -223,10 +223,9 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """Note how many seconds ago hosts' agents were in contact, and by how many their clocks
         are ahead (None: they did not say).
         """
-        ages_s, ahead_s = zip(*heard.values(), strict=True)
-        await self._all(
-            "touch_hosts", hosts=list(heard), ages_s=list(ages_s), ahead_s=list(ahead_s)
-        )
+        ages_s = [age_s for age_s, _ in heard.values()]
+        ahead_s = [ahead_s for _, ahead_s in heard.values()]
+        await self._all("touch_hosts", hosts=list(heard), ages_s=ages_s, ahead_s=ahead_s)
 
     async def remnants(
         self,
