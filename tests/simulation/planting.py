@@ -211,10 +211,11 @@ AMONG: dict[str, str] = {
     "attachment among": "attachments volumes",
     "record among": "records connected secrets",
 }
-#: Classes that no storm has planted, and why.
+#: Classes that are facts of the log: no look compares them, and storms make them themselves
+#: (tests.simulation.test_left_to_people).
 NOT_PLANTED = {
-    "remnant": "it is a fact of the log, which no look compares; skipping a step breaks the rest",
-    "operation_parked": "it is a fact of the log; storms park, and retry until nothing is parked",
+    "remnant": "an operator skips a step in a storm, which is over then: the rest would be broken",
+    "operation_parked": "storms park operations, and retry until nothing is parked",
 }
 
 
