@@ -34,7 +34,7 @@ _CONVERTED = re.compile(r"converted to attachment ([0-9a-f]{8}(?:-[0-9a-f]{4}){3
 
 def _tell_converted(state: dict[str, Any]) -> None:
     """Nothing was waived where an attachment was converted."""
-    converted = _CONVERTED.fullmatch(state.get("waived") or "")
+    converted = _CONVERTED.fullmatch(str(state.get("waived")))
     if converted:
         state.update(waived=None, converted_to=converted[1])
 

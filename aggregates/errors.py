@@ -75,6 +75,12 @@ class VmStateError(DomainError):
     code = "vm_state"
 
 
+class DeletingError(DomainError):
+    """Cannot '{action}' instance {server_id} while it is in task_state deleting"""
+
+    code = "deleting"
+
+
 class LockedError(DomainError):
     """Instance {server_id} is locked"""
 

@@ -113,6 +113,12 @@ class Finding(Aggregate):
         by_operation: str
         why: str
 
+    differs: dict[str, Any]  # this, and the following: since it was found
+    seen_in: tuple[str | None, int | None]  # boot id, epoch
+    seen_at: int  # the position at which it was judged first, as it is now
+    repairing: str | None  # the operation that mends it
+    failed: bool  # the last that was to, and nothing has changed since
+
     S = FindingState
     TRANSITIONS: ClassVar = {
         DriftFound: (frozenset({None, S.OVER}), S.SUSPECTED),
@@ -128,12 +134,7 @@ class Finding(Aggregate):
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.found: Finding.DriftFound | None = None
-        self.differs: dict[str, Any] = {}
-        self.seen_in: tuple[str | None, int | None] = (None, None)  # boot id, epoch
-        self.seen_at = 0  # the position at which it was judged first, as it is now
         self.ignored_until: float | None = None
-        self.repairing: str | None = None  # the operation that mends it
-        self.failed = False  # the last that was to, and nothing has changed since
 
     def about(self) -> About:
         found = self.found

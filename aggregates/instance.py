@@ -116,6 +116,17 @@ class Instance(Claimable):
         """The server is no more; the release of what it had goes on without it."""
 
     @dataclass(frozen=True, kw_only=True)
+    class DeletionAwaited(Event):
+        """Something was in the way of a deletion: its operation begins when that has ended."""
+
+        operation_id: str
+        request_id: str  # these five: as the operation's own start has them
+        actor: dict[str, Any]
+        fingerprint: str | None
+        global_request_id: str | None
+        traceparent: str | None
+
+    @dataclass(frozen=True, kw_only=True)
     class DeviceReserved(Event):
         """A device name is given to a volume; from now on the pair exists once."""
 
@@ -233,6 +244,7 @@ class Instance(Claimable):
         self.managed = False  # a flow has said where it is
         self.offloaded = False
         self.deleted = False
+        self.deletion: Instance.DeletionAwaited | None = None
         self.kept = UNSAID
         self.locked: Instance.Locked | None = None
         self._vm_state = VmState.BUILDING
@@ -263,6 +275,8 @@ class Instance(Claimable):
                 self.growth[event.volume_id] = event
             case self.GrowthBegun():
                 self.growth.pop(event.volume_id, None)
+            case self.DeletionAwaited():
+                self.deletion = event
             case _:
                 self._claimed(event)
                 self._moved(event)
@@ -285,7 +299,7 @@ class Instance(Claimable):
                 self.host, self.offloaded, self.seen = None, True, NO_DISKS
                 self._has_power("shutdown")
             case self.Deleted():
-                self.deleted = True
+                self.deleted, self.deletion = True, None
 
     def _device(self, event: DeviceReserved | DeviceReleased | DeviceVolumeSet) -> None:
         match event:

@@ -209,6 +209,11 @@ def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
     return frozenset() if instance.never_built or unsettled else rule.states
 
 
+def check_deletion(instance: Instance, origin: Origin) -> None:
+    """A deletion is possible in any state.  Raises LockedError, and VmStateError for a second."""
+    check_vm_state(instance, "delete", set(VmState) - {S.DELETED}, origin.context)
+
+
 def delete(
     origin: Origin,
     *,
@@ -219,7 +224,7 @@ def delete(
     other_host: str | None = None,
     arrival: str | None = None,
 ) -> Operation:
-    """Accept a deletion: possible in any state, unless an operation is at work.
+    """Accept a deletion that `check_deletion` has passed, unless an operation is at work.
 
     `attachments` are all that the server still has, each with the host that may have the volume
     connected by it; `unlearnt` is where Cinder may have more of them, that no host has connected;
@@ -228,7 +233,6 @@ def delete(
     it may even come yet.
     """
     instance = server.instance
-    check_vm_state(instance, "delete", set(VmState) - {S.DELETED}, origin.context)
     by_volume = {mapping.volume_id: mapping for mapping in server.attached}
     # What no mapping leads to has nothing to be unbound, and ends by itself.
     no_mapping, lanes = str(origin.bdm_id), []

@@ -159,10 +159,13 @@ def start(
 ) -> Operation:
     """Claim what the operation works on, and begin it.
 
-    Raises ClaimedError, and VolumeStateError if a volume in Cinder is not as the flow wants it.
+    Raises ClaimedError, VolumeStateError if a volume in Cinder is not as the flow wants it, and
+    DeletingError if another operation is to delete the server next.
     """
     table, operation_id = FLOWS[flow], str(origin.operation_id)
     beside = not table.claims_volumes
+    if instance.deletion is not None and instance.deletion.operation_id != operation_id:
+        raise errors.DeletingError(action=flow, server_id=str(instance.id))
     instance.claim(operation_id, exclusive=table.exclusive, flow=flow, beside_parked=beside)
     operation = Operation(origin.operation_id)
     plan = table.expand(tuple(lanes), hosts, order)

@@ -45,7 +45,7 @@ def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] 
 def missed(host: str, server_id: str, book: Book) -> bool:
     """The host does not show this guest any more."""
     instance = book.get(Instance, server_id)
-    if not instance.version or instance.host != host:
+    if instance.host != host:
         return True
     return instance.observe(
         name=instance.name,

@@ -94,7 +94,7 @@ def held_as(done: Done, *, legacy: bool) -> None:
         Attachment.AttachmentCreated,
         volume_id=done.lane.volume_id,
         server_id=done.server_id,
-        adopted=bool(done.outputs.get("adopted", False)),
+        adopted=bool(done.outputs.get("adopted")),
         legacy=legacy,
         access_mode=done.lane.access_mode,
     )
@@ -159,7 +159,7 @@ def _disconnected(done: Done) -> None:
     if done.attachment.state not in {AttachmentState.RESERVED, AttachmentState.DELETED}:
         done.attachment.record(
             Attachment.Disconnected,
-            shared=bool(done.outputs.get("shared", False)),
+            shared=bool(done.outputs.get("shared")),
             waived=done.outputs.get("waived"),
         )
 

@@ -34,7 +34,7 @@ def _released(done: Done) -> None:
         return
     attachment = done.attachment
     if attachment.may_be_connected and attachment.host == done.host:
-        shared = bool(done.outputs.get("shared", False))
+        shared = bool(done.outputs.get("shared"))
         stands_for = _stands_for(done)
         attachment.record(Attachment.Disconnected, shared=shared, converted_to=stands_for)
 

@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import Protocol, TypeVar
+from typing import Protocol
 from uuid import uuid4
 
 import structlog
@@ -38,8 +38,6 @@ LEASE_S = 10.0
 STRANDED_EVERY_S = 10.0
 #: How long a due operation waits at most if every wake-up is lost.
 POLL_S = 1.0
-
-T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -83,7 +81,8 @@ class Dispatcher:
     `place` is one that only one living process can have; each life in it holds its leases
     under a name of its own, so that nobody takes another for itself.  What earlier lives in
     the place held when they died is free as soon as there is a new one.  What `operations` do
-    runs in `threads`, `concurrency_max` of them at once, each of which may be blocked by Cinder.
+    runs in `threads`, `concurrency_max` of them at once, each of which may be blocked by Cinder;
+    what asks none - ending another's attempt, letting go of a fenced host - waits for none of them.
     `projected` returns when the projections have come to a position; `woken` is set when an
     operation has come to be due.
     """
@@ -155,7 +154,7 @@ class Dispatcher:
         """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
         ended = False
         with _survived("operation_not_taken_over", operation=operation_id):
-            await self._in_thread(self._operations.take_over, operation_id)
+            await asyncio.to_thread(self._operations.take_over, operation_id)
             ended = not await self._stopped_within(LATE_S)
         if ended:
             self._unfinished += 1
@@ -182,14 +181,12 @@ class Dispatcher:
         return False
 
     async def _work(self, operation_id: str) -> int:
+        loop = asyncio.get_running_loop()
         try:
-            return await self._in_thread(self._next, operation_id)
+            return await loop.run_in_executor(self._threads, self._next, operation_id)
         finally:
             self._unfinished -= 1
             self._ask_again_if_short()
-
-    async def _in_thread(self, call: Callable[[str], T], operation_id: str) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, operation_id)
 
     def _ask_again_if_short(self) -> None:
         if self._backlog and self._unfinished <= self._concurrency_max:
@@ -212,15 +209,12 @@ class Dispatcher:
 
     async def _hand_over_stranded(self) -> None:
         """Whoever fenced a host may have died before all that waits for it was handed over."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(STRANDED_EVERY_S)
             with _survived("stranded_not_read"):
                 for operation_id, host in await self._leases.stranded():
                     with _survived("not_handed_over", operation=operation_id, host=host):
-                        await loop.run_in_executor(
-                            self._threads, self._operations.hand_over, operation_id, host
-                        )
+                        await asyncio.to_thread(self._operations.hand_over, operation_id, host)
 
 
 @contextlib.contextmanager

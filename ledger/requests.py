@@ -18,18 +18,16 @@ import orjson
 import structlog
 
 from aggregates import errors
-from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate, EventContext
 from aggregates.finding import Finding
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import Operation, OperationState, Outcome
+from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers import accept, actions, build, grow, operator, progress, snapshots
+from handlers import accept, actions, build, deletion, grow, operator, snapshots
 from handlers import repair as repairs
-from handlers.guards import Contact, Origin, Server
-from host_agent.shared.lane import Lane
+from handlers.guards import Contact, Origin
 from host_agent.shared.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.repair_cases import Cases
@@ -38,11 +36,6 @@ A = TypeVar("A", bound=Aggregate)
 Edit = Callable[[A, EventContext], None]
 
 _log = structlog.get_logger(__name__)
-
-#: Flows whose end Cinder waits for.
-CINDER_WAITS = frozenset({"migrate_volume", "grow_for_cinder", "snapshot", "delete_snapshot"})
-#: Why a parked operation ends when its server is deleted.
-SUPERSEDED = "its server is deleted"
 
 
 @dataclass(frozen=True)
@@ -209,7 +202,7 @@ class Requests:
             hosts = actions.Hosts(
                 get=lambda name: unit.get(Host, host_uuid(name)), contact=fleet.contact
             )
-            server = _server(unit, request.server_id)
+            server = deletion.server_of(request.server_id, unit)
             return actions.act(
                 request,
                 origin,
@@ -221,54 +214,33 @@ class Requests:
         return self._accept(request.flow, request, context, key, decide)
 
     def delete(self, server_id: str, context: EventContext, key: str | None = None) -> Accepted:
-        """Delete a server; what is parked about it ends, and is released with the rest."""
+        """Delete a server; what is parked about it ends, and is released with the rest.
 
-        def decide(unit: Unit, origin: Origin) -> Operation:
-            server = _server(unit, server_id)
-            grow.forget(server.instance)
-            volumes, hosts, unlearnt = dict(server.volumes), set[str](), list[Lane]()
-            arrival: str | None = None
-            unmade: list[Lane] = []
-            unconnected: set[str] = set()
-            for claimant in list(server.instance.claims):
-                operation = unit.get(Operation, claimant)
-                # Cinder has to hear the end from the operation itself.
-                cinder_waits = operation.started and operation.started.flow in CINDER_WAITS
-                if operation.state is OperationState.PARKED and not cinder_waits:
-                    ids = progress.volumes_of(operation)
-                    volumes |= {id_: unit.get(Volume, id_) for id_ in ids}
-                    hosts |= set(filter(None, progress.plan_of(operation).hosts.values()))
-                    arrival = arrival or progress.arrival(operation)
-                    unlearnt += operator.unlearnt(operation)
-                    unmade += operator.unmade(operation, unit)
-                    unconnected |= operator.unconnected(operation)
-                    progress.finish(operation, Outcome.CANCELLED, unit, reason=SUPERSEDED)
-            server = replace(server, volumes=volumes)
-            held = [
-                unit.get(Attachment, attachment_id)
-                for volume in volumes.values()
-                for attachment_id in volume.held_by(server_id)
-            ]
-            left = [
-                (a, a.host if a.may_be_connected and str(a.id) not in unconnected else None)
-                for a in held
-                if a.state is not AttachmentState.DELETED
-            ]
-            instance = server.instance
-            others = sorted(hosts - {instance.host, instance.resize_source, arrival})
-            return actions.delete(
-                origin,
-                server=server,
-                attachments=left,
-                unlearnt=unlearnt,
-                unmade=unmade,
-                other_host=others[0] if others else None,
-                arrival=arrival,
-            )
+        If something is at work on it, that comes first: the operation is begun at its end.
+        """
+        request = actions.ActOnServer(server_id=server_id, flow="delete")
+        accepted: Accepted | None = None
+        while accepted is None:
+            origin = self._origin(request.flow, request, context, key)
+            try:
+                accepted = self._begin(
+                    origin, lambda unit, origin: deletion.begin(server_id, origin, unit), key
+                )
+            except errors.ClaimedError as claimed:
+                accepted = self._keep_deletion(server_id, origin, claimed)
+        return accepted
 
-        return self._accept(
-            "delete", actions.ActOnServer(server_id=server_id, flow="delete"), context, key, decide
-        )
+    def _keep_deletion(
+        self, server_id: str, origin: Origin, claimed: errors.ClaimedError
+    ) -> Accepted | None:
+        """Accept it all the same, if what was in its way still is."""
+
+        def keep(unit: Unit) -> Accepted | None:
+            operation_id = deletion.keep(server_id, origin, claimed, unit)
+            position = unit.save(replace(origin.context, operation_id=None))
+            return Accepted(operation_id, position) if operation_id else None
+
+        return run_optimistically(self._store, keep)
 
     def grow(self, server_id: str, volume_id: str, context: EventContext) -> Accepted | None:
         """Cinder tells that a volume has grown: let the server's guest see it.
@@ -286,10 +258,10 @@ class Requests:
         def change(unit: Unit) -> Accepted | None:
             try:
                 operation = grow.grow(request, origin, view, unit)
-            except errors.NotAttachedError:
+            except (errors.NotAttachedError, errors.DeletingError):
                 return None
             unit.add(operation)
-            progress.advance(operation, unit, self._clock())
+            deletion.advance(operation, unit, self._clock())
             return Accepted(str(operation_id), unit.save(context))
 
         def wait(unit: Unit) -> bool:
@@ -390,28 +362,35 @@ class Requests:
         key: str | None,
         decide: Callable[[Unit, Origin], Operation],
     ) -> Accepted:
+        return self._begin(self._origin(kind, request, context, key), decide, key)
+
+    def _origin(self, kind: str, request: Any, context: EventContext, key: str | None) -> Origin:
         operation_id = operation_id_of(context, key) if key else uuid4()
         fingerprint = hashlib.sha256(kind.encode() + orjson.dumps(asdict(request))).hexdigest()
-        context = replace(context, operation_id=str(operation_id))
+        return Origin(
+            operation_id=operation_id,
+            bdm_id=uuid4(),
+            context=replace(context, operation_id=str(operation_id)),
+            fingerprint=fingerprint,
+        )
+
+    def _begin(
+        self, origin: Origin, decide: Callable[[Unit, Origin], Operation], key: str | None
+    ) -> Accepted:
+        operation_id = origin.operation_id
 
         def change(unit: Unit) -> Accepted:
             if key is not None:
                 known = unit.get(Operation, operation_id)
                 if known.started is not None:
-                    if known.started.fingerprint != fingerprint:
+                    if known.started.fingerprint != origin.fingerprint:
                         raise IdempotencyKeyReusedError(key=key)
                     return Accepted(str(operation_id), 0, repeated=True)
-            origin = Origin(
-                operation_id=operation_id,
-                bdm_id=uuid4(),
-                context=context,
-                fingerprint=fingerprint,
-            )
             with operator.explained(unit):
                 operation = decide(unit, origin)
             unit.add(operation)
-            progress.advance(operation, unit, self._clock())
-            return Accepted(str(operation_id), unit.save(context))
+            deletion.advance(operation, unit, self._clock())
+            return Accepted(str(operation.id), unit.save(origin.context))
 
         return run_optimistically(self._store, change)
 
@@ -436,11 +415,3 @@ def _mappings(unit: Unit, instance: Instance) -> list[BlockDeviceMapping]:
 def _mapping(unit: Unit, instance: Instance, volume_id: str) -> BlockDeviceMapping | None:
     device = instance.device_of(volume_id)
     return unit.get(BlockDeviceMapping, device.bdm_id) if device else None
-
-
-def _server(unit: Unit, server_id: str) -> Server:
-    instance = unit.get(Instance, server_id)
-    mappings = _mappings(unit, instance)
-    ids = sorted({m.volume_id for m in mappings if m.live and m.volume_id is not None})
-    volumes = {volume_id: unit.get(Volume, volume_id) for volume_id in ids}
-    return Server(instance=instance, mappings=mappings, volumes=volumes)

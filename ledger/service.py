@@ -27,7 +27,7 @@ from aggregates.instance import Instance
 from aggregates.operation import ActiveRun, Operation, OperationState
 from aggregates.remnant import Remnant
 from aggregates.volume import Volume
-from handlers import handover, inventory, leftovers, operator, progress
+from handlers import deletion, handover, inventory, leftovers, operator, progress
 from handlers.engine import Wait, Work
 from handlers.guards import check_lock_of
 from host_agent.shared.changes import Changes
@@ -35,7 +35,7 @@ from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, S
 from host_agent.shared.ports import Cinder, OldCinder
 from ledger.effects import EffectContext, carry_out
 from ledger.log.application import ConflictError
-from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically, within
+from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optimistically, within
 from ledger.take_back import take_back
 
 W = TypeVar("W")
@@ -203,7 +203,7 @@ class Service:
                 progress.succeeded(operation, run, result, unit)
             except errors.IllegalTransitionError as refusal:
                 raise _ContradictedError(result.step, refusal) from refusal
-        progress.advance(operation, unit, self._clock())
+        deletion.advance(operation, unit, self._clock())
         position = unit.save(within(context, operation))
         return operation.is_active(report.run), position
 
@@ -221,8 +221,8 @@ class Service:
         def change(unit: Unit) -> int:
             operation = unit.get(Operation, operation_id)
             if handover.host_fenced(operation, host, self._clock(), unit):
-                progress.advance(operation, unit, self._clock())
-            return unit.save(within(context, operation) if context else own_context(operation))
+                deletion.advance(operation, unit, self._clock())
+            return unit.save(acting(context, operation) if context else own_context(operation))
 
         return run_optimistically(self._store, change)
 
@@ -293,8 +293,8 @@ class Service:
                         raise errors.OperatorActError(operation_id=operation_id, act=act, why=why)
             if dry_run:
                 return Acted(remnants)
-            progress.advance(operation, unit, self._clock())
-            return Acted(remnants, unit.save(within(context, operation)))
+            deletion.advance(operation, unit, self._clock())
+            return Acted(remnants, unit.save(acting(context, operation)))
 
         return run_optimistically(self._store, change)
 
@@ -340,7 +340,7 @@ class Service:
         if operation.state is not OperationState.RUNNING:
             return Wait(None), 0
         version = operation.version
-        decision = progress.advance(operation, unit, self._clock())
+        decision = deletion.advance(operation, unit, self._clock())
         if operation.version > version:
             return self._save_or_leave(unit, operation, decision)
         if isinstance(decision, Work):
@@ -392,7 +392,7 @@ class Service:
             progress.succeeded(again, active, result, unit)
         else:
             progress.failed(again, active, result.error, self._clock(), result)
-        decision = progress.advance(again, unit, self._clock())
+        decision = deletion.advance(again, unit, self._clock())
         return decision, unit.save(own_context(again))
 
     def _save_or_leave(

@@ -13,7 +13,7 @@ from datetime import datetime
 from aggregates.finding import Finding
 from projections.base import Row
 from projections.findings import FINDINGS
-from projections.log_reads import PAGE_MAX, LogReads
+from projections.log_reads import PAGE_MAX, POSITION_MAX, LogReads
 from projections.looks import kind_of
 
 #: What begins a finding, and what ends it.
@@ -91,9 +91,19 @@ class DriftReads(LogReads):
                 rows[key] = FINDINGS.fold(rows.get(key), event)
         return rows
 
-    async def drift_one(self, finding_id: str) -> Row | None:
-        """As it is, or was when it was there last; `owner_id`: the project of its server."""
-        return await self._one("drift_one", finding_id=finding_id)
+    async def drift_one(self, finding_id: str, at: datetime | None = None) -> Row | None:
+        """As it is, or was when it was there last; `owner_id`: the project of its server.
+
+        `at`: as it was known then, None if it was not.  Raises MomentToComeError.
+        """
+        position = None if at is None else await self.settled_at(at)
+        row = await self._one("drift_one", finding_id=finding_id, position=position)
+        if row is None or position is None:
+            return row
+        if row["look_id"] is not None:
+            return {**row, **(await self._findings_at(position, [finding_id]))[finding_id]}
+        is_over = (row["over_position"] or POSITION_MAX) <= position
+        return row if is_over else _as_it_began(row)
 
     async def drift_counts(self) -> list[Row]:
         """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""

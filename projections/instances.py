@@ -86,6 +86,11 @@ def _claimed(row: Row, body: Row) -> Row:
     return {"claims": {**row["claims"], body["claimant"]: claim}}
 
 
+def _deletion_awaited(row: Row, body: Row) -> Row:
+    """The claim that it will have is shown already."""
+    return _claimed(row, {"claimant": body["operation_id"], "exclusive": True, "flow": "delete"})
+
+
 def _without(row: Row, column: str, body: Row) -> Row:
     return {column: {k: v for k, v in row[column].items() if k != body["claimant"]}}
 
@@ -116,6 +121,7 @@ _CHANGES: dict[str, Callable[[Row, Row], Row]] = {
     },
     _I.FaultCleared.TOPIC: lambda row, body: _without(row, "faults", body),
     _I.Claimed.TOPIC: _claimed,
+    _I.DeletionAwaited.TOPIC: _deletion_awaited,
     _I.ClaimReleased.TOPIC: lambda row, body: _without(row, "claims", body),
 }
 

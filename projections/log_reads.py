@@ -28,6 +28,8 @@ from aggregates.operation import Operation
 from projections.base import LoggedEvent, Row, upcast
 from projections.detached import DetachedError
 
+#: So many events are looked at for those of one topic, of which there is no index.
+SEARCHED_MAX = 50_000
 PAGE_MAX = 1_001  # the largest page of the API, and the row that says whether there is another
 #: How often a query is sent that meets a lost connection; all may be sent twice.
 ATTEMPTS = 2
@@ -95,6 +97,41 @@ class LogReads:
         )
         if about is None:
             await self._refuse_holes([row["position"] for row in rows], after, newest_first)
+        return await self._told(rows)
+
+    async def events_of_topic(
+        self,
+        topic: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        at: datetime | None = None,
+        limit: int = PAGE_MAX,
+        newest_first: bool = False,
+    ) -> tuple[list[Row], int | None]:
+        """The events of one topic among the next SEARCHED_MAX between two positions, as `events`;
+        and the position to go on from, None at the end.
+
+        Those that are in the archive alone are passed over: `detached_to` says where some may be.
+        """
+        end = (await self.head())["position"] if at is None else await self.settled_at(at)
+        last = end + 1 if before is None else min(before, end + 1)
+        if newest_first:
+            first, whole = max(after, last - 1 - SEARCHED_MAX), last
+            cursor = first + 1 if first > after else None
+        else:
+            first, whole = after, min(last, after + 1 + SEARCHED_MAX)
+            cursor = whole - 1 if whole < last else None
+        way = compose.SQL("DESC" if newest_first else "ASC")
+        only = compose.SQL("AND topic = %(topic)s")
+        parts = {"way": way, "only": only}
+        rows = await self._all("feed", parts, topic=topic, after=first, before=whole, limit=limit)
+        if len(rows) == limit:
+            cursor = rows[-1]["position"]
+        return await self._told(rows), cursor
+
+    async def _told(self, rows: list[Row]) -> list[Row]:
+        """With bodies in their newest form, and what the rows alone do not say."""
         asked = await self._asked({row["operation_id"] for row in rows} - {None})
         for row in rows:
             row["body"] = upcast(row["topic"], orjson.loads(row["body"]))
@@ -246,7 +283,7 @@ def _query(
         return f"volume_history{'_backwards' if newest_first else ''}", _NO_PARTS
     way = {"way": compose.SQL("DESC" if newest_first else "ASC")}
     if subject is None:
-        return "feed", way
+        return "feed", {**way, "only": compose.SQL("")}
     return "history", {**way, "column": compose.Identifier(subject)}
 
 

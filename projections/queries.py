@@ -19,6 +19,7 @@ from handlers.retries import PUT_OFF_MAX_S
 from projections.base import Row
 from projections.drift_reads import DriftReads
 from projections.log_reads import PAGE_MAX, POSITION_MAX
+from projections.operation_reads import OperationReads
 from projections.requests import RequestReads
 from projections.rights import Kind, rights
 from projections.server_lists import ServerLists
@@ -64,7 +65,7 @@ def _ended(span: Row, at: datetime | None) -> bool:
     return span["to_at"] is not None and (at is None or span["to_at"] <= at)
 
 
-class Queries(SurveyReads, DriftReads, ServerLists, RequestReads):
+class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads):
     """What is now, what was, and what is due."""
 
     # --- servers and their volumes ------------------------------------------------------
@@ -165,92 +166,7 @@ class Queries(SurveyReads, DriftReads, ServerLists, RequestReads):
         rows = await self._all(name, **asked)
         return [row if _ended(row, at) else {**row, **_OPEN} for row in rows]
 
-    # --- operations and hosts -----------------------------------------------------------
-
-    async def operation(self, operation_id: str) -> Row | None:
-        """With its `progress`: how far its long steps have come, by run; and the project that
-        its server is of (`owner_id`).
-        """
-        return await self._one("operation", operation_id=operation_id)
-
-    async def operations(
-        self,
-        *,
-        state: str | None = None,
-        flow: str | None = None,
-        server_id: str | None = None,
-        volume_id: str | None = None,
-        host: str | None = None,
-        limit: int = PAGE_MAX,
-        after: int | None = None,
-    ) -> list[Row]:
-        """Newest first; `after` is the `started_position` of the last one already seen."""
-        return await self._all(
-            "operations",
-            state=state,
-            flow=flow,
-            server_id=server_id,
-            volume_id=volume_id,
-            host=host,
-            limit=limit,
-            after=after,
-        )
-
-    async def operations_of_server(
-        self,
-        server_id: str,
-        *,
-        request_id: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        limit: int = PAGE_MAX,
-        after: int | None = None,
-    ) -> list[Row]:
-        """As `operations`, those of a request, or that moved last between two moments."""
-        return await self._all(
-            "operations_of_server",
-            server_id=server_id,
-            request_id=request_id,
-            since=since,
-            until=until,
-            limit=limit,
-            after=after,
-        )
-
-    async def moves(
-        self,
-        flows: Sequence[str],
-        *,
-        server_id: str | None = None,
-        project_id: str | None = None,
-        after: int | None = None,
-        limit: int = PAGE_MAX,
-    ) -> list[Row]:
-        """Operations of these flows, newest first, with their progress in bytes, and what
-        settled a resize (`settled_flow`, `settled_outcome`).  `project_id`: the server's.
-        """
-        return await self._all(
-            "moves",
-            flows=list(flows),
-            server_id=server_id,
-            project_id=project_id,
-            after=after,
-            limit=limit,
-        )
-
-    async def note_progress(
-        self, host: str, operation_id: str, run: int, done_bytes: int, total_bytes: int
-    ) -> bool:
-        """Note how far a run has come; False if the host has no such run under way."""
-        rows = await self._all(
-            "note_progress",
-            host=host,
-            operation_id=operation_id,
-            run=run,
-            done_bytes=done_bytes,
-            total_bytes=total_bytes,
-        )
-        return bool(rows)
+    # --- hosts -----------------------------------------------------------
 
     async def servers(
         self, which: Servers, host: str | None = None, after: str | None = None, *, limit: int
@@ -307,10 +223,9 @@ class Queries(SurveyReads, DriftReads, ServerLists, RequestReads):
         """Note how many seconds ago hosts' agents were in contact, and by how many their clocks
         are ahead (None: they did not say).
         """
-        ages_s, ahead_s = zip(*heard.values(), strict=True)
-        await self._all(
-            "touch_hosts", hosts=list(heard), ages_s=list(ages_s), ahead_s=list(ahead_s)
-        )
+        ages_s = [age_s for age_s, _ in heard.values()]
+        ahead_s = [ahead_s for _, ahead_s in heard.values()]
+        await self._all("touch_hosts", hosts=list(heard), ages_s=ages_s, ahead_s=ahead_s)
 
     async def remnants(
         self,

@@ -349,6 +349,9 @@ CREATE INDEX operations_by_start ON operations (started_position);
 CREATE INDEX operations_by_server ON operations (server_id, started_position);
 CREATE INDEX operations_by_volume ON operations USING gin (volume_ids);
 CREATE INDEX operations_by_position ON operations (position);
+CREATE INDEX operations_by_host ON operations (host, started_position);
+CREATE INDEX operations_by_destination ON operations (destination, started_position)
+    WHERE destination IS NOT NULL;
 CREATE INDEX operations_by_global_request ON operations (global_request_id COLLATE "C")
     WHERE global_request_id IS NOT NULL;
 

@@ -81,6 +81,9 @@ class Databases:
         return name
 
     def create_migrated(self) -> str:
+        given = os.environ.get("LEDGER_TEST_TEMPLATE")  # of a run of many processes
+        if given:
+            return self.create(given)
         if self._template is None:
             from ledger.log import schema
 
@@ -115,7 +118,7 @@ def postgres_url() -> Iterator[str]:
         yield given
         return
     _sweep_abandoned()
-    home = Path(tempfile.mkdtemp(prefix=TEST_CLUSTER_PREFIX, dir=_roomy()))
+    home = Path(tempfile.mkdtemp(prefix=TEST_CLUSTER_PREFIX, dir=roomy()))
     home.chmod(0o711)  # as root the server runs as another account
     try:
         with EmbeddedPostgres(fsync=False) as server:
@@ -147,7 +150,7 @@ def empty_database_url(databases: Databases) -> Iterator[str]:
     databases.drop(name)
 
 
-def _roomy() -> Path:
+def roomy() -> Path:
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED_BYTES:
         return MEMORY
     return Path(tempfile.gettempdir())
@@ -155,7 +158,7 @@ def _roomy() -> Path:
 
 def _sweep_abandoned() -> None:
     """Stop and remove the servers of test runs that were killed."""
-    for home in _roomy().glob(f"{TEST_CLUSTER_PREFIX}*"):
+    for home in roomy().glob(f"{TEST_CLUSTER_PREFIX}*"):
         # Another run may be ending, or sweeping as well.
         with contextlib.suppress(OSError, EmbeddedPostgresError):
             if home.stat().st_uid == os.geteuid() and _is_abandoned(home / "users.lock"):

@@ -54,7 +54,7 @@ _OFF = frozenset({PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.NOSTATE})
 # --- the pass over ids --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Listed:
     """An attachment as Cinder lists it."""
 
@@ -120,6 +120,16 @@ def shown_as(
 ) -> CinderAttachment:
     """What Cinder tells of an attachment."""
     return CinderAttachment(status=status, host=host, mode=mode, mountpoint=mountpoint)
+
+
+@lru_cache(maxsize=FACTS_MAX)
+def volume_as(
+    status: str, attachments: int, migration_status: str | None, made: bool
+) -> CinderVolume:
+    """What Cinder tells of a volume."""
+    return CinderVolume(
+        status=status, attachments=attachments, migration_status=migration_status, made=made
+    )
 
 
 def volume(

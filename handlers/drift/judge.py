@@ -40,24 +40,28 @@ class Sight:
 
 def drifting(row: Row) -> list[DriftClass]:
     """The classes of which this row is a case."""
-    return [each for each in _told(row) if each.is_drift(row)]
+    return [each for each, is_drift in _told(row) if is_drift(row)]
 
 
 def sound(row: Row) -> list[DriftClass]:
     """The classes of which this row is known to be no case."""
     if getattr(row, "unknown_hosts", ()):
         return []
-    return [each for each in _told(row) if not each.is_drift(row)]
+    return [each for each, is_drift in _told(row) if not is_drift(row)]
 
 
-def _told(row: Row) -> Sequence[DriftClass]:
+def _told(row: Row) -> Sequence[tuple[DriftClass, Callable[[Any], bool]]]:
     """The classes of such rows of which all parties have said what they have to say."""
     return _TOLD[type(row), rows.silent(row)]
 
 
 #: A look judges all rows of a cloud: by row, and by who is silent.
 _TOLD = {
-    (kind, silent): [c for c in CLASSES if c.row is kind and silent.isdisjoint(c.parties)]
+    (kind, silent): [
+        (each, each.is_drift)
+        for each in CLASSES
+        if each.row is kind and silent.isdisjoint(each.parties)
+    ]
     for kind in rows.SUBJECTS
     for silent in rows.SILENT
 }

@@ -43,19 +43,21 @@ def _shown(row: AttachmentRow) -> CinderAttachment | None:
 
 
 def reservation_unknown(row: AttachmentRow) -> bool:
+    if row.ledger is not None or row.server != _LIVE:
+        return False
     shown = _shown(row)
-    free = shown is not None and shown.status == "reserved" and shown.host is None
-    return free and row.ledger is None and row.server == _LIVE
+    return shown is not None and shown.status == "reserved" and shown.host is None
 
 
 def attachment_unknown(row: AttachmentRow) -> bool:
+    if row.ledger is not None or row.server != _LIVE:
+        return False
     shown = _shown(row)
-    held = shown is not None and (shown.status != "reserved" or shown.host is not None)
-    return held and row.ledger is None and row.server == _LIVE
+    return shown is not None and (shown.status != "reserved" or shown.host is not None)
 
 
 def owner_gone(row: AttachmentRow) -> bool:
-    return _shown(row) is not None and row.ledger is None and row.server == _DELETED
+    return row.ledger is None and row.server == _DELETED and _shown(row) is not None
 
 
 def attachment_lost(row: AttachmentRow) -> bool:
@@ -196,10 +198,8 @@ def disk_readonly(row: DiskRow) -> bool:
     shown = _disk(row)
     if row.ledger is None or shown is None or row.ledger.access_mode is None:
         return False
-    wanted = row.ledger.access_mode == "ro"
-    return any(
-        flag not in (None, wanted) for flag in (shown.readonly_live, shown.readonly_persistent)
-    )
+    wrong = row.ledger.access_mode != "ro"
+    return wrong in (shown.readonly_live, shown.readonly_persistent)
 
 
 # --- what a host has connected ----------------------------------------------------------------

@@ -3,6 +3,9 @@
 None: the party was asked, and has no such thing.  `UNKNOWN`: it could not be asked, or not
 believed (a silent, fenced or older host; a list of Cinder's that may be cut).  What is unknown is
 never drift: a class is judged only where all parties that it compares are known.
+
+What a look makes for each attachment of a cloud is not frozen, which would double what it costs to
+make; nobody changes it.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class Key:
     host: str | None = None  # of connections and storage
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class About:
     """Whom a row concerns: by these its history is found, and its claims."""
 
@@ -91,7 +94,7 @@ class CinderAttachment:
     mountpoint: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AttachmentRow:
     """An attachment.  `server`: whether the ledger has the server: "live", "deleted" or None.
 
@@ -119,7 +122,7 @@ class CinderVolume:
     made: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class VolumeRow:
     """`mappings`: live ones that the ledger has of the volume.
 
@@ -169,7 +172,7 @@ class ServerRow:
 # --- disks --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class LedgerDisk:
     """A live mapping with a volume, of a server that has a guest."""
 
@@ -179,7 +182,7 @@ class LedgerDisk:
     plugged: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DiskRow:
     """`id` is "server/serial"; `running`: there is a live guest; `defined`: it can be started."""
 
@@ -194,7 +197,7 @@ class DiskRow:
 # --- what a host has connected ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ConnectionRow:
     """A record of a host's own, and what the ledger says of its attachment."""
 

@@ -28,7 +28,7 @@ TEXT_CHARS_MAX = 512
 CAPABILITY = "survey"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class DiskShown:
     """A disk of a guest whose serial is an id: by that the guest knows a volume.
 
@@ -56,7 +56,7 @@ class GuestShown:
     disks: tuple[DiskShown, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ConnectionShown:
     """A record of what this host has connected.
 

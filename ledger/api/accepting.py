@@ -32,9 +32,9 @@ from ledger.wakeups import bound_key, ended_key
 
 #: How long a request waits for an operation in its way before it is refused (409).
 CLAIM_WAIT_S = 2.0
-#: How long a DELETE waits, of a server or an attachment.  Nova takes the one at any time, and shows
-#: by a volume's `detaching` when the other is too early, which is not said here; so clients do not
-#: expect a 409, and repeat nothing.  But many, and proxies, give a request up after a minute.
+#: How long a DELETE of an attachment waits.  Nova shows by a volume's `detaching` when it is too
+#: early, which is not said here; so clients do not expect a 409, and repeat nothing.  But many, and
+#: proxies, give a request up after a minute.
 DELETE_WAIT_S = 30.0
 
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}\Z")

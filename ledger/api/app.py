@@ -20,7 +20,7 @@ from structlog.contextvars import bind_contextvars as bind
 
 from host_agent.shared.clocks import TIME_HEADER
 from host_agent.shared.spans import Span, is_request_id
-from host_agent.shared.text import one_line
+from host_agent.shared.text import is_showable, one_line
 from ledger.api import microversions
 from ledger.api.agent.agent_batches import AGENT_BATCHER, AgentBatcher
 from ledger.api.bulkheads import BULKHEADS, Bulkheads
@@ -233,9 +233,14 @@ def _note_refusal(request: web.Request, failure: Failure) -> None:
 
 
 def _refuse_odd_bytes(request: web.Request) -> None:
-    """NUL in a URL, and bytes in a header that are not ASCII (RFC 9110, 5.5), mean nothing here."""
-    if "%00" in request.rel_url.raw_path_qs:
-        raise ApiError(400, "malformed", "A URL may not hold a NUL character.")
+    """Of a URL what cannot be shown, for answers repeat it; in a header bytes that are not ASCII
+    (RFC 9110, 5.5).
+    """
+    url = request.rel_url
+    if "%" in url.raw_path_qs and not (
+        is_showable(url.query_string) and one_line(url.path) == url.path
+    ):
+        raise ApiError(400, "malformed", "The URL holds a control character or an invalid one.")
     for name, value in request.headers.items():
         if not (name.isascii() and value.isascii()):
             header = one_line(name)[:100]

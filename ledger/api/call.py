@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from http import HTTPStatus
@@ -29,6 +29,7 @@ from ledger.api.microversions import Version
 from ledger.api.problem import RETRY_AFTER_S, ApiError, not_found
 from ledger.auth.policy import Policy, Target
 from ledger.auth.tokens import Identity
+from projections.detached import DetachedError
 from projections.log_reads import MomentToComeError
 from projections.runner import NotProjectingError
 
@@ -194,6 +195,13 @@ class Call:
                 f"Unsupported Content-Type {self.request.content_type[:100]}",
                 hint="Send JSON, and say so: Content-Type: application/json.",
             )
+        if self.request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise ApiError(
+                415,
+                "media_type",
+                "Compressed bodies are not read.",
+                hint="Send it as it is, without Content-Encoding.",
+            )
 
     async def _read(self, limit: int) -> bytes | bytearray:
         if (self.request.content_length or 0) > limit:
@@ -298,6 +306,21 @@ def canonical(text: str) -> str | None:
 
 def _too_large(limit: int) -> ApiError:
     return ApiError(413, "too_large", f"The body is larger than {limit} bytes, the limit here.")
+
+
+@contextmanager
+def refuse_detached() -> Iterator[None]:
+    """ApiError 410 where what is read is in the archive alone."""
+    try:
+        yield
+    except DetachedError as error:
+        raise ApiError(
+            410,
+            "detached",
+            str(error),
+            hint=f"Read them with 'attachment-ledger event list --archive DIRECTORY', and go on "
+            f"after position {error.last_position}.",
+        ) from None
 
 
 async def refuse_to_come(call: Call, at: datetime) -> None:

@@ -184,12 +184,15 @@ def _counted_as(peer: Any) -> str:
 
 
 class Runner(web.AppRunner):
-    """Serves an application with its connections bounded."""
+    """Serves an application with its connections bounded.
+
+    A compressed body is not unpacked, not even that of a request which is refused: a thousand times
+    of what was sent, on the event loop, for who need not have a token.
+    """
 
     def __init__(self, app: web.Application, **given: Any) -> None:
-        super().__init__(
-            app, **{"access_log": None, "keepalive_timeout": IDLE_CONNECTION_S, **given}
-        )
+        own = {"access_log": None, "auto_decompress": False}
+        super().__init__(app, **{**own, "keepalive_timeout": IDLE_CONNECTION_S, **given})
 
     async def setup(self) -> None:
         await super().setup()

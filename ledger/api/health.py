@@ -18,7 +18,7 @@ from ledger.api.agent.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Check, Components
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS, Counted, Drift, of_process
-from ledger.api.v1.schemas import Health
+from ledger.api.v1.schemas import Health, ReadyQuery
 from projections.database_trouble import in_words
 from projections.projector import REMEDY
 from projections.queries import Queries
@@ -27,6 +27,8 @@ from projections.queries import Queries
 LAG_S_MAX = 30.0
 CHECK_S_MAX = 5.0
 APPEND_S_MAX = 3.0
+#: The checks of services beside this one (ledger.api.neighbours).
+NEIGHBOURS = frozenset({"cinder", "keystone"})
 #: For how long what was found is told again.
 ANSWER_AGE_S = 1.0
 
@@ -42,9 +44,15 @@ async def health(call: Call) -> web.StreamResponse:
 
 
 async def ready(call: Call) -> web.StreamResponse:
-    """GET /readyz: what the process needs to do its work is there; 503 names what is not."""
+    """GET /readyz: what the process needs to do its work is there; 503 names what is not.
+
+    A neighbour that is away is away for all processes, and each still serves agents, operators and
+    readers: who takes processes out by the answer asks without neighbours.
+    """
+    asked = call.query(ReadyQuery)
     found = await call.request.app[READINESS].found()
-    failing = any(found.checks.values())
+    passed = frozenset() if asked.neighbours else NEIGHBOURS
+    failing = any(text for name, text in found.checks.items() if name not in passed)
     status = HTTPStatus.SERVICE_UNAVAILABLE if failing else HTTPStatus.OK
     health = Health(
         status="failing" if failing else "ok",

@@ -62,6 +62,7 @@ _ROOT = (
         method="GET",
         path="/readyz",
         handler=health.ready,
+        query=schemas.ReadyQuery,
         answers={200: schemas.Health, 503: schemas.Health},
         rules=(),
     ),

@@ -56,15 +56,26 @@ def archive_errors() -> Iterator[None]:
         raise CliError(f"{error}.", ExitCode.USAGE) from None
 
 
-def listed(client: Client, limit: int, after: int, archive: Path | None) -> list[dict[str, Any]]:
-    """The log in order: what the archive has of it, then the rest from the service."""
+def listed(
+    client: Client, limit: int, after: int, topic: str | None, archive: Path | None
+) -> list[dict[str, Any]]:
+    """The log in order, or its events of one topic: what the archive has, then the rest from the
+    service.  Notes, without an archive, that some may be missing.
+    """
     found: list[dict[str, Any]] = []
     for event in _archived(archive, after):
-        found.append(event)
         after = event["position"]
+        if topic in {None, event["topic"]}:
+            found.append(event)
         if len(found) == limit:
             return found
-    return [*found, *client.items("/v1/events", "events", limit - len(found), after=after or None)]
+    left, detached_to = limit - len(found), 0
+    for page in client.pages("/v1/events", "events", left, after=after or None, topic=topic):
+        found += page["events"]
+        detached_to = page["detached_to"]
+    if archive is None:
+        _note_archived(detached_to)
+    return found
 
 
 class Subject(NamedTuple):
@@ -100,8 +111,8 @@ def history_of(
     for page in client.pages(subject.path, "events", limit, at=at, order="desc"):
         found |= {event["position"]: event for event in page["events"]}
         detached_to = page.get("detached_to", 0)
-    if archive is None and detached_to:
-        note(f"Up to position {detached_to}, some is in the archive only: --archive shows it.")
+    if archive is None:
+        _note_archived(detached_to)
     until = datetime.fromisoformat(at) if at else None
     operations = {event["operation_id"] for event in found.values()} - {None}
     operations |= _operations_of(archive, subject, until)
@@ -109,6 +120,11 @@ def history_of(
         if subject.concerns(event, operations) and (until is None or _at(event) <= until):
             found[event["position"]] = event
     return [found[position] for position in sorted(found, reverse=True)[:limit]]
+
+
+def _note_archived(detached_to: int) -> None:
+    if detached_to:
+        note(f"Up to position {detached_to}, some is in the archive only: --archive shows it.")
 
 
 def _operations_of(archive: Path | None, subject: Subject, until: datetime | None) -> set[str]:

@@ -171,7 +171,7 @@ class Client:
             yield page
             left -= len(rows)
             cursor = page.get("next")
-            if cursor is None or not rows or left <= 0:
+            if cursor is None or left <= 0:  # a page may be empty: of events of one topic
                 return
 
     def stream(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:

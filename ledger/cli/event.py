@@ -28,6 +28,9 @@ class List(Lister):
         parser = super().get_parser(prog_name)
         _add_after(parser, "start after this position (default 0: from the beginning)")
         add_limit(parser, "at most N events")
+        parser.add_argument(
+            "--topic", metavar="TOPIC", help="only events called so, as Operation.Parked"
+        )
         add_archive(parser, "also the events that are in an archive's files")
         return parser
 
@@ -36,7 +39,11 @@ class List(Lister):
 
         with archive_errors():
             events = listed(
-                self.client, parsed_args.limit, parsed_args.after or 0, parsed_args.archive
+                self.client,
+                parsed_args.limit,
+                parsed_args.after or 0,
+                parsed_args.topic,
+                parsed_args.archive,
             )
         return COLUMNS, [Entry.of(event).row for event in events]
 

@@ -13,29 +13,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from aggregates.attachment import Attachment
 from aggregates.base import Aggregate, Event
-from aggregates.finding import Finding
-from aggregates.host import Host
-from aggregates.instance import Instance
-from aggregates.look import Look
-from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import Operation
-from aggregates.remnant import Remnant
-from aggregates.volume import Volume
+from aggregates.catalogue import AGGREGATES, events_of
 from ledger.cli.made_pages import with_made
-
-AGGREGATES: tuple[type[Aggregate], ...] = (
-    Operation,
-    Attachment,
-    BlockDeviceMapping,
-    Volume,
-    Instance,
-    Host,
-    Remnant,
-    Finding,
-    Look,
-)
 
 #: What Python's names of types are in JSON.
 _JSON = {
@@ -61,15 +41,6 @@ def page(text: str) -> str:
 def catalogue() -> str:
     """Every event, by aggregate, in the order of the code."""
     return "\n\n".join(map(_aggregate, AGGREGATES))
-
-
-def events_of(aggregate: type[Aggregate]) -> list[type[Event]]:
-    """The events that are declared inside an aggregate, in the order of the code."""
-    return [
-        each
-        for each in vars(aggregate).values()
-        if inspect.isclass(each) and issubclass(each, Event)
-    ]
 
 
 def _aggregate(aggregate: type[Aggregate]) -> str:

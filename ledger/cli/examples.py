@@ -104,7 +104,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "server pause": (("db-1", "halt it in memory"),),
     "server unpause": (("db-1", "have it go on"),),
     "server reboot": (("db-1 --hard --wait", "off and on, its volumes connected again"),),
-    "server rebuild": (("db-1 --wait", "made anew, with the volumes it has"),),
+    "server rebuild": (
+        ("db-1 --wait", "made anew, with the volumes it has"),
+        (
+            "db-1 --image 1bea47ed-f6a9-463b-b423-14b9cca9ad27 --wait",
+            "its root volume written anew from an image",
+        ),
+    ),
     "server resize": (("db-1 --flavor c2.m4096 --wait", "2 vCPUs and 4096 MiB"),),
     "server resize confirm": (("db-1 --wait", "keep the new host and size"),),
     "server resize revert": (("db-1 --wait", "go back"),),
@@ -130,7 +136,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("attach", "the steps of one, and what undoes each"),
         ("live_migrate --diagram", "drawn"),
     ),
-    "event list": (("--after 1200 --limit 50", "a part of the log"),),
+    "event list": (
+        ("--after 1200 --limit 50", "a part of the log"),
+        ("--topic Host.Fenced", "which hosts were fenced, when and by whom"),
+    ),
     "event tail": (("-f json", "what happens, as it happens"),),
     "event checkpoint": (("> checkpoint.json", "where the log ends, to be kept elsewhere"),),
     "event verify": (("--checkpoint checkpoint.json", "that nothing up to there was changed"),),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ledger.cli.base import Lister, ShowOne, add_limit
+from ledger.cli.base import ExitCode, Lister, ShowOne, add_limit
 from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.operating import Beginning, OfServer
 
@@ -184,3 +185,14 @@ class Delete(OfServer):
 
     def begin(self, parsed_args: argparse.Namespace) -> str:
         return self.client.begin("DELETE", f"/v2.1/servers/{parsed_args.server}")
+
+    def under_way(self, operation_id: str, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """What is at work on the server comes first: until then there is no operation."""
+        from ledger.cli import waiting
+
+        asked_at, limit_s = time.monotonic(), parsed_args.timeout if parsed_args.wait else 0.0
+        if not waiting.begun(self.client, operation_id, limit_s):
+            self.exit_code = ExitCode.TIMED_OUT if parsed_args.wait else ExitCode.OK
+            return ("server_id", "task_state"), (parsed_args.server, "deleting")
+        parsed_args.timeout = max(0.0, parsed_args.timeout - (time.monotonic() - asked_at))
+        return super().under_way(operation_id, parsed_args)

@@ -80,7 +80,14 @@ class Resize(Action):
 class Rebuild(Action):
     """Define the guest of a server anew, its volumes connected again."""
 
-    body: ClassVar = {"rebuild": {"imageRef": ""}}
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        help_text = "write this image to its root volume: what that has is lost"
+        parser.add_argument("--image", default="", metavar="ID", help=help_text)
+        return parser
+
+    def asked(self, parsed_args: argparse.Namespace) -> dict[str, Any]:
+        return {"rebuild": {"imageRef": parsed_args.image}}
 
 
 class Reboot(Action):

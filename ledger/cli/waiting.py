@@ -12,6 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from typing import Any, Self
 
 from host_agent.shared.text import one_line
@@ -38,6 +39,25 @@ def wait(client: Client, operation_id: str, timeout_s: float) -> dict[str, Any]:
         return _look(client, operation_id, hold_s)
 
     return until(look, plan.is_over, Telling().words, timeout_s, ended=plan.ended)
+
+
+def begun(client: Client, operation_id: str, timeout_s: float) -> bool:
+    """Whether an operation that comes after what is in its way has begun, or does so in time.
+
+    Raises as `wait`.
+    """
+
+    def look(hold_s: float) -> dict[str, Any]:
+        try:
+            return _look(client, operation_id, 0.0)
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+        time.sleep(min(hold_s, TERMINAL_LINE_S))
+        return {}
+
+    words = "accepted; what is at work on the server comes first"
+    return bool(until(look, bool, lambda _: words, timeout_s))
 
 
 def until(

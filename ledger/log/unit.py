@@ -133,6 +133,11 @@ def own_context(operation: Operation) -> EventContext:
 
 
 def within(context: EventContext, operation: Operation) -> EventContext:
-    """The caller's metadata, tied to the operation; the request id stays the operation's."""
+    """A host's metadata, tied to the operation: what it reports is of the operation's request."""
     assert operation.started is not None
     return replace(context, operation_id=str(operation.id), request_id=operation.started.request_id)
+
+
+def acting(context: EventContext, operation: Operation) -> EventContext:
+    """A person's metadata, tied to the operation: an act is found by its own request, too."""
+    return replace(context, operation_id=str(operation.id))

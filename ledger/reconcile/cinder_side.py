@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from handlers.drift.join import Listed
+from handlers.drift.join import Listed, volume_as
 from handlers.drift.rows import UNKNOWN, CinderAttachment, CinderVolume, Unknown
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
 from host_agent.shared.contract import ErrorKind
@@ -200,9 +200,5 @@ class CinderSide:
 
 
 def cinder_volume(volume: ListedVolume, attachments: int) -> CinderVolume:
-    return CinderVolume(
-        status=volume.status,
-        attachments=attachments,
-        migration_status=volume.migration_status,
-        made=volume.made_for is not None,
-    )
+    made = volume.made_for is not None
+    return volume_as(volume.status, attachments, volume.migration_status, made)

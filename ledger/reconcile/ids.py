@@ -7,7 +7,7 @@ anew of the ledger, and only that is judged (`volume`).  A look at a part walks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
@@ -70,10 +70,9 @@ class IdPass:
         ours = ((row["volume_id"], row) for row in chain.from_iterable(pages))
         listed = chain.from_iterable(self.cinder.volumes(self.state.after))
         for chunk in batched(list_of(ours, ((row.id, row) for row in listed)), CHUNK):
-            facts = self.reads.volume_facts(id_ for id_, _, _ in chunk)
+            facts = self._facts(chunk)
             rows = [_volume(facts[id_], listed) for id_, _, listed in chunk if id_ in facts]
-            attached = self._attached([row for _, _, row in chunk if row is not None])
-            self._judge([*rows, *attached])
+            self._judge([*rows, *self._attached(chunk, facts)])
             self.state.compare(rows)
             self.state.done += len(rows)
             yield _markers(chunk)
@@ -88,13 +87,29 @@ class IdPass:
                 self.state.done += 1
                 yield [stored["volume_id"]]
 
-    def _attached(self, listed: Sequence[ListedVolume]) -> list[Joined]:
+    def _facts(self, chunk: Sequence[tuple[str, Row | None, object]]) -> dict[str, Row]:
+        """By volume; of those that no server has they are asked for now."""
+        facts = {id_: ours for id_, ours, _ in chunk if ours is not None}
+        if others := [id_ for id_, ours, _ in chunk if ours is None]:
+            facts |= self.reads.volume_facts(others)
+        return facts
+
+    def _attached(
+        self, chunk: Sequence[tuple[str, object, ListedVolume | None]], facts: Mapping[str, Row]
+    ) -> list[Joined]:
         """What the list of volumes tells of attachments: their hosts and the names of their
         disks, where these are not ours.  All else of them their own list has told.
         """
-        attached = [row for volume in listed for row in volume.attached]
+        attached = [
+            row
+            for id_, _, volume in chunk
+            if volume is not None
+            for row in volume.attached
+            if not _is_there(facts.get(id_), row)
+        ]
+        if not attached:
+            return []
         stored = self.reads.attachments(row.id for row in attached)
-        attached = [row for row in attached if not _is_there(stored.get(row.id), row)]
         servers = self._servers((stored.get(row.id), row) for row in attached)
         rows = (_attachment(stored.get(row.id), row, servers) for row in attached)
         return [row for row in rows if row is not None]
@@ -131,6 +146,9 @@ class IdPass:
             self.state.in_flight += 1
             return []
         facts = self.reads.volume_facts([volume_id])[volume_id]
+        server_id = facts["server_id"]
+        if shown.made_for is not None and not (facts["had"] or facts["mappings"]):
+            server_id = self.reads.made_for(shown.made_for)
         servers = self.reads.servers(
             each.server_id for each in shown.attachments.values() if isinstance(each, Listed)
         )
@@ -140,7 +158,7 @@ class IdPass:
                 shown.volume,
                 mappings=facts["mappings"],
                 had=facts["had"],
-                server_id=facts["server_id"],
+                server_id=server_id,
             )
         ]
         for id_ in sorted(stored.keys() | shown.attachments.keys()):
@@ -185,10 +203,13 @@ class IdPass:
 _SHOWN = (CinderAttachment, CinderVolume)
 
 
-def _is_there(stored: Row | None, listed: ListedAttachment) -> bool:
-    if stored is None or listed.host not in {None, stored["host"]}:
-        return False
-    return None in (listed.mountpoint, stored["device"]) or listed.mountpoint == stored["device"]
+def _is_there(facts: Row | None, listed: ListedAttachment) -> bool:
+    """Whether the ledger has it, on that host and by that name, as far as both tell them."""
+    for id_, host, device in facts["held"] if facts else ():
+        if id_ == listed.id:
+            named = None in (listed.mountpoint, device) or listed.mountpoint == device
+            return named and listed.host in (None, host)
+    return False
 
 
 def _attachment(
@@ -208,8 +229,8 @@ def _joined(
 ) -> AttachmentRow | None:
     """None: neither has it, or it is Cinder's side of what the ledger has by the old calls."""
     if stored is not None:
-        facts = {name: stored[name] for name in ("server", "mapped", "device")}
-        return join.attachment(stored, listed, **facts)
+        server, mapped, device = stored["server"], stored["mapped"], stored["device"]
+        return join.attachment(stored, listed, server=server, mapped=mapped, device=device)
     if not isinstance(listed, Listed):
         return None
     server = servers.get(listed.server_id or "", {"server": None, "legacy": ()})

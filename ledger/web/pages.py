@@ -131,7 +131,7 @@ PAGES = (
         name="operation",
         path="/ui/operations/{operation_id}",
         reads={
-            "operation": Read(route="operation", needed=True),
+            "operation": Read(route="operation", given=("at",), needed=True),
             "history": _history("operation_history"),
         },
     ),
@@ -244,7 +244,7 @@ PAGES = (
         name="finding",
         path="/ui/drift/{finding_id}",
         moves=CALMLY,
-        reads={"finding": Read(route="drift_finding", needed=True)},
+        reads={"finding": Read(route="drift_finding", given=("at",), needed=True)},
     ),
     Page(
         name="look",
@@ -267,7 +267,7 @@ PAGES = (
             "events": Read(
                 route="events",
                 query={"limit": MANY, "order": "desc"},
-                given=("after",),
+                given=("after", "topic", "at"),
                 needed=True,
             ),
         },

@@ -10,6 +10,7 @@ import orjson
 from aiohttp import web
 
 from aggregates.errors import DomainError
+from ledger.api import microversions
 from ledger.api.call import Call
 from ledger.api.problem import ApiError
 from ledger.api.routes import ROUTES
@@ -69,7 +70,7 @@ async def answer_of(call: Call, name: str, query: Mapping[str, str], **ids: str)
     found = await app.router.resolve(request)
     found.add_app(app)
     request._match_info = found  # noqa: SLF001 - as the application does; there is no other way
-    response = await route.answer(replace(call, request=request))
+    response = await route.answer(replace(call, request=request, version=microversions.MAX))
     assert isinstance(response, web.Response), "a stream is not read as a whole"
     assert isinstance(response.body, bytes), "answers are JSON"
     return orjson.loads(response.body)

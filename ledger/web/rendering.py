@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from aggregates.catalogue import TOPICS
 from ledger.api.call import Call
 from ledger.api.components import COMPONENTS, Components
 from ledger.api.problem import Failure
@@ -113,5 +114,5 @@ def _templates() -> Environment:
         "with_ids": texts.with_ids,
     }
     made.globals |= {"timeline": drawn.timeline, "plot": drawn.plot}
-    made.globals |= {"menu": [page for page in PAGES if page.menu]}
+    made.globals |= {"topics": TOPICS, "menu": [page for page in PAGES if page.menu]}
     return made

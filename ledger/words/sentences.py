@@ -327,6 +327,7 @@ SENTENCES: dict[str, Callable[[Body], str]] = {
     "Instance.ResizeSettled": _text("Resize confirmed or reverted"),
     "Instance.Offloaded": _text("Server is on no host; its volumes stay reserved for it"),
     "Instance.Deleted": _text("Server deleted"),
+    "Instance.DeletionAwaited": _text("To be deleted when what is at work on it has ended"),
     "Instance.DeviceReserved": _text("Device name {device_name} given to volume {volume_id}"),
     "Instance.DeviceVolumeSet": _device_volume,
     "Instance.DeviceReleased": _text("Device name of volume {volume_id} is free again"),

@@ -494,12 +494,13 @@ WITH locked AS MATERIALIZED (SELECT position FROM log_head FOR SHARE)
 SELECT clock_timestamp() > %(at)s AS is_over FROM locked;
 
 -- name: feed
--- All events between two positions, in the order of these or backwards ({way}).  Primary key.
+-- All events between two positions, or those of a topic ({only}), in the order of these or
+-- backwards ({way}).  Primary key.
 SELECT position, recorded_at, topic, originator_id, originator_version AS version,
        attachment_id, volume_id, server_id, host, operation_id, request_id, cause,
        actor, user_id, project_id, roles, body
   FROM events
- WHERE position > %(after)s AND position < %(before)s
+ WHERE position > %(after)s AND position < %(before)s {only}
  ORDER BY position {way}
  LIMIT %(limit)s;
 
@@ -837,10 +838,12 @@ SELECT d.* FROM drift AS d
  LIMIT %(limit)s;
 
 -- name: drift_one
--- One of them, as it is, or was the last time; and whose server it concerns.  Primary keys.
+-- One of them, as it is, or was the last time, up to a position; and whose server it concerns.
+-- Primary keys.
 SELECT d.*, i.project_id AS owner_id
   FROM drift AS d LEFT JOIN instances AS i USING (server_id)
  WHERE d.finding_id = %(finding_id)s
+   AND (%(position)s::bigint IS NULL OR d.first_position <= %(position)s)
  ORDER BY d.found_position DESC LIMIT 1;
 
 -- name: drift_at

@@ -69,22 +69,42 @@ SELECT i.server_id, CASE WHEN i.deleted THEN 'deleted' ELSE 'live' END AS server
   FROM instances AS i WHERE i.server_id = ANY(%(ids)s::uuid[]);
 
 -- name: volumes
--- Volumes that servers have, in the order of their ids, after one.  mappings_by_volume.
-SELECT DISTINCT volume_id FROM mappings
- WHERE volume_id IS NOT NULL AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
- ORDER BY volume_id
- LIMIT %(limit)s;
+-- Volumes that servers have, in the order of their ids, after one, with their facts (volume_facts).
+-- mappings_by_volume, attachments_by_volume.
+SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
+  FROM (SELECT DISTINCT volume_id FROM mappings
+         WHERE volume_id IS NOT NULL AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
+         ORDER BY volume_id
+         LIMIT %(limit)s) AS v
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS mappings, min(server_id::text) AS server_id
+         FROM mappings WHERE volume_id = v.volume_id) AS m
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had,
+              coalesce(jsonb_agg(jsonb_build_array(attachment_id, host, (
+                  SELECT device_name FROM mappings AS m
+                   WHERE m.server_id = attachments.server_id
+                     AND attachments.attachment_id IN (m.attachment_id, m.kept)
+                   LIMIT 1))) FILTER (WHERE state <> 'deleted'), '[]') AS held
+         FROM attachments WHERE volume_id = v.volume_id) AS a
+ ORDER BY v.volume_id;
 
 -- name: volume_facts
--- How many mappings and open attachments volumes have, whose they are, and whether any server
--- has ever had them.  mappings_by_volume, attachments_by_volume.
-SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had
+-- How many mappings and open attachments volumes have, whose they are, whether any server has ever
+-- had them; and of each open attachment its id, host and name of the disk (`held`).
+-- mappings_by_volume, attachments_by_volume.
+SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
   FROM unnest(%(ids)s::uuid[]) AS v (volume_id)
  CROSS JOIN LATERAL (
        SELECT count(*) AS mappings, min(server_id::text) AS server_id
          FROM mappings WHERE volume_id = v.volume_id) AS m
  CROSS JOIN LATERAL (
-       SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had
+       SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had,
+              coalesce(jsonb_agg(jsonb_build_array(attachment_id, host, (
+                  SELECT device_name FROM mappings AS m
+                   WHERE m.server_id = attachments.server_id
+                     AND attachments.attachment_id IN (m.attachment_id, m.kept)
+                   LIMIT 1))) FILTER (WHERE state <> 'deleted'), '[]') AS held
          FROM attachments WHERE volume_id = v.volume_id) AS a;
 
 -- name: making
@@ -93,6 +113,14 @@ SELECT EXISTS (
     SELECT FROM operations
      WHERE state <> 'finished'
        AND lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))) AS making;
+
+-- name: made_for
+-- For which server an operation was to make a volume with this mark.  Reads all operations: it is
+-- asked of a volume that no server has ever had.
+SELECT server_id FROM operations
+ WHERE lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))
+ ORDER BY started_position
+ LIMIT 1;
 
 -- name: scoped_volumes
 -- The volumes that a part of the cloud has: a host, a server, or a volume itself, after one.

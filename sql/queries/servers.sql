@@ -3,7 +3,8 @@
 -- ids, after the one with the id `marker`, whether that one fits or not.  In the order of their age
 -- by instances_by_age, in others sorted; of a project by instances_by_project, on a host by
 -- instances_by_host.  The columns by_* are what Nova calls the sort keys; a task is the first
--- claim's whose flow is one of `tasks`, and that is not parked (ledger.api.nova.server_state).
+-- claim's whose flow is one of `tasks`, a deletion's before others', and that is not parked
+-- (ledger.api.nova.server_state).
 WITH keyed AS NOT MATERIALIZED (
     SELECT i.*,
            i.created_at AS by_created_at,
@@ -18,6 +19,7 @@ WITH keyed AS NOT MATERIALIZED (
            coalesce((%(powers)s::jsonb ->> i.power_state)::int, 0) AS by_power_state,
            coalesce((SELECT %(tasks)s::jsonb ->> (c.value ->> 'flow') FROM jsonb_each(i.claims) AS c
                       WHERE %(tasks)s::jsonb ? (c.value ->> 'flow') AND NOT i.faults ? c.key
+                      ORDER BY c.value ->> 'flow' <> 'delete'
                       LIMIT 1), '') AS by_task_state
       FROM instances AS i)
 SELECT s.*

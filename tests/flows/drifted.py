@@ -330,7 +330,7 @@ def secret_left() -> World:
     return found(world, "secret_left", row)
 
 
-def guest_of_deleted() -> World:
+def guest_of_deleted(*also_on: str) -> World:
     """It was there again when its host came back."""
     world = World()
     world.done(world.delete())
@@ -343,7 +343,7 @@ def guest_of_deleted() -> World:
         id=world.server_id,
         about=About(server_id=world.server_id),
         ledger=ledger,
-        shown=((HOST, PowerState.RUNNING.value),),
+        shown=tuple((host, PowerState.RUNNING.value) for host in (HOST, *also_on)),
     )
     return found(world, "guest_of_deleted", row)
 

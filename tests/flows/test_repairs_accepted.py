@@ -17,7 +17,7 @@ from ledger.log.unit import Unit
 from tests.flows import drifted
 from tests.flows.drifted import finding
 from tests.flows.drifts import DRIFTS
-from tests.world import CONTEXT, HOST, World
+from tests.world import CONTEXT, HOST, OTHER, World
 
 
 def _ask(world: World, **more: Any) -> str:
@@ -39,6 +39,12 @@ def test_what_is_ignored_is_not_repaired() -> None:
     unit.get(Finding, finding(world).id).record(Finding.DriftIgnored, reason="known")
     unit.save(CONTEXT)
     with pytest.raises(errors.RepairError, match="ignored"):
+        _ask(world)
+
+
+def test_a_guest_that_several_hosts_have_is_somebodys_to_remove() -> None:
+    world = drifted.guest_of_deleted(OTHER)
+    with pytest.raises(errors.RepairError, match=rf"several hosts \({HOST}, {OTHER}\): remove all"):
         _ask(world)
 
 

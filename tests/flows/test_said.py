@@ -48,6 +48,15 @@ def test_a_server_boots_of_a_bootable_volume_and_may_have_others() -> None:
     world.done(world.build(*disks))
 
 
+def test_a_server_that_boots_of_a_volume_that_nobody_writes_has_it_read_only() -> None:
+    world = World(None, volumes=2)
+    root, data = world.volumes
+    world.cinder.volume(root).readonly = True
+    disks = (BootDisk(volume_id=root, boot_index=0), BootDisk(volume_id=data))
+    lanes = world.operation(world.build(*disks)).lanes
+    assert [lane.access_mode for lane in lanes] == ["ro", "rw"]
+
+
 def test_an_attachment_that_was_nobodys_is_in_the_history_once_it_is_deleted() -> None:
     world = drifted.attachment_unknown()
     world.done(drifted.repair(world))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import permutations
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import pytest
 
@@ -103,8 +104,44 @@ def test_of_two_that_let_go_the_last_disconnects_wherever_one_is_killed(
     assert met > 0
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_of_many_that_share_a_volume_the_last_of_each_host_disconnects(seed: int) -> None:
+    """Seven servers on two hosts let it go in any order, all at once; now and then all die."""
+    chance = random.Random(seed)
+    world = Street(multiattach=True, encrypted=False)
+    staying = [SERVER, *(str(uuid5(UUID(SERVER), f"neighbour {n}")) for n in range(6))]
+    for server_id in staying[1:]:
+        world.add_neighbour(chance.choice([HOST, OTHER]), server_id)
+    for server_id in staying:
+        with world.meant(server_id):
+            world.done(world.attach())
+    leaving: list[str] = []
+    while staying or leaving:
+        world.trouble = Trouble({chance.randrange(40): chance.choice(["crash", "crash_after"])})
+        if staying and (not leaving or chance.random() < 0.3):
+            leaving.append(leave(world, chance.choice(["detach", "delete"]), staying.pop()))
+        _goes_on(world, chance.choice(leaving))
+        leaving = [id_ for id_ in leaving if world.operation(id_).state is OperationState.RUNNING]
+        for state in world.hosts.values():
+            has_disk = any(plugged(state).values())
+            assert connected_paths(state) or not has_disk, "a guest was cut off"
+    assert rows(world) == []
+    assert [connected_paths(state) for state in world.hosts.values()] == [set(), set()]
+
+
+def _goes_on(world: Street, operation_id: str) -> None:
+    """With what the ledger does next, and each host."""
+    try:
+        waits = world.service.advance(operation_id)
+        if not world.run_agent(operation_id) and waits is not None and waits.until is not None:
+            world.clock.seconds = max(world.clock.seconds, waits.until)
+    except Crash:
+        world.boot()
+
+
+@pytest.mark.parametrize("way", ["detach", "delete"])
 def test_a_volume_is_not_let_go_on_a_host_where_another_server_is_getting_it(
-    monkeypatch: pytest.MonkeyPatch,
+    way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent dies when the guest has the disk, and nobody knows yet: who detaches now would
     find itself the last user, and cut the guest off.
@@ -123,12 +160,16 @@ def test_a_volume_is_not_let_go_on_a_host_where_another_server_is_getting_it(
         world.run_agent(getting, HOST)
     world.boot()
     assert plugged_in.seen == [NEIGHBOUR], "the guest has the disk, and the log does not say so"
-    for way in ("detach", "delete"):
+    if way == "detach":
         with pytest.raises(errors.ClaimedError) as refusal:
             leave(world, way, SERVER)
         assert refusal.value.fields["operation_id"] == getting
-    world.done(getting)
-    world.done(leave(world, "detach", SERVER))
+        world.done(getting)
+        world.done(leave(world, way, SERVER))
+    else:
+        leaving = leave(world, way, SERVER)
+        assert not world.instance.deleted, "it waits (decision 0087)"
+        world.done(getting).done(leaving)
     used = {p for disks in [plugged(world.host)[NEIGHBOUR]] for p in disks}
     assert len(connected_paths(world.host)) == len(used) == 1
 

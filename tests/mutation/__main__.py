@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ledger.trial.embedded import EmbeddedPostgres
+from tests.conftest import Databases, roomy
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -127,7 +128,7 @@ def random_order(name: str) -> bytes:
 def run_mutmut(tree: Path, jobs: int, names: list[str]) -> None:
     """Its progress goes to a file beside the tree: it is one line that is drawn over and over."""
     log = tree.with_suffix(".log")
-    command = [sys.executable, "-m", "mutmut", "run", f"--max-children={jobs}", *names]
+    command = [sys.executable, str(HERE / "runner.py"), "run", f"--max-children={jobs}", *names]
     with log.open("w") as output:
         done = subprocess.run(command, cwd=tree, stdout=output, stderr=output, check=False)
     if done.returncode:
@@ -205,13 +206,15 @@ def bounds(count: Counter[str]) -> str:
 
 @contextlib.contextmanager
 def one_server() -> Iterator[None]:
-    """A PostgreSQL for all mutants: to start one costs more than most of their tests."""
-    home = Path(tempfile.mkdtemp(prefix="attachment-ledger-mutation-"))
+    """A PostgreSQL for all mutants, and a schema: to make them costs more than most tests."""
+    home = Path(tempfile.mkdtemp(prefix="attachment-ledger-mutation-", dir=roomy()))
     home.chmod(0o711)  # as root the server runs as another account
     try:
         with EmbeddedPostgres(fsync=False) as server:
-            os.environ["LEDGER_TEST_DATABASE_URL"] = server.start(home)
-            yield
+            os.environ["LEDGER_TEST_DATABASE_URL"] = url = server.start(home)
+            with contextlib.closing(Databases(url)) as databases:
+                os.environ["LEDGER_TEST_TEMPLATE"] = databases.create_migrated()
+                yield
     finally:
         shutil.rmtree(home)
 

@@ -40,10 +40,10 @@ CINDER_CALLS = (
 class Street(World):
     """A world with a second server, which is `meant` while the block lasts."""
 
-    def add_neighbour(self, host: str = HOST) -> None:
+    def add_neighbour(self, host: str = HOST, server_id: str = NEIGHBOUR) -> None:
         with self.hosts[host].edit() as state:
-            state["guests"][NEIGHBOUR] = guest_state(
-                server_id=NEIGHBOUR, project_id="p", devices=[]
+            state["guests"][server_id] = guest_state(
+                server_id=server_id, project_id="p", devices=[]
             )
         self.register(host)
 

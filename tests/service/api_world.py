@@ -20,6 +20,7 @@ from uuid import uuid4
 import pytest
 from aiohttp import ClientResponse, TCPConnector, web
 from aiohttp.test_utils import TestClient, TestServer, get_port_socket
+from yarl import URL
 
 from host_agent.shared.faults import Faults
 from host_agent.shared.lines import left_s
@@ -126,7 +127,7 @@ class Api:
     async def ask(
         self,
         method: str,
-        path: str,
+        path: str | URL,
         who: str | None = "admin",
         version: str | None = None,
         **options: Any,

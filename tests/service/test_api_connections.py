@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 import socket
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp.compression_utils import ZLibDecompressor
 
 from ledger.api import call, connections
 from ledger.api.connections import end_unread
@@ -92,6 +95,33 @@ async def test_a_body_that_trickles_is_not_waited_for(
             told = await reader.readuntil(b"\r\n")
         assert told.split()[1] == b"408"
         sending.cancel()
+
+
+@pytest.mark.parametrize("how", ["gzip", "deflate", "br"])
+async def test_a_compressed_body_is_not_unpacked(api: Api, how: str) -> None:
+    ways: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+    packed = ways.get(how, bytes)
+    answer = await api.ask(
+        "POST",
+        "/v1/servers",
+        data=packed(b'{"name": "web", "disks": []}'),
+        headers={"Content-Type": "application/json", "Content-Encoding": how},
+    )
+    assert answer.status == 415
+    assert "Content-Encoding" in (await answer.json())["hint"]
+
+
+async def test_what_is_refused_is_not_unpacked_either(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiohttp reads on what nobody has read of a body, before the next request."""
+    unpacked: list[object] = []
+    monkeypatch.setattr(ZLibDecompressor, "decompress_sync", lambda *a, **_: unpacked.append(a))
+    answer = await api.ask(
+        "POST", "/v1/servers", None, data=b"x" * 1000, headers={"Content-Encoding": "gzip"}
+    )
+    assert answer.status == 401
+    assert unpacked == []
 
 
 async def test_an_address_has_so_many_connections_that_have_shown_no_token(api: Api) -> None:

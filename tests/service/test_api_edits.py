@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.service.api_world import NEWEST, OTHER, Api, guest
 from tests.service.test_api_v1 import parked_detach
+from tests.service.test_console import shown as page_of
 
 WORDS = {
     "name": "web \u20ac",
@@ -233,6 +234,10 @@ async def test_a_locked_server_is_changed_by_operators_alone(api: Api) -> None:
     shown = await show(api, server, "2.72")
     assert shown["locked"] is True
     assert "locked_reason" not in shown
+    page, row = [await page_of(api, f"/ui/servers{path}") for path in (f"/{server}", "")]
+    assert "Locked" in page.text
+    assert "mine" in page.text
+    assert ", locked" in row.text
     head = await api.head()
     volumes = f"/v2.1/servers/{server}/os-volume_attachments"
     for method, path, body in (

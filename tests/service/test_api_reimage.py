@@ -13,6 +13,7 @@ from handlers.retries import Policy
 from handlers.verbs import LedgerVerb
 from host_agent.shared.cinder.settings import CinderSettings
 from ledger.simulation.cinder_rows import Volume
+from ledger.simulation.cinder_snapshots import GUEST_IS_DONE, begin_online, go_on
 from tests.doubles.direct_cinder import DirectCinder
 from tests.doubles.simulated_keystone import SimulatedKeystone
 from tests.service.api_world import HOST, PROJECT, Api, eventually, running_api
@@ -166,3 +167,22 @@ async def test_an_image_that_nobody_waits_for_is_nobodys_news(api: Api) -> None:
         [("completed", 200), ("completed", 200), ("failed", 404)],
     )
     assert (await api.get(f"/v1/operations?server={server}&flow=reimage"))["operations"] == []
+
+
+async def test_a_root_that_is_a_chain_of_files_on_a_share_is_refused(api: Api) -> None:
+    """Cinder would write to the first file, and the guest has the last."""
+    await api.register(service_version=5)
+    root = api.volume(bootable=True, driver="nfs")
+    server, image = await boots(api, root), str(uuid4())
+    [row] = api.cinder.attachments_of(root)
+    plain = dict(row.connection_info)
+    assert plain["name"] == f"volume-{root}"
+    snapshot, head = begin_online(api.cinder, root), await api.head()
+    snapshot.progress = GUEST_IS_DONE
+    go_on(api.cinder, snapshot)
+    assert row.connection_info["name"] == f"volume-{root}.{snapshot.id}"
+    status, text = await refused(await rebuilt(api, server, image))
+    assert (status, "is a chain of files on a share" in text) == (400, True)
+    assert await api.head() == head
+    row.connection_info = plain
+    assert (await rebuilt(api, server, image)).status == 202

@@ -14,6 +14,7 @@ from ledger.cli.base import ExitCode
 from tests.service.api_world import HOST, Api
 from tests.service.cli_stub import OPERATION, REQUEST, Run, Stub, operation
 from tests.service.test_api_record import refused
+from tests.service.test_api_v1 import parked_detach
 from tests.service.test_cli_naming import things
 
 Found = set[tuple[str, str, str | None]]
@@ -67,6 +68,24 @@ async def test_what_an_operator_did_is_found_by_operators(api: Api) -> None:
     assert await found(api, id_of(fenced)) == {("host", HOST, None)}
     assert await found(api, id_of(fenced), "member") == set()
     assert await gone_to(api, id_of(fenced)) == f"/ui/hosts/{HOST}"
+
+
+async def test_an_act_on_an_operation_and_a_fence_that_ends_one_lead_to_it(api: Api) -> None:
+    _, _, operation = await parked_detach(api)
+    id_ = operation["operation_id"]
+    path = f"/v1/operations/{id_}"
+    act = await api.ask("POST", f"{path}/actions", json={"retry": {"reason": "array is back"}})
+    assert act.status == 200, await act.text()
+    assert await found(api, id_of(act)) == {("operation", id_, "detach")}
+    events = (await api.get(f"{path}/history"))["events"]
+    topics = {each["topic"] for each in events if each["request_id"] == id_of(act)}
+    assert "Operation.RetryRequested" in topics
+    said = {"reason": "no answer", "evidence": "off", "force": True}
+    fenced = await api.ask("POST", f"/v1/hosts/{HOST}/fence", json=said)
+    assert await found(api, id_of(fenced)) == {
+        ("host", HOST, None),
+        ("operation", id_, "detach"),
+    }
 
 
 async def test_a_refused_request_is_found_by_who_sent_it_and_by_operators(api: Api) -> None:

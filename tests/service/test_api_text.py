@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+from yarl import URL
 
 from tests.service.api_world import DEFINITION, HOST, Api, eventually, guest
 from tests.tokens import token_of
@@ -23,6 +24,16 @@ async def test_a_name_or_reason_that_cannot_be_shown_is_refused(api: Api, odd: s
         assert (answer.status, (await answer.json())["code"]) == (400, "unshowable")
         assert odd not in await answer.text()
     assert await api.head() == head
+
+
+@pytest.mark.parametrize("odd", ["%00", "%0a", "%1b[2J", "%C2%9B", "%E2%80%AE", "%EF%BF%BE"])
+async def test_a_url_that_cannot_be_shown_is_refused(api: Api, odd: str) -> None:
+    """Its answer, and what is kept of a refused request, would repeat it."""
+    for path in (f"/v2.1/servers/a{odd}b/metadata/c", f"/v1/operations/a{odd}b/actions"):
+        answer = await api.ask("POST", URL(path, encoded=True), json={"metadata": {}})
+        assert answer.status == 400, path
+        assert "control character" in await answer.text()
+        assert all(char == "\n" or char.isprintable() for char in await answer.text())
 
 
 async def test_a_tag_is_one_line(api: Api) -> None:

@@ -1,4 +1,6 @@
-"""Who comes too early for the operation before waits for that: a moment, a DELETE longer."""
+"""Who comes too early for the operation before waits for that: a moment, a detach longer, and the
+deletion of a server until its end.
+"""
 
 from __future__ import annotations
 
@@ -55,44 +57,53 @@ async def waiting(api: Api, path: str, *in_the_way: str) -> asyncio.Task[Any]:
     return deletion
 
 
-async def test_a_server_that_is_being_built_can_be_deleted(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_is_being_built_can_be_deleted(api: Api) -> None:
     """Nova takes a deletion at any time, and clients do not expect another answer."""
-    monkeypatch.setattr(accepting, "CLAIM_WAIT_S", 0.0)  # what others wait is too little
     build = await built(api, {"volume_id": api.volume(bootable=True), "boot_index": 0})
     made = await build.json()
-    deleted = await waiting(api, f"/v2.1/servers/{made['server_id']}", made["operation_id"])
+    path = f"/v2.1/servers/{made['server_id']}"
+    answer = await api.ask("DELETE", path)
+    assert (answer.status, await answer.text()) == (204, "")
     await api.played(build)
-    answer = await deleted
-    assert answer.status == 204, await answer.text()
     assert (await api.played(answer))["outcome"] == "completed"
+    assert (await api.ask("GET", path)).status == 404
 
 
-async def test_a_deletion_waits_for_all_that_is_at_work(api: Api) -> None:
+async def test_a_deletion_that_waits_is_shown_lists_as_asked_for_and_refuses_the_rest(
+    api: Api,
+) -> None:
+    """As Nova's: a server that is being deleted is there, and nothing else can be done to it."""
     server = await api.server()
+    path, lists = f"/v2.1/servers/{server}", "/v2.1/servers/detail"
     attaches = [await api.attach(server, api.volume()) for _ in range(2)]
-    names = [each.headers["X-Attachment-Ledger-Operation"] for each in attaches]
-    deleted = await waiting(
-        api, f"/v2.1/servers/{server}", *(name.rpartition("/")[2] for name in names)
-    )
+    for _ in range(2):  # who asks again is told the same
+        answer = await api.ask("DELETE", path, "member")
+        assert (answer.status, await answer.text()) == (204, "")
+    for at in (lists, lists + "?task_state=deleting"):
+        [shown] = (await api.get(at))["servers"]
+        assert (shown["id"], shown["OS-EXT-STS:task_state"]) == (server, "deleting")
+    refused = await api.act(server, "reboot", {"type": "HARD"})
+    assert refused.status == 409
+    message = (await refused.json())["conflictingRequest"]["message"]
+    assert message == f"Cannot 'reboot' instance {server} while it is in task_state deleting"
     for attach in attaches:
+        assert (await api.get(path))["server"]["id"] == server
         await api.played(attach)
-    answer = await deleted
-    assert answer.status == 204, await answer.text()
+    assert (await api.played(answer))["outcome"] == "completed"
+    assert (await api.ask("GET", path)).status == 404
 
 
 async def test_a_deletion_takes_over_what_parks_while_it_waits(api: Api) -> None:
     server, volume = await api.attached()
     detach = await api.ask("DELETE", f"/v2.1/servers/{server}/os-volume_attachments/{volume}")
     [command] = await api.commands()
-    deleted = await waiting(api, f"/v2.1/servers/{server}", command["operation_id"])
+    answer = await api.ask("DELETE", f"/v2.1/servers/{server}")
+    assert answer.status == 204, await answer.text()
     await api.report(command, "unplug")
     error = {"kind": "final", "code": "busy", "message": "device is busy"}
     await api.report(command, "disconnect", error=error)
-    answer = await deleted
-    assert answer.status == 204, await answer.text()
     assert (await api.finished(detach))["outcome"] == "cancelled"
+    assert (await api.played(answer))["outcome"] == "completed"
 
 
 async def test_a_detach_that_is_asked_for_twice_is_404_when_the_first_has_ended(

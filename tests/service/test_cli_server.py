@@ -22,12 +22,14 @@ from tests.service.cli_stub import (
     finished,
     operation,
     parked,
+    problem,
     refusing,
     running_stub,
 )
 
 ACTION = f"POST /v2.1/servers/{SERVER}/action"
 MAPPINGS = f"/v2.1/servers/{SERVER}/os-volume_attachments"
+IMAGE = "77777777-7777-4777-8777-777777777777"
 OTHER = "66666666-6666-4666-8666-666666666666"
 SPOKEN = "compute " + microversions.shown(microversions.MAX)
 
@@ -63,6 +65,7 @@ def saying(answer: dict[str, Any], status: int = 200) -> Callable[[web.Request],
         ("reboot", {"reboot": {"type": "SOFT"}}),
         ("reboot --hard", {"reboot": {"type": "HARD"}}),
         ("rebuild", {"rebuild": {"imageRef": ""}}),
+        (f"rebuild --image {IMAGE}", {"rebuild": {"imageRef": IMAGE}}),
         ("migrate", {"migrate": None}),
         ("migrate --host hv2", {"migrate": {"host": "hv2"}}),
         (
@@ -262,6 +265,25 @@ def test_a_server_is_deleted_and_the_release_can_be_waited_for(run: Run, stub: S
     stub.answers[f"DELETE /v2.1/servers/{SERVER}"] = begun
     stub.answers[f"GET /v1/operations/{OPERATION}"] = [operation(), finished()]
     assert run("server", "delete", SERVER, "--wait") == 0
+
+
+def test_a_deletion_that_waits_for_others_is_accepted_and_followed(
+    run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its operation begins at their end; until then there is none to show."""
+    stub.answers[f"DELETE /v2.1/servers/{SERVER}"] = begun
+    del stub.answers[f"GET /v1/operations/{OPERATION}"]
+    assert run("server", "delete", SERVER, "-f", "json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"server_id": SERVER, "task_state": "deleting"}
+    assert run("server", "delete", SERVER, "--wait", "--timeout", "0") == 7
+    stub.answers[f"GET /v1/operations/{OPERATION}"] = [missing, operation(), finished()]
+    assert run("server", "delete", SERVER, "--wait") == 0
+    assert "what is at work on the server comes first" in capsys.readouterr().err
+
+
+async def missing(_request: web.Request) -> web.Response:
+    return problem(404, "not_found", "Operation could not be found.")
 
 
 # --- migrations and events -----------------------------------------------------------------

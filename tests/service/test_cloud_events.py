@@ -15,6 +15,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from aggregates import catalogue
 from aggregates.base import Event
 from ledger.api.v1.cloud_events import (
     BATCH_MEDIA_TYPE,
@@ -23,7 +24,7 @@ from ledger.api.v1.cloud_events import (
     cloud_event,
     preferred,
 )
-from ledger.cli import events_page
+from ledger.api.v1.schemas_events import Event as Shown
 from projections.queries import Queries
 from tests.service.api_world import Api
 from tests.tokens import token_of
@@ -84,8 +85,8 @@ async def test_the_stream_has_cloud_events_for_who_accepts_them_and_others_as_be
 def test_every_event_has_a_subject_below_v1() -> None:
     """Whatever the aggregate: its events are told to consumers from the first one on."""
     some = UUID(int=7)
-    for aggregate in events_page.AGGREGATES:
-        for kind in events_page.events_of(aggregate):
+    for aggregate in catalogue.AGGREGATES:
+        for kind in catalogue.events_of(aggregate):
             row = {
                 "position": 1,
                 "recorded_at": "2026-01-01T00:00:00Z",
@@ -96,7 +97,7 @@ def test_every_event_has_a_subject_below_v1() -> None:
                 "host": "compute-1",
                 "body": {},
             }
-            path, _, name = cloud_event(some, row).subject.rpartition("/")
+            path, _, name = cloud_event(some, Shown.model_validate(row)).subject.rpartition("/")
             assert path
             assert name in {str(some), "compute-1"}
     assert issubclass(kind, Event)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,8 +19,8 @@ from psycopg import sql
 from host_agent.shared.cinder.settings import CinderSettings
 from host_agent.shared.contract import SERVICE_VERSION
 from ledger.api import health, neighbours
-from ledger.api.health import Found, InThread, Readiness
-from ledger.config import Settings
+from ledger.api.health import NEIGHBOURS, Found, InThread, Readiness
+from ledger.config import AuthMode, KeystoneSettings, Settings
 from ledger.log.roles import grant
 from projections.database_trouble import in_words
 from projections.rights import Kind
@@ -280,6 +281,37 @@ def test_a_service_whose_cinder_is_gone_says_so(tmp_path: Path, database_url: st
             return answer.json()["checks"]["cinder"] if answer.status_code == 503 else None
 
         assert "Cinder cannot be reached" in eventually_true(said, "not ready")
+
+
+async def test_a_neighbour_that_is_away_takes_no_process_out(api: Api) -> None:
+    """It is away for all of them, and agents, operators and readers need it for nothing."""
+    said: dict[str, str | None] = {"cinder": "Cinder cannot be reached"}
+
+    def check(name: str) -> Callable[[], Coroutine[Any, Any, str | None]]:
+        async def look() -> str | None:
+            return said.get(name)
+
+        return look
+
+    for name in (*NEIGHBOURS, "dispatcher"):
+        api.components.checks[name] = check(name)  # type: ignore[index]
+    for own, status in ((None, 200), ("it has stopped", 503)):
+        said["dispatcher"] = own
+        answer = await api.ask("GET", "/readyz?neighbours=false", None)
+        assert answer.status == status
+        assert (await answer.json())["checks"]["cinder"] == said["cinder"], (
+            "it is told all the same"
+        )
+        assert (await api.ask("GET", "/readyz", None)).status == 503
+    assert (await api.ask("GET", "/readyz?neighbour=false", None)).status == 400
+
+
+async def test_what_counts_as_a_neighbour_is_what_is_asked_beside_the_service() -> None:
+    keystone = KeystoneSettings(auth={"auth_url": "http://127.0.0.1:9/v3"})
+    alone = settings_for("http://127.0.0.1:9/v3")
+    beside = replace(alone, auth=AuthMode.KEYSTONE, keystone=keystone)
+    async with AsyncExitStack() as stack:
+        assert set(neighbours.checks(beside, stack)) == NEIGHBOURS
 
 
 # --- what asking costs ------------------------------------------------------------------------

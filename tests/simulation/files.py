@@ -201,8 +201,8 @@ class Files:
         """QEMU's, whoever began them."""
         for state in self._cloud.states.values():
             for server_id, guest in state.seen()["guests"].items():
-                held = guest.get("merges") or "<mirror" in (guest["live"] or "")
-                if held and not guest.get("job"):
+                runs = guest["live"] is not None and not guest.get("job")
+                if runs and (guest.get("merges") or "<mirror" in guest["live"]):
                     release(state, server_id)
 
     def takes_long(self) -> bool:
@@ -354,7 +354,7 @@ class Files:
         for name in cloud.states:
             behind = self.behind(name)
             for id_, record in cloud.records[name].items():
-                if id_ in behind:
+                if id_ in behind | cloud.planted:
                     continue
                 told = {_path(info["name"]) for info in record.infos if info.get("export")}
                 if record.volume_id == volume.id and told - {path}:

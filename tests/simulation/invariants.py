@@ -161,6 +161,8 @@ def _unfinished(cloud: Cloud) -> Iterator[str]:
     for instance in cloud.instances(deleted=True):
         if instance.claims:
             yield f"server {instance.id} is claimed by {sorted(instance.claims)}"
+        if instance.deletion:
+            yield f"server {instance.id} waits to be deleted"
         if set(instance.faults) - {str(instance.id)}:
             yield f"server {instance.id} has faults {instance.faults}"
     for volume_id in _known_volumes(cloud):
@@ -188,15 +190,16 @@ def _ledger(cloud: Cloud) -> Iterator[str]:
             yield f"mapping {mapping.id} is of server {mapping.server_id}, which is deleted"
         elif mapping.attachment_id is not None:
             wanted |= _attachments_of(mapping, servers[mapping.server_id])
+    planted = cloud.planted - wanted.keys()  # a reservation may have been adopted
     found = {
         str(a.id): (a.host if a.may_be_connected else None, a.state)
         for a in _open(cloud)
-        if str(a.id) not in cloud.planted
+        if str(a.id) not in planted
     }
     if wanted != found:
         yield f"attachments should be {wanted}, are {found}"
     holders = {id_ for v in _known_volumes(cloud) for id_ in cloud.volume(v).holders}
-    if holders - cloud.planted != set(found):
+    if holders - planted != set(found):
         yield f"volumes are held by {holders}, attachments are {set(found)}"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.host import Host
+from aggregates.instance import Instance
 from aggregates.operation import Operation
 from handlers.flows import FLOWS, REPAIRS
 from tests.simulation.cloud import FAULTS
@@ -49,6 +50,7 @@ def test_storms_contain_what_they_are_meant_to_test() -> None:
     skipped = {Operation.StepSkipped}  # an operator who vouches for what is not so breaks the rest
     kinds = set(Operation.TRANSITIONS) - skipped
     kinds |= {Host.Fenced, Host.Unfenced, Host.LeftoversFound, Attachment.Disowned}
+    kinds |= {Instance.DeletionAwaited}
     missing = (set(FLOWS) - NOT_HERE) | {kind.TOPIC for kind in kinds} | FAULTS
     for seed in range(30):
         storm = Storm(seed)

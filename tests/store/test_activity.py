@@ -1,4 +1,4 @@
-"""What the overview asks reads what it counts, however much there is besides."""
+"""What pages of now ask reads what they show, however much there is besides."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ def filled(db: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
     db.execute(
         """INSERT INTO operations (operation_id, flow, server_id, volume_ids, state, lanes, steps,
                unwinding, bound, request_id, started_at, started_position, due_at, updated_at,
-               position, pivot_passed)
+               position, pivot_passed, host, destination)
            SELECT gen_random_uuid(), 'attach', gen_random_uuid(), '{}',
                   CASE WHEN n > %(old)s THEN 'running' ELSE 'finished' END,
                   '[]', '[]', false, true, 'req', now(), n,
                   CASE WHEN n > %(old)s THEN now() END, now(),
-                  n + CASE WHEN n > %(old)s THEN %(after)s ELSE 0 END, false
+                  n + CASE WHEN n > %(old)s THEN %(after)s ELSE 0 END, false,
+                  CASE WHEN n %% 25000 = 1 THEN 'quiet' ELSE 'busy-' || n %% 9 END,
+                  CASE WHEN n %% 25000 = 2 THEN 'quiet' END
              FROM generate_series(1, %(old)s + %(moved)s) AS n""",
         {"old": OLD, "moved": MOVED, "after": AFTER},
     )
@@ -40,6 +42,16 @@ def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from scans(part)
 
 
+def reads(filled: psycopg.Connection[Any], query: str, asked: Any) -> list[dict[str, Any]]:
+    """How the table is read."""
+    text = sql.query("reads", query)
+    cursor = filled.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + text.rstrip().rstrip(b";"), asked)
+    [(found,)] = cursor.fetchall()
+    read = [each for each in scans(found[0]["Plan"]) if each["Relation Name"] == "operations"]
+    assert read
+    return read
+
+
 @pytest.mark.parametrize(
     ("query", "rows_max"),
     [("activity", MOST), ("oldest_due", 1)],
@@ -47,13 +59,17 @@ def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def test_an_overview_reads_what_it_counts(
     query: str, rows_max: int, filled: psycopg.Connection[Any]
 ) -> None:
-    text = sql.query("reads", query)
     asked = {"now": "2026-01-31T12:00:00Z", "after": AFTER, "most": MOST}
-    cursor = filled.execute(b"EXPLAIN (ANALYZE, FORMAT JSON) " + text.rstrip().rstrip(b";"), asked)
-    [(found,)] = cursor.fetchall()
-    read = [each for each in scans(found[0]["Plan"]) if each["Relation Name"] == "operations"]
-    assert read
-    for each in read:
+    for each in reads(filled, query, asked):
         assert each["Node Type"].startswith("Index"), each
         assert each["Actual Rows"] * each["Actual Loops"] <= rows_max, each
         assert each.get("Rows Removed by Filter", 0) == 0, each
+
+
+@pytest.mark.parametrize("host", ["quiet", "busy-3"])
+def test_of_a_host_only_its_own_are_read(host: str, filled: psycopg.Connection[Any]) -> None:
+    """Also of one that has few among very many."""
+    nothing = dict.fromkeys(("state", "flow", "server_id", "volume_id", "after"))
+    for each in reads(filled, "operations", {**nothing, "host": host, "limit": 20}):
+        rows = each["Actual Rows"] + each.get("Rows Removed by Filter", 0)
+        assert rows * each["Actual Loops"] <= 500, each

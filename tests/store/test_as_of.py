@@ -31,6 +31,8 @@ from tests.store.histories import stored_events
 from tests.world import CONTEXT, HOST, OTHER, World
 
 TICK = timedelta(microseconds=1)
+#: Some appends long.
+SOME_TIME = timedelta(milliseconds=20)
 #: Of so many appends, one is asked after.
 EVERY = 2
 
@@ -129,6 +131,9 @@ ASKED: dict[str, Callable[[World], str]] = {
     "Cinder's migration": migrate_in_cinder,
     "live migration": to_the_other("live_migrate"),
     "stop": act("stop"),
+    "convert": act("convert"),
+    "resize": to_the_other("resize"),
+    "revert": act("revert_resize"),
     "shelve": act("shelve"),
     "unshelve": to_the_other("unshelve"),
     "boot": boot,
@@ -145,15 +150,21 @@ def carry_out(world: World, name: str, trouble_at: int | None, mode: Any) -> Non
             world.service.act(str(operation.id), "give_up", "why", CONTEXT)
 
 
-async def answers(queries: Queries, volumes: list[str], at: datetime) -> list[Any]:
-    """All that the API says of a moment."""
-    told = [await queries.attachments_at(at, host=host) for host in (HOST, OTHER)]
-    told.append(await queries.drift_at(at))
-    for volume_id in volumes:
-        told.append(await queries.attachments_at(at, volume_id=volume_id))
+async def answers(queries: Queries, server_id: str, volumes: list[str], at: datetime) -> list[Any]:
+    """All that the API says of a moment, and of the time up to it."""
+    told = [await queries.attachments_at(at, legacy=True), await queries.drift_at(at)]
+    wheres: list[dict[str, Any]] = [{"host": host} for host in (HOST, OTHER)]
+    wheres += [{"volume_id": volume_id} for volume_id in volumes]
+    for where in wheres:
+        told += [
+            await queries.attachments_at(at, since=since, **where)
+            for since in (None, at - SOME_TIME)
+        ]
+    for about in [*wheres, {"server_id": server_id}]:
+        [subject] = about.items()
         for newest_first in (False, True):
-            about: Any = ("volume_id", volume_id)
-            told += [await queries.events(about, at=at, newest_first=newest_first)]
+            thing: Any = subject
+            told.append(await queries.events(thing, at=at, newest_first=newest_first))
     return told
 
 
@@ -183,6 +194,7 @@ async def test_what_is_told_of_a_moment_stays_what_it_was(
     world, told = World(volumes=3), Told(recorder, database_url)
     told.watch(world)
     asked: list[tuple[datetime, list[str], list[Any]]] = []
+    server_id = world.server_id
     for name, trouble_at, mode in [("attach", None, None), *steps]:
         carry_out(world, name, trouble_at, mode)
         volumes = sorted(world.cinder.volumes)  # those that are only made now, too
@@ -190,10 +202,11 @@ async def test_what_is_told_of_a_moment_stays_what_it_was(
             if number % EVERY == 0:
                 told.project()
                 at = (await queries.head())["recorded_at"]
-                asked.append((at, volumes, await answers(queries, volumes, at)))
+                before = await answers(queries, server_id, volumes, at)
+                asked.append((at, volumes, before))
     told.project()
     for at, volumes, before in asked:
-        after = await answers(queries, volumes, at)
+        after = await answers(queries, server_id, volumes, at)
         for was, is_now in zip(before, after, strict=True):
             assert is_now == was
 

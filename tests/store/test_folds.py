@@ -21,8 +21,10 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, StepStatus
 from handlers.engine import Left, Park, Wait, Work, decide, pivot_passed, unwinds
+from handlers.plan import Place
 from handlers.progress import lane_of, order_of, plan_of, volumes_of
 from host_agent.shared.contract import Command
+from host_agent.shared.spans import span_of_run
 from projections.attachments import ATTACHMENTS
 from projections.base import LoggedEvent, Row
 from projections.catalog import ALL
@@ -56,6 +58,7 @@ def check_operation(watched: Watched, row: Row) -> None:
     assert row["volume_ids"] == sorted(volumes_of(operation))
     assert row["unwinding"] == unwinds(plan, history)
     assert row["pivot_passed"] == pivot_passed(plan, history)
+    check_origin(watched, operation, row)
     parked = operation.state is OperationState.PARKED
     assert [left_of(each) for each in row["left_steps"] or []] == (
         [left_of(vars(each)) for each in parked_at(operation)] if parked else []
@@ -64,6 +67,22 @@ def check_operation(watched: Watched, row: Row) -> None:
     assert [each["to_position"] is None for each in times[-1:]] == [parked] * len(times[-1:])
     assert all(each["to_position"] for each in times[:-1])
     assert bool(times) or not parked
+
+
+def check_origin(watched: Watched, operation: Operation, row: Row) -> None:
+    """Who asked for what, where, and when it was over."""
+    started, hosts = operation.started, plan_of(operation).hosts
+    assert started is not None
+    asked = ("flow", "server_id", "request_id", "global_request_id")
+    assert [row[name] for name in asked] == [getattr(started, name) for name in asked]
+    by = ("name", "user_id", "project_id")
+    who = [row["actor"], row["user_id"], row["project_id"]]
+    assert who == [started.actor[name] for name in by]
+    assert row["host"] == (hosts.get(Place.HOST) or hosts.get(Place.SOURCE))
+    assert row["destination"] == hosts.get(Place.DESTINATION)
+    assert row["started_position"] == next(at for at, _ in events_of(watched, operation))
+    finished = operation.state is OperationState.FINISHED
+    assert row["finished_at"] == (row["updated_at"] if finished else None)
 
 
 def known(operation: Operation) -> dict[str, Any]:
@@ -87,6 +106,7 @@ def check_steps(watched: Watched, row: Row) -> None:
     """
     operation = watched.world.operation(row["operation_id"])
     plan, history = plan_of(operation), operation.history
+    stages = {step.name: (stage, step) for stage in plan.stages for step in stage.steps}
     order = [
         (SERVER if stage.once else lane, step.name)
         for stage in plan.stages
@@ -104,6 +124,10 @@ def check_steps(watched: Watched, row: Row) -> None:
         assert step["status"] == ("running" if key in running else record.status)
         assert (step["attempts"], step["error"]) == (record.attempts, record.error)
         assert step["took_ms"] == record.took_ms
+        stage, planned = stages[key[1]]
+        assert step["verb"] == (planned.undo if key[2] else planned.do)
+        assert step["side"] == stage.side
+        assert step["place"] == (plan.host_of(key[0], stage.place) or stage.place)
         waits = record.status is StepStatus.RETRYING and key not in running
         assert (step["retry_at"] is not None) == waits
         if key[0] != SERVER:
@@ -134,6 +158,10 @@ def check_mailbox(watched: Watched) -> None:
         (row["operation_id"], row["run"]): Command.from_wire(row["command"])
         for row in watched.folded.derived("mailbox")
     }
+    hosts = {
+        (row["operation_id"], row["run"]): (row["host"], row["position"])
+        for row in watched.folded.derived("mailbox")
+    }
     owed = {}
     for row in watched.folded.table("operations"):
         operation = watched.world.operation(row["operation_id"])
@@ -152,6 +180,16 @@ def check_mailbox(watched: Watched) -> None:
             assert commands[key].guest == order_of(operation, run.steps[0])
         else:
             assert commands[key].lane == lane_of(operation, run.lane, run.steps[0])
+        started = operation.started
+        assert started is not None
+        assert (commands[key].operation_id, commands[key].run) == key
+        assert hosts[key] == (run.host, commands[key].position)
+        assert (commands[key].flow, commands[key].request_id) == (started.flow, started.request_id)
+        span = span_of_run(str(operation.id), started.traceparent, run.number)
+        assert commands[key].traceparent == span.header()
+        durable = [plan_of(operation).durable(step) for step, _ in steps]
+        way = "undo" if run.undo else "do"
+        assert [step.durable for step in commands[key].steps] == [way in each for each in durable]
         assert commands[key].epoch == run.epoch
         assert commands[key].cancel == (asked_to_unwind(watched, operation, run) is not None)
         assert commands[key].position == (

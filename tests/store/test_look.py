@@ -171,6 +171,9 @@ def test_a_volume_that_is_being_made_is_nobodys_yet_and_no_drift(cloud: Cloud) -
     assert (cloud.look().found, volume.status) == ({}, "available")
     cloud.db.execute("UPDATE operations SET state = 'finished'")
     assert cloud.look().found == {"volume_of_nobody": 1}
+    about = "SELECT f.server_id = o.server_id AS so FROM findings AS f, operations AS o"
+    assert cloud.states() == {"volume_of_nobody": "suspected"}
+    assert cloud.db.execute(about).fetchall() == [{"so": True}], "its repair needs a server"
 
 
 def test_attachments_of_the_old_calls_are_theirs_and_not_unknown(cloud: Cloud) -> None:

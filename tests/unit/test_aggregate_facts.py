@@ -83,52 +83,54 @@ def after(kind: type[Aggregate], *events: tuple[type[Event], dict[str, Any]]) ->
 
 
 A, M, V = Attachment, BlockDeviceMapping, Volume
-CONCERNS: list[tuple[Any, dict[str, Any]]] = [
-    (after(A, (A.AttachmentCreated, CREATED)), {"volume_id": "v", "server_id": "s"}),
+#: An aggregate's class and events, and whom it concerns after them.
+CONCERNS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((A, (A.AttachmentCreated, CREATED)), {"volume_id": "v", "server_id": "s"}),
     (
-        after(A, (A.AttachmentCreated, CREATED), (A.ConnectorUpdated, {"host": "h"})),
+        (A, (A.AttachmentCreated, CREATED), (A.ConnectorUpdated, {"host": "h"})),
         {"volume_id": "v", "server_id": "s", "host": "h"},
     ),
     (
-        after(A, (A.Disowned, {"volume_id": "v", "server_id": "s", "why": "w"})),
+        (A, (A.Disowned, {"volume_id": "v", "server_id": "s", "why": "w"})),
         {"volume_id": "v", "server_id": "s"},
     ),
     (
-        after(A, (A.AttachmentCreated, CREATED), (A.VolumeRenamed, {"volume_id": "kept"})),
+        (A, (A.AttachmentCreated, CREATED), (A.VolumeRenamed, {"volume_id": "kept"})),
         {"volume_id": "kept", "server_id": "s"},
     ),
     (
-        after(M, (M.MappingCreated, MAPPED)),
+        (M, (M.MappingCreated, MAPPED)),
         {"volume_id": "v", "server_id": "s", "attachment_id": "a"},
     ),
     (
-        after(
+        (
             M,
             (M.MappingCreated, MAPPED),
             (M.RootDetached, WHOSE_ROOT := {"volume_id": "v", "attachment_id": "a"}),
         ),
         {**WHOSE_ROOT, "server_id": "s"},
     ),
-    (after(Instance, (Instance.Placed, PLACED)), {"host": "h"}),
-    (after(V, (V.VolumeMade, {"server_id": "s", "mark": "m"})), {"server_id": "s"}),
-    (after(V, (V.VolumeDeleted, {"server_id": "s", "why": "w"})), {"server_id": "s"}),
-    (after(V, (V.VolumeDeletionRefused, {"server_id": "s", "why": "w"})), {"server_id": "s"}),
-    (after(V, (V.Held, {"server_id": "s", "attachment_id": "a"})), {}),
-    (after(Finding, (Finding.DriftFound, FOUND)), WHOSE),
-    (after(Remnant, (Remnant.RemnantLeft, LEFT)), WHOSE),
-    (Remnant(ID), {}),
-    (Finding(ID), {}),
-    (after(Look, (Look.LookBegun, {"scope": {"host": "h"}, "why": "asked"})), {"host": "h"}),
-    (after(Look, (Look.LookBegun, {"scope": {"server": "s"}, "why": "x"})), {"server_id": "s"}),
-    (after(Look, (Look.LookBegun, {"scope": {"volume": "v"}, "why": "x"})), {"volume_id": "v"}),
-    (after(Look, (Look.LookBegun, {"scope": {}, "why": "schedule"})), {}),
+    ((Instance, (Instance.Placed, PLACED)), {"host": "h"}),
+    ((V, (V.VolumeMade, {"server_id": "s", "mark": "m"})), {"server_id": "s"}),
+    ((V, (V.VolumeDeleted, {"server_id": "s", "why": "w"})), {"server_id": "s"}),
+    ((V, (V.VolumeDeletionRefused, {"server_id": "s", "why": "w"})), {"server_id": "s"}),
+    ((V, (V.Held, {"server_id": "s", "attachment_id": "a"})), {}),
+    ((Finding, (Finding.DriftFound, FOUND)), WHOSE),
+    ((Remnant, (Remnant.RemnantLeft, LEFT)), WHOSE),
+    ((Remnant,), {}),
+    ((Finding,), {}),
+    ((Look,), {}),
+    ((Look, (Look.LookBegun, {"scope": {"host": "h"}, "why": "asked"})), {"host": "h"}),
+    ((Look, (Look.LookBegun, {"scope": {"server": "s"}, "why": "x"})), {"server_id": "s"}),
+    ((Look, (Look.LookBegun, {"scope": {"volume": "v"}, "why": "x"})), {"volume_id": "v"}),
+    ((Look, (Look.LookBegun, {"scope": {}, "why": "schedule"})), {}),
     (
-        after(Operation, started(lane())),
+        (Operation, started(lane())),
         {"server_id": "s", "volume_id": "v", "attachment_id": "a"},
     ),
-    (after(Operation, started(lane(), lane())), {"server_id": "s"}),
+    ((Operation, started(lane(), lane())), {"server_id": "s"}),
     (
-        after(
+        (
             Operation,
             started(lane(), lane(volume_id="w")),
             (Operation.RunStarted, {**RUN, "lane": 1}),
@@ -136,11 +138,11 @@ CONCERNS: list[tuple[Any, dict[str, Any]]] = [
         {"server_id": "s", "volume_id": "w", "attachment_id": "a", "host": "h"},
     ),
     (
-        after(Operation, started(lane()), (Operation.RunStarted, {**RUN, "lane": -1})),
+        (Operation, started(lane()), (Operation.RunStarted, {**RUN, "lane": -1})),
         {"server_id": "s", "host": "h"},
     ),
     (
-        after(
+        (
             Operation,
             started(lane()),
             (Operation.RunStarted, {**RUN, "lane": 0}),
@@ -149,7 +151,7 @@ CONCERNS: list[tuple[Any, dict[str, Any]]] = [
         {"server_id": "s", "volume_id": "v", "attachment_id": "a", "host": "h"},
     ),
     (
-        after(
+        (
             Operation,
             started(lane()),
             (Operation.RunStarted, {**RUN, "lane": 0}),
@@ -162,7 +164,9 @@ CONCERNS: list[tuple[Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("number", range(len(CONCERNS)))
 def test_an_event_concerns_whom_it_is_about_and_nobody_else(number: int) -> None:
-    aggregate, whom = CONCERNS[number]
+    events, whom = CONCERNS[number]
+    aggregate = after(*events)
+    assert aggregate.id == ID
     own = {Attachment: "attachment_id", Volume: "volume_id", Instance: "server_id"}
     named = {own[type(aggregate)]: str(ID)} if type(aggregate) in own else {}
     assert aggregate.about() == About(**named, **whom)
@@ -246,11 +250,14 @@ def test_a_conversion_that_was_stored_as_a_waiver_is_read_as_a_conversion(event:
 
 def test_a_finding_is_what_was_seen_last() -> None:
     finding = after(Finding, (Finding.DriftFound, FOUND))
-    assert facts(finding, "differs", "seen_in", "seen_at") == {
+    assert facts(finding, "differs", "seen_in", "seen_at", "repairing", "failed") == {
         "differs": {"ledger": {}},
         "seen_in": ("boot", 4),
         "seen_at": 5,
+        "repairing": None,
+        "failed": False,
     }
+    assert finding.ignored_until is None
     seen = {"look_id": "m", "at_position": 9, "boot_id": "next", "epoch": 6}
     finding.record(Finding.DriftConfirmed, look_id="l", at_position=6)
     mends = {"repair": "r", "by_operation": "o", "reason": "why"}
@@ -409,6 +416,12 @@ def test_a_guest_that_its_host_shows_is_recorded_with_all_that_it_shows() -> Non
         "dropped": ["x"],
         "vm_state": VmState.PAUSED,
     }
+
+
+def test_an_aggregate_of_stored_events_is_the_one_that_recorded_them() -> None:
+    recorded = after(Instance, (Instance.Placed, PLACED), (Instance.GuestLeft, {"host": "i"}))
+    stored = recorded.collect_events()
+    assert vars(Instance.evolve(ID, stored)) == vars(recorded)
 
 
 def test_a_fork_and_its_origin_know_nothing_of_each_other() -> None:

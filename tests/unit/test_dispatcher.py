@@ -405,6 +405,22 @@ async def test_a_row_that_is_late_is_asked_about_again_after_a_while(
         await until(lambda: work.done.count("late") > 1)
 
 
+async def test_what_asks_no_cinder_waits_for_no_thread_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All threads hang in Cinder: a fence's work, and a dead process's, go on beside them."""
+    monkeypatch.setattr(dispatcher_module, "STRANDED_EVERY_S", 0.001)
+    leases, work = Leases(*(f"operation {n}" for n in range(THREADS))), Work()
+    work.goes_on.clear()
+    async with running(leases, work) as woken:
+        await until(lambda: work.at_once == THREADS)
+        leases.left_by_fences = ["fenced"]
+        await until(lambda: ("fenced", "host") in work.handed_over)
+        leases.left_behind = leases.waiting = ["left behind"]
+        woken.event.set()
+        await until(lambda: work.ended == ["left behind"])
+
+
 async def test_what_a_fence_has_left_waiting_is_handed_over_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

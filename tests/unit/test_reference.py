@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from aggregates import catalogue
 from aggregates.base import Event
 from handlers.drift.classes import CLASSES
 from handlers.plan import Place
@@ -63,7 +64,7 @@ def test_the_events_are_what_their_classes_say() -> None:
     text = (ROOT / "docs/events.md").read_text()
     assert text == events_page.page(text), "run: make docs"
     shown = re.findall(r"^### `(\w+\.\w+)`, version", text, re.MULTILINE)
-    kinds = [kind for each in events_page.AGGREGATES for kind in events_page.events_of(each)]
+    kinds = [kind for each in catalogue.AGGREGATES for kind in catalogue.events_of(each)]
     assert shown == [kind.TOPIC for kind in kinds]
 
 
@@ -87,9 +88,7 @@ def test_the_examples_of_the_manual_are_those_of_help() -> None:
 
 
 def test_every_event_of_the_aggregates_is_in_the_catalogue_with_its_meaning() -> None:
-    shown = {
-        kind for aggregate in events_page.AGGREGATES for kind in events_page.events_of(aggregate)
-    }
+    shown = {kind for aggregate in catalogue.AGGREGATES for kind in catalogue.events_of(aggregate)}
     declared = {
         kind for kind in Event.__subclasses__() if kind.__module__.startswith("aggregates.")
     }

@@ -136,6 +136,16 @@ def test_a_detach_waits_for_what_is_done_to_the_whole_server() -> None:
     assert f"Instance {SERVER} is claimed by operation {reboot}" in refusal(world.detach)
 
 
+def test_an_attach_to_a_server_whose_move_is_not_settled_is_refused() -> None:
+    world = with_a_spare(STOPPED)
+    world.done(world.act("resize", destination=OTHER))
+    asked = AttachVolume(server_id=SERVER, volume_id=world.volumes[1])
+    words = refusal(lambda: world.requests.attach(asked, CONTEXT, world.fleet))
+    assert words == str(
+        errors.VmStateError(action="attach_volume", server_id=SERVER, vm_state="resized")
+    )
+
+
 def test_a_second_attach_of_a_volume_is_refused() -> None:
     world = attached()
     refused = refusal(world.attach)

@@ -74,14 +74,14 @@ def _refuse_host(call: Call, action: Action, row: Row, asked: Any) -> None:
 
 
 async def server_delete(call: Call) -> web.StreamResponse:
-    """DELETE: the server is gone once nothing is at work at it; what it has is released later."""
+    """DELETE: the server is gone once nothing is at work at it; what it has is released later.
+
+    The operation that the headers name begins then.
+    """
     server_id = str((await server_row(call))["server_id"])
     key, context = accepting.idempotency_key(call), call.context()
-    done = await accepting.accepted(
-        call,
-        lambda: call.components.requests.delete(server_id, context, key),
-        wait_s=accepting.DELETE_WAIT_S,
-    )
+    delete = call.components.requests.delete
+    done = await accepting.accepted(call, lambda: delete(server_id, context, key))
     headers = accepting.headers(done.operation_id)
     return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
 

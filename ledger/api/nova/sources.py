@@ -8,6 +8,7 @@ unless he is an operator.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -79,6 +80,10 @@ def _image(call: Call, image_id: str) -> Image | None:
     return images.image(image_id, call.request.headers["X-Auth-Token"] if theirs else None)
 
 
+#: What Cinder's drivers of shares put behind the name of a volume's file for that of a snapshot.
+_OF_SNAPSHOT = re.compile(r"\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+
+
 def refuse_on_root(call: Call, image_id: str, volume_id: str) -> bool:
     """Whether the image is to be written to a server's root volume: not before 2.93, when one that
     is there already is left as it is (nova-api, rebuild).
@@ -101,7 +106,21 @@ def refuse_on_root(call: Call, image_id: str, volume_id: str) -> bool:
     if image.room_gb > volume.size_gb:
         text = f"Image {image_id} needs {image.room_gb} GiB, and root volume {volume_id} has "
         raise ApiError(400, "image", f"{text}{volume.size_gb}.")
+    _refuse_chain(call, volume_id)
     return True
+
+
+def _refuse_chain(call: Call, volume_id: str) -> None:
+    """Cinder writes an image to the file that it made for the volume; a guest of a volume that has,
+    or had, snapshots on a share has the newest file of a chain, and would never see it.
+    """
+    for attachment in call.components.cinder.attachments(volume_id, None):
+        if _OF_SNAPSHOT.search(str(attachment.connection_info.get("name", ""))):
+            text = (
+                f"Root volume {volume_id} is a chain of files on a share, because of its "
+                "snapshots: Cinder would write the image to one that the server does not use."
+            )
+            raise ApiError(400, "image", text)
 
 
 def _snapshot(call: Call, snapshot_id: str, disk: BootDisk) -> SnapshotView:

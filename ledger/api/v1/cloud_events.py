@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from pydantic import TypeAdapter
@@ -40,8 +40,6 @@ _SUBJECTS = {
     "Look": ("drift/runs", "originator_id"),
 }
 
-Row = dict[str, Any]
-
 
 class CloudEvent(Shown):
     """The attributes' names are CloudEvents' own."""
@@ -60,9 +58,8 @@ class CloudEvent(Shown):
 _BATCH = TypeAdapter(list[CloudEvent])
 
 
-def cloud_event(log: UUID, row: Row) -> CloudEvent:
+def cloud_event(log: UUID, event: Event) -> CloudEvent:
     """An event of this log."""
-    event = Event.model_validate(row)
     path, named = _SUBJECTS[event.topic.partition(".")[0]]
     return CloudEvent(
         id=str(event.position),
@@ -75,9 +72,9 @@ def cloud_event(log: UUID, row: Row) -> CloudEvent:
     )
 
 
-def batch(log: UUID, rows: Iterable[Row]) -> bytes:
+def batch(log: UUID, events: Iterable[Event]) -> bytes:
     """Events as one JSON text."""
-    return _BATCH.dump_json([cloud_event(log, row) for row in rows])
+    return _BATCH.dump_json([cloud_event(log, event) for event in events])
 
 
 def preferred(accept: str, offered: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from aiohttp import web
@@ -23,6 +24,7 @@ from ledger.api.v1.schemas_drift import (
     DriftQuery,
     DriftState,
     FindingDetails,
+    FindingQuery,
     FindingShown,
     Ignore,
 )
@@ -59,8 +61,8 @@ _FACTS: dict[str, type[Any]] = {"remnant": Remnant, "operation_parked": Operatio
 async def drift(call: Call) -> web.StreamResponse:
     """GET /v1/drift, newest first: what is open now, or what differed at a moment."""
     query = call.query(DriftQuery)
-    if query.at is not None and not call.identity.everywhere:
-        raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
+    if query.at is not None:
+        _refuse_past(call)
     if query.at is not None and query.state is not None:
         raise ApiError(400, "invalid", "With 'at', leave 'state' out: all that differed is shown.")
     refuse_unknown(query.drift_class)
@@ -87,9 +89,12 @@ async def drift(call: Call) -> web.StreamResponse:
 
 
 async def finding(call: Call) -> web.StreamResponse:
-    """GET /v1/drift/{id}: also when it is over."""
-    call.query(NoQuery)
-    return await _answer(call, await _row(call))
+    """GET /v1/drift/{id}: also when it is over; or as it was known at a moment."""
+    at = call.query(FindingQuery).at
+    if at is not None:
+        _refuse_past(call)
+        await refuse_to_come(call, at)
+    return await _answer(call, await _row(call, at), at)
 
 
 async def ignore(call: Call) -> web.StreamResponse:
@@ -132,10 +137,16 @@ async def classes(call: Call) -> web.StreamResponse:
 # ------------------------------------------------------------------------------- parts
 
 
-async def _row(call: Call) -> Row:
-    """The finding of the path, if it exists for the caller.  ApiError 404."""
+def _refuse_past(call: Call) -> None:
+    """Who does not see everything: whose a server was then is not known.  ApiError 403."""
+    if not call.identity.everywhere:
+        raise ApiError(403, "forbidden", "Reads as of a moment need the role admin or operator.")
+
+
+async def _row(call: Call, at: datetime | None = None) -> Row:
+    """The finding of the path, if it exists for the caller, or did.  ApiError 404."""
     finding_id = call.id("finding_id", _NO_FINDING)
-    row = await call.components.queries.drift_one(finding_id)
+    row = await call.components.queries.drift_one(finding_id, at)
     if row is None or not call.sees(row["owner_id"]):
         raise not_found("finding_not_found", _NO_FINDING.format(finding_id))
     return row
@@ -170,11 +181,11 @@ def _refuse_unless(row: Row, so: bool, what: str) -> None:
         raise ApiError(409, "finding_state", f"Finding {row['finding_id']} {what}")
 
 
-async def _answer(call: Call, row: Row) -> web.StreamResponse:
-    """With what its class says, and its history."""
+async def _answer(call: Call, row: Row, at: datetime | None = None) -> web.StreamResponse:
+    """With what its class says, and its history; what is past (`at`) is not acted on."""
     shown, known = _shown(call, row), BY_NAME.get(row["drift_class"])
     events = await call.components.queries.events(
-        ("originator_id", row["finding_id"]), limit=HISTORY_MAX, newest_first=True
+        ("originator_id", row["finding_id"]), at=at, limit=HISTORY_MAX, newest_first=True
     )
     history = [
         Event.model_validate(redacted(call.identity, redaction.event, event))
@@ -184,7 +195,7 @@ async def _answer(call: Call, row: Row) -> web.StreamResponse:
     told = {
         "meaning": known.meaning if known else "A class of drift of another version.",
         "by_hand": (known.by_hand or None) if known else None,
-        "acts": _acts(row, known) if call.identity.everywhere else [],
+        "acts": _acts(row, known) if call.identity.everywhere and at is None else [],
         "history": history,
     }
     return answer(FindingDetails.model_validate({**shown, **told}))

@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 
 from ledger.api import redaction
-from ledger.api.call import Call, answer, refuse_to_come
+from ledger.api.call import Call, answer, refuse_detached, refuse_to_come
 from ledger.api.nova.servers import server_row
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
@@ -109,23 +109,33 @@ def _asked_for(query: HistoryQuery | EventsQuery) -> dict[str, Any]:
 
 
 async def events(call: Call) -> web.StreamResponse:
-    """GET /v1/events: a page of the whole log."""
+    """GET /v1/events: a page of the whole log, or of the events of one topic."""
     query = call.query(EventsQuery)
-    limit = page_limit(call, query.limit)
-    rows = await _following(call, limit=limit, **_asked_for(query))
+    if query.at is not None:
+        await refuse_to_come(call, query.at)
+    page = await _page_of(call, query, page_limit(call, query.limit))
     if _preferred(call, "application/json", BATCH_MEDIA_TYPE) == BATCH_MEDIA_TYPE:
-        return await _as_batch(call, rows, limit, query.order)
-    return answer(_page(rows, limit), headers=_VARY)
+        return await _as_batch(call, page)
+    return answer(page, headers=_VARY)
 
 
-async def _as_batch(call: Call, rows: list[Row], limit: int, order: Order) -> web.Response:
+async def _page_of(call: Call, query: EventsQuery, limit: int) -> Events:
+    asked = {"at": query.at, "limit": limit, **_asked_for(query)}
+    if query.topic is None:
+        return _page(await _following(call, **asked), limit)
+    queries = call.components.queries
+    rows, following = await queries.events_of_topic(query.topic, **asked)
+    return _shown(rows, following, await queries.detached_to())
+
+
+async def _as_batch(call: Call, page: Events) -> web.Response:
     """The page as a batch of CloudEvents, which has no place for `next`: a Link (RFC 8288) has."""
     headers = dict(_VARY)
-    if len(rows) == limit:
-        way = "" if order is Order.OLDEST else f"&order={order}"
-        after = f"/v1/events?after={rows[-1]['position']}&limit={limit}{way}"
-        headers["Link"] = f'<{after}>; rel="next"'
-    body = batch(await call.request.app[FEED].log(), rows) if rows else b"[]"
+    if page.next is not None:
+        following = call.request.rel_url.update_query(after=page.next)
+        headers["Link"] = f'<{following}>; rel="next"'
+    events = page.events
+    body = batch(await call.request.app[FEED].log(), events) if events else b"[]"
     return web.Response(body=body, content_type=BATCH_MEDIA_TYPE, headers=headers)
 
 
@@ -142,24 +152,17 @@ async def event_checkpoint(call: Call) -> web.StreamResponse:
 
 async def _following(call: Call, **asked: Any) -> list[Row]:
     """The next events of the log; ApiError 410 rather than passing some over."""
-    try:
+    with refuse_detached():
         return await call.components.queries.events(**asked)
-    except DetachedError as error:
-        raise ApiError(
-            410,
-            "detached",
-            str(error),
-            hint=f"Read them with 'attachment-ledger event list --archive DIRECTORY', and go on "
-            f"after position {error.last_position}.",
-        ) from None
 
 
 def _page(rows: list[Row], limit: int, detached_to: int = 0) -> Events:
-    return Events(
-        events=[Event.model_validate(row) for row in rows],
-        next=rows[-1]["position"] if len(rows) == limit else None,
-        detached_to=detached_to,
-    )
+    return _shown(rows, rows[-1]["position"] if len(rows) == limit else None, detached_to)
+
+
+def _shown(rows: list[Row], following: int | None, detached_to: int) -> Events:
+    events = [Event.model_validate(row) for row in rows]
+    return Events(events=events, next=following, detached_to=detached_to)
 
 
 # -------------------------------------------------------------------------------- live

@@ -95,7 +95,8 @@ def _answer(found: Page | BaseException) -> Page | Exception:
 
 def _message(row: Row, log: UUID | None) -> bytes:
     """`log`: as a CloudEvent of that log."""
-    shown = Event.model_validate(row) if log is None else cloud_event(log, row)
+    event = Event.model_validate(row)
+    shown = event if log is None else cloud_event(log, event)
     data = orjson.dumps(shown.model_dump(mode="json"))
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (row["position"], row["topic"].encode(), data)
 

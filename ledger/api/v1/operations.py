@@ -8,7 +8,7 @@ from aiohttp import web
 
 from aggregates.operation import OperationState
 from ledger.api import redaction
-from ledger.api.call import Call, answer
+from ledger.api.call import Call, answer, refuse_detached, refuse_to_come
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
@@ -61,9 +61,11 @@ async def operations(call: Call) -> web.StreamResponse:
 
 
 async def operation(call: Call) -> web.StreamResponse:
-    """GET /v1/operations/{id}: at once, or (`wait_s`) when it is finished or parked."""
+    """GET /v1/operations/{id}: at once, when it is finished or parked (`wait_s`), or as it was."""
     query = call.query(OperationQuery)
     operation_id = call.id("operation_id", _NO_OPERATION)
+    if query.at is not None:
+        return answer(_shown(call, await _row_at(call, operation_id, query), past=True))
     last: Row = {}
 
     async def look() -> Row | None:
@@ -111,6 +113,17 @@ async def act(call: Call) -> web.StreamResponse:
     return answer(OperationActed(**dict(shown), dry_run=dry_run, remnants=remnants))
 
 
+async def _row_at(call: Call, operation_id: str, query: OperationQuery) -> Row:
+    """The operation as it was at a moment.  ApiError 404 if it had not begun."""
+    assert query.at is not None, "who asks for one"
+    if query.wait_s:
+        raise ApiError(400, "invalid", "'wait_s' is for what is still to come: leave 'at' out.")
+    await refuse_to_come(call, query.at)
+    with refuse_detached():
+        row = await call.components.queries.operation_at(operation_id, query.at)
+    return _seen(call, operation_id, row)
+
+
 async def operation_row(call: Call) -> Row:
     """The operation of the path, if it exists for the caller.  ApiError 404."""
     operation_id = call.id("operation_id", _NO_OPERATION)
@@ -147,14 +160,15 @@ def _why(row: Row) -> str | None:
     return str(errors[0]["message"]) if errors else None
 
 
-def _shown(call: Call, row: Row) -> OperationShown:
+def _shown(call: Call, row: Row, *, past: bool = False) -> OperationShown:
+    """`past`: it is acted on as it is now, and not as it was."""
     summary = _summary(call, row)
     return OperationShown.model_validate(
         {
             **summary,
             "error": summary["error"] if row["outcome"] != "completed" else None,
             "left": summary["left_steps"] or [],
-            "acts": _acts(row),
+            "acts": [] if past else _acts(row),
         }
     )
 

@@ -52,6 +52,7 @@ DRIFT: tuple[Route, ...] = (
         "/v1/drift/{finding_id}",
         drift.finding,
         shown.FindingDetails,
+        query=shown.FindingQuery,
         rules=("attachment-ledger:drift:show",),
     ),
     Route(

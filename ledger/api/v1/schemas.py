@@ -23,6 +23,7 @@ from pydantic import (
     StringConstraints,
 )
 
+from aggregates.catalogue import TOPICS
 from aggregates.operation import OperationState
 from ledger.api.call import HOLD_S_MAX
 from ledger.config import PAGE_ITEMS_MAX
@@ -37,6 +38,12 @@ def _digits(value: Any) -> Any:
         if not re.fullmatch(r"\d{1,19}", value, re.ASCII):
             raise ValueError("a whole number is wanted")
         return int(value)
+    return value
+
+
+def _known_topic(value: str) -> str:
+    if value not in TOPICS:
+        raise ValueError("no event is called that: docs/events.md has all of them")
     return value
 
 
@@ -57,6 +64,7 @@ Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_w
 Position = Annotated[int, Field(ge=0, le=_POSITION_MAX), BeforeValidator(_digits)]
 Limit = Annotated[int, Field(ge=1, le=PAGE_ITEMS_MAX), BeforeValidator(_digits)]
 Instant = Annotated[AwareDatetime, BeforeValidator(_plus)]
+Topic = Annotated[str, AfterValidator(_known_topic)]
 WaitS = Annotated[float, Field(ge=0, le=HOLD_S_MAX, allow_inf_nan=False)]
 
 
@@ -94,13 +102,12 @@ class HistoryQuery(Asked):
     order: Order = Order.OLDEST
 
 
-class EventsQuery(Asked):
-    """`after`, `before`: positions, in the order asked for."""
+class EventsQuery(HistoryQuery):
+    """`topic`: events of this kind alone.  A page of them may be short of `limit`, even empty,
+    before the end: `next` is null there, and nowhere else.
+    """
 
-    after: Position | None = None
-    before: Position | None = None
-    limit: Limit | None = None
-    order: Order = Order.OLDEST
+    topic: Topic | None = None
 
 
 class StreamQuery(Asked):
@@ -120,10 +127,17 @@ class OperationsQuery(Asked):
     after: Position | None = None
 
 
+class ReadyQuery(Asked):
+    """`neighbours`: whether a check of Cinder or Keystone makes it fail, too."""
+
+    neighbours: bool = True
+
+
 class OperationQuery(Asked):
-    """`wait_s`: answer when it is finished or parked, at the latest then."""
+    """`wait_s`: answer when it is finished or parked, at the latest then.  `at`: as it was."""
 
     wait_s: WaitS = 0.0
+    at: Instant | None = None
 
 
 class ActQuery(Asked):

@@ -52,6 +52,12 @@ class DriftQuery(Asked):
     after: Position | None = None
 
 
+class FindingQuery(Asked):
+    """`at`: as it was known at this moment."""
+
+    at: Instant | None = None
+
+
 class FindingShown(Shown):
     """What differs, of whom, and how it stands.
 
