@@ -38,7 +38,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class DiskSeen:
-    """A disk of a domain; `element` stands there."""
+    """A disk of a domain; `element` is its part of the XML."""
 
     target: str
     bus: str | None

@@ -76,7 +76,7 @@ def keep(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def _tell(lane: Lane, context: EffectContext, waits: str, status: str) -> dict[str, Any]:
-    """Tell it a Cinder that waits."""
+    """Tell Cinder `status`, if the snapshot is still in status `waits`."""
     seen = _seen(lane, context)
     if seen is not None and seen.status == waits:
         context.cinder.tell_snapshot(seen.id, status)

@@ -187,7 +187,7 @@ class Behind:
         self.planted["volume_of_nobody"] = str(volume.id)
 
     def keep_loop_device(self) -> str:
-        """Of a file of ours, which no record explains."""
+        """A loop device over our own file, which no record explains."""
         file = LAB_DIR / "run" / "nobodys.img"
         file.write_bytes(bytes(1024 * 1024))
         done = subprocess.run(
