@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 from yarl import URL
@@ -30,7 +31,8 @@ async def test_a_name_or_reason_that_cannot_be_shown_is_refused(api: Api, odd: s
 async def test_a_url_that_cannot_be_shown_is_refused(api: Api, odd: str) -> None:
     """Its answer, and what is kept of a refused request, would repeat it."""
     for path in (f"/v2.1/servers/a{odd}b/metadata/c", f"/v1/operations/a{odd}b/actions"):
-        answer = await api.ask("POST", URL(path, encoded=True), json={"metadata": {}})
+        url: Any = URL(path, encoded=True)
+        answer = await api.ask("POST", url, json={"metadata": {}})
         assert answer.status == 400, path
         assert "control character" in await answer.text()
         assert all(char == "\n" or char.isprintable() for char in await answer.text())
