@@ -27,6 +27,7 @@ from handlers.guards import (
     check_contact,
     check_vm_state,
     lane_of_mapping,
+    refuse_deleting,
     start,
 )
 from handlers.plan import Place
@@ -118,6 +119,7 @@ def attach(
 ) -> Operation:
     """Accept an attach, or raise a DomainError.  `root` is the server's root mapping."""
     check_vm_state(instance, "attach_volume", _VOLUME_STATES, origin.context)
+    refuse_deleting(instance, "attach_volume", str(origin.operation_id))
     _check_abilities(request, view, where)
     volume.refuse_leaving(request.server_id, shared=view.multiattach)
     if instance.device_of(request.volume_id):
@@ -163,6 +165,7 @@ def detach(
 ) -> Operation:
     """Accept a detach, or raise a DomainError.  `mapping` is the pair's, if it has one."""
     check_vm_state(instance, "detach_volume", _VOLUME_STATES, origin.context)
+    refuse_deleting(instance, "detach_volume", str(origin.operation_id))
     if instance.device_of(request.volume_id) is None:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
     instance.refuse_claimed(exclusive=False)
@@ -190,6 +193,7 @@ def swap(
 ) -> Operation:
     """Accept a swap, or raise a DomainError.  `volumes` and `views`: old, new."""
     check_vm_state(instance, "swap_volume", _SWAP_STATES, origin.context)
+    refuse_deleting(instance, "swap_volume", str(origin.operation_id))
     instance.refuse_claimed(exclusive=True)
     if mapping is None or not mapping.live:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)

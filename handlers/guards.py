@@ -119,6 +119,12 @@ def check_vm_state(
         )
 
 
+def refuse_deleting(instance: Instance, action: str, operation_id: str) -> None:
+    """DeletingError if another operation is to delete the server next; in Nova's words."""
+    if instance.deletion is not None and instance.deletion.operation_id != operation_id:
+        raise errors.DeletingError(action=action, server_id=str(instance.id))
+
+
 def check_contact(host: Host, contact: Contact) -> None:
     """Work that no agent can do is not accepted (LP 1909120)."""
     if host.fenced or not contact.alive:
@@ -164,8 +170,7 @@ def start(
     """
     table, operation_id = FLOWS[flow], str(origin.operation_id)
     beside = not table.claims_volumes
-    if instance.deletion is not None and instance.deletion.operation_id != operation_id:
-        raise errors.DeletingError(action=flow, server_id=str(instance.id))
+    refuse_deleting(instance, flow, operation_id)
     instance.claim(operation_id, exclusive=table.exclusive, flow=flow, beside_parked=beside)
     operation = Operation(origin.operation_id)
     plan = table.expand(tuple(lanes), hosts, order)

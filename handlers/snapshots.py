@@ -23,6 +23,7 @@ from handlers.guards import (
     check_contact,
     check_vm_state,
     lane_of_mapping,
+    refuse_deleting,
     start,
 )
 from handlers.meaning import Book
@@ -62,6 +63,7 @@ def begin(
     """Accept it.  Raises SnapshotError, VmStateError, ClaimedError, HostUnavailableError."""
     volume = book.get(Volume, request.volume_id)
     instance = book.get(Instance, _holder(volume, view))
+    refuse_deleting(instance, request.flow, str(origin.operation_id))
     instance.refuse_claimed(exclusive=True)
     check_vm_state(instance, request.flow, _STATES, origin.context)
     device, name = instance.device_of(request.volume_id), instance.host
