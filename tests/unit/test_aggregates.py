@@ -158,8 +158,9 @@ def test_fencing_raises_the_epoch_and_old_epochs_are_refused() -> None:
     host.register("h", 1, {})
     host.check_epoch(0)
     host.fence("power lost", "BMC")
-    with pytest.raises(errors.StaleEpochError):
+    with pytest.raises(errors.StaleEpochError) as raised:
         host.check_epoch(0)
+    assert str(raised.value) == str(errors.StaleEpochError(host="h", given=0, current=1))
     host.check_epoch(1)
 
 
