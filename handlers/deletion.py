@@ -1,4 +1,4 @@
-"""A server is deleted: at once, or as soon as what is at work on it has ended (decision 0087).
+"""A server is deleted: at once, or as soon as what is at work on it has ended (decision 0086).
 
 Nova takes a deletion at any time, and its clients ask for it once.  So nothing refuses it that is
 in the way: the server remembers what was asked (`Instance.DeletionAwaited`), and the end of what is

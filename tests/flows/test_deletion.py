@@ -1,4 +1,4 @@
-"""A deletion that comes while something is at work is kept, and begun at its end (0087)."""
+"""A deletion that comes while something is at work is kept, and begun at its end (0086)."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_a_volume_is_not_let_go_on_a_host_where_another_server_is_getting_it(
         world.done(leave(world, way, SERVER))
     else:
         leaving = leave(world, way, SERVER)
-        assert not world.instance.deleted, "it waits (decision 0087)"
+        assert not world.instance.deleted, "it waits (decision 0086)"
         world.done(getting).done(leaving)
     used = {p for disks in [plugged(world.host)[NEIGHBOUR]] for p in disks}
     assert len(connected_paths(world.host)) == len(used) == 1

@@ -9,23 +9,17 @@ from uuid import UUID
 
 from aggregates.attachment import Attachment
 from aggregates.base import Actor, EventContext
-from aggregates.finding import Finding
 from aggregates.host import Host
 from aggregates.instance import Instance
-from aggregates.look import Look
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.remnant import Remnant
 from aggregates.server import RESET, RESET_MESSAGE, UNSAID
 from projections.attachments import ATTACHMENTS
 from projections.base import Projection, Row
-from projections.findings import FINDINGS
 from projections.hosts import HOSTS
 from projections.instances import INSTANCES
-from projections.looks import LOOKS
 from projections.mappings import MAPPINGS
-from projections.remnants import REMNANTS
 from tests.store.histories import logged
-from tests.unit.test_aggregate_facts import CREATED, FOUND, ID, LEFT, MAPPED, PLACED, after
+from tests.unit.test_aggregate_facts import CREATED, ID, MAPPED, PLACED, after
 
 CONTEXT = EventContext(actor=Actor(name="ada"), request_id="req-1", operation_id=str(UUID(int=9)))
 DEFINITION = "<domain><memory unit='MiB'>512</memory><vcpu>2</vcpu></domain>"
@@ -61,39 +55,22 @@ def changes(projection: Projection, kind: Any, *events: Any) -> list[Row | None]
     return changed
 
 
-def test_the_row_of_a_server_that_was_asked_for() -> None:
-    asked = {
-        "name": "web",
-        "host": "h",
-        "definition": DEFINITION,
-        "project_id": "p",
-        "user_id": "u",
-        "tags": ["a"],
-    }
-    shown = {"name": "web", "host": "h", "power_state": "running", "devices": ["vda"]}
-    fault = {"claimant": "op", "message": "m"}
-    claim = {"claimant": "op", "exclusive": True, "flow": "resize"}
-    rows = changes(
-        INSTANCES,
-        Instance,
-        (Instance.Defined, asked),
-        (Instance.InstanceObserved, {**shown, "volumes": ["v"]}),
-        (Instance.Claimed, claim),
-        (Instance.Faulted, fault),
-        (Instance.StateReset, {"state": "error"}),
-        (Instance.Placed, {**PLACED, "host": "i", "power_state": "nostate"}),
-        (Instance.FaultCleared, {"claimant": "op"}),
-        (Instance.ClaimReleased, {"claimant": "op"}),
-        (Instance.Resized, {"source": "h", "source_definition": "<was/>"}),
-        (Instance.ResizeSettled, {}),
-        (Instance.Locked, {"by": "owner", "reason": "why"}),
-        (Instance.Unlocked, {}),
-        (Instance.Described, {"changed": {"name": "db", "tags": None, "hostname": "x"}}),
-        (Instance.DefinitionChanged, {"definition": DEFINITION.replace("512", "256")}),
-        (Instance.Offloaded, {}),
-        (Instance.Deleted, {}),
-    )
-    assert rows == [
+_ASKED = {
+    "name": "web",
+    "host": "h",
+    "definition": DEFINITION,
+    "project_id": "p",
+    "user_id": "u",
+    "tags": ["a"],
+}
+_SHOWN = {"name": "web", "host": "h", "power_state": "running", "devices": ["vda"]}
+_FAULT = {"claimant": "op", "message": "m"}
+_CLAIM = {"claimant": "op", "exclusive": True, "flow": "resize"}
+#: What happens to a server, and what each of it changes in its row.
+SERVER: tuple[tuple[Any, Row, Row], ...] = (
+    (
+        Instance.Defined,
+        _ASKED,
         {
             "server_id": str(ID),
             "project_id": "p",
@@ -119,6 +96,10 @@ def test_the_row_of_a_server_that_was_asked_for() -> None:
             "deleted": False,
             "created_at": at(1),
         },
+    ),
+    (
+        Instance.InstanceObserved,
+        {**_SHOWN, "volumes": ["v"]},
         {
             "power_state": "running",
             "base_vm_state": "active",
@@ -126,18 +107,42 @@ def test_the_row_of_a_server_that_was_asked_for() -> None:
             "devices": ["vda"],
             "volumes": ["v"],
         },
-        {"claims": {"op": {"exclusive": True, "flow": "resize"}}},
-        {"faults": {"op": "m"}, "vm_state": "error"},
-        {"faults": {"op": "m", RESET: RESET_MESSAGE}},
+    ),
+    (Instance.Claimed, _CLAIM, {"claims": {"op": {"exclusive": True, "flow": "resize"}}}),
+    (Instance.Faulted, _FAULT, {"faults": {"op": "m"}, "vm_state": "error"}),
+    (Instance.StateReset, {"state": "error"}, {"faults": {"op": "m", RESET: RESET_MESSAGE}}),
+    (
+        Instance.Placed,
+        {**PLACED, "host": "i", "power_state": "nostate"},
         {"faults": {"op": "m"}, "host": "i", "power_state": "nostate"},
-        {"faults": {}, "vm_state": "active"},
-        {"claims": {}},
+    ),
+    (Instance.FaultCleared, {"claimant": "op"}, {"faults": {}, "vm_state": "active"}),
+    (Instance.ClaimReleased, {"claimant": "op"}, {"claims": {}}),
+    (
+        Instance.Resized,
+        {"source": "h", "source_definition": "<was/>"},
         {"resize_source": "h", "vm_state": "resized"},
-        {"resize_source": None, "vm_state": "active"},
+    ),
+    (Instance.ResizeSettled, {}, {"resize_source": None, "vm_state": "active"}),
+    (
+        Instance.Locked,
+        {"by": "owner", "reason": "why"},
         {"locked_by": "owner", "locked_reason": "why"},
-        {"locked_by": None, "locked_reason": None},
+    ),
+    (Instance.Unlocked, {}, {"locked_by": None, "locked_reason": None}),
+    (
+        Instance.Described,
+        {"changed": {"name": "db", "tags": None, "hostname": "x"}},
         {"name": "db", "tags": [], "hostname": "x"},
+    ),
+    (
+        Instance.DefinitionChanged,
+        {"definition": DEFINITION.replace("512", "256")},
         {"definition": DEFINITION.replace("512", "256"), "memory_mb": 256},
+    ),
+    (
+        Instance.Offloaded,
+        {},
         {
             "host": None,
             "devices": [],
@@ -146,8 +151,14 @@ def test_the_row_of_a_server_that_was_asked_for() -> None:
             "base_vm_state": "stopped",
             "vm_state": "shelved_offloaded",
         },
-        {"deleted": True, "vm_state": "deleted"},
-    ]
+    ),
+    (Instance.Deleted, {}, {"deleted": True, "vm_state": "deleted"}),
+)
+
+
+def test_the_row_of_a_server_that_was_asked_for() -> None:
+    rows = changes(INSTANCES, Instance, *((kind, body) for kind, body, _ in SERVER))
+    assert rows == [row for *_, row in SERVER]
 
 
 def test_a_server_that_a_host_showed_first_says_so_in_its_row() -> None:
@@ -215,141 +226,6 @@ def test_the_row_of_a_host() -> None:
         expected |= {**change, "position": position, "updated_at": at(position)}
         assert shown == expected
     assert (rows[-1]["suspect"], rows[-1]["leftovers"]) == (False, None)
-
-
-def test_the_row_of_a_look() -> None:
-    ended = {"outcome": "completed", "compared": {"server": 3}, "found": {"c": 1}}
-    more = {"unknown": {"h": "w"}, "braked": {"c": 2}, "trouble": "t", "examples": {"c": ["k"]}}
-    begun = {"scope": {"host": "h"}, "why": "asked", "believe": ["c"], "reason": "r"}
-    assert changes(
-        LOOKS,
-        Look,
-        (Look.LookBegun, begun),
-        (Look.LookStopped, {"reason": "later"}),
-        (Look.LookResumed, {"reason": "now"}),
-        (Look.LookEnded, {**ended, **more}),
-    ) == [
-        {
-            "look_id": str(ID),
-            **begun,
-            "kind": "host",
-            "state": "under_way",
-            "began_at": at(1),
-            "began_position": 1,
-            **dict.fromkeys(ended | more),
-            "ended_at": None,
-        },
-        {"state": "stopped"},
-        {"state": "under_way"},
-        {"state": "ended", "ended_at": at(4), **ended, **more},
-    ]
-    whole = next(told(LOOKS, Look, (Look.LookBegun, {**begun, "scope": {}})))
-    assert whole is not None
-    assert whole["kind"] == "all"
-
-
-def test_the_row_of_a_finding() -> None:
-    again = {"look_id": "m", "at_position": 9}
-    changed = {**again, "differs": {"host": {}}, "boot_id": "next", "epoch": 6}
-    repair = {"repair": "r", "by_operation": "o", "reason": "why"}
-    first = {k: v for k, v in FOUND.items() if k != "at_position"}
-    unset = dict.fromkeys(("over_at", "over_position", "over_how", "repairing", "repaired_by"))
-    not_ignored = {"ignored_until": None, "ignored_reason": None}
-    assert changes(
-        FINDINGS,
-        Finding,
-        (Finding.DriftFound, FOUND),
-        (Finding.DriftConfirmed, again),
-        (Finding.DriftIgnored, {"reason": "known", "until": at(0).timestamp()}),
-        (Finding.DriftIgnored, {"reason": "known", "until": None}),
-        (Finding.DriftHeeded, {"reason": "over"}),
-        (Finding.DriftChanged, changed),
-        (Finding.DriftConfirmed, again),
-        (Finding.RepairBegun, repair),
-        (Finding.RepairFailed, {"by_operation": "o", "why": "w"}),
-        (Finding.RepairBegun, repair),
-        (Finding.DriftRepaired, {"by_operation": "o"}),
-        (Finding.DriftFound, FOUND),
-        (Finding.DriftGone, again),
-    ) == [
-        {
-            **first,
-            **unset,
-            **not_ignored,
-            "finding_id": str(ID),
-            "state": "suspected",
-            "times": 1,
-            "first_position": 1,
-            "found_at": at(1),
-            "found_position": 1,
-            "seen_at": at(1),
-            "seen_position": 1,
-            "confirmed_at": None,
-        },
-        {"state": "confirmed", "confirmed_at": at(2), "look_id": "m"},
-        {"state": "ignored", "ignored_until": at(0), "ignored_reason": "known"},
-        {"ignored_until": None},
-        {"state": "suspected", "confirmed_at": None, "ignored_reason": None},
-        {
-            "differs": {"host": {}},
-            "boot_id": "next",
-            "epoch": 6,
-            "seen_at": at(6),
-            "seen_position": 6,
-        },
-        {"state": "confirmed", "confirmed_at": at(7)},
-        {"repairing": "o"},
-        {"repairing": None},
-        {"repairing": "o"},
-        {
-            "state": "over",
-            "over_at": at(11),
-            "over_position": 11,
-            "over_how": "repaired",
-            "repairing": None,
-            "repaired_by": "o",
-        },
-        {
-            **{name: first[name] for name in ("differs", "boot_id", "epoch", "look_id")},
-            **{name: None for name in unset if name != "repairing"},
-            "state": "suspected",
-            "times": 2,
-            "found_at": at(12),
-            "found_position": 12,
-            "seen_at": at(12),
-            "seen_position": 12,
-            "confirmed_at": None,
-        },
-        {
-            "state": "over",
-            "over_at": at(13),
-            "over_position": 13,
-            "over_how": "gone",
-            "look_id": "m",
-        },
-    ]
-
-
-def test_the_row_of_a_remnant() -> None:
-    kept = {name: value for name, value in LEFT.items() if name != "what"}
-    assert changes(
-        REMNANTS,
-        Remnant,
-        (Remnant.RemnantLeft, LEFT),
-        (Remnant.RemnantAcknowledged, {"reason": "it is gone"}),
-    ) == [
-        {
-            **kept,
-            "kind": "disk",
-            "remnant_id": str(ID),
-            "left_position": 1,
-            "left_at": at(1),
-            "state": "open",
-            "acknowledged_at": None,
-            "acknowledged_reason": None,
-        },
-        {"state": "acknowledged", "acknowledged_at": at(2), "acknowledged_reason": "it is gone"},
-    ]
 
 
 def test_the_row_of_a_mapping() -> None:

@@ -58,7 +58,7 @@ ZONE = "nova"
 
 def task_state(row: Row) -> str | None:
     """What an operation is doing to the server, if it is one of the whole server; a deletion also
-    while it waits for another (decision 0087).
+    while it waits for another (decision 0086).
     """
     working = (claim for id_, claim in row["claims"].items() if id_ not in row["faults"])
     tasks = [task for claim in working if (task := TASK_OF_FLOW.get(claim["flow"] or ""))]
