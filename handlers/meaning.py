@@ -408,6 +408,7 @@ MEANING: dict[str, Callable[[Done], None]] = {
     LedgerVerb.CONNECTION_WAIVE: _disconnected,
     LedgerVerb.RESERVATION_TIDY: _ended,
     LedgerVerb.ATTACHMENTS_CLEAR: _ended,
+    LedgerVerb.SNAPSHOT_TAKEN: _ended,
     Verb.ATTACHMENT_DELETE: _deleted,  # equals LedgerVerb.ATTACHMENT_DELETE
     LedgerVerb.VOLUME_CREATE: _made,
     LedgerVerb.VOLUME_UNMAKE: _unmade,

@@ -42,6 +42,7 @@ from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
 from ledger.reconcile import mending
 from ledger.steps import snapshots
 from ledger.steps.reimage import reimage
+from ledger.steps.unknown import end_unknown, is_unknown, unknown_ended
 
 _log = structlog.get_logger(__name__)
 
@@ -154,7 +155,7 @@ def delete(lane: Lane, context: EffectContext) -> dict[str, Any]:
         if attachment.state is not AttachmentState.DELETED:
             with letting_go(context.cinder, context.old_cinder, lane) as deletion:
                 deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
-    return _end_unknown(lane, context)
+    return end_unknown(lane, context)
 
 
 def complete(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -184,12 +185,12 @@ def tidy(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """
     if lane.legacy:
         return delete(lane, context) if lane.attachment_id is None else {}
-    return _end_unknown(lane, context)
+    return end_unknown(lane, context)
 
 
 def clear(lane: Lane, context: EffectContext) -> dict[str, Any]:
     """Delete the unknown attachments of a server that is gone, of any volume."""
-    return _end_unknown(lane, context)
+    return end_unknown(lane, context)
 
 
 def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
@@ -204,7 +205,7 @@ def convert(lane: Lane, context: EffectContext) -> dict[str, Any]:
         context.old_cinder.attach(lane.volume_id, lane.server_id, device, "", mode)
     made = reserve(replace(lane, legacy=False), context)
     for view in context.cinder.attachments(lane.volume_id, lane.server_id):
-        if view.id != made["attachment_id"] and _is_unknown(view, context):
+        if view.id != made["attachment_id"] and is_unknown(view, context):
             with letting_go(context.cinder, context.old_cinder, lane) as deletion:
                 deletion.shown = context.cinder.attachment_delete(view.id)
     return made
@@ -312,7 +313,7 @@ def _delete_with_reservations(volume_id: str, lane: Lane, context: EffectContext
     """
     ended: dict[str, str] = {}
     try:
-        ended = {} if lane.legacy else _unknown_ended(volume_id, lane.server_id, context)
+        ended = {} if lane.legacy else unknown_ended(volume_id, lane.server_id, context)
     except PortError as error:
         if error.kind is not ErrorKind.FINAL:
             raise
@@ -390,34 +391,6 @@ def _orphans(lane: Lane, context: EffectContext) -> list[AttachmentView]:
         if view.status == "reserved" and not view.connection_info
     ]
     return [view for view in bare if context.book.get(Attachment, view.id).version == 0]
-
-
-def _end_unknown(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """Delete unknown attachments: no step learnt their ids, so nothing connected by them.
-
-    Whoever calls it has the claim on the volume, or the server is deleted: nobody makes one
-    now.  One whose deletion an operator vouched for was known, and stays as the sign it is.
-    """
-    if context.uncertain:
-        context.wait(LATE_S)
-    ended = _unknown_ended(lane.volume_id or None, lane.server_id, context)
-    return {"ended": ended} if ended else {}
-
-
-def _unknown_ended(volume_id: str | None, server_id: str, context: EffectContext) -> dict[str, str]:
-    """Delete unknown attachments; their volumes, by their ids."""
-    ended = {}
-    for view in context.cinder.attachments(volume_id, server_id):
-        if view.incomplete and _is_unknown(view, context):
-            context.cinder.attachment_delete(view.id)
-            ended[view.id] = view.volume_id
-    return ended
-
-
-def _is_unknown(view: AttachmentView, context: EffectContext) -> bool:
-    """Whether the log does not know this attachment, or has given it up."""
-    known = context.book.get(Attachment, view.id)
-    return known.version == 0 or known.disowned
 
 
 EFFECTS: dict[str, Callable[[Lane, EffectContext], dict[str, Any]]] = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, PortError, SnapshotView
+from ledger.steps.unknown import end_unknown
 
 if TYPE_CHECKING:
     from ledger.effects import EffectContext
@@ -23,11 +24,17 @@ HEARD, WHOLE = "90%", "100%"
 
 
 def tell_taken(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """The guest writes to the new file: Cinder goes on.  FINAL if it has given the snapshot up."""
+    """The guest writes to the new file: Cinder goes on.  FINAL if it has given the snapshot up.
+
+    It then names the file in the volume's first attachment, whichever that is: so there must be no
+    other than the server's.
+    """
     seen = _seen(lane, context)
     if seen is not None and seen.status == "creating":
+        ended = end_unknown(lane, context)
         context.cinder.tell_snapshot(seen.id, "creating")
-    elif not _is_taken(seen):
+        return ended
+    if not _is_taken(seen):
         raise _given_up(lane, seen)
     return {}
 

@@ -132,6 +132,18 @@ def test_a_cinder_that_never_names_the_new_file_parks_and_holds_the_server() -> 
     assert world.wrong() == []
 
 
+def test_a_reservation_that_nobody_knows_does_not_get_the_file_s_name() -> None:
+    """Storm 928: Cinder names the file in the volume's first attachment, and that was one that
+    a process which stood still had made twice.
+    """
+    world = with_snapshots()
+    stray = world.cinder.attachment_create(world.volumes[0], world.server_id)
+    world.cinder.attachments = {stray.id: stray, **world.cinder.attachments}
+    world.done(take(world))
+    assert (chain(world), world.wrong()) == (files(world, 1, 0), [])
+    assert stray.id not in world.cinder.attachments
+
+
 @pytest.mark.parametrize("took", [False, True])
 def test_a_host_that_is_fenced_in_a_snapshot_has_its_guest_started_on_the_new_file(
     took: bool,
