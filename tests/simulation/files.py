@@ -15,6 +15,7 @@ from uuid import UUID
 from aggregates import errors
 from aggregates.instance import Instance, VmState
 from aggregates.operation import Operation
+from handlers.actions import ActOnServer
 from handlers.snapshots import SnapshotInUse
 from host_agent.libvirt import disk_xml
 from host_agent.shared.contract import PowerState, Verb
@@ -222,12 +223,29 @@ class Files:
     def go_on(self) -> bool:
         """In the calm: jobs end, and Cinder looks; whether it had heard anything."""
         self._let_jobs_end()
+        rebooted = False
         for operation in self._cloud.operations("parked"):
             self._start_by_hand(operation)
+            rebooted = self._reboot_instead(operation) or rebooted
         heard = [s for s in self._cloud.cinder.snapshots.values() if cinder_snapshots.is_heard(s)]
         for snapshot in heard:
             self._go_on(snapshot)
-        return bool(heard)
+        return rebooted or bool(heard)
+
+    def _reboot_instead(self, operation: Operation) -> bool:
+        """What its text says where a fence was believed, and the guest ran on with the former file
+        (decision 0078); whether that was so.
+        """
+        started = operation.started
+        codes = {(each["error"] or {}).get("code") for each in operation.left}
+        if codes != {"refresh_needs_stop"} or started is None:
+            return False
+        cloud = self._cloud
+        cloud.service.act(str(operation.id), "give_up", "as it says", CONTEXT)
+        reboot = ActOnServer(server_id=started.server_id, flow="reboot")
+        cloud.requests.act(reboot, CONTEXT, cloud.fleet, None)
+        cloud.note(f"operator: gives [{str(operation.id)[:8]}] up, and reboots")
+        return True
 
     def _start_by_hand(self, operation: Operation) -> None:
         """What an operator does where a guest lost its power before its snapshot was taken back:
