@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from aggregates.attachment import Attachment
+from aggregates.attachment import Attachment, AttachmentState
 from aggregates.base import Aggregate, Event
 from aggregates.finding import Finding
 from aggregates.host import Host, host_uuid
-from aggregates.instance import Instance
+from aggregates.instance import Instance, VmState
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
@@ -189,7 +189,7 @@ def _ledger(cloud: Cloud) -> Iterator[str]:
         if mapping.server_id not in servers:
             yield f"mapping {mapping.id} is of server {mapping.server_id}, which is deleted"
         elif mapping.attachment_id is not None:
-            wanted |= _attachments_of(mapping, servers[mapping.server_id])
+            wanted |= _attachments_of(mapping, servers[mapping.server_id], cloud)
     planted = cloud.planted - wanted.keys()  # a reservation may have been adopted
     found = {
         str(a.id): (a.host if a.may_be_connected else None, a.state)
@@ -208,6 +208,8 @@ def _plugged(cloud: Cloud) -> Iterator[str]:
         own = [m for m in cloud.mappings() if m.server_id == str(instance.id)]
         if str(instance.id) in cloud.apart:
             continue
+        if instance.vm_state is VmState.STOPPED:  # what a fence cut off was done, or not: its start
+            own = [m for m in own if m.state is not MappingState.UNPLUGGED]
         yield from misplugged(own, cloud.states.get(instance.host or ""))
 
 
@@ -231,12 +233,15 @@ def _sizes(cloud: Cloud) -> Iterator[str]:
 
 
 def _attachments_of(
-    mapping: BlockDeviceMapping, instance: Instance
+    mapping: BlockDeviceMapping, instance: Instance, cloud: Cloud
 ) -> dict[str, tuple[str | None, str]]:
     """The attachments that explain a mapping: where, and in which state."""
     bare = instance.offloaded or str(instance.id) in instance.faults  # never built
-    # By a fence in the middle of an image for its root: whoever starts it connects it (0083).
-    bare |= mapping.state is MappingState.UNPLUGGED and not mapping.legacy
+    if mapping.state is MappingState.UNPLUGGED and not mapping.legacy:
+        # By a fence in the middle of an image for its root, before or after Cinder had the host's
+        # connector: whoever starts it connects it (0083).
+        known = cloud.store.load(Attachment, UUID(mapping.attachment_id or ""))
+        bare |= known.state is AttachmentState.RESERVED
     mine = (None, "reserved") if bare else (instance.host, "attached")
     wanted = {str(mapping.attachment_id): mine}
     if mapping.kept is not None:
