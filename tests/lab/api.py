@@ -13,8 +13,8 @@ from host_agent.locks import Locks
 from host_agent.shared.contract import AGENT_HEADER
 from tests.lab.guest import MEMORY_MIB, wait_until
 from tests.lab.people import person
-from tests.lab.settings import ENV
-from tests.lab.world import CLI_S, SETTLE_S
+from tests.lab.settings import ENV, SETTLE_S
+from tests.lab.world import CLI_S
 
 POWER_STATE = "OS-EXT-STS:power_state"
 

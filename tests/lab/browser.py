@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.lab.settings import ENV, LAB_DIR
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
 
 #: Pictures of the pages, for people.
 PICTURES = LAB_DIR / "log"

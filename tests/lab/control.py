@@ -14,8 +14,8 @@ import requests
 
 from tests.lab.api import Ledger
 from tests.lab.guest import wait_until
-from tests.lab.settings import ENV, LAB_DIR, LAB_SRC
-from tests.lab.world import CLI_S, SETTLE_S, Cloud
+from tests.lab.settings import ENV, LAB_DIR, LAB_SRC, SETTLE_S
+from tests.lab.world import CLI_S, Cloud
 
 START_S = 120
 

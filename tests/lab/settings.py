@@ -21,6 +21,8 @@ def load() -> dict[str, str]:
 ENV = load()
 LAB_DIR = Path(ENV["LAB_DIR"])
 
+SETTLE_S = 120  # for anything the cloud does, on two busy cores
+
 FULL = os.environ.get("LAB_TIER") == "full"
 #: When a request to Cinder is held for somebody to die; after it is the harder case.
 WHEN = ["before", "after"] if FULL else ["after"]

@@ -9,8 +9,8 @@ import pytest
 
 from tests.lab.control import VOLUME_ACTION, Lab
 from tests.lab.guest import LabGuest, wait_node, wait_until
-from tests.lab.settings import ENV, FULL, WHEN, some
-from tests.lab.world import SETTLE_S, share_file
+from tests.lab.settings import ENV, FULL, SETTLE_S, WHEN, some
+from tests.lab.world import share_file
 from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab

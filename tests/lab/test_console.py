@@ -12,8 +12,7 @@ from handlers.drift.judge import APART_S
 from tests.lab.browser import Browser, chromium
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest, wait_until
-from tests.lab.settings import ENV
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import ENV, SETTLE_S
 
 pytestmark = pytest.mark.lab
 

@@ -20,9 +20,9 @@ from host_agent.shared.cinder.client import MADE_FOR
 from tests.lab.control import Lab
 from tests.lab.guest import LabGuest, wait_until
 from tests.lab.moving import HERE, THERE
-from tests.lab.settings import LAB_DIR
+from tests.lab.settings import LAB_DIR, SETTLE_S
 from tests.lab.shares import can_mount, mounted
-from tests.lab.world import CLI_S, SETTLE_S
+from tests.lab.world import CLI_S
 
 pytestmark = pytest.mark.lab
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.lab.control import SHOW, Lab
 from tests.lab.guest import Console, LabGuest, wait_node, wait_until
-from tests.lab.settings import ENV, FULL
-from tests.lab.world import SETTLE_S, VOLUME_GB, share_file
+from tests.lab.settings import ENV, FULL, SETTLE_S
+from tests.lab.world import VOLUME_GB, share_file
 from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab

@@ -10,8 +10,7 @@ import pytest
 from tests.lab.control import COMPLETE, CREATE, DELETE, Lab, name_of
 from tests.lab.guest import wait_until
 from tests.lab.moving import HERE, THERE, Moving, held
-from tests.lab.settings import WHEN, some, without_deaths
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import SETTLE_S, WHEN, some, without_deaths
 
 pytestmark = pytest.mark.lab
 

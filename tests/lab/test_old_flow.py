@@ -10,8 +10,7 @@ import pytest
 
 from tests.lab.control import COMPLETE, UPDATE, VOLUME_ACTION, Lab, name_of
 from tests.lab.guest import LabGuest, node_of, wait_node, wait_until
-from tests.lab.settings import ENV, LAB_DIR, WHEN, some
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import ENV, LAB_DIR, SETTLE_S, WHEN, some
 from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.guest import LabGuest
-from tests.lab.settings import ENV, LAB_SRC
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import ENV, LAB_SRC, SETTLE_S
 
 pytestmark = pytest.mark.lab
 

@@ -24,8 +24,7 @@ from tests.lab.guest import (
     wait_until,
     was_asked_to_unplug,
 )
-from tests.lab.settings import WHEN
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import SETTLE_S, WHEN
 
 pytestmark = pytest.mark.lab
 

@@ -7,8 +7,7 @@ import pytest
 from tests.lab.control import COMPLETE, CREATE, DELETE, Lab, name_of
 from tests.lab.guest import wait_until
 from tests.lab.moving import HERE, THERE, Moving
-from tests.lab.settings import WHEN, some
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import SETTLE_S, WHEN, some
 
 pytestmark = pytest.mark.lab
 

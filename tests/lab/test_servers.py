@@ -21,8 +21,8 @@ from tests.lab.control import (
     name_of,
 )
 from tests.lab.guest import MEMORY_MIB, LabGuest, node_of, wait_node, wait_until
-from tests.lab.settings import WHEN, some, without_deaths
-from tests.lab.world import SETTLE_S, VOLUME_GB, CliError
+from tests.lab.settings import SETTLE_S, WHEN, some, without_deaths
+from tests.lab.world import VOLUME_GB, CliError
 
 pytestmark = pytest.mark.lab
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.lab.control import COMPLETE, DELETE, UPDATE, Lab, name_of
 from tests.lab.guest import LabGuest, wait_node, wait_until
-from tests.lab.settings import ENV, WHEN, some
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import ENV, SETTLE_S, WHEN, some
 from tests.lab.writing import FIRST, Writer, assert_written
 
 pytestmark = pytest.mark.lab

@@ -18,8 +18,7 @@ from cinderclient import exceptions as cinder_errors
 
 from tests.lab.control import SNAPSHOT_SHOW, Lab
 from tests.lab.guest import LabGuest, wait_node, wait_until
-from tests.lab.settings import LAB_DIR
-from tests.lab.world import SETTLE_S
+from tests.lab.settings import LAB_DIR, SETTLE_S
 from tests.lab.writing import Writer, assert_written
 
 pytestmark = pytest.mark.lab

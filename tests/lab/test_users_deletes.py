@@ -17,8 +17,8 @@ from tests.lab.control import Lab
 from tests.lab.guest import LabGuest, wait_node, wait_until
 from tests.lab.moving import THERE, Moving, held
 from tests.lab.people import person
-from tests.lab.settings import ENV
-from tests.lab.world import CLI_S, SETTLE_S, share_file
+from tests.lab.settings import ENV, SETTLE_S
+from tests.lab.world import CLI_S, share_file
 
 pytestmark = pytest.mark.lab
 

@@ -21,9 +21,8 @@ from cinderclient import exceptions as cinder_errors
 
 from tests.lab.guest import wait_until
 from tests.lab.people import person
-from tests.lab.settings import ENV, LAB_DIR
+from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
 
-SETTLE_S = 120  # for anything the cloud does, on two busy cores
 CLI_S = 90
 VOLUME_GB = 1
 NEWEST = "2.95"  # by then a server is unshelved to a host, and what evacuated stays off
