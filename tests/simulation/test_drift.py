@@ -15,11 +15,12 @@ from tests.simulation.plants import (
     IN_CINDER,
     ON_HOSTS,
     Ground,
+    NotNowError,
     Plant,
     attached,
     free,
+    guest,
     servers,
-    volume_disk,
 )
 from tests.simulation.storm import Storm
 
@@ -32,13 +33,11 @@ SEEDS = range(48, 108)
 def has_something_of_everything(cloud: Cloud) -> bool:
     ground = Ground(cloud)
     gone, there = servers(ground, deleted=True), servers(ground, deleted=False)
-    disks = {
-        server_id
-        for state in cloud.states.values()
-        for server_id, found in state.read()["guests"].items()
-        if found["live"] and volume_disk(found)
-    }
-    return all((gone, there, disks, free(ground), list(attached(ground))))
+    try:
+        with guest(ground, with_disk=True):
+            return all((gone, there, free(ground), list(attached(ground))))
+    except NotNowError:
+        return False
 
 
 @pytest.fixture(scope="module")
