@@ -25,6 +25,8 @@ TIMEOUT_S = 600.0
 TERMINAL_LINE_S = 1.0
 PLAIN_LINE_S = 10.0
 OUTAGE_PAUSE_S = 1.0
+#: The service holds no request for an operation that is not there yet, so it is asked again.
+NOT_YET_PAUSE_S = 1.0
 GRACE_S = 10.0  # above the time the service was asked to hold the request
 SERVICE_AWAY = frozenset({502, 503, 504})
 
@@ -53,7 +55,7 @@ def begun(client: Client, operation_id: str, timeout_s: float) -> bool:
         except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-        time.sleep(min(hold_s, TERMINAL_LINE_S))
+        time.sleep(min(hold_s, NOT_YET_PAUSE_S))
         return {}
 
     words = "accepted; what is at work on the server comes first"

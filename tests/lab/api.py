@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from http import HTTPStatus
 from pathlib import Path
@@ -98,7 +99,11 @@ class Ledger:
             operation = self.operation(flow, volume_id)
             return operation if operation and operation["state"] != "running" else None
 
-        return wait_until(settled, f"{flow} of {volume_id} to settle", SETTLE_S)
+        try:
+            return wait_until(settled, f"{flow} of {volume_id} to settle", SETTLE_S)
+        except TimeoutError as error:
+            error.add_note(json.dumps(self.operation(flow, volume_id), indent=1))
+            raise
 
     def wait_step(self, flow: str, volume_id: str, step: str) -> None:
         """Until the step of the running operation is done."""

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.lab.settings import ENV, LAB_DIR, SETTLE_S
+from tests.lab.settings import ENV, LOG_DIR, SETTLE_S
 
 #: Pictures of the pages, for people.
-PICTURES = LAB_DIR / "log"
+PICTURES = LOG_DIR
 #: A desk, and a telephone at night.
 SIZES = ((1280, 800), (400, 800))
 #: For what the service does by itself, and for a page that is to show it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +24,29 @@ if importlib.util.find_spec("libvirt") is None:
 
 #: Cinder's qemu-img measures how fast it can hash, by a clock that may not tick meanwhile.
 ATTEMPTS = 10
+#: Whose logs are shown with a test that fails, and how many lines of each, without its details.
+LOGS = ("ledger", "agent-1", "agent-2")
+LOG_LINES = 40
 BACKENDS = ["nfs", "rbd"] if os.environ.get("LAB_TIER") == "full" else ["nfs"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With a test that fails, the ends of our processes' logs: the lab is gone afterwards."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"log of {name}", log_end(name)) for name in LOGS]
+    return report
+
+
+def log_end(name: str) -> str:
+    """The last lines of a log above its details."""
+    from tests.lab.settings import LOG_DIR
+
+    with contextlib.suppress(FileNotFoundError):
+        lines = (LOG_DIR / f"{name}.log").read_text(errors="replace").splitlines()
+        return "\n".join([line for line in lines if '"level": "debug"' not in line][-LOG_LINES:])
+    return "there is none"
 
 
 @pytest.fixture(scope="session")

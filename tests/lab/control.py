@@ -129,11 +129,15 @@ class Gate:
 
 
 def _running(pid: int) -> bool:
+    """Until its last thread has ended: one that waits for a disk keeps the process's locks."""
+    return any(map(_lives, Path(f"/proc/{pid}/task").glob("*/stat")))
+
+
+def _lives(stat: Path) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        return stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return state != "Z"
 
 
 @dataclass(frozen=True)

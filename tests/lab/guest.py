@@ -25,7 +25,7 @@ from xml.etree import ElementTree as ET
 import libvirt
 
 from tests.lab.people import person
-from tests.lab.settings import ENV, LAB_DIR
+from tests.lab.settings import ENV, LAB_DIR, LOG_DIR
 
 #: Name of each host, as the ledger and Cinder know it, to its libvirt.
 HOSTS = {
@@ -81,7 +81,7 @@ def wait_until(
 
 
 def console_log(name: str) -> Path:
-    return LAB_DIR / "log" / f"{name}.console"
+    return LOG_DIR / f"{name}.console"
 
 
 def domain_xml(name: str, server_id: str, *, with_system: bool, root_ports: int) -> str:

@@ -101,9 +101,14 @@ start() { # name
     agent-[12])
       # shellcheck disable=SC2046  # several words, or none
       spawn "$1" $(enter "${1#agent-}") \
-        "$bin/attachment-ledger-agent" run --config "$LAB_DIR/etc/$1.toml" ;;
+        "$bin/attachment-ledger-agent" run --config "$LAB_DIR/etc/$1.toml"
+      wait_daemon "$1" is_the_agent "$1" ;;
     *) fail "postgres, ledger, agent-1 or agent-2, not '$1'" ;;
   esac
+}
+
+is_the_agent() { # name: it has the lock that only one agent of a host has
+  [ "$(cat "$LAB_DIR/locks-${1#agent-}/agent.lock" 2>/dev/null)" = "$(running "$1")" ]
 }
 
 up() {

@@ -73,14 +73,17 @@ port_free() { # name port setting: nobody but that daemon listens; else we would
   stop it, or give the lab another port: $3=..."
 }
 
-wait_port() { # name port: until that daemon listens; a dead one is not waited for
-  local tries=0
-  until listens "$1" "$2"; do
-    running "$1" >/dev/null || { tail -n 20 "$LAB_DIR/log/$1.log" >&2; fail "$1 died" || return 1; }
-    [ $((tries += 1)) -lt 900 ] || fail "$1 does not listen; see $LAB_DIR/log" || return 1
+wait_daemon() { # name command...: until the command succeeds; a dead daemon is not waited for
+  local name=$1 tries=0; shift
+  until "$@"; do
+    running "$name" >/dev/null ||
+      { tail -n 20 "$LAB_DIR/log/$name.log" >&2; fail "$name died" || return 1; }
+    [ $((tries += 1)) -lt 900 ] || fail "waited in vain: $*; see $LAB_DIR/log" || return 1
     sleep 0.1
   done
 }
+
+wait_port() { wait_daemon "$1" listens "$1" "$2"; } # name port: until that daemon listens
 
 tools() { # package=command... or package...: what the packages bring can be called
   local each missing=()

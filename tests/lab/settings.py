@@ -20,6 +20,7 @@ def load() -> dict[str, str]:
 
 ENV = load()
 LAB_DIR = Path(ENV["LAB_DIR"])
+LOG_DIR = LAB_DIR / "log"
 
 SETTLE_S = 120  # for anything the cloud does, on two busy cores
 
