@@ -51,6 +51,13 @@ Servers that move, and their volumes with them:
     {me} server remove volume {other} {spare_id} --wait
   {me} top
 
+A host that is lost, so far as anybody can tell, and then comes back:
+
+  host=$({me} server show mail-1 -f value -c host) && \\
+    {me} host fence $host --force --reason "no answer" --evidence "powered off" && \\
+    {me} server evacuate mail-1 --wait && {me} server start mail-1 --wait && \\
+    {me} host unfence $host --reason "it is back"
+
 An incident for the night shift: Cinder refuses to delete the attachment, so the detach
 parks; then the cause is removed, and the operation is retried.
 

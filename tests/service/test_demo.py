@@ -171,6 +171,11 @@ class Shell:
         assert done.returncode == code, f"{command}\n{done.stderr}"
         return done.stdout
 
+    def ask(self, *words: str) -> Any:
+        command = [str(PROGRAM), *words, "-f", "json"]
+        done = subprocess.run(command, capture_output=True, env=self.environ, check=True)
+        return json.loads(done.stdout)
+
     @property
     def cloud(self) -> dict[str, Any]:
         text = Path(self.environ["OS_CLIENT_CONFIG_FILE"]).read_text()
@@ -180,12 +185,7 @@ class Shell:
 
 def check_the_past(shell: Shell) -> None:
     """What an attachment that is gone was, a moment after it was complete."""
-
-    def ask(*words: str) -> Any:
-        command = [str(PROGRAM), *words, "-f", "json"]
-        done = subprocess.run(command, capture_output=True, env=shell.environ, check=True)
-        return json.loads(done.stdout)
-
+    ask = shell.ask
     found = ask("attachment", "list", "--all")
     [attachment] = [each for each in found if each["Host"]]  # the drift was on none
     assert attachment["State"] == "deleted"
@@ -207,6 +207,11 @@ def move_servers(shell: Shell) -> None:
     assert "shelve" in shell.run("server shelve")
     screen = shell.run(" top", 0, **{" top": " top --once"})
     assert "0 parked, 0 running" in screen
+    lost = shell.ask("server", "show", "mail-1")["host"]
+    assert "evacuate" in shell.run("server evacuate")
+    evacuated = shell.ask("server", "show", "mail-1")
+    assert evacuated["status"] == "ACTIVE"
+    assert evacuated["host"] != lost
 
 
 def park_a_detach(demo: Demo, shell: Shell) -> None:
