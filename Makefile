@@ -43,8 +43,8 @@ test: $(STAMP) ## the tests that need neither root nor network
 # $(1) pairs of troubles for each flow, $(2) storms.
 deep = FLOW_PAIRS=$(1) SIMULATE_SEEDS=$(2) $(BIN)/pytest -m "deep or further" -q -n auto $(ARGS)
 
-test-deep: $(STAMP) ## many cases of what `make test` samples: 60 pairs of troubles for each flow, 200 storms
-	$(call deep,60,200)
+test-deep: $(STAMP) ## many cases of what `make test` samples: 30 pairs of troubles for each flow, 120 storms
+	$(call deep,30,120)
 
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
