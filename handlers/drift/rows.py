@@ -28,7 +28,7 @@ UNKNOWN: Final = Unknown.UNKNOWN
 
 
 class Party(StrEnum):
-    """Who says something."""
+    """Those whose word is compared."""
 
     LEDGER = "ledger"
     CINDER = "cinder"
