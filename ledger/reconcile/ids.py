@@ -53,7 +53,7 @@ class IdPass:
         pages = self.reads.paged("attachments", "attachment_id", self.state.last)
         ours = ((row["attachment_id"], row) for row in chain.from_iterable(pages))
         listed = chain.from_iterable(self.cinder.attachments(self.state.after))
-        for chunk in batched(list_of(ours, ((row.id, row) for row in listed)), CHUNK):
+        for chunk in batched(merged(ours, ((row.id, row) for row in listed)), CHUNK):
             servers = self._servers((stored, theirs) for _, stored, theirs in chunk)
             rows = [
                 row
@@ -69,7 +69,7 @@ class IdPass:
         pages = self.reads.paged("volumes", "volume_id", self.state.last)
         ours = ((row["volume_id"], row) for row in chain.from_iterable(pages))
         listed = chain.from_iterable(self.cinder.volumes(self.state.after))
-        for chunk in batched(list_of(ours, ((row.id, row) for row in listed)), CHUNK):
+        for chunk in batched(merged(ours, ((row.id, row) for row in listed)), CHUNK):
             facts = self._facts(chunk)
             rows = [_volume(facts[id_], listed) for id_, _, listed in chunk if id_ in facts]
             self._judge([*rows, *self._attached(chunk, facts)])
@@ -251,10 +251,10 @@ def _volume(facts: Row, listed: ListedVolume | None) -> Joined:
     )
 
 
-def list_of(
+def merged(
     ours: Iterator[tuple[str, A]], theirs: Iterator[tuple[str, B]]
 ) -> Iterator[tuple[str, A | None, B | None]]:
-    """Two lists in the order of ids, as one."""
+    """Two lists in the order of ids as one: of each id what ours has, and theirs."""
     mine, other = next(ours, None), next(theirs, None)
     while mine is not None or other is not None:
         if other is None or (mine is not None and mine[0] < other[0]):

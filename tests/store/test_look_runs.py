@@ -14,7 +14,7 @@ from host_agent.shared.contract import ErrorKind
 from host_agent.shared.ports import PortError
 from ledger.reconcile.asking import Looks
 from ledger.reconcile.cinder_side import CinderSide, StoppedError
-from ledger.reconcile.ids import list_of
+from ledger.reconcile.ids import merged
 from ledger.reconcile.look import WHOLE, Sides, look
 from ledger.upkeep import long_work
 from ledger.upkeep.long_work import BusyError
@@ -354,8 +354,8 @@ def test_memory_does_not_grow_with_the_cloud(cloud: Cloud) -> None:
     [("", ""), ("abc", ""), ("", "abc"), ("abc", "abc"), ("ace", "bdf"), ("abe", "bcef")],
 )
 def test_two_lists_become_one_in_the_order_of_ids(ours: str, theirs: str) -> None:
-    merged = list(list_of(iter([(i, 1) for i in ours]), iter([(i, 2) for i in theirs])))
-    assert merged == [
+    both = list(merged(iter([(i, 1) for i in ours]), iter([(i, 2) for i in theirs])))
+    assert both == [
         (i, 1 if i in ours else None, 2 if i in theirs else None)
         for i in sorted(set(ours) | set(theirs))
     ]
