@@ -67,7 +67,7 @@ def test_no_guest_runs_twice_or_on_what_is_given_up_by_a_fence(
     """
     calm, arrived = undisturbed(scenario), 0
     points = range(points_of_asking(scenario), len(calm.points))
-    for number in every(2, points, int(then == "delete")):
+    for number in every(4, points, int(then == "delete")):
         world = scenario.begin()
         trouble = world.trouble = Fencing(world=world, host=host, number=number)
         operation, where = world.run(scenario.ask(world)), calm.points[number]
@@ -127,7 +127,7 @@ def test_a_fence_ends_what_was_under_way_on_its_host(scenario: Scenario, tmp_pat
     and when the host is back, it has what the ledger says.
     """
     cases = list(enumerate(undisturbed(scenario).points))
-    for first, point in every(3, cases, turn_of(scenario)):
+    for first, point in every(6, cases, turn_of(scenario)):
         world = scenario.begin()
         was_wrong = world.wrong()  # which is for a repair to end
         operation = fenced_at(first, world, scenario)
@@ -174,7 +174,7 @@ def test_what_a_fenced_host_may_have_let_go_is_not_had_back(
     ledger went on as if the guest still had its disk, or were still there.
     """
     cases = list(enumerate(undisturbed(scenario).points))
-    for first, point in every(2, cases, turn_of(scenario)):
+    for first, point in every(4, cases, turn_of(scenario)):
         world = scenario.begin()
         was_wrong = world.wrong()
         operation = fenced_at(first, world, scenario, unwind=True)

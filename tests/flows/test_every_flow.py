@@ -174,7 +174,7 @@ def test_an_agent_that_dies_and_then_fails_further_back_leaves_nothing(scenario:
     """What it had done is not all told: its next life begins before it, and gets stuck there."""
     calm = _undisturbed(scenario)
     kind = _failure(calm)
-    for first in every(3, range(len(calm.points)), turn_of(scenario)):
+    for first in every(6, range(len(calm.points)), turn_of(scenario)):
         _check(scenario, calm, {first: "crash_after", first + 1: kind})
 
 
@@ -195,12 +195,12 @@ def test_an_agent_that_reports_each_result_by_itself_does_the_same(scenario: Sce
 def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> None:
     """From each point on every call of a port fails; when all is healed, a retry ends it.
 
-    By default every second point, with one kind of failure in turn; all of both in the deep tier.
+    By default every fourth point, with one kind of failure in turn; all of both in the deep tier.
     """
     calm = _undisturbed(scenario)
     asked = _points_of_asking(scenario)
     kinds = ["retryable", _failure(calm), "unknown"]
-    for first, point in every(2, list(enumerate(calm.points)), turn_of(scenario)):
+    for first, point in every(4, list(enumerate(calm.points)), turn_of(scenario)):
         if point != "save" and first >= asked:
             for kind in every(3, kinds, first):
                 _check(scenario, calm, dict.fromkeys(range(first, first + 300), kind))
@@ -225,7 +225,7 @@ def test_a_server_is_deleted_with_all_that_a_parked_operation_left(scenario: Sce
     """From each point on every call fails, and the first one has been carried out all the same."""
     calm, asked = _undisturbed(scenario), _points_of_asking(scenario)
     cases = list(enumerate(calm.points))
-    for first, point in every(3, cases, turn_of(scenario)):
+    for first, point in every(6, cases, turn_of(scenario)):
         if point == "save" or first < asked:
             continue
         trouble = {**dict.fromkeys(range(first, first + 300), "final"), first: "final_after"}

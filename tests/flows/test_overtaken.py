@@ -63,7 +63,7 @@ def test_whoever_was_paused_leaves_nothing_behind(
     operation_id = scenario.ask(world)
     world.trouble = Trouble()
     world.run(operation_id)
-    points = every(3, list(enumerate(world.trouble.met)), turn_of(scenario))
+    points = every(6, list(enumerate(world.trouble.met)), turn_of(scenario))
     for number, point in points:
         world = scenario.begin()
         operation = world.run(paused_at(number, world, scenario.ask))
