@@ -117,6 +117,7 @@ async def test_the_log_goes_on_and_its_times_never_go_back(
     server = await api.server()
     ahead = await last_recorded(api)
     assert ahead > time.time() + HOURS_S - 60
+    await told(api, HOURS_S)  # else it may hear of the jump when the clock is right again
     database_time.set_ahead(0)
     await told(api, 0)
     await api.register(guest(server_id=server))
