@@ -118,10 +118,11 @@ async def test_the_agent_and_the_command_line_speak_tls(
                 await asyncio.to_thread(agent.call, "GET", "/commands?after=0&epoch=0&wait_s=0")
             except LinkError as error:
                 told.append(str(error))
-            return "certificate revoked" in caplog.text
+            # A reset of the connection may overtake the alert that says why.
+            said = any("this host's certificate" in each for each in told)
+            return said and "certificate revoked" in caplog.text
 
-        await eventually(refused, "the revoked certificate is refused")
-        assert all("this host's certificate" in each for each in told)
+        await eventually(refused, "the revoked certificate is refused, and both sides say so")
 
 
 async def test_tokens_are_renewed_while_the_service_runs(tmp_path: Path, database_url: str) -> None:
