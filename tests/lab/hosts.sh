@@ -127,7 +127,14 @@ run() { # number command...
   exec $(enter "$n") "$@"
 }
 
-up() { account; start 1; start 2; }
+up() { # what guests a run left that was cut short, its power say, are in nobody's way
+  local n; account
+  for n in 1 2; do
+    ! running "libvirtd-$n" >/dev/null || continue
+    start $n
+    remove_guests $n
+  done
+}
 
 remove_guests() { # number: those whose names are ours
   local name virsh; virsh="timeout 20 virsh -q -c $(uri "$1")"
