@@ -40,18 +40,18 @@ demo: $(STAMP) ## a whole small cloud on this machine, with a crash to watch (AR
 test: $(STAMP) ## the tests that need neither root nor network
 	$(BIN)/pytest -n auto $(ARGS)
 
-# $(1) pairs of troubles for each flow, $(2) storms.
-deep = FLOW_PAIRS=$(1) SIMULATE_SEEDS=$(2) $(BIN)/pytest -m "deep or further" -q -n auto $(ARGS)
+# $(1) pairs of troubles for each flow, every $(2)th of the cases of a test, $(3) storms.
+deep = FLOW_PAIRS=$(1) FLOW_STRIDE=$(2) SIMULATE_SEEDS=$(3) $(BIN)/pytest -m "deep or further" -q -n auto $(ARGS)
 
-test-deep: $(STAMP) ## many cases of what `make test` samples: 30 pairs of troubles for each flow, 120 storms
-	$(call deep,30,120)
+test-deep: $(STAMP) ## many cases of what `make test` samples: 20 pairs of troubles for each flow, 80 storms
+	$(call deep,20,2,80)
 
 simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM=0)
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
 
-nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, 500 pairs of troubles for each flow, 3000 storms, the rules of the specs
+nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, all cases, 500 pairs of troubles for each flow, 3000 storms, the rules of the specs
 	$(BIN)/pytest -m nightly -q $(ARGS)
-	$(call deep,500,3000)
+	$(call deep,500,1,3000)
 	$(BIN)/python -m tests.rules
 
 rules: $(STAMP) ## remove each rule of the specs and of the borders from the code: one of its tests has to fail (ARGS="3.13 0054")

@@ -1,7 +1,7 @@
-"""How much of what has many cases is run: `make test` takes a sample, `make test-deep` all of it.
+"""How much of what has many cases is run: `make test` takes a sample, nightly runs take all of it.
 
-A test that takes more of its cases there is marked `deep`.  A case that only repeats at another
-place what a case of `make test` holds is marked `further`, and runs there alone.
+A test that takes more of its cases in `make test-deep` is marked `deep`.  A case that only repeats
+at another place what a case of `make test` holds is marked `further`, and runs there alone.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import pytest
 T = TypeVar("T")
 
 #: So many pairs of troubles of each flow; `make test-deep` and nightly runs take more.
-PAIRS_DEFAULT = 5
-PAIRS = int(os.environ.get("FLOW_PAIRS", PAIRS_DEFAULT))
-DEEP = PAIRS > PAIRS_DEFAULT
+PAIRS = int(os.environ.get("FLOW_PAIRS", "5"))
+#: No test takes longer strides through its cases: 2 in `make test-deep`, 1 in nightly runs.
+STRIDE_DEFAULT = 6
+STRIDE = int(os.environ.get("FLOW_STRIDE", STRIDE_DEFAULT))
+DEEP, ALL = STRIDE < STRIDE_DEFAULT, STRIDE == 1
 
 
 def every(stride: int, cases: Sequence[T], first: int = 0) -> Sequence[T]:
-    """All cases, or every `stride`th by default; `first` says which, so that tests take turns."""
-    return cases if DEEP else cases[first % stride :: stride]
+    """Every `stride`th case, more of them in deeper tiers; `first` says which, so that tests take
+    turns.
+    """
+    stride = min(stride, STRIDE)
+    return cases[first % stride :: stride]
 
 
 def one_then_further(first: Any, *others: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from tests.flows.test_every_flow import _points_of_asking as points_of_asking
 from tests.flows.test_every_flow import _undisturbed as undisturbed
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import host_returns
-from tests.tiers import DEEP, every
+from tests.tiers import ALL, every
 from tests.world import CONTEXT, HOST, OTHER, World
 
 
@@ -84,7 +84,7 @@ def test_no_guest_runs_twice_or_on_what_is_given_up_by_a_fence(
         assert len(live) <= 1, what
         assert not {pair for pair in live if _lacks_attachments(world, *pair)}, what
     late = host == OTHER and "migrate" in scenario.name  # at one point, or two
-    assert arrived or not (late and DEEP), "it never got there late"
+    assert arrived or not (late and ALL), "it never got there late"
 
 
 def _live(world: World) -> set[tuple[str, str]]:

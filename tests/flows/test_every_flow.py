@@ -125,7 +125,7 @@ def test_no_case_meets_what_another_one_left() -> None:
 def test_every_kind_of_trouble_at_every_point(
     scenario: Scenario, record_property: Callable[[str, int], None]
 ) -> None:
-    """Four points in a row meet all kinds between them; in the deep tier each meets all."""
+    """Four points in a row meet all kinds between them; by night each meets all."""
     calm, turn = _undisturbed(scenario), turn_of(scenario)
     cases = [
         {n: mode}
@@ -195,7 +195,7 @@ def test_an_agent_that_reports_each_result_by_itself_does_the_same(scenario: Sce
 def test_ports_that_stay_broken_leave_a_truthful_account(scenario: Scenario) -> None:
     """From each point on every call of a port fails; when all is healed, a retry ends it.
 
-    By default every fourth point, with one kind of failure in turn; all of both in the deep tier.
+    By default every fourth point, with one kind of failure in turn; all of both by night.
     """
     calm = _undisturbed(scenario)
     asked = _points_of_asking(scenario)

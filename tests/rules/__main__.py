@@ -36,8 +36,8 @@ DEADLINE_S = 600
 _PLUGINS = ("-p", "no:cacheprovider", "-p", "no:schemathesis")
 #: What a rule names is run, whether it is `nightly` or not.
 _PYTEST = (sys.executable, "-m", "pytest", *_PLUGINS, "-m", "not lab")
-#: All kinds of trouble, as in the deep tier, and no sample of them (tests.flows.test_every_flow).
-_DEEP = {"FLOW_PAIRS": "6"}
+#: All kinds of trouble, as by night, and no sample of them (tests.flows.test_every_flow).
+_DEEP = {"FLOW_STRIDE": "1"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
