@@ -10,7 +10,9 @@ import pytest
 
 from aggregates.attachment import Attachment
 from aggregates.operation import Outcome
+from handlers.build import BootDisk
 from host_agent.sent import FileMarks, let_land, sending
+from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import LATE_S, PortError
 from tests.memory import Clock
@@ -63,17 +65,29 @@ def attached() -> World:
 
 def test_the_agent_gives_a_late_attachment_time_before_it_makes_another() -> None:
     world = attached()
-    Cinder(world, "attachment_create", LATE_S - 1)
+    cinder = Cinder(world, "attachment_create", LATE_S - 1)
     world.done(migrated(world))
+    cinder.land()
     assert rows(world) == ["attached"]
     assert world.wrong() == []
 
 
 def test_the_agent_gives_a_late_update_time_before_it_asks_again() -> None:
     world = World()
-    Cinder(world, "attachment_update", LATE_S - 1)
+    cinder = Cinder(world, "attachment_update", LATE_S - 1)
     world.done(world.attach())
+    cinder.land()
     assert rows(world) == ["attached"]
+
+
+def test_the_service_gives_a_late_volume_time_before_it_makes_another() -> None:
+    world = World(None, volumes=1)
+    operation_id = world.build(BootDisk(create={"size_gb": 1}))
+    cinder = Cinder(world, "add_volume", LATE_S - 1)
+    world.done(operation_id)
+    cinder.land()
+    assert cinder.sent == 1
+    assert len([row for row in world.cinder.listed_volumes() if MADE_FOR in row.metadata]) == 1
 
 
 def test_what_an_agent_asked_for_before_it_died_is_given_time_by_its_next_life() -> None:
