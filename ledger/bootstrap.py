@@ -146,8 +146,6 @@ async def running(
         stack.callback(listener.close)
         registry = registry_of(ledger.log_recorder.writer, ledger.steps, calls)
         _begin_tracing(settings, ledger, queries, registry, stack)
-        concurrency_max = settings.limits.dispatcher_concurrency_max
-        threads = ThreadPoolExecutor(concurrency_max, thread_name_prefix="dispatcher")
         dispatcher = Dispatcher(
             place=_place(listener),
             leases=queries,
@@ -155,8 +153,7 @@ async def running(
             projected=partial(_projected, runner),
             # One watch for all the time, so that nothing falls between look and wait.
             woken=stack.enter_context(wakeups.watch(DUE)),
-            threads=stack.enter_context(threads),
-            concurrency_max=concurrency_max,
+            concurrency_max=settings.limits.dispatcher_concurrency_max,
         )
         working = asyncio.create_task(dispatcher.run(), name="dispatcher")
         stack.push_async_callback(_cancelled, working)

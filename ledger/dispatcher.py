@@ -17,26 +17,34 @@ Leases are acquired and released in batches.  `concurrency_max` operations are w
 on at once, as many again are held ready, and the next are asked for when those are used
 up, so that no thread waits for a query.  A lease is given back once the projection shows
 what was done, else its row would still say "due"; the thread is free before that.
+
+No project has all threads, for its storage may hang in them.  When it has its share, and as much
+again is held ready, what is due of others is asked for, each POLL_S.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from functools import partial
+from math import ceil
 from typing import Protocol
 from uuid import uuid4
 
 import structlog
 
 from host_agent.shared.ports import LATE_S
+from ledger.rooms import Room
 
 #: A lease not renewed for so long is free; renewed at a third of it.
 LEASE_S = 10.0
+#: Of the threads, the part that one project's steps may have at once.
+PROJECT_SHARE = 0.75
 #: How often it is looked for operations that a fence has left waiting for its host.
 STRANDED_EVERY_S = 10.0
-#: How long a due operation waits at most if every wake-up is lost.
+#: How long a due operation waits at most if every wake-up is lost, or one project is everywhere.
 POLL_S = 1.0
 
 _log = structlog.get_logger(__name__)
@@ -47,7 +55,9 @@ class Leases(Protocol):
     (projections.queries).
     """
 
-    async def due(self, limit: int, holder: str, lease_s: float) -> list[tuple[str, bool]]: ...
+    async def due(
+        self, limit: int, holder: str, lease_s: float, but: Sequence[str]
+    ) -> list[tuple[str, str, bool]]: ...
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]: ...
     async def release(self, holder: str, ids: Sequence[str]) -> None: ...
     async def inherit(self, place: str, holder: str) -> None: ...
@@ -81,7 +91,7 @@ class Dispatcher:
     `place` is one that only one living process can have; each life in it holds its leases
     under a name of its own, so that nobody takes another for itself.  What earlier lives in
     the place held when they died is free as soon as there is a new one.  What `operations` do
-    runs in `threads`, `concurrency_max` of them at once, each of which may be blocked by Cinder;
+    runs in threads, `concurrency_max` of them at once, each of which may be blocked by Cinder;
     what asks none - ending another's attempt, letting go of a fenced host - waits for none of them.
     `projected` returns when the projections have come to a position; `woken` is set when an
     operation has come to be due.
@@ -94,7 +104,6 @@ class Dispatcher:
         operations: Operations,
         projected: Callable[[int], Awaitable[object]],
         woken: Woken,
-        threads: Executor,
         concurrency_max: int,
     ) -> None:
         self._place, self._holder = place, f"{place}/{uuid4()}"
@@ -102,10 +111,12 @@ class Dispatcher:
         self._operations = operations
         self._projected = projected
         self._woken = woken
-        self._threads = threads
         self._concurrency_max = concurrency_max
+        self._share = ceil(concurrency_max * PROJECT_SHARE)
+        self._room = Room("dispatcher", concurrency_max, self._share)
         self._held: dict[str, asyncio.Task[None]] = {}  # all whose lease we have
-        self._unfinished = 0  # of these, the ones that are worked on or ready to be
+        self._unfinished = Counter[str]()  # of these, by project: worked on, or ready to be
+        self._asked_at = float("-inf")
         self._backlog = False  # more were due than were asked for
         self._done: list[str] = []  # whose leases can be given back
         self._stopping = asyncio.Event()
@@ -136,36 +147,45 @@ class Dispatcher:
             await asyncio.gather(*beside, *self._held.values(), return_exceptions=True)
             with _survived("leases_not_released"):
                 await self._give_back()
+            self._room.close()
 
     async def _take(self) -> None:
-        if self._unfinished > self._concurrency_max:
+        now = asyncio.get_running_loop().time()
+        working = sum(min(each, self._share) for each in self._unfinished.values())
+        wanted = 2 * self._concurrency_max - working
+        if wanted <= 0 or (self._enough and now < self._asked_at + POLL_S):
             return
-        wanted = 2 * self._concurrency_max - self._unfinished
-        rows = await self._leases.due(wanted, self._holder, LEASE_S)
-        self._backlog = len(rows) == wanted
-        for operation_id, taken_over in rows:
+        self._asked_at = now
+        full = [each for each, count in self._unfinished.items() if count >= 2 * self._share]
+        rows = await self._leases.due(wanted, self._holder, LEASE_S, full)
+        self._backlog = len(rows) == wanted or bool(full)
+        for operation_id, project, taken_over in rows:
             if operation_id not in self._held:
                 hold = self._take_over if taken_over else self._hold
-                self._held[operation_id] = asyncio.create_task(hold(operation_id))
-                self._unfinished += not taken_over
+                self._unfinished[project] += not taken_over
+                self._held[operation_id] = asyncio.create_task(hold(operation_id, project))
         self._ask_again_if_short()
 
-    async def _take_over(self, operation_id: str) -> None:
+    @property
+    def _enough(self) -> bool:
+        return self._unfinished.total() > self._concurrency_max
+
+    async def _take_over(self, operation_id: str, project: str) -> None:
         """The other's request is given time; if we are stopped meanwhile, all of it by the next."""
         ended = False
         with _survived("operation_not_taken_over", operation=operation_id):
             await asyncio.to_thread(self._operations.take_over, operation_id)
             ended = not await self._stopped_within(LATE_S)
         if ended:
-            self._unfinished += 1
-            await self._hold(operation_id)
+            self._unfinished[project] += 1
+            await self._hold(operation_id, project)
         else:
             del self._held[operation_id]
 
-    async def _hold(self, operation_id: str) -> None:
+    async def _hold(self, operation_id: str, project: str) -> None:
         try:
             with _survived("operation_failed", operation=operation_id):
-                if position := await self._work(operation_id):
+                if position := await self._work(operation_id, project):
                     await self._projected(position)
                 else:  # it was done already, and its row is late: do not ask at once again
                     await self._stopped_within(POLL_S)
@@ -180,16 +200,15 @@ class Dispatcher:
                 return await self._stopping.wait()
         return False
 
-    async def _work(self, operation_id: str) -> int:
-        loop = asyncio.get_running_loop()
+    async def _work(self, operation_id: str, project: str) -> int:
         try:
-            return await loop.run_in_executor(self._threads, self._next, operation_id)
+            return await self._room.let_in(project, partial(self._next, operation_id))
         finally:
-            self._unfinished -= 1
+            self._unfinished -= Counter([project])
             self._ask_again_if_short()
 
     def _ask_again_if_short(self) -> None:
-        if self._backlog and self._unfinished <= self._concurrency_max:
+        if self._backlog and not self._enough:
             self._woken.event.set()
 
     def _next(self, operation_id: str) -> int:

@@ -2,7 +2,8 @@
 
 Only so many are inside at once, and of one asker so many; who asks has so many seconds in all.  Who
 waits for a place needs no thread, and is passed by those of other askers if its own asker has its
-share.  Used for Cinder (ledger.api.bulkheads) and Keystone (ledger.auth.keystone).
+share.  Used for Cinder (ledger.api.bulkheads, ledger.dispatcher) and Keystone
+(ledger.auth.keystone).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from typing import ParamSpec, TypeVar
 
@@ -45,7 +46,14 @@ class Room:
         """How many wait for a place."""
         return sum(not place.done() for _, place in self._waiting)
 
-    async def let_in(self, asker: str, ask: Callable[[], T], *, place_s: float, ask_s: float) -> T:
+    async def let_in(
+        self,
+        asker: str,
+        ask: Callable[[], T],
+        *,
+        place_s: float | None = None,
+        ask_s: float | None = None,
+    ) -> T:
         """What `ask` returns, in a thread, with `ask_s` seconds for all its calls.
 
         Raises FullError if there is no place in `place_s` seconds, and what `ask` raises.
@@ -56,7 +64,7 @@ class Room:
         finally:
             self._leave(asker)
 
-    async def _enter(self, asker: str, place_s: float) -> None:
+    async def _enter(self, asker: str, place_s: float | None) -> None:
         if self._has_place(asker):
             self._take(asker)
             return
@@ -111,6 +119,6 @@ async def in_thread(
     return await loop.run_in_executor(threads, lambda: context.run(work, *args, **kwargs))
 
 
-def _bounded(ask: Callable[[], T], ask_s: float) -> T:
-    with within(ask_s):
+def _bounded(ask: Callable[[], T], ask_s: float | None) -> T:
+    with nullcontext() if ask_s is None else within(ask_s):
         return ask()

@@ -315,15 +315,24 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
 
     # --- work that is due ---------------------------------------------------------------
 
-    async def due(self, limit: int, holder: str, lease_s: float) -> list[tuple[str, bool]]:
-        """Take leases on operations that are due and that nobody else works on.
+    async def due(
+        self, limit: int, holder: str, lease_s: float, but: Sequence[str] = ()
+    ) -> list[tuple[str, str, bool]]:
+        """Take leases on operations that are due and that nobody else works on, `but` for those
+        that were asked for by these projects.
 
-        With each comes whether it is taken over from a holder that never gave it back.
+        With each comes the project ("" if none) and whether it is taken over from a holder that
+        never gave it back.
         """
         rows = await self._all(
-            "due", limit=limit, holder=holder, lease_s=lease_s, put_off_max_s=PUT_OFF_MAX_S
+            "due",
+            limit=limit,
+            holder=holder,
+            lease_s=lease_s,
+            put_off_max_s=PUT_OFF_MAX_S,
+            but=list(but),
         )
-        return [(row["operation_id"], row["taken_over"]) for row in rows]
+        return [(row["operation_id"], row["project_id"], row["taken_over"]) for row in rows]
 
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]:
         """Prolong leases; returns those that `holder` still has."""

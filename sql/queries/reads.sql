@@ -593,22 +593,24 @@ SELECT w.host, o.host AS other, o.connector AS theirs
 -- leases to pass over; the insert goes in order of id, so takers cannot deadlock.
 -- What seems to be due later than anything can be was put off before the clock was set back, and
 -- so was what was due at once (due_at = updated_at); such a lease is nobody's.  Of those that are
--- to be tried again later the second part reads all, for they are few.
+-- to be tried again later the second part reads all, for they are few.  Those that some projects
+-- asked for are passed over as well.
 WITH o AS MATERIALIZED (
-    (SELECT operation_id, due_at FROM operations
-      WHERE due_at <= statement_timestamp()
+    (SELECT operation_id, due_at, coalesce(project_id, '') AS project_id FROM operations
+      WHERE due_at <= statement_timestamp() AND coalesce(project_id, '') <> ALL (%(but)s::text[])
       ORDER BY due_at
       LIMIT %(limit)s + (SELECT count(*) FROM leases))
     UNION ALL
-    (SELECT operation_id, due_at FROM operations
+    (SELECT operation_id, due_at, coalesce(project_id, '') FROM operations
       WHERE due_at > statement_timestamp()
+        AND coalesce(project_id, '') <> ALL (%(but)s::text[])
         AND (due_at = updated_at
              OR due_at > statement_timestamp() + make_interval(secs => %(put_off_max_s)s))
       ORDER BY due_at
       LIMIT %(limit)s + (SELECT count(*) FROM leases))
 ),
 d AS MATERIALIZED (
-    SELECT o.operation_id, taken.holder IS NOT NULL AS taken_over
+    SELECT o.operation_id, o.project_id, taken.holder IS NOT NULL AS taken_over
       FROM o
       LEFT JOIN leases AS taken USING (operation_id)
      WHERE taken.until IS NULL OR taken.until < clock_timestamp()
@@ -627,7 +629,7 @@ got AS (
             OR l.until > clock_timestamp() + 2 * make_interval(secs => %(lease_s)s)
     RETURNING l.operation_id
 )
-SELECT operation_id, d.taken_over FROM got JOIN d USING (operation_id);
+SELECT operation_id, d.project_id, d.taken_over FROM got JOIN d USING (operation_id);
 
 -- name: renew
 -- Prolongs leases and says which the holder still has.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -380,7 +379,6 @@ async def running_api(
             operations=components.service,
             projected=lambda position: asyncio.wrap_future(runner.projected(position)),
             woken=stack.enter_context(wakeups.watch(DUE)),
-            threads=stack.enter_context(ThreadPoolExecutor(4)),
             concurrency_max=4,
         )
         task = asyncio.create_task(dispatcher.run())

@@ -44,6 +44,7 @@ def test_what_is_due_is_read_no_further_than_leases_have_to_be_passed(
         db.execute("ANALYZE operations, leases")
     explain = cast("Any", "EXPLAIN (ANALYZE, FORMAT JSON) " + sql.query("reads", "due").decode())
     wanted = {"limit": LIMIT, "holder": "me", "lease_s": 10.0, "put_off_max_s": PUT_OFF_MAX_S}
+    wanted["but"] = []
     [[[document]]] = db.execute(explain, wanted).fetchall()
     scans = [node for node in nodes(document["Plan"]) if node.get("Relation Name") == "operations"]
     assert [scan["Index Name"] for scan in scans] == ["operations_due", "operations_due"]
@@ -99,9 +100,9 @@ async def test_a_lease_of_a_clock_that_was_set_back_is_nobodys(
         [until_s],
     )
     async with read_pool(database_url) as pool:
-        assert [taken_over for _, taken_over in await Queries(pool).due(10, "me", 10)] == [True] * (
-            free
-        )
+        assert [taken_over for *_, taken_over in await Queries(pool).due(10, "me", 10)] == [
+            True
+        ] * (free)
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -346,7 +346,7 @@ def due_operations(db: psycopg.Connection[Any], story: Story) -> list[str]:
 
 
 async def taken(queries: Queries, *wanted: Any) -> list[str]:
-    return [operation_id for operation_id, _ in await queries.due(*wanted)]
+    return [operation_id for operation_id, *_ in await queries.due(*wanted)]
 
 
 async def test_what_is_due_is_taken_once_the_longest_due_first(
@@ -399,18 +399,32 @@ async def test_a_lease_ends_by_time_or_release_and_is_kept_by_renewal(
     assert await taken(queries, 10, "b", 60) == due_operations[:1]
 
 
+async def test_what_some_projects_asked_for_is_passed_over(
+    queries: Queries, due_operations: list[str], db: psycopg.Connection[Any]
+) -> None:
+    full, nobodys, others = due_operations
+    asked = "UPDATE operations SET project_id = %s WHERE operation_id = %s"
+    for project, operation_id in (("full", full), (None, nobodys), ("another", others)):
+        db.execute(asked, [project, operation_id])
+    assert await queries.due(1, "me", 60, ["full", ""]) == [(others, "another", False)]
+    db.execute("UPDATE operations SET due_at = now() + interval '1 day'")  # the clock was set back
+    assert await queries.due(1, "me", 60, ["full"]) == [(nobodys, "", False)]
+    assert await queries.due(1, "me", 60, ["another"]) == [(full, "full", False)]
+
+
 async def test_what_a_dead_holder_left_is_free_and_known_as_taken_over(
-    queries: Queries, due_operations: list[str]
+    queries: Queries, due_operations: list[str], db: psycopg.Connection[Any]
 ) -> None:
     [first, *others] = due_operations
-    assert await queries.due(1, "here/1", 60) == [(first, False)]
+    project = str(db.execute("SELECT project_id FROM operations").fetchone()[0])  # type: ignore[index]
+    assert await queries.due(1, "here/1", 60) == [(first, project, False)]
     assert sorted(await taken(queries, 10, "here, too/1", 60)) == sorted(others)
     await queries.inherit("here", "here/2")
-    assert await queries.due(10, "here/2", 60) == [(first, True)]
+    assert await queries.due(10, "here/2", 60) == [(first, project, True)]
     await queries.inherit("here", "here/2")
     assert await queries.due(10, "here/3", 60) == [], "its own it keeps"
     await queries.release("here/2", [first])
-    assert await queries.due(10, "here, too/1", 60) == [(first, False)]
+    assert await queries.due(10, "here, too/1", 60) == [(first, project, False)]
 
 
 async def test_each_life_of_a_process_has_its_own_leases(

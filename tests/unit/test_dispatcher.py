@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +16,10 @@ from ledger.wakeups import Subscription
 
 THREADS = 3
 SOON_S = 10
+
+
+def project_of(operation_id: str) -> str:
+    return operation_id.partition(" of ")[2]
 
 
 class Leases:
@@ -34,14 +37,17 @@ class Leases:
         self.heirs: list[tuple[str, str]] = []
         self.left_by_fences: list[str] = []
 
-    async def due(self, limit: int, _holder: str, _lease_s: float) -> list[tuple[str, bool]]:
+    async def due(
+        self, limit: int, _holder: str, _lease_s: float, but: Sequence[str]
+    ) -> list[tuple[str, str, bool]]:
         self.asked.append(limit)
         if self.broken:
             raise ConnectionError
-        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        taken = [each for each in self.waiting if project_of(each) not in but][:limit]
+        self.waiting = [each for each in self.waiting if each not in taken]
         taken += [each for each in self.late if each not in self.held][: limit - len(taken)]
         self.held |= set(taken)
-        return [(operation_id, operation_id in self.left_behind) for operation_id in taken]
+        return [(each, project_of(each), each in self.left_behind) for each in taken]
 
     async def renew(self, holder: str, ids: Sequence[str], lease_s: float) -> list[str]:
         self.renewed.append((holder, list(ids), lease_s))
@@ -111,21 +117,18 @@ async def at_once(_position: int) -> None:
 
 @asynccontextmanager
 async def running(
-    leases: Leases, work: Work, projected: Any = at_once
+    leases: Leases, work: Work, projected: Any = at_once, threads: int = THREADS
 ) -> AsyncIterator[Subscription]:
     woken = Subscription()
-    with ThreadPoolExecutor(THREADS) as threads:
-        dispatcher = Dispatcher(
-            "me", leases, work, projected, woken, threads, concurrency_max=THREADS
-        )
-        task = asyncio.create_task(dispatcher.run())
-        try:
-            yield woken
-        finally:
-            task.cancel()
-            await until(dispatcher._stopping.is_set)
-            work.goes_on.set()
-            await asyncio.gather(task, return_exceptions=True)
+    dispatcher = Dispatcher("me", leases, work, projected, woken, threads)
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        yield woken
+    finally:
+        task.cancel()
+        await until(dispatcher._stopping.is_set)
+        work.goes_on.set()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def until(look: Any) -> None:
@@ -372,14 +375,13 @@ async def test_what_is_held_counts_as_worked_on_until_it_is_given_back() -> None
     leases, work = Leases(*map(str, range(50))), Work()
     work.goes_on.clear()
     woken = Subscription()
-    with ThreadPoolExecutor(THREADS) as threads:
-        dispatcher = Dispatcher("me", leases, work, at_once, woken, threads, THREADS)
-        task = asyncio.create_task(dispatcher.run())
-        await until(lambda: dispatcher.working == 2 * THREADS)
-        task.cancel()
-        await until(dispatcher._stopping.is_set)
-        work.goes_on.set()
-        await asyncio.gather(task, return_exceptions=True)
+    dispatcher = Dispatcher("me", leases, work, at_once, woken, THREADS)
+    task = asyncio.create_task(dispatcher.run())
+    await until(lambda: dispatcher.working == 2 * THREADS)
+    task.cancel()
+    await until(dispatcher._stopping.is_set)
+    work.goes_on.set()
+    await asyncio.gather(task, return_exceptions=True)
     assert dispatcher.working == 0
 
 
