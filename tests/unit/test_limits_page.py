@@ -37,6 +37,8 @@ def value_of(name: str) -> float:
 def written(name: str, value: float) -> str:
     if name.upper().endswith(("_S", "_S_MAX")):
         return f"{value:g} s"
+    if name.endswith("_SHARE"):
+        return f"{value * 100:g} %"
     if "BYTES" in name.upper():
         mib, kib = value / 2**20, value / 2**10
         return f"{mib:g} MiB" if mib >= 1 else f"{kib:g} KiB"
