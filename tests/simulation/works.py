@@ -62,15 +62,15 @@ class Works:
             self._ends.popitem()[1]()
 
     def forget_muddled(self) -> None:
-        """A move has completed or deleted one of two attachments, and Cinder wrote `in-use`, or
-        `reserved` of a shelved server, over what it does with the volume (decision 0040): an
-        administrator puts it right.
+        """Cinder wrote over what it does with the volume (decision 0040): `in-use` or `reserved`,
+        when a move completed or deleted one of two attachments, or `attaching`, when an update
+        came late or of a move.  An administrator puts it right.
         """
         for volume_id in sorted(self._ends):
             volume = self._cloud.cinder.volumes.get(volume_id)
             if (
                 volume
-                and volume.status in {"in-use", "reserved"}
+                and volume.status in {"in-use", "reserved", "attaching"}
                 and self._cloud.cinder.attachments_of(volume_id)
             ):
                 self._cloud.note(f"cinder: does not know that it works on {volume_id[:8]}")
