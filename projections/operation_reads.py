@@ -11,6 +11,9 @@ from projections.detached import DetachedError
 from projections.log_reads import PAGE_MAX, LogReads
 from projections.operations import OPERATIONS
 
+#: What no event of an operation tells, and may be another tomorrow.
+NOT_OF_A_MOMENT: Row = {"progress": [], "server_name": None}
+
 
 class OperationReads(LogReads):
     """Flows under way, and over."""
@@ -22,21 +25,21 @@ class OperationReads(LogReads):
         return await self._one("operation", operation_id=operation_id)
 
     async def operation_at(self, operation_id: str, at: datetime) -> Row | None:
-        """As it was at a moment; None if it had not begun.  Raises MomentToComeError, and
-        DetachedError if what tells is in the archive alone.
+        """As it was at a moment, without NOT_OF_A_MOMENT; None if it had not begun.  Raises
+        MomentToComeError, and DetachedError if what tells is in the archive alone.
         """
         position = await self.settled_at(at)
         row = await self.operation(operation_id)
-        if row is None or row["position"] <= position:
-            return row
-        if row["started_position"] > position:
+        if row is None or row["started_position"] > position:
             return None
+        if row["position"] <= position:
+            return {**row, **NOT_OF_A_MOMENT}
         events = await self.streams([operation_id], position)
         if not events or events[0].position != row["started_position"]:
             months = await self._all("detached", after=row["started_position"] - 1)
             raise DetachedError(months[-1]["last_position"], [each["file"] for each in months])
         followed = reduce(OPERATIONS.fold, events, None)
-        return {**row, **followed.row(), "progress": []}
+        return {**row, **followed.row(), **NOT_OF_A_MOMENT}
 
     async def operations(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import sql
@@ -18,6 +18,7 @@ from aggregates.base import EventContext
 from aggregates.errors import DomainError
 from aggregates.operation import OperationState
 from handlers.build import BootDisk
+from handlers.edits import describe
 from host_agent.shared.ports import PortError
 from ledger.log.recorder import LedgerRecorder
 from ledger.simulation.cinder_rows import CinderFault
@@ -122,6 +123,14 @@ def boot(world: World) -> str:
     return world.build(root, BootDisk(create={"size_gb": 1}, delete_on_termination=True))
 
 
+def rename(world: World) -> str:
+    """Each time to another name; and what is asked of the host is a restart."""
+    instance = world.instance
+    describe(instance, {"name": f"{instance.name}'"}, CONTEXT)
+    world.store.save(instance, context=CONTEXT)
+    return world.act("reboot")
+
+
 ASKED: dict[str, Callable[[World], str]] = {
     "attach": lambda world: world.attach(world.volumes[0]),
     "attach the root": lambda world: world.attach(world.volumes[2], is_root=True),
@@ -137,6 +146,7 @@ ASKED: dict[str, Callable[[World], str]] = {
     "shelve": act("shelve"),
     "unshelve": to_the_other("unshelve"),
     "boot": boot,
+    "rename": rename,
     "delete": lambda world: world.delete(),
 }
 
@@ -165,6 +175,9 @@ async def answers(queries: Queries, server_id: str, volumes: list[str], at: date
         for newest_first in (False, True):
             thing: Any = subject
             told.append(await queries.events(thing, at=at, newest_first=newest_first))
+    for operation in await queries.operations(server_id=server_id):
+        if operation["started_at"] <= at:
+            told.append(await queries.operation_at(str(operation["operation_id"]), at))
     return told
 
 
@@ -176,6 +189,7 @@ STEPS = st.tuples(
 
 
 @given(steps=st.lists(STEPS, min_size=2, max_size=6))
+@example([("attach", None, None), ("rename", None, None)])
 @settings(
     max_examples=8,
     deadline=None,

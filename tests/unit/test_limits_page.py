@@ -30,7 +30,8 @@ def value_of(name: str) -> float:
     if name.startswith("limits."):
         return float(getattr(Limits(), name.removeprefix("limits.")))
     path, _, constant = name.partition(" ")
-    module = importlib.import_module("ledger." + path.removesuffix(".py").replace("/", "."))
+    below = "" if path.startswith("projections/") else "ledger."
+    module = importlib.import_module(below + path.removesuffix(".py").replace("/", "."))
     return float(getattr(module, constant))
 
 
