@@ -84,10 +84,10 @@ UNSAID: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def kept_after(kept: Mapping[str, Any], said: Mapping[str, Any]) -> Mapping[str, Any]:
+def kept_after(kept: Mapping[str, Any], changed: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is kept, with what is said anew; null is what nobody said."""
-    told = {name: said[name] for name in UNSAID if name in said}
-    news = {name: UNSAID[name] if value is None else value for name, value in told.items()}
+    described = {name: changed[name] for name in UNSAID if name in changed}
+    news = {name: UNSAID[name] if value is None else value for name, value in described.items()}
     return {**kept, **news}
 
 

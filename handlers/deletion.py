@@ -147,9 +147,9 @@ def _servers_of(operation: Operation, book: Book) -> Iterator[str]:
 
 def _origin(awaited: Instance.DeletionAwaited) -> Origin:
     """It was accepted: a lock that came later does not hold it up."""
-    told = awaited.actor
+    actor = awaited.actor
     context = EventContext(
-        actor=Actor(**{**told, "roles": tuple(told["roles"])}),
+        actor=Actor(**{**actor, "roles": tuple(actor["roles"])}),
         request_id=awaited.request_id,
         operation_id=awaited.operation_id,
         global_request_id=awaited.global_request_id,

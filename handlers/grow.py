@@ -138,9 +138,9 @@ def forget(instance: Instance) -> None:
 
 def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> Origin:
     operation_id = uuid5(instance.id, f"growth of {awaited.volume_id}, {instance.version}")
-    told = awaited.actor
+    actor = awaited.actor
     context = EventContext(
-        actor=Actor(**{**told, "roles": tuple(told["roles"])}),
+        actor=Actor(**{**actor, "roles": tuple(actor["roles"])}),
         request_id=awaited.request_id,
         operation_id=str(operation_id),
     )

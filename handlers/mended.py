@@ -15,7 +15,7 @@ from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 
-def told(operation: Operation, outcome: Outcome, book: Book) -> None:
+def note_end(operation: Operation, outcome: Outcome, book: Book) -> None:
     """The finding hears how its repair ended, in the same append."""
     started = operation.started
     if started is None or started.finding is None:

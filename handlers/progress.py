@@ -32,7 +32,7 @@ from handlers.engine import (
     pivot_passed,
 )
 from handlers.meaning import MEANING, Book, Done, Outputs
-from handlers.mended import MENDED, told
+from handlers.mended import MENDED, note_end
 from handlers.plan import Place, Plan, Side
 from handlers.retries import is_due, retry_delay_s
 from handlers.verbs import LET_GO, MOOT, AnyVerb, LedgerVerb
@@ -404,7 +404,7 @@ def finish(
     if error is None and operation.history.moot:
         error = fenced_error(plan_of(operation).hosts[Place.HOST] or "").to_wire()
     operation.record(Operation.OperationFinished, outcome=outcome.value, error=error, reason=reason)
-    told(operation, outcome, book)
+    note_end(operation, outcome, book)
     assert operation.started is not None
     instance = book.get(Instance, operation.started.server_id)
     for volume_id in sorted(volumes_of(operation)):

@@ -142,8 +142,8 @@ def _host(settings: Settings, arguments: argparse.Namespace) -> _Host:
         ) from error
 
     os_brick = OsBrick(settings.brick, settings.agent.host, Path(settings.agent.lock_path))
-    taken = domain_xml.Host(settings.libvirt.virt_type, settings.libvirt.kernel_dir)
-    libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), taken)
+    hypervisor = domain_xml.Host(settings.libvirt.virt_type, settings.libvirt.kernel_dir)
+    libvirt = HypervisorGuests(Libvirt(settings.libvirt.uri), settings.patience(), hypervisor)
     return _Host(os_brick, libvirt, KernelStorage(), os_brick.drivers(), settings.migration())
 
 
@@ -185,8 +185,8 @@ def _serve(settings: Settings, locks: Locks, host: _Host) -> int:
 
     @cache
     def connector() -> dict[str, str]:
-        said = host.brick.connector()
-        return {key: str(said[key]) for key in CONNECTOR_KEYS if said.get(key)}
+        connector = host.brick.connector()
+        return {key: str(connector[key]) for key in CONNECTOR_KEYS if connector.get(key)}
 
     def describe() -> Registration:
         return Registration(

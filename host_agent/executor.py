@@ -301,8 +301,8 @@ class Executor:
             run.reporting.deliver()
             raise
         except PortError as error:  # before any step: tell it as the first one's result
-            told = Outcome(error=error.as_step_error())
-            result = result_of(command.steps[0], told, began, context, self._hooks.occurred)
+            outcome = Outcome(error=error.as_step_error())
+            result = result_of(command.steps[0], outcome, began, context, self._hooks.occurred)
             run.reporting.ended(result)
             return run.reporting.deliver() is not Verdict.STALE
 

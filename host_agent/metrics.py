@@ -136,8 +136,8 @@ def _lines(family: Family) -> Iterator[str]:
     yield f"# HELP {family.name} {family.what}"
     yield f"# TYPE {family.name} {family.kind}"
     for suffix, labels, value in family.samples:
-        told = ",".join(f'{name}="{_escaped(each)}"' for name, each in labels.items())
-        labelled = f"{{{told}}}" if told else ""
+        pairs = ",".join(f'{name}="{_escaped(each)}"' for name, each in labels.items())
+        labelled = f"{{{pairs}}}" if pairs else ""
         yield f"{family.name}{suffix}{labelled} {float(value)!r}"
 
 

@@ -40,9 +40,9 @@ class Outcome(NamedTuple):
 def do(command: Command, step: CommandStep, context: RunContext, now: Now) -> StepResult:
     """The step's result.  Raises Stopping if the agent stops before there is one."""
     began = context.clock.now()
-    with doing(command.span.child(step.name), command.request_id) as told:
+    with doing(command.span.child(step.name), command.request_id) as request_ids:
         outputs, error, _ = _outcome(command, step, context)
-        return result_of(step, Outcome(outputs, error, tuple(told)), began, context, now)
+        return result_of(step, Outcome(outputs, error, tuple(request_ids)), began, context, now)
 
 
 def _outcome(command: Command, step: CommandStep, context: RunContext) -> Outcome:

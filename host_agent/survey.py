@@ -179,8 +179,8 @@ def _connection(
 ) -> ConnectionShown:
     present = used = None
     if view is not None:
-        told = [view.present(device) for device in record.devices.values()]
-        known = [each for each in told if each is not None]
+        devices = [view.present(device) for device in record.devices.values()]
+        known = [each for each in devices if each is not None]
         present = any(known) if known else None
         used = _is_used(record, view, in_guests)
     return ConnectionShown(
@@ -205,8 +205,10 @@ def _is_used(record: Record, view: StorageView, in_guests: frozenset[str] | None
 
 
 def _names(record: Record) -> set[str]:
-    told = [each.get(name) for each in (*record.infos, *record.devices.values()) for name in _NAMES]
-    lists = [each if isinstance(each, (list, tuple)) else [each] for each in told if each]
+    names = [
+        each.get(name) for each in (*record.infos, *record.devices.values()) for name in _NAMES
+    ]
+    lists = [each if isinstance(each, (list, tuple)) else [each] for each in names if each]
     return {str(name) for each in lists for name in each}
 
 

@@ -192,7 +192,7 @@ class Flavor:
         for text in (self.name, self.key):
             if not sizes.is_name(text):
                 raise ValueError(sizes.NAMES)
-            if sizes.size_said(text) not in {None, self.size}:
+            if sizes.size_named(text) not in {None, self.size}:
                 raise ValueError(
                     "a flavor's name, or id, of the form c2.m2048 says what its size is: it has to "
                     "be of that size"

@@ -71,9 +71,9 @@ def carry_out(step: str, verb: str, lane: Lane, context: EffectContext) -> StepR
     began = time.monotonic()
     outputs: dict[str, Any] = {}
     error: StepError | None = None
-    told: list[str] = []
+    request_ids: list[str] = []
     try:
-        with _asking(step, context) as told:
+        with _asking(step, context) as request_ids:
             outputs = EFFECTS[verb](lane, context)
     except PortError as failure:
         error = failure.as_step_error()
@@ -82,7 +82,7 @@ def carry_out(step: str, verb: str, lane: Lane, context: EffectContext) -> StepR
         error = _unexpected(failure)
     took_ms = int((time.monotonic() - began) * 1000)
     return StepResult(
-        step=step, took_ms=took_ms, outputs=outputs, error=error, cinder_requests=tuple(told)
+        step=step, took_ms=took_ms, outputs=outputs, error=error, cinder_requests=tuple(request_ids)
     )
 
 

@@ -422,10 +422,10 @@ def _portions(what: tuple[W, ...]) -> list[tuple[W, ...]]:
     return [what[at : at + GUESTS_AT_ONCE] for at in range(0, len(what) or 1, GUESTS_AT_ONCE)]
 
 
-def _show(name: str, said: Registration, guests: Sequence[Guest], unit: Unit) -> bool:
+def _show(name: str, agent: Registration, guests: Sequence[Guest], unit: Unit) -> bool:
     """Take what an agent says of itself and of these guests; whether to show some of it again."""
     host = unit.get(Host, host_uuid(name))
-    host.register(name, said.service_version, said.capabilities, said.connector)
+    host.register(name, agent.service_version, agent.capabilities, agent.connector)
     looked = [inventory.seen(name, guest, unit) for guest in guests]
     return not all(looked)
 

@@ -158,8 +158,8 @@ class Wakeups:
     async def _follow(self, connection: psycopg.AsyncConnection[Any]) -> None:
         while True:
             self._wake(await self._changed(connection))
-            async with aclosing(connection.notifies(timeout=POLL_INTERVAL_S)) as told:
-                async for notify in told:
+            async with aclosing(connection.notifies(timeout=POLL_INTERVAL_S)) as notices:
+                async for notify in notices:
                     if not notify.payload:
                         self._wake({ANY_EVENT})
                         break

@@ -163,8 +163,8 @@ def _asked(look_id: str, row: Row) -> Row:
     """A look of which there is only what it was asked for with."""
     scope = row["asked_scope"]
     asked = {"look_id": look_id, "scope": scope, "kind": kind_of(scope), "state": "asked"}
-    told = {name: row[f"asked_{name}"] for name in ("why", "believe", "reason")}
-    return {**row, **asked, **told}
+    order = {name: row[f"asked_{name}"] for name in ("why", "believe", "reason")}
+    return {**row, **asked, **order}
 
 
 def _as_it_began(row: Row) -> Row:

@@ -31,9 +31,9 @@ def _fold(row: Row | None, event: LoggedEvent) -> Row:
             row["service_version"] = event.body["service_version"]
             row["capabilities"] = event.body["capabilities"]
             row.setdefault("registered_at", event.recorded_at)
-            said = event.body.get("connector")
-            if said != row["connector"]:
-                row["connector"], row["connector_position"] = said, event.position
+            connector = event.body.get("connector")
+            if connector != row["connector"]:
+                row["connector"], row["connector_position"] = connector, event.position
         case Host.Fenced.TOPIC:
             row.update(
                 epoch=event.body["epoch"],

@@ -75,10 +75,10 @@ def _defined(row: Row, body: Row) -> Row:
     return {**asked, **_described(row, body)}
 
 
-def _described(row: Row, said: Row) -> Row:
+def _described(row: Row, changed: Row) -> Row:
     """Of what is said the columns are named as it is."""
-    named = {"name": said["name"]} if "name" in said else {}
-    return {**kept_after({name: row[name] for name in UNSAID}, said), **named}
+    named = {"name": changed["name"]} if "name" in changed else {}
+    return {**kept_after({name: row[name] for name in UNSAID}, changed), **named}
 
 
 def _claimed(row: Row, body: Row) -> Row:

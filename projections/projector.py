@@ -187,8 +187,8 @@ class Projector:
         if to <= after:
             return False
         new = [one for name in marks for one in self._tables[name].replacements(changes[name])]
-        told = news.text_of(list(marks), after, to, new) if self._seen else ""
-        ours = advance(self._cursor, marks, to, new, told)
+        notice = news.text_of(list(marks), after, to, new) if self._seen else ""
+        ours = advance(self._cursor, marks, to, new, notice)
         for name in ours:
             self._marks[name] = Mark(to, marks[name].rebuilds)
             self._tables[name].keep(changes[name], self._marks[name])

@@ -215,9 +215,9 @@ class Queries(SurveyReads, DriftReads, OperationReads, ServerLists, RequestReads
         """Whichever agent comes next may speak for the host."""
         await self._all("free_host", {}, "reads", timeout_ms=None, host=host)
 
-    async def connectors_taken(self, **said: Sequence[str | None]) -> list[Row]:
+    async def connectors_in_use(self, **connectors: Sequence[str | None]) -> list[Row]:
         """`hosts` and their `initiators` and `nqns`: `other` hosts that said so before."""
-        return await self._all("connectors_taken", {}, "reads", timeout_ms=None, **said)
+        return await self._all("connectors_in_use", {}, "reads", timeout_ms=None, **connectors)
 
     async def touch_hosts(self, heard: Mapping[str, tuple[float, float | None]]) -> None:
         """Note how many seconds ago hosts' agents were in contact, and by how many their clocks

@@ -54,8 +54,8 @@ def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None
     if flow not in ASKS_NO_HOST and not _is_readable(asked.shown):
         return UNPROVEN, "What the host says cannot be read; nothing was done."
     drift = BY_NAME[finding.found.drift_class]
-    if told := _SAID_OF.get(drift.name, frozenset()) - asked.shown.keys():
-        words = f"The agent of host {asked.lane.host} is too old to say {', '.join(sorted(told))}"
+    if lacks := _SHOWN_OF.get(drift.name, frozenset()) - asked.shown.keys():
+        words = f"The agent of host {asked.lane.host} is too old to say {', '.join(sorted(lacks))}"
         return UNPROVEN, f"{words}: upgrade it. Nothing was done."
     if asked.row is not None and not rows.known(asked.row, drift.parties):
         return UNPROVEN, "Not everybody that the finding compares could be asked; look again later."
@@ -74,14 +74,16 @@ def refusal(flow: str, finding: Finding, asked: Asked) -> tuple[str, str] | None
 
 def _is_readable(shown: dict[str, Any]) -> bool:
     """Whether a host has said all of it: nothing that is missing here is taken for a no."""
-    return all(name in shown and isinstance(shown[name], kind) for name, kind in _SAID.items())
+    return all(name in shown and isinstance(shown[name], kind) for name, kind in _SHOWN.items())
 
 
 def _alike(then: Any, now: Any) -> bool:
     """What one of both does not tell makes no difference."""
     if isinstance(then, dict) and isinstance(now, dict):
-        told = [name for name in then.keys() & now.keys() if None not in (then[name], now[name])]
-        return all(then[name] == now[name] for name in told)
+        comparable = [
+            name for name in then.keys() & now.keys() if None not in (then[name], now[name])
+        ]
+        return all(then[name] == now[name] for name in comparable)
     return bool(then == now)
 
 
@@ -212,8 +214,8 @@ def _definition_can_follow(asked: Asked) -> str | None:
     assert isinstance(row, DiskRow), "the class is of disks"
     assert row.ledger is not None, "and of mapped ones"
     wanted = None if row.ledger.access_mode is None else row.ledger.access_mode == "ro"
-    told = shown.get("readonly_live" if shown["running"] else "readonly_persistent")
-    if wanted is None or told in {None, wanted} or (wanted and not shown["running"]):
+    readonly = shown.get("readonly_live" if shown["running"] else "readonly_persistent")
+    if wanted is None or readonly in {None, wanted} or (wanted and not shown["running"]):
         return _guest_is_here(asked)
     if shown["running"]:
         may = "may write to it" if wanted else "may not write to it"
@@ -251,14 +253,14 @@ def _not_on_the_host(asked: Asked) -> str | None:
 
 
 #: What a host says (host_agent.verbs.drift.drift_look).
-_SAID: dict[str, type | tuple[type, ...]] = {
+_SHOWN: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("power_state", "live", "persistent"), (str, NoneType)),
     **dict.fromkeys(("running", "record"), bool),
     **dict.fromkeys(("differs", "guests", "unexplained"), list),
     "records": dict,
 }
 #: What older agents do not say, and some classes compare.
-_SAID_OF = {"disk_readonly_differs": frozenset({"readonly_live", "readonly_persistent"})}
+_SHOWN_OF = {"disk_readonly_differs": frozenset({"readonly_live", "readonly_persistent"})}
 ASKS_NO_HOST = frozenset(
     {"drop_reservation", "replace_reservation", "settle_volume", "delete_volume"}
 )

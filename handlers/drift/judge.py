@@ -40,23 +40,23 @@ class Sight:
 
 def drifting(row: Row) -> list[DriftClass]:
     """The classes of which this row is a case."""
-    return [each for each, is_drift in _told(row) if is_drift(row)]
+    return [each for each, is_drift in _judged_of(row) if is_drift(row)]
 
 
 def sound(row: Row) -> list[DriftClass]:
     """The classes of which this row is known to be no case."""
     if getattr(row, "unknown_hosts", ()):
         return []
-    return [each for each, is_drift in _told(row) if not is_drift(row)]
+    return [each for each, is_drift in _judged_of(row) if not is_drift(row)]
 
 
-def _told(row: Row) -> Sequence[tuple[DriftClass, Callable[[Any], bool]]]:
+def _judged_of(row: Row) -> Sequence[tuple[DriftClass, Callable[[Any], bool]]]:
     """The classes of such rows of which all parties have said what they have to say."""
-    return _TOLD[type(row), rows.silent(row)]
+    return _JUDGED[type(row), rows.silent(row)]
 
 
 #: A look judges all rows of a cloud: by row, and by who is silent.
-_TOLD = {
+_JUDGED = {
     (kind, silent): [
         (each, each.is_drift)
         for each in CLASSES
@@ -112,8 +112,10 @@ class Case:
 
     @classmethod
     def of(cls, drift_class: DriftClass, row: Row) -> Case:
-        told = differs(row, drift_class.parties)
-        return cls(drift_class=drift_class, key=rows.key_of(row), about=row.about, differs=told)
+        differences = differs(row, drift_class.parties)
+        return cls(
+            drift_class=drift_class, key=rows.key_of(row), about=row.about, differs=differences
+        )
 
 
 def see(finding: Finding, drift_class: DriftClass, row: Row, sight: Sight) -> None:
@@ -158,8 +160,8 @@ def miss(finding: Finding, sight: Sight) -> None:
 
 def hosts_of(finding: Finding) -> frozenset[str]:
     """The hosts that had something to say of it; of a server those that show its guest."""
-    told = finding.differs.get(Party.HOST.value)
-    showing = [pair[0] for pair in told] if isinstance(told, list) else []
+    on_host = finding.differs.get(Party.HOST.value)
+    showing = [pair[0] for pair in on_host] if isinstance(on_host, list) else []
     own = finding.found.host if finding.found and Party.HOST.value in finding.differs else None
     return frozenset({*showing, own} - {None})
 

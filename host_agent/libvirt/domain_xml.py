@@ -100,16 +100,16 @@ def domain_of(
 def _root_of(definition: str, server_id: str, host: Host) -> tuple[ET.Element, tuple[str, ...]]:
     """What this host takes of the definition, and what it does not.  Raises DefinitionError."""
     try:
-        taken = kept(definition, host.kernel_dir)
+        sifted = kept(definition, host.kernel_dir)
     except ValueError as error:  # a ParseError is a SyntaxError
         raise DefinitionError(f"The definition of guest {server_id}: {error}.") from error
     except ET.ParseError as error:
         raise DefinitionError(
             f"The definition of guest {server_id} is not XML: {error}."
         ) from error
-    root = ET.fromstring(taken.definition)  # noqa: S314 - by the allow-list
+    root = ET.fromstring(sifted.definition)  # noqa: S314 - by the allow-list
     _check_identity(root, server_id)
-    return root, taken.dropped
+    return root, sifted.dropped
 
 
 def _resized_as(root: ET.Element, sized: ET.Element) -> ET.Element:

@@ -198,18 +198,18 @@ class Libvirt:
     def migration(self, server_id: str) -> Job | None:
         with self._reading() as connection:
             try:
-                told = connection.lookupByUUIDString(server_id).jobStats()
+                stats = connection.lookupByUUIDString(server_id).jobStats()
             except libvirt.libvirtError as error:
                 off = error.get_error_code() == libvirt.VIR_ERR_OPERATION_INVALID
                 if off or _is_gone(error):
                     return None
                 raise
         outgoing = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
-        if told.get("type", 0) == 0 or told.get(libvirt.VIR_DOMAIN_JOB_OPERATION) != outgoing:
+        if stats.get("type", 0) == 0 or stats.get(libvirt.VIR_DOMAIN_JOB_OPERATION) != outgoing:
             return None
         return Job(
-            told.get(libvirt.VIR_DOMAIN_JOB_DATA_PROCESSED, 0),
-            told.get(libvirt.VIR_DOMAIN_JOB_DATA_TOTAL, 0),
+            stats.get(libvirt.VIR_DOMAIN_JOB_DATA_PROCESSED, 0),
+            stats.get(libvirt.VIR_DOMAIN_JOB_DATA_TOTAL, 0),
         )
 
     def abort_migration(self, server_id: str) -> None:
@@ -222,8 +222,8 @@ class Libvirt:
 
     def copying(self, server_id: str, target: str) -> Job | None:
         with self._changing(server_id) as domain:
-            told = domain.blockJobInfo(target, 0)
-        return Job(told["cur"], told["end"]) if told else None
+            info = domain.blockJobInfo(target, 0)
+        return Job(info["cur"], info["end"]) if info else None
 
     def end_copy(self, server_id: str, target: str, *, switch: bool) -> None:
         with self._changing(server_id) as domain:

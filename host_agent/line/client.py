@@ -102,12 +102,12 @@ class LedgerClient:
             raw = json.dumps(body).encode()
         timeout, asked_at = Timeout(connect=CONNECT_S, read=timeout_s), self._clock.asking()
         try:
-            answer, told = ask(pool, method, self._base + path, headers, raw, timeout=timeout)
+            answer, found = ask(pool, method, self._base + path, headers, raw, timeout=timeout)
         except OSError as error:
             trouble = self._credentials.trouble()
             raise _not_reached(error, shown.validity is not None, trouble) from error
         self._hear(answer.headers.get(TIME_HEADER), asked_at)
-        return answer.status, _checked(answer.status, told)
+        return answer.status, _checked(answer.status, found)
 
     def _as_shown_now(self) -> tuple[HTTPConnectionPool, Shown]:
         """The pool for what is shown; connections that were made with what was before end."""

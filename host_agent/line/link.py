@@ -279,8 +279,8 @@ class Link:
         """
         status, answer = self._call("PUT", "", registration.to_wire())
         if status != HTTPStatus.OK:
-            told = (answer.get("code"), answer.get("detail"), answer.get("hint"))
-            why = " ".join(str(each) for each in told if each)
+            parts = (answer.get("code"), answer.get("detail"), answer.get("hint"))
+            why = " ".join(str(each) for each in parts if each)
             raise LinkError(f"the ledger refuses the registration (HTTP {status}): {why}")
         epoch, fenced = answer.get("epoch"), answer.get("fenced")
         if not isinstance(epoch, int) or not isinstance(fenced, bool):

@@ -54,12 +54,16 @@ class Surveys:
         """The question that the ledger need not ask again: the newest, if it is of this epoch."""
         return self._asked.token if self._asked and self._asked.epoch == epoch else None
 
-    def want(self, told: Any, epoch: int | None) -> None:
+    def want(self, wanted: Any, epoch: int | None) -> None:
         """What the ledger's answer to a poll says is wanted, if anything."""
-        if not isinstance(told, dict) or not isinstance(told.get("token"), str) or epoch is None:
+        if (
+            not isinstance(wanted, dict)
+            or not isinstance(wanted.get("token"), str)
+            or epoch is None
+        ):
             return
-        digest = told.get("digest")
-        asked = Question(told["token"], epoch, digest if isinstance(digest, str) else None)
+        digest = wanted.get("digest")
+        asked = Question(wanted["token"], epoch, digest if isinstance(digest, str) else None)
         with self._changed:
             if asked.token != self.got(epoch):
                 self._asked, self._open = asked, True
@@ -91,11 +95,11 @@ class Surveys:
         digest = survey.digest()
         whole = SurveyAnswer(token=asked.token, epoch=asked.epoch, digest=digest, survey=survey)
         answer = replace(whole, survey=None) if digest == asked.digest else whole
-        status, told = self._send(asked, answer)
-        if told.get("again") is True and answer is not whole:  # it has lost it meanwhile
-            status, told = self._send(asked, whole)
+        status, reply = self._send(asked, answer)
+        if reply.get("again") is True and answer is not whole:  # it has lost it meanwhile
+            status, reply = self._send(asked, whole)
         if status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):  # of another epoch, or not wanted
-            _LOG.error("survey_refused", status=status, code=told.get("code"))
+            _LOG.error("survey_refused", status=status, code=reply.get("code"))
         elif survey.blind:
             _LOG.warning("survey_blind", parts=survey.blind, why=survey.why_blind)
 

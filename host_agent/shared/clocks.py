@@ -73,14 +73,14 @@ class FarClock:
         if not math.isfinite(time_s):
             return 0.0
         now = self._monotonic()
-        said = Interval(time_s - now, time_s - asked_at, now)
+        interval = Interval(time_s - now, time_s - asked_at, now)
         with self._lock:
             known, doubted = self._known, self._doubted
-            if known is None or (common := known.common(said)) is not None:
-                self._known, self._doubted = said if known is None else common, None
+            if known is None or (common := known.common(interval)) is not None:
+                self._known, self._doubted = interval if known is None else common, None
                 return 0.0
-            self._doubted = said
-            if doubted is None or (agreed := doubted.common(said)) is None:
+            self._doubted = interval
+            if doubted is None or (agreed := doubted.common(interval)) is None:
                 return 0.0
             self._known, self._doubted = agreed, None
             return agreed.middle - known.middle

@@ -332,10 +332,10 @@ class StepResult:
         )
 
 
-def _request_ids(told: list[Any]) -> tuple[str, ...]:
-    if len(told) > REQUESTS_MAX or not all(isinstance(o, str) and is_request_id(o) for o in told):
+def _request_ids(ids: list[Any]) -> tuple[str, ...]:
+    if len(ids) > REQUESTS_MAX or not all(isinstance(o, str) and is_request_id(o) for o in ids):
         raise WireError("'cinder_requests' is too long, or holds something that is no request's id")
-    return tuple(told)
+    return tuple(ids)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from host_agent.shared.definition import NOVA_NS, read
 
 #: Of so many dropped parts it is told which.
-TOLD_MAX = 32
+DROPPED_MAX = 32
 
 _WORDS = r"[\w .,:;+^*()-]{0,255}"  # no slash: never a path
 _TEXT = r"[^\0]{0,4096}"  # what nobody but people reads
@@ -236,13 +236,13 @@ def kept(definition: str, kernel_dir: str | None = None) -> Kept:
     What is dropped of a definition that was kept already is nothing.  Raises as `read`.
     """
     root = read(definition)
-    told = dict.fromkeys(_sift(root, "", Rule({"type": _WORDS})))
+    paths = dict.fromkeys(_sift(root, "", Rule({"type": _WORDS})))
     if kernel_dir is not None:
-        told |= dict.fromkeys(_foreign_kernels(root, kernel_dir))
-    if not told:
+        paths |= dict.fromkeys(_foreign_kernels(root, kernel_dir))
+    if not paths:
         return Kept(definition, ())
     text = ET.canonicalize(ET.tostring(root, encoding="unicode"), strip_text=True)
-    return Kept(text, tuple(told)[:TOLD_MAX])
+    return Kept(text, tuple(paths)[:DROPPED_MAX])
 
 
 def _sift(element: ET.Element, path: str, rule: Rule) -> Iterator[str]:

@@ -273,8 +273,8 @@ def _wrong(kind: type, value: Any, musts: list[Must]) -> str:
         others = (words for each, words in _TOML.values() if each is given)
         return f"expected {name}, not {next(others, 'a date')}"
     broken = next((must.words for must in musts if not must.holds(value)), None)
-    told = f"is {value}, " if isinstance(value, (int, float)) else ""
-    return f"{told}expected {name} {broken}" if broken else ""
+    shown = f"is {value}, " if isinstance(value, (int, float)) else ""
+    return f"{shown}expected {name} {broken}" if broken else ""
 
 
 def _plain(node: _Node) -> Any:

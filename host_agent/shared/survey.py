@@ -171,8 +171,8 @@ class SurveyAnswer:
 
     def to_wire(self) -> dict[str, Any]:
         """Its lists stand outermost, so that a large one is read piece by piece."""
-        told = {"token": self.token, "epoch": self.epoch, "digest": self.digest}
-        return {**self.survey.to_wire(), **told} if self.survey else told
+        question = {"token": self.token, "epoch": self.epoch, "digest": self.digest}
+        return {**self.survey.to_wire(), **question} if self.survey else question
 
     @classmethod
     def from_wire(cls, data: Any) -> Self:

@@ -15,7 +15,7 @@ from host_agent.shared.spans import REQUESTS_MAX, Span, is_request_id
 class _Doing(NamedTuple):
     span: Span
     request_id: str
-    told: list[str]
+    request_ids: list[str]
 
 
 _doing: ContextVar[_Doing | None] = ContextVar("doing", default=None)
@@ -24,11 +24,11 @@ _doing: ContextVar[_Doing | None] = ContextVar("doing", default=None)
 @contextmanager
 def doing(span: Span, request_id: str) -> Iterator[list[str]]:
     """What this thread asks inside belongs to the span; gives the ids of what it changed."""
-    told: list[str] = []
-    token = _doing.set(_Doing(span, request_id, told))
+    request_ids: list[str] = []
+    token = _doing.set(_Doing(span, request_id, request_ids))
     try:
         with bound_contextvars(trace_id=span.trace_id, span_id=span.span_id):
-            yield told
+            yield request_ids
     finally:
         _doing.reset(token)
 
@@ -47,5 +47,5 @@ def answered(method: str, status: int, answer: Mapping[str, str]) -> None:
     if now is None or (method == "GET" and status < 400):  # noqa: PLR2004 - HTTP's
         return
     request_id = answer.get("x-openstack-request-id", "")
-    if len(now.told) < REQUESTS_MAX and is_request_id(request_id):
-        now.told.append(request_id)
+    if len(now.request_ids) < REQUESTS_MAX and is_request_id(request_id):
+        now.request_ids.append(request_id)

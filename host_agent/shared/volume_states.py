@@ -90,8 +90,8 @@ def _is_left(cinder: Cinder, lane: Lane) -> bool:
 def _is_pair(cinder: Cinder, one: str, other: str) -> bool:
     """Whether Cinder migrates one of them to the other."""
     shown = [_shown(cinder, volume_id) for volume_id in (one, other)]
-    told = {volume.migration_status for volume in shown if volume is not None}
-    return bool({f"target:{one}", f"target:{other}"} & told)
+    migrations = {volume.migration_status for volume in shown if volume is not None}
+    return bool({f"target:{one}", f"target:{other}"} & migrations)
 
 
 def _held(cinder: Cinder, old_cinder: OldCinder, volume_id: str) -> VolumeView | None:

@@ -86,10 +86,10 @@ class SimulatedBrick:
                         else _bytes(info)
                     )
                     state["connected"][digest] = entry
-            told = {**source, "format": connection.image_format(info)}
+            described = {**source, "format": connection.image_format(info)}
             if source["type"] != "network":
-                told["device"] = _device(source)
-            return told
+                described["device"] = _device(source)
+            return described
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
         """Simulated volumes are LUKS if they are encrypted."""

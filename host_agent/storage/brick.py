@@ -122,9 +122,9 @@ class OsBrick:
                 f"os-brick gives no path for a volume of type {kind}: no guest can use it here.",
             )
         source = _source(path)
-        told = {key: value for key, value in device.items() if isinstance(value, _PLAIN)}
-        told["use_multipath"] = multipath
-        return {**source, "format": _format(source, info), "device": told}
+        plain = {key: value for key, value in device.items() if isinstance(value, _PLAIN)}
+        plain["use_multipath"] = multipath
+        return {**source, "format": _format(source, info), "device": plain}
 
     def format_luks(self, source: dict[str, Any], passphrase: str, encryption: Encryption) -> None:
         if source["type"] != "block":  # Cinder has formatted it; RBD has no path
@@ -143,10 +143,10 @@ class OsBrick:
             return None
         helper, path = self._settings.root_helper, source["path"]
         try:
-            told, _ = os_brick.privileged.rootwrap.execute(
+            output, _ = os_brick.privileged.rootwrap.execute(
                 *("blockdev", "--getsize64", path), run_as_root=True, root_helper=helper
             )
-            return int(told)
+            return int(output)
         except Exception as error:
             raise _extend_error(error) from error
 
@@ -264,9 +264,9 @@ def _is_luks(helper: str, path: str) -> bool:
 def _text(error: Exception) -> str:
     """One line; the caller's reports mask secrets in it."""
     if isinstance(error, processutils.ProcessExecutionError):
-        told = " ".join(str(error.stderr or error.description).split())
+        reason = " ".join(str(error.stderr or error.description).split())
         ended = "was not run" if error.exit_code is None else f"ended with {error.exit_code}"
-        return f"{error.cmd} {ended}: {told}"
+        return f"{error.cmd} {ended}: {reason}"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

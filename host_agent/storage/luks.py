@@ -44,10 +44,10 @@ def payload_offset(root_helper: str, path: str) -> int:
     Raises ProcessExecutionError, and ValueError for a head that is none of LUKS 1.
     """
     command = ("cryptsetup", "luksDump", path)
-    told, _ = os_brick.privileged.rootwrap.execute(
+    output, _ = os_brick.privileged.rootwrap.execute(
         *command, run_as_root=True, root_helper=root_helper
     )
-    found = _OFFSET.search(told)
+    found = _OFFSET.search(output)
     if found is None:
         raise ValueError(f"{path} has no head of LUKS 1")
     return int(found[1]) * SECTOR

@@ -52,8 +52,8 @@ class Record:
         """With what connecting returned, if it returned something new, without its secrets."""
         if not device:
             return self
-        told = {connection.target_digest(info): masking.without_secrets(device)}
-        return replace(self, devices={**self.devices, **told})
+        found = {connection.target_digest(info): masking.without_secrets(device)}
+        return replace(self, devices={**self.devices, **found})
 
     def without(self, info: ConnectionInfo) -> Self:
         """Without a connection that has been ended."""

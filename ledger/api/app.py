@@ -296,8 +296,8 @@ def _asked(request: web.Request) -> Asked:
 def _of_log(identity: Identity) -> dict[str, str]:
     """Who it is in lines of the log; Keystone's own log has the same `audit_id`."""
     vouched = identity.vouched
-    told = {"audit_id": vouched.audit_id, "service_user": vouched.service}
-    return {"actor": identity.actor.name, **{name: each for name, each in told.items() if each}}
+    vouchers = {"audit_id": vouched.audit_id, "service_user": vouched.service}
+    return {"actor": identity.actor.name, **{name: each for name, each in vouchers.items() if each}}
 
 
 @web.middleware

@@ -178,10 +178,10 @@ class Readiness(Remembered[Found]):
         }
         warnings = {"policy": self._components.policy.check, **self._components.warnings}
         found = await asyncio.gather(*map(_asked, (*checks.values(), *warnings.values())))
-        told = zip(warnings, found[len(checks) :], strict=True)
+        warned = zip(warnings, found[len(checks) :], strict=True)
         return Found(
             dict(zip(checks, found[: len(checks)], strict=True)),
-            [f"{name}: {text}" for name, text in told if text],
+            [f"{name}: {text}" for name, text in warned if text],
         )
 
     async def _database(self) -> str | None:

@@ -34,7 +34,7 @@ SHOWN = frozenset(
     }
 )
 #: Codes of errors whose message is Cinder's, or this service's own about the request.
-_TOLD = frozenset({"refused", "not_found", "forbidden", "cancelled"})
+_SHOWN = frozenset({"refused", "not_found", "forbidden", "cancelled"})
 _HOSTS = dict.fromkeys(("host", "destination"))
 _PLACES = frozenset(Place)
 
@@ -76,11 +76,11 @@ def event(row: Row) -> Row:
     return {**row, "host": None, "body": _with_error(body) if "error" in body else body}
 
 
-def error(told: Row | None) -> Row | None:
+def error(stored: Row | None) -> Row | None:
     """An error by its code; its message only where that cannot name a host."""
-    if told is None or told["code"] in _TOLD:
-        return told
-    return {**told, "message": f"It failed ({told['code']}); an operator can read the reason."}
+    if stored is None or stored["code"] in _SHOWN:
+        return stored
+    return {**stored, "message": f"It failed ({stored['code']}); an operator can read the reason."}
 
 
 def fault(message: str, identity: Identity) -> str:

@@ -259,23 +259,23 @@ def is_keystones(answer: requests.Response) -> bool:
 def _proven(answer: requests.Response, *, allow_expired: bool) -> Proven:
     try:
         body = answer.json()
-        said = AccessInfoV3(body, auth_token="")
-        rules = said.application_credential_access_rules
+        access = AccessInfoV3(body, auth_token="")
+        rules = access.application_credential_access_rules
         found = Proven(
-            user_id=_id(said.user_id),
-            user_name=str(said.username),
-            project_id=said.project_id and _id(said.project_id),
-            domain_id=said.domain_id and _id(said.domain_id),
-            system=said.system_scoped,
-            roles=frozenset(map(str, said.role_names or ())),
-            is_admin_project=said.is_admin_project,
-            audit_id=said.audit_id and _id(said.audit_id),
+            user_id=_id(access.user_id),
+            user_name=str(access.username),
+            project_id=access.project_id and _id(access.project_id),
+            domain_id=access.domain_id and _id(access.domain_id),
+            system=access.system_scoped,
+            roles=frozenset(map(str, access.role_names or ())),
+            is_admin_project=access.is_admin_project,
+            audit_id=access.audit_id and _id(access.audit_id),
             methods=tuple(map(str, body["token"].get("methods", ()))),
-            trust_id=said.trust_id and _id(said.trust_id),
-            application_credential_id=said.application_credential_id
-            and _id(said.application_credential_id),
+            trust_id=access.trust_id and _id(access.trust_id),
+            application_credential_id=access.application_credential_id
+            and _id(access.application_credential_id),
             access_rules=None if rules is None else tuple(map(_rule, rules)),
-            left_s=_left_s(said, answer.headers.get("Date"), allow_expired=allow_expired),
+            left_s=_left_s(access, answer.headers.get("Date"), allow_expired=allow_expired),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         name = type(error).__name__
@@ -293,14 +293,14 @@ def _rule(given: Mapping[str, Any]) -> Rule:
     return Rule(str(given["service"]), str(given["method"]), str(given["path"]))
 
 
-def _left_s(said: AccessInfoV3, date: str | None, *, allow_expired: bool) -> float:
+def _left_s(access: AccessInfoV3, date: str | None, *, allow_expired: bool) -> float:
     """By Keystone's own clock (RFC 9110, 6.6.1): this machine's may be wrong.
 
     Where it does not tell the time, its word alone says that the token is valid, and for how long
     that is taken so is the cache's to say; nothing says so of one that may have expired.
     """
-    if said.expires is None:
+    if access.expires is None:
         raise ValueError("a token that does not expire")
     if date is None:
         return -math.inf if allow_expired else math.inf
-    return (said.expires - parsedate_to_datetime(date)).total_seconds()
+    return (access.expires - parsedate_to_datetime(date)).total_seconds()

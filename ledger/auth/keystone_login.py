@@ -85,11 +85,11 @@ class KeystoneLogin:
         except AuthError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it says, it may hold what was typed
-            if (said := _refusal(error)) is not None:
+            if (reason := _refusal(error)) is not None:
                 self._refused.note(address)
                 raise AuthError(
                     "Keystone does not let this user log in to this project with this password "
-                    f"({said})."
+                    f"({reason})."
                 ) from None
             why = type(error).__name__
             raise KeystoneAwayError(f"Keystone could not be asked ({why}); try again.") from None

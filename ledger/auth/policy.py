@@ -159,10 +159,10 @@ class Policy:
         _log.info("policy_loaded", file=str(file), unknown=typos)
 
     def _keep(self, why: str) -> None:
-        told = f"{why}; the rules before it go on"
-        if told != self.trouble:
+        trouble = f"{why}; the rules before it go on"
+        if trouble != self.trouble:
             _log.error("policy_not_loaded", file=str(self._file), why=why)
-        self.trouble, self.stale = told, True
+        self.trouble, self.stale = trouble, True
 
 
 class _Answers:

@@ -36,7 +36,7 @@ class _Made(ssl.SSLContext):
     authorities: list[Validity]
 
 
-class _Told(ssl.SSLObject):
+class _LoggedHandshake(ssl.SSLObject):
     """A handshake whose failure is logged: asyncio says nothing, to either side."""
 
     def do_handshake(self) -> None:
@@ -173,7 +173,7 @@ def _made(listen: Listen) -> _Made:
     """Raises ConfigError."""
     context = _Made(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = tls.MINIMUM
-    context.sslobject_class = _Told
+    context.sslobject_class = _LoggedHandshake
     # Each connection shows its certificate: none is let in by what a former one has proven.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET

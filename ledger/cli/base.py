@@ -255,9 +255,9 @@ def complain(message: str, hint: str | None = None) -> None:
 
 def note(message: str) -> None:
     """Something to know that is no result: kept out of what scripts read."""
-    from ledger.cli.table import told
+    from ledger.cli.table import fitted
 
-    print(told(visible(message), sys.stderr), file=sys.stderr)
+    print(fitted(visible(message), sys.stderr), file=sys.stderr)
 
 
 def add_reason(parser: argparse.ArgumentParser, what: str = "why") -> None:

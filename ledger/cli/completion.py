@@ -150,8 +150,8 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _by_option(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
-    told = (each for each in _actions(parser) if each.help != argparse.SUPPRESS)
-    return {text: each for each in told for text in each.option_strings}
+    listed = (each for each in _actions(parser) if each.help != argparse.SUPPRESS)
+    return {text: each for each in listed for text in each.option_strings}
 
 
 def _values(action: argparse.Action, current: str, client: Callable[[], Client]) -> Iterable[str]:

@@ -165,8 +165,8 @@ def shown(finding: Finding) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         "next": Lines(finding["acts"], next_commands(finding)),
     }
     always = ("differs", "history", "next")
-    told = {name: value for name, value in fields.items() if value or name in always}
-    return tuple(told), tuple(told.values())
+    filled = {name: value for name, value in fields.items() if value or name in always}
+    return tuple(filled), tuple(filled.values())
 
 
 def next_commands(finding: Finding) -> Iterator[str]:
@@ -205,13 +205,13 @@ def said_by(differs: dict[str, Any]) -> Iterator[str]:
     """What each party says, a line each."""
     for party, says in differs.items():
         if isinstance(says, dict):
-            told = ", ".join(f"{name} {_said(value)}" for name, value in says.items())
+            text = ", ".join(f"{name} {_text(value)}" for name, value in says.items())
         else:
-            told = "has no such thing" if says is None else _said(says)
-        yield f"{party}: {told}"
+            text = "has no such thing" if says is None else _text(says)
+        yield f"{party}: {text}"
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, list) and all(map(_is_step, value)):
         return ", ".join(map(left_text, value))
     return "-" if value is None else plain(value)

@@ -98,9 +98,9 @@ class Run(ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         scope = {name: getattr(parsed_args, name) for name in ("host", "server", "volume")}
         scope = {name: which for name, which in scope.items() if which}
-        told = {"believe": parsed_args.believe, "reason": parsed_args.reason}
-        told = {name: said for name, said in told.items() if said}
-        asked = self.client.post("/v1/drift/runs", {**scope, **told})
+        belief = {"believe": parsed_args.believe, "reason": parsed_args.reason}
+        belief = {name: value for name, value in belief.items() if value}
+        asked = self.client.post("/v1/drift/runs", {**scope, **belief})
         if not parsed_args.wait:
             note("It begins soon; see: attachment-ledger drift looks")
             return self.dict2columns(asked)
@@ -173,8 +173,8 @@ def shown(look: Look) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     names = ("compared", "found", "unknown", "braked", "examples")
     counts = {name: look[name] or {} for name in names}
     lines = {
-        name: Lines(look[name], [f"{key}: {_plain(value)}" for key, value in told.items()])
-        for name, told in counts.items()
+        name: Lines(look[name], [f"{key}: {_plain(value)}" for key, value in count.items()])
+        for name, count in counts.items()
     }
     texts = {name: Lines(look[name], look[name]) for name in ("believe", "held_back")}
     fields = {**look, "scope": scope_of(look), **lines, **texts}

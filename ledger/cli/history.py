@@ -87,8 +87,8 @@ class History(Lister):
             return super().produce_output(parsed_args, column_names, data)
         from ledger.cli.table import for_reader
 
-        told = lines(self.entries, long=parsed_args.long)
-        for line in for_reader(told, self.app.stdout):
+        timeline = lines(self.entries, long=parsed_args.long)
+        for line in for_reader(timeline, self.app.stdout):
             self.app.stdout.write(f"{line}\n")
         return 0
 

@@ -15,7 +15,7 @@ from aggregates.operation import SERVER
 from ledger.cli.base import ExitCode, clock
 from ledger.cli.diagram import CALLS
 from ledger.cli.table import Called, age, span
-from ledger.words.consequences import Known, stands, told
+from ledger.words.consequences import Known, consequences, stands
 from ledger.words.sentences import error_text, left_text
 
 GIB = 2**30
@@ -175,7 +175,7 @@ def next_commands(operation: Operation, known: Known = NOTHING) -> Iterator[str]
     for act in operation["acts"]:
         if act in _ACTS:
             yield "attachment-ledger " + _ACTS[act].format(id=operation["operation_id"], step=step)
-            yield from (f"    {line}" for line in told(operation, act, known))
+            yield from (f"    {line}" for line in consequences(operation, act, known))
 
 
 class Why(FormattableColumn[str | None]):

@@ -94,10 +94,10 @@ def page() -> str:
 def _routes() -> Iterator[list[str]]:
     for route in ROUTES:
         rules = [f"`{rule}`" for rule in route.rules]
-        told = ", ".join(rules) if rules else "everybody, without a token"
+        who = ", ".join(rules) if rules else "everybody, without a token"
         if route.name == "server_action":
-            told = "its action's"
-        yield [f"`{route.method} {route.path}`", f"`{route.name}`", told]
+            who = "its action's"
+        yield [f"`{route.method} {route.path}`", f"`{route.name}`", who]
 
 
 def _actions() -> Iterator[list[str]]:
@@ -132,7 +132,7 @@ def _properties() -> Iterator[list[str]]:
             alike = list(same)
             first, names = alike[0], ", ".join(f"`{each.name}`" for each in alike)
             until = first.until and f" to {microversions.shown((2, first.until[1] - 1))}"
-            says = first.says if first.taken is None else f"400: {first.says}"
+            says = first.says if first.accepted is None else f"400: {first.says}"
             yield [f"`{where}`", names, f"{microversions.shown(first.since)}{until or ''}", says]
 
 

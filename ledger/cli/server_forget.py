@@ -67,7 +67,7 @@ class Forget(OfMany):
             self.exit_code = max(self.exit_code, ExitCode.REFUSED)
             return one["server_id"], None, None, one["refused"]
         steps = (f"on {s['place']}: {s['step']} - {s['does']}" for s in plan["steps"])
-        evidence = (f"{party}: {said}" for party, said in plan["differs"].items())
+        evidence = (f"{party}: {shown}" for party, shown in plan["differs"].items())
         return (
             one["server_id"],
             Lines(plan["steps"], steps),

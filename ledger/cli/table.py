@@ -120,8 +120,8 @@ class Table(TableFormatter):
     ) -> None:
         rows = [list(row) for row in data]
         if _as_ever(stdout, parsed_args):
-            told = [[_kept(value) for value in row] for row in rows]
-            super().emit_list(column_names, told, stdout, parsed_args)
+            kept = [[_kept(value) for value in row] for row in rows]
+            super().emit_list(column_names, kept, stdout, parsed_args)
             return
         names = list(column_names)
         if brief := [names.index(name) for name in parsed_args.brief if name in names]:
@@ -192,8 +192,8 @@ def list_lines(
         wrapped = [wrap(text, wide) for text, wide in zip(row, widths, strict=True)]
         for number in range(max(map(len, wrapped))):
             line = [part[number] if number < len(part) else "" for part in wrapped]
-            told = zip(line, widths, map(_colour, names, row), strict=True)
-            yield _joined(list(told))
+            cut_line = zip(line, widths, map(_colour, names, row), strict=True)
+            yield _joined(list(cut_line))
 
 
 def shortener(texts: Iterable[Iterable[str]]) -> Callable[[str], str]:
@@ -263,7 +263,7 @@ def _hang(line: str, width: int) -> str:
     return indent + _GAP if indent or columns else ""
 
 
-def told(text: str, stream: TextIO) -> str:
+def fitted(text: str, stream: TextIO) -> str:
     """A message for people: on a terminal it is broken between words; commands stay whole."""
     if not stream.isatty():
         return text
@@ -283,11 +283,11 @@ def _joined(cells: list[tuple[str, int, str]]) -> str:
 
 def field_lines(fields: Iterable[tuple[str, Any]], width: int, now: datetime) -> Iterator[str]:
     """What is known, a field a line; an id that stands alone is whole, others are short."""
-    told = [(name, _clean(plain(value))) for name, value in fields]
-    told = [(name, text) for name, text in told if text]
-    cut = shortener([[text for _, text in told]])
-    left = max((len(name) for name, _ in told), default=0)
-    for name, text in told:
+    known = [(name, _clean(plain(value))) for name, value in fields]
+    known = [(name, text) for name, text in known if text]
+    cut = shortener([[text for _, text in known]])
+    left = max((len(name) for name, _ in known), default=0)
+    for name, text in known:
         shown = text if _ID.fullmatch(text) else cut(_moment(text, now, whole=True))
         colour = _colour(name, text)
         for number, line in enumerate(wrap(shown, width - left - len(_GAP))):

@@ -137,14 +137,14 @@ class Progress:
         self._kept: set[str] = set()
         self._terminal = on_terminal()
         self.interval_s = TERMINAL_LINE_S if self._terminal else PLAIN_LINE_S
-        self._said = ""
-        self._said_at = 0.0
+        self._shown = ""
+        self._shown_at = 0.0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._terminal and self._said:
+        if self._terminal and self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
@@ -162,10 +162,10 @@ class Progress:
             text = text[: shutil.get_terminal_size().columns - 1]
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
-        elif text != self._said or now - self._said_at >= PLAIN_LINE_S:
+        elif text != self._shown or now - self._shown_at >= PLAIN_LINE_S:
             print(text, file=sys.stderr, flush=True)
-            self._said_at = now
-        self._said = text
+            self._shown_at = now
+        self._shown = text
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:

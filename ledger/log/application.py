@@ -122,8 +122,8 @@ class Ledger(Application[UUID]):
         except IntegrityError as error:
             raise ConflictError from error
         cache.keep(changed)
-        for told in self.listeners:
-            told(changed, events)
+        for listener in self.listeners:
+            listener(changed, events)
         return recordings[-1].notification.id
 
     def retrying(self, change: Callable[[], T]) -> T:

@@ -132,14 +132,14 @@ class CinderSide:
     def shown(self, volume_id: str, attachment_ids: Iterable[str]) -> VolumeShown:
         """A volume as it is now, with all its attachments; some that it may have."""
         volume = self._found(lambda: self._lists.volume(volume_id))
-        listed = self._found(lambda: self._lists.attachments_of(volume_id))
-        if listed is UNKNOWN or isinstance(volume, Unknown):
+        rows = self._found(lambda: self._lists.attachments_of(volume_id))
+        if rows is UNKNOWN or isinstance(volume, Unknown):
             unknown = dict.fromkeys(attachment_ids, UNKNOWN)
             return VolumeShown(volume=UNKNOWN, made_for=None, attachments={**unknown})
-        rows = {row.id for row in listed or ()}
-        told = {row.id: row for row in volume.attached} if volume else {}
-        asked = sorted(rows.union(attachment_ids))
-        attachments = {id_: self._attachment(id_, told.get(id_)) for id_ in asked}
+        ids = {row.id for row in rows or ()}
+        listed = {row.id: row for row in volume.attached} if volume else {}
+        asked = sorted(ids.union(attachment_ids))
+        attachments = {id_: self._attachment(id_, listed.get(id_)) for id_ in asked}
         there = sum(each is not None for each in attachments.values())
         return VolumeShown(
             volume=cinder_volume(volume, there) if volume else None,
@@ -148,17 +148,17 @@ class CinderSide:
         )
 
     def _attachment(
-        self, attachment_id: str, told: ListedAttachment | None
+        self, attachment_id: str, listed: ListedAttachment | None
     ) -> Listed | Unknown | None:
-        """`told`: as its volume tells it, if it is in use."""
+        """`listed`: as its volume tells it, if it is in use."""
         found = self._found(lambda: self._lists.attachment(attachment_id))
         if not isinstance(found, ListedAttachment):
             return found
         shown = CinderAttachment(
             status=found.status,
-            host=told.host if told else None,
+            host=listed.host if listed else None,
             mode=found.mode if found.status == "attached" else None,
-            mountpoint=told.mountpoint if told else None,
+            mountpoint=listed.mountpoint if listed else None,
         )
         return Listed(
             id=found.id, volume_id=found.volume_id, server_id=found.server_id, shown=shown

@@ -130,8 +130,8 @@ def _began(
         def begin(unit: Unit) -> None:
             started = unit.get(Look, look_id)  # noqa: B023 - it is called here and now
             if started.state is None:
-                told = {name: asked[name] for name in _ASKED}  # noqa: B023
-                started.record(Look.LookBegun, **told)
+                scope = {name: asked[name] for name in _ASKED}  # noqa: B023
+                started.record(Look.LookBegun, **scope)
             unit.save(context)  # noqa: B023
 
         run_optimistically(sides.store, begin)

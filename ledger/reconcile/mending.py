@@ -116,7 +116,7 @@ def _volume_in_cinder(
     finding: Finding, lane: Lane, context: EffectContext
 ) -> rows.CinderVolume | None:
     """As a list has it: attachments that are not in use are not in it (ledger.reconcile.ids)."""
-    view, told = _volume(lane, context), finding.differs.get("cinder") or {}
+    view, in_cinder = _volume(lane, context), finding.differs.get("cinder") or {}
     if view is None:
         return None
     attached = len(context.old_cinder.old_attachments(lane.volume_id))
@@ -124,7 +124,7 @@ def _volume_in_cinder(
         status=view.status,
         attachments=attached or len(context.book.get(Volume, lane.volume_id).holders),
         migration_status=view.migration_status,
-        made=bool(told.get("made")),  # its mark, which nobody takes off
+        made=bool(in_cinder.get("made")),  # its mark, which nobody takes off
     )
 
 
@@ -175,13 +175,13 @@ def _disk_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
 def _connection_row(finding: Finding, lane: Lane, context: EffectContext) -> Row | None:
     if not (lane.shown and lane.shown.get("record")):
         return None
-    told = finding.differs.get("host") or {}
+    on_host = finding.differs.get("host") or {}
     record = ConnectionShown(
         attachment_id=str(lane.attachment_id),
         volume_id=lane.volume_id,
         server_id=lane.server_id,
         serial=lane.disk_serial,
-        present=told.get("present"),  # a disconnect does not go by it
+        present=on_host.get("present"),  # a disconnect does not go by it
     )
     return rows.ConnectionRow(
         id=str(lane.attachment_id),
@@ -252,11 +252,11 @@ def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | No
     if view is None:
         return None
     rows_of = context.old_cinder.old_attachments(view.volume_id)
-    told = next((row for row in rows_of if row.id == view.id), None)
+    listed = next((row for row in rows_of if row.id == view.id), None)
     return rows.CinderAttachment(
         status=view.status,
-        host=told.host_name if told else None,
-        mountpoint=told.mountpoint if told else None,
+        host=listed.host_name if listed else None,
+        mountpoint=listed.mountpoint if listed else None,
     )
 
 

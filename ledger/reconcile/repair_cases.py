@@ -61,8 +61,8 @@ class Cases:
 
     def _hosts(self, finding: Finding, instance: Instance) -> list[str]:
         """Where the server is, was, or may have been left; and who Cinder says has the volume."""
-        told = finding.differs.get("cinder") or {}
-        named = told.get("host") if isinstance(told, dict) else None
+        in_cinder = finding.differs.get("cinder") or {}
+        named = in_cinder.get("host") if isinstance(in_cinder, dict) else None
         own = {instance.host, instance.resize_source, *instance.left_on}
         every = {*own, named, finding.about().host, *self._histories.had(str(instance.id))}
         return sorted(host for host in every if host)

@@ -28,11 +28,11 @@ async def snapshot_show(call: Call) -> web.Response:
 
 
 async def snapshot_action(call: Call) -> web.Response:
-    told = call.part("os-update_snapshot_status")
+    fields = call.part("os-update_snapshot_status")
     with call.model.lock:
         if not call.is_admin:
             raise CinderFault(403, "Policy doesn't allow update_snapshot_status to be performed.")
-        update_status(call.model, call.request.match_info["snapshot_id"], told)
+        update_status(call.model, call.request.match_info["snapshot_id"], fields)
         return web.Response(status=202)
 
 
@@ -76,9 +76,9 @@ def begin_online_deletion(model: CinderModel, snapshot: Snapshot) -> dict[str, s
     return {"merge": snapshot.file, "into": files[files.index(snapshot.file or "") - 1]}
 
 
-def update_status(model: CinderModel, snapshot_id: str, told: dict[str, Any]) -> None:
+def update_status(model: CinderModel, snapshot_id: str, fields: dict[str, Any]) -> None:
     """What a guest's compute service says; Cinder then goes on at once."""
-    snapshot, status = model.snapshot(snapshot_id), told.get("status")
+    snapshot, status = model.snapshot(snapshot_id), fields.get("status")
     if snapshot.status not in _LEADS_TO:
         text = f"Snapshot status {snapshot.status} not allowed for update_snapshot_status"
         raise CinderFault(400, text)
@@ -88,7 +88,7 @@ def update_status(model: CinderModel, snapshot_id: str, told: dict[str, Any]) ->
             f"Provided snapshot status {status} not allowed for snapshot with status "
             f"{snapshot.status}.",
         )
-    snapshot.status, snapshot.progress = str(status), str(told.get("progress", snapshot.progress))
+    snapshot.status, snapshot.progress = str(status), str(fields.get("progress", snapshot.progress))
     if is_heard(snapshot) and not model.looks_later:
         go_on(model, snapshot)
 

@@ -80,11 +80,11 @@ class Traces(Collector):
             try:
                 made = [spans_of(await self._history(each)) for each in ended]
                 spans = list(chain.from_iterable(made))
-                taken = not spans or await asyncio.to_thread(self._send, spans)
+                accepted = not spans or await asyncio.to_thread(self._send, spans)
             except Exception as error:  # noqa: BLE001 - the database's, or a library's
                 _log.warning("traces_not_sent", why=repr(error))
-                taken = False
-            self._outcomes["sent" if taken else "refused"] += len(ended)
+                accepted = False
+            self._outcomes["sent" if accepted else "refused"] += len(ended)
 
     async def _history(self, operation_id: UUID) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []

@@ -258,10 +258,10 @@ class Story:
         for event in self._history():
             counts[event["topic"]] = counts.get(event["topic"], 0) + 1
         once = ("AttachmentCreated", "ConnectorUpdated", "Completed", "Disconnected", "Deleted")
-        told = {name: counts.get(f"Attachment.{name}", 0) for name in once}
-        told["OperationFinished"] = counts.get("Operation.OperationFinished", 0)
-        held = told == {**dict.fromkeys(once, 1), "OperationFinished": 2}
-        self._check("log_has_each_fact_once", held, told)
+        counted = {name: counts.get(f"Attachment.{name}", 0) for name in once}
+        counted["OperationFinished"] = counts.get("Operation.OperationFinished", 0)
+        held = counted == {**dict.fromkeys(once, 1), "OperationFinished": 2}
+        self._check("log_has_each_fact_once", held, counted)
         at = while_attached.isoformat()
         spans = self._cloud.ledger.get("/v1/attachments", volume=self.volume.id, at=at)
         hosts = [span["host"] for span in spans["attachments"]]

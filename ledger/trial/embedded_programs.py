@@ -43,10 +43,10 @@ def installations() -> list[Installation]:
 def _inspect(bin_dir: Path, root: Path | None) -> Installation | None:
     if not (bin_dir / "initdb").exists():  # a client-only installation
         return None
-    said = subprocess.run(
+    output = subprocess.run(
         [bin_dir / "postgres", "--version"], capture_output=True, text=True, check=True
     ).stdout  # "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"
-    return Installation(version=said.split()[2], bin=bin_dir, root=root)
+    return Installation(version=output.split()[2], bin=bin_dir, root=root)
 
 
 def copy_programs(programs: Installation, target: Path) -> None:

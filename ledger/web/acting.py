@@ -21,9 +21,16 @@ from ledger.web import browser
 from ledger.web.acts import ACTS, Act
 from ledger.web.browser import SESSIONS
 from ledger.web.pages import Page
-from ledger.web.reads import BY_NAME, answer_of, read_all, told_to
+from ledger.web.reads import BY_NAME, answer_of, answer_to, read_all
 from ledger.web.rendering import rendered
-from ledger.words.consequences import DRY_RUN_REASON, Known, dry_runs, second_look, told, will
+from ledger.words.consequences import (
+    DRY_RUN_REASON,
+    Known,
+    consequences,
+    dry_runs,
+    second_look,
+    will,
+)
 
 #: The field of a form that has its name.
 _NAME = "form"
@@ -105,7 +112,7 @@ async def _done(call: Call, act: Act, sent: Mapping[str, str], key: str) -> str:
     """Where to go on.  Raises what the API raises: then nothing was done, or it is not known."""
     ids = call.request.match_info
     names = {part: ids[own] for part, own in act.names.items()}
-    answer = await told_to(call, act.route, act.body(sent), key=key, ids=names)
+    answer = await answer_to(call, act.route, act.body(sent), key=key, ids=names)
     return act.then.format(**{**ids, **_ids_of(answer)})
 
 
@@ -132,13 +139,13 @@ async def _on_operation(call: Call, act: Act, operation: dict[str, Any]) -> list
         if name != act.name:
             continue
         try:
-            acted = await told_to(call, act.route, body, query={"dry_run": "true"})
+            acted = await answer_to(call, act.route, body, query={"dry_run": "true"})
             known.leaves[name] = [each["detail"] for each in acted["remnants"]]
         except (ApiError, DomainError) as error:
             if error.status != HTTPStatus.CONFLICT:
                 raise
             known.refused[name] = str(error)
-    return list(told(operation, act.name, known))
+    return list(consequences(operation, act.name, known))
 
 
 async def _repair(call: Call) -> Any:
@@ -146,7 +153,7 @@ async def _repair(call: Call) -> Any:
     body: dict[str, Any] = {"reason": DRY_RUN_REASON, "apply": False}
     if chosen := call.request.query.get("repair"):
         body["repair"] = chosen
-    return await told_to(call, "drift_repair", body)
+    return await answer_to(call, "drift_repair", body)
 
 
 async def _other_repair(call: Call, finding: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from ledger.web.pages import Read
 from ledger.words.consequences import ACTS as WORDS
 from ledger.words.consequences import second_look
 
-Told = Mapping[str, Any]
+Shown = Mapping[str, Any]
 
 
 class Kind(StrEnum):
@@ -74,7 +74,7 @@ class Act:
     names: Mapping[str, str] = field(default_factory=dict)
     adds: Mapping[str, Any] = field(default_factory=dict)
     wraps: bool = False
-    possible: Callable[[Told], bool] = lambda _: True
+    possible: Callable[[Shown], bool] = lambda _: True
 
     @property
     def words(self) -> str:
@@ -88,19 +88,19 @@ class Act:
 
     def body(self, sent: Mapping[str, str]) -> dict[str, Any]:
         """What the route is sent for this form."""
-        said: dict[str, Any] = dict(self.adds)
+        fields: dict[str, Any] = dict(self.adds)
         for each in self.fields:
             text = sent.get(each.name, "").strip()
             if each.kind is Kind.TICK:
-                said[each.name] = bool(text)
+                fields[each.name] = bool(text)
             elif each.kind is Kind.LIST:
-                said[each.name] = [word for part in text.split(",") if (word := part.strip())]
+                fields[each.name] = [word for part in text.split(",") if (word := part.strip())]
             elif each.kind is Kind.STEP:
                 lane, _, step = text.partition(" ")
-                said |= {"lane": int(lane) if lane.lstrip("-").isdecimal() else 0, "step": step}
+                fields |= {"lane": int(lane) if lane.lstrip("-").isdecimal() else 0, "step": step}
             elif text or each.needed:
-                said[each.name] = text
-        return {self.name: said} if self.wraps else said
+                fields[each.name] = text
+        return {self.name: fields} if self.wraps else fields
 
 
 def _of_operation(name: str, title: str, *more: Field) -> Act:
@@ -115,7 +115,7 @@ def _of_operation(name: str, title: str, *more: Field) -> Act:
         reads={"operation": Read(route="operation", needed=True)},
         fields=(*more, REASON),
         wraps=True,
-        possible=lambda told: name in told["operation"]["acts"],
+        possible=lambda shown: name in shown["operation"]["acts"],
     )
 
 
@@ -129,7 +129,7 @@ def _of_finding(name: str, title: str, route: str, **more: Any) -> Act:
         links={"finding": path},
         route=route,
         reads={"finding": Read(route="drift_finding", needed=True)},
-        possible=lambda told: name in told["finding"]["acts"],
+        possible=lambda shown: name in shown["finding"]["acts"],
         **given,
     )
 
@@ -145,7 +145,7 @@ def _of_host(name: str, title: str, *more: Field, fenced: bool) -> Act:
         then="/ui/hosts/{host}",
         reads={"host": Read(route="host", needed=True)},
         fields=(REASON, *more),
-        possible=lambda told: told["host"]["fenced"] is fenced,
+        possible=lambda shown: shown["host"]["fenced"] is fenced,
     )
 
 
@@ -159,7 +159,7 @@ def _of_look(name: str, title: str, state: str) -> Act:
         route=f"drift_run_{name}",
         then="/ui/drift",
         reads={"look": Read(route="drift_run", needed=True)},
-        possible=lambda told: told["look"]["state"] == state,
+        possible=lambda shown: shown["look"]["state"] == state,
     )
 
 
@@ -199,7 +199,7 @@ ACTS = (
             "volume": "/ui/look?volume={volume_id}",
             "finding": "/ui/look?{scope}",
         },
-        possible=lambda told: "finding" not in told or bool(second_look(told["finding"])),
+        possible=lambda shown: "finding" not in shown or bool(second_look(shown["finding"])),
         route="drift_run_ask",
         then="/ui/drift",
         fields=(_kept("host"), _kept("server"), _kept("volume"), BELIEVE, BELIEVE_REASON),

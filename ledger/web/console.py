@@ -94,9 +94,9 @@ async def _page(call: Call, page: Page) -> web.StreamResponse:
         part = drawn.part(span, page.line, at, now)
         ends = {name: end.isoformat() if end else "" for name, end in zip(_ENDS, part, strict=True)}
         answers = await read_all(call, page.reads, asked, ends)
-        told = {**call.request.match_info, **answers, "query": dict(given), "span": part}
+        context = {**call.request.match_info, **answers, "query": dict(given), "span": part}
         # What is past is not acted on.
-        return told | {"acts": () if at else acting.offered(call, page, answers)}
+        return context | {"acts": () if at else acting.offered(call, page, answers)}
 
     async def moved() -> str:
         return moving_part(call, page, await read())
@@ -104,8 +104,8 @@ async def _page(call: Call, page: Page) -> web.StreamResponse:
     moves = page.moves > 0 and at is None
     if moves and wants_stream(call.request):
         return await live.stream(call, moved, page.moves)
-    told = await read() | {"here": call.request.path_qs if moves else None}
-    return rendered(call, page.template, told, page=page, at=at)
+    shown = await read() | {"here": call.request.path_qs if moves else None}
+    return rendered(call, page.template, shown, page=page, at=at)
 
 
 # ---------------------------------------------------------------------------- answers
@@ -131,10 +131,10 @@ async def file(call: Call) -> web.StreamResponse:
 
 async def checkpoint(call: Call) -> web.StreamResponse:
     """GET /ui/log/checkpoint: a file as `event checkpoint` writes it, to be kept elsewhere."""
-    told = await answer_of(call, "event_checkpoint", {})
-    name = f"checkpoint-{told['position']}.json"
+    found = await answer_of(call, "event_checkpoint", {})
+    name = f"checkpoint-{found['position']}.json"
     return web.Response(
-        body=orjson.dumps(told, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
+        body=orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE),
         content_type="application/json",
         headers={hdrs.CONTENT_DISPOSITION: f'attachment; filename="{name}"'},
     )

@@ -40,7 +40,7 @@ class Bar:
     attachment_id: str
     label: str
     state: str
-    said: str
+    title: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,34 +49,34 @@ class Mark:
 
     x: float
     operation_id: str
-    said: str
+    title: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tick:
     x: float
-    said: str
+    title: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Zoom:
     """A link to another part of the line; without ends, to the whole."""
 
-    said: str
+    title: str
     begin: str | None = None
     end: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """`at`: where the moment is that is asked about, if it is here.  `said`: from when to when."""
+    """`at`: where the moment is that is asked about, if it is here.  `title`: from when to when."""
 
     height: float
     bars: Sequence[Bar]
     marks: Sequence[Mark]
     ticks: Sequence[Tick]
     at: float | None
-    said: str
+    title: str
     zooms: Sequence[Zoom]
     width: int = WIDTH
     row: int = ROW
@@ -124,7 +124,7 @@ def timeline(
         Mark(
             x=x(began),
             operation_id=each["operation_id"],
-            said=f"{each['flow']}: {each['outcome'] or each['state']}, {began:%H:%M:%S}",
+            title=f"{each['flow']}: {each['outcome'] or each['state']}, {began:%H:%M:%S}",
         )
         for each in operations
         if (began := _moment(each["started_at"])) <= end and not _over(each, begin)
@@ -137,9 +137,9 @@ def timeline(
         height=TOP + len(bars) * ROW + ROW,
         bars=bars,
         marks=marks,
-        ticks=[Tick(x=x(each), said=each.strftime(form)) for each in moments],
+        ticks=[Tick(x=x(each), title=each.strftime(form)) for each in moments],
         at=x(at) if at is not None and begin <= at <= end else None,
-        said=f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+        title=f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
         zooms=[*_zooms((begin, end), whole, at, first)],
     )
 
@@ -175,7 +175,7 @@ def _bars(
             attachment_id=each["attachment_id"],
             label=label,
             state=state,
-            said=f"{label}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+            title=f"{label}: {state}, {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
         )
         row += 1
 
@@ -213,11 +213,11 @@ def _zooms(shown: Span, whole: Span, at: datetime | None, whole_from: str | None
     if end < last:
         yield _zoom("later", begin + length / 2, end + length / 2)
     if begin > first or end < last:
-        yield Zoom(said="all of it", begin=whole_from)  # without a beginning: what the page likes
+        yield Zoom(title="all of it", begin=whole_from)  # without a beginning: what the page likes
 
 
-def _zoom(said: str, begin: datetime, end: datetime) -> Zoom:
-    return Zoom(said=said, begin=begin.isoformat(), end=end.isoformat())
+def _zoom(title: str, begin: datetime, end: datetime) -> Zoom:
+    return Zoom(title=title, begin=begin.isoformat(), end=end.isoformat())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,10 +230,10 @@ class PlotBar:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Numbers as bars, as high as the largest allows; `said` for who does not see them."""
+    """Numbers as bars, as high as the largest allows; `title` for who does not see them."""
 
     bars: Sequence[PlotBar]
-    said: str
+    title: str
     width: int = PLOT_WIDTH
     height: int = PLOT_HEIGHT
 
@@ -252,7 +252,7 @@ def plot(minutes: Sequence[int]) -> Plot:
         for nth, height in enumerate(heights)
         if height
     ]
-    return Plot(bars=bars, said=f"{sum(minutes)} in {len(minutes)} minutes, at most {most} in one")
+    return Plot(bars=bars, title=f"{sum(minutes)} in {len(minutes)} minutes, at most {most} in one")
 
 
 def _moment(text: str) -> datetime:

@@ -37,8 +37,8 @@ async def login(call: Call) -> web.StreamResponse:
     except AuthError as error:
         _log.info("console_login_refused", why=type(error).__name__)
         failure = explain(error, call.request_id, None)  # 503, not 401, if Keystone is away
-        told = _form(call, sent, failure.detail)
-        refused = rendered(call, "login.html", told, status=failure.status)
+        context = _form(call, sent, failure.detail)
+        refused = rendered(call, "login.html", context, status=failure.status)
         refused.headers.update(failure.headers)
         return refused
     response = browser.gone_to(browser.path_here(sent.get("to", "")))
@@ -67,8 +67,8 @@ async def _token(call: Call, sent: dict[str, str]) -> str:
 
 
 def _form(call: Call, sent: dict[str, str], why: str | None = None) -> dict[str, Any]:
-    told: dict[str, Any] = {name: sent.get(name, "") for name in _REMEMBERED}
-    return {**told, "why": why, "keystone": call.components.keystone_login is not None}
+    context: dict[str, Any] = {name: sent.get(name, "") for name in _REMEMBERED}
+    return {**context, "why": why, "keystone": call.components.keystone_login is not None}
 
 
 def _route(name: str, method: str, path: str, handler: Any, answer: Any) -> Route:

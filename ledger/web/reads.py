@@ -76,7 +76,7 @@ async def answer_of(call: Call, name: str, query: Mapping[str, str], **ids: str)
     return orjson.loads(response.body)
 
 
-async def told_to(
+async def answer_to(
     call: Call,
     name: str,
     body: Mapping[str, Any],

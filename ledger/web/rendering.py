@@ -38,21 +38,21 @@ class _At:
 def rendered(
     call: Call,
     template: str,
-    told: dict[str, Any],
+    context: dict[str, Any],
     *,
     page: Page | None = None,
     at: datetime | None = None,
     status: int = HTTPStatus.OK,
 ) -> web.Response:
     """A page."""
-    told = told | {"page": page, "at": at, "who": _who(call)}
-    return _html(call.components, template, told, status)
+    context = context | {"page": page, "at": at, "who": _who(call)}
+    return _html(call.components, template, context, status)
 
 
-def moving_part(call: Call, page: Page, told: dict[str, Any]) -> str:
+def moving_part(call: Call, page: Page, context: dict[str, Any]) -> str:
     """What of a page moves by itself, as it is now."""
-    told = told | {"page": page, "at": None, "who": _who(call), "moving": True}
-    return _text(call.components, page.template, told)
+    context = context | {"page": page, "at": None, "who": _who(call), "moving": True}
+    return _text(call.components, page.template, context)
 
 
 def error_page(request: web.Request, failure: Failure) -> web.Response:
@@ -64,8 +64,8 @@ def error_page(request: web.Request, failure: Failure) -> web.Response:
         to = request.path_qs if request.method == "GET" else request.path
         return gone_to(f"/ui/login?{urlencode({'to': path_here(to)})}")
     again = request.path if request.method == "POST" else None
-    told = {"failure": failure, "again": again, "page": None, "at": None, "who": None}
-    response = _html(request.app[COMPONENTS], "error.html", told, failure.status)
+    context = {"failure": failure, "again": again, "page": None, "at": None, "who": None}
+    response = _html(request.app[COMPONENTS], "error.html", context, failure.status)
     response.headers.update(failure.headers)
     return response
 
@@ -74,18 +74,20 @@ def _who(call: Call) -> str | None:
     return call.identity.actor.name if call.identity.roles else None
 
 
-def _html(components: Components, template: str, told: dict[str, Any], status: int) -> web.Response:
-    text = _text(components, template, told)
+def _html(
+    components: Components, template: str, context: dict[str, Any], status: int
+) -> web.Response:
+    text = _text(components, template, context)
     return web.Response(text=text, content_type="text/html", charset="utf-8", status=status)
 
 
-def _text(components: Components, template: str, told: dict[str, Any]) -> str:
-    at: datetime | None = told["at"]
+def _text(components: Components, template: str, context: dict[str, Any]) -> str:
+    at: datetime | None = context["at"]
     shown = {
         "acts": (),
         "here": None,
         "moving": False,
-        **told,
+        **context,
         "now": datetime.fromtimestamp(components.clock(), UTC),
         "url": _At(at.isoformat() if at else None).url,
         "sessions": components.settings.auth is not AuthMode.NOAUTH,

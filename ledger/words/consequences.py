@@ -96,7 +96,7 @@ def second_look(finding: dict[str, Any]) -> dict[str, str]:
     return dict([(kind, which) for kind, which in at.items() if which][:1])
 
 
-def told(operation: Operation, act: str, known: Known) -> Iterator[str]:
+def consequences(operation: Operation, act: str, known: Known) -> Iterator[str]:
     """A line on what the act does, one on what it leaves."""
     if act in known.refused:
         yield f"refused now: {known.refused[act]}"

@@ -236,8 +236,8 @@ def _left_over(body: Body) -> str:
 
 def _definition(body: Body) -> str:
     dropped = ", ".join(body.get("dropped") or ())
-    told = f"; no other host will do: {dropped}" if dropped else ""
-    return f"Guest's definition changed{told}"
+    suffix = f"; no other host will do: {dropped}" if dropped else ""
+    return f"Guest's definition changed{suffix}"
 
 
 def _plugged(body: Body) -> str:
@@ -252,8 +252,8 @@ def _ignored(body: Body) -> str:
 
 
 def _described(body: Body) -> str:
-    told = ", ".join(f"{name} {value!r}" for name, value in body.get("changed", {}).items())
-    return f"Server is to be shown with {told}"
+    fields = ", ".join(f"{name} {value!r}" for name, value in body.get("changed", {}).items())
+    return f"Server is to be shown with {fields}"
 
 
 def _locked(body: Body) -> str:
@@ -262,15 +262,15 @@ def _locked(body: Body) -> str:
 
 
 def _reset(body: Body) -> str:
-    said = "it is in error" if body.get("state") == "error" else "what it shows is no error"
-    return f"An operator says of the server that {said}"
+    status = "it is in error" if body.get("state") == "error" else "what it shows is no error"
+    return f"An operator says of the server that {status}"
 
 
 def _look(body: Body) -> str:
     of = ", ".join(f"{kind} {which}" for kind, which in body.get("scope", {}).items())
     believe = ", ".join(body.get("believe", ()))
-    told = f", which is to believe {believe}: {body.get('reason')}" if believe else ""
-    return f"Look at {of or 'everything'} begun ({body.get('why')}){told}"
+    suffix = f", which is to believe {believe}: {body.get('reason')}" if believe else ""
+    return f"Look at {of or 'everything'} begun ({body.get('why')}){suffix}"
 
 
 def _looked(body: Body) -> str:

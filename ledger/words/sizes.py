@@ -26,7 +26,7 @@ def flavor_id(vcpus: int, memory_mb: int) -> str:
     return f"c{vcpus}.m{memory_mb}" if vcpus and memory_mb else NO_FLAVOR
 
 
-def size_said(name: str) -> Size | None:
+def size_named(name: str) -> Size | None:
     """The size that a name says; None if it says none."""
     match = _SAYS_SIZE.match(name)
     return (int(match[1]), int(match[2])) if match else None

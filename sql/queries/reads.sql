@@ -572,7 +572,7 @@ RETURNING host;
 -- Nobody speaks for a host: who comes next does.  Primary key.
 UPDATE host_contact SET agent = NULL WHERE host = %(host)s;
 
--- name: connectors_taken
+-- name: connectors_in_use
 -- Of hosts that say what storage knows them by: which other host said so before, and is not
 -- fenced.  hosts_by_initiator, hosts_by_nqn.
 SELECT w.host, o.host AS other, o.connector AS theirs

@@ -10,7 +10,7 @@ import pytest
 from host_agent.libvirt.domain_xml import DefinitionError, Host, Made, definition_of, domain_of
 from host_agent.shared.contract import MIGRATION_URI, GuestOrder
 from host_agent.shared.definition import NOVA_NS, Machine, render
-from host_agent.shared.guest_xml import TOLD_MAX, kept
+from host_agent.shared.guest_xml import DROPPED_MAX, kept
 from host_agent.shared.ports import PortError
 from host_agent.verbs import guest
 
@@ -313,7 +313,7 @@ def test_definition_that_nests_without_end_is_refused_in_words() -> None:
 def test_names_that_are_told_are_few_short_and_plain() -> None:
     strange = "".join(f"<x{number}\u0627{'y' * 200}/>" for number in range(100))
     told = kept(domain(strange)).dropped
-    assert len(told) == TOLD_MAX
+    assert len(told) == DROPPED_MAX
     assert all(len(name) <= 100 and name.isascii() for name in told)
 
 

@@ -24,7 +24,7 @@ from host_agent.shared.cinder.client import (
     error_of_status,
     is_leaving,
     old_attachment_views,
-    snapshot_told,
+    snapshot_status,
     snapshot_view,
     timeout_error,
     too_old,
@@ -223,7 +223,7 @@ class DirectCinder:
     def tell_snapshot(self, snapshot_id: str, status: str) -> None:
         def tell() -> None:
             with self._around("snapshot_action"):
-                snapshots.update_status(self._model, snapshot_id, snapshot_told(status))
+                snapshots.update_status(self._model, snapshot_id, snapshot_status(status))
 
         self._run(tell)
 

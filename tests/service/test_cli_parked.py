@@ -13,7 +13,7 @@ from ledger.api.v1.schemas_remnants import RemnantSummary
 from ledger.cli import plan, top
 from ledger.cli.table import age
 from ledger.cli.waiting import Telling
-from ledger.words.consequences import Known, stands, told, will
+from ledger.words.consequences import Known, consequences, stands, will
 from tests.service.cli_stub import (
     ATTACHMENT,
     BUSY,
@@ -98,10 +98,10 @@ def test_each_act_says_what_it_would_do() -> None:
 def test_each_act_says_what_it_leaves_or_why_it_would_be_refused() -> None:
     shown = parked().model_dump(mode="json")
     known = Known(leaves={"skip": ["the disk"], "give_up": []}, refused={"unwind": "too late"})
-    assert list(told(shown, "skip", known))[1] == "leaves behind: the disk"
-    assert list(told(shown, "give_up", known))[1] == "leaves behind: nothing"
-    assert list(told(shown, "unwind", known)) == ["refused now: too late"]
-    assert len(list(told(shown, "retry", known))) == 1
+    assert list(consequences(shown, "skip", known))[1] == "leaves behind: the disk"
+    assert list(consequences(shown, "give_up", known))[1] == "leaves behind: nothing"
+    assert list(consequences(shown, "unwind", known)) == ["refused now: too late"]
+    assert len(list(consequences(shown, "retry", known))) == 1
 
 
 def test_it_says_where_each_volume_stands() -> None:

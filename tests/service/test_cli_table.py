@@ -247,8 +247,8 @@ def test_a_message_on_a_terminal_is_broken_between_words_and_not_in_a_command(
     monkeypatch.setenv("COLUMNS", "40")
     command = f"attachment-ledger operation show {OPERATION}"
     text = f"  It is parked. See what may be done: {command}"
-    assert table.told(text, io.StringIO()) == text
-    lines = table.told(text, Terminal()).splitlines()
+    assert table.fitted(text, io.StringIO()) == text
+    lines = table.fitted(text, Terminal()).splitlines()
     assert lines == ["  It is parked. See what may be done:", f"    {command}"]
 
 

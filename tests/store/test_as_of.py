@@ -162,7 +162,7 @@ def carry_out(world: World, name: str, trouble_at: int | None, mode: Any) -> Non
 
 async def answers(queries: Queries, server_id: str, volumes: list[str], at: datetime) -> list[Any]:
     """All that the API says of a moment, and of the time up to it."""
-    told = [await queries.attachments_at(at, legacy=True), await queries.drift_at(at)]
+    told: list[Any] = [await queries.attachments_at(at, legacy=True), await queries.drift_at(at)]
     wheres: list[dict[str, Any]] = [{"host": host} for host in (HOST, OTHER)]
     wheres += [{"volume_id": volume_id} for volume_id in volumes]
     for where in wheres:

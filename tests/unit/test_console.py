@@ -100,7 +100,7 @@ def test_a_time_line_is_gone_into_and_along_by_links() -> None:
     rows = [made(240, 180), made(120, None, attachment_id="b")]
     whole = drawn.timeline(rows, [], NOON)
     assert whole is not None
-    assert [each.said for each in whole.zooms] == ["narrower"], "it is all of it"
+    assert [each.title for each in whole.zooms] == ["narrower"], "it is all of it"
     [narrower] = whole.zooms
     assert (narrower.begin, narrower.end) == tuple(
         (NOON - hours * hour).isoformat() for hours in (3, 1)
@@ -110,7 +110,7 @@ def test_a_time_line_is_gone_into_and_along_by_links() -> None:
     assert [(bar.attachment_id, bar.x, bar.width) for bar in part.bars] == [
         ("b", 0.0, drawn.WIDTH)
     ], "what had ended is not there, and what goes on is cut"
-    ends = {each.said: (each.begin, each.end) for each in part.zooms}
+    ends = {each.title: (each.begin, each.end) for each in part.zooms}
     assert ends == {
         said: tuple((NOON - minutes * timedelta(minutes=1)).isoformat() for minutes in span)
         for said, span in {
@@ -125,7 +125,7 @@ def test_a_time_line_is_gone_into_and_along_by_links() -> None:
     assert around.zooms[0].begin == (NOON - 1.25 * hour).isoformat(), "around the moment"
     beyond = drawn.timeline(rows, [], NOON, None, (NOON + hour, NOON - hour))
     assert beyond is not None
-    assert beyond.said == whole.said, "what is no part of it is not asked for"
+    assert beyond.title == whole.title, "what is no part of it is not asked for"
 
 
 def test_of_a_host_the_line_shows_the_last_day_and_all_of_it_by_a_link() -> None:
@@ -147,11 +147,11 @@ def test_of_a_host_the_line_shows_the_last_day_and_all_of_it_by_a_link() -> None
     assert [(bar.x, bar.label, bar.state) for bar in line.bars] == [
         (drawn.WIDTH * 3 / 4, "volume 63383fde", "attached")
     ]
-    assert next(each.said for each in line.ticks) == "01-30 12:00"
-    assert line.zooms[-1] == drawn.Zoom(said="all of it", begin=known.isoformat())
+    assert next(each.title for each in line.ticks) == "01-30 12:00"
+    assert line.zooms[-1] == drawn.Zoom(title="all of it", begin=known.isoformat())
     whole = drawn.timeline([], [], NOON, None, (known, None), first=known.isoformat())
     assert whole is not None
-    assert [each.said for each in whole.zooms] == ["narrower"]
+    assert [each.title for each in whole.zooms] == ["narrower"]
 
 
 def test_no_part_of_a_line_ends_in_the_future() -> None:
@@ -170,7 +170,7 @@ def test_a_plot_is_as_high_as_its_largest_number() -> None:
         (drawn.PLOT_WIDTH / 3, drawn.PLOT_HEIGHT / 2),
         (drawn.PLOT_WIDTH * 2 / 3, drawn.PLOT_HEIGHT),
     ]
-    assert found.said == "6 in 3 minutes, at most 4 in one"
+    assert found.title == "6 in 3 minutes, at most 4 in one"
     assert drawn.plot([0] * 60).bars == []
 
 

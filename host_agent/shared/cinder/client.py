@@ -114,8 +114,8 @@ def snapshot_view(data: Mapping[str, Any]) -> SnapshotView:
 
 def _new_size_gb(data: Mapping[str, Any]) -> int | None:
     """Cinder's extend_volume_completion goes by this metadata, as a text (cinder/volume/api.py)."""
-    told = str((data.get("metadata") or {}).get("extend_new_size"))
-    return int(told) if data["status"] == "extending" and told.isdecimal() else None
+    size = str((data.get("metadata") or {}).get("extend_new_size"))
+    return int(size) if data["status"] == "extending" and size.isdecimal() else None
 
 
 def encryption_view(data: Mapping[str, Any]) -> Encryption:
@@ -378,11 +378,13 @@ class CinderClient(Caller):
         )
 
     def tell_snapshot(self, snapshot_id: str, status: str) -> None:
-        told = snapshot_told(status)
-        self._call(lambda cinder: cinder.volume_snapshots.update_snapshot_status(snapshot_id, told))
+        fields = snapshot_status(status)
+        self._call(
+            lambda cinder: cinder.volume_snapshots.update_snapshot_status(snapshot_id, fields)
+        )
 
 
-def snapshot_told(status: str) -> dict[str, str]:
+def snapshot_status(status: str) -> dict[str, str]:
     """What Cinder's os-update_snapshot_status is told, as Nova tells it."""
     return {"status": status, "progress": "90%"}
 

@@ -92,11 +92,11 @@ class AgentBatcher:
 
     async def _register(self, batch: Sequence[Asked]) -> Sequence[RegistrationResult | Exception]:
         service, queries = self._components.service, self._components.queries
-        taken = await self._connectors_taken(batch)
+        refused = await self._not_its_own(batch)
         known = await self._in_thread(
             service.unchanged, [(one.host, one.registration) for one in batch]
         )
-        known = [taken.get(one.host, result) for one, result in zip(batch, known, strict=True)]
+        known = [refused.get(one.host, result) for one, result in zip(batch, known, strict=True)]
         shown = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
         await self._contacts.written()
         # Only with everything known is a guest that was not shown surely one that is gone.
@@ -111,16 +111,18 @@ class AgentBatcher:
         )
         return [_answer(*each, head) for each in zip(shown, lost, strict=True)]
 
-    async def _connectors_taken(self, batch: Sequence[Asked]) -> dict[str, ApiError]:
+    async def _not_its_own(self, batch: Sequence[Asked]) -> dict[str, ApiError]:
         """Why hosts are refused that storage would not know from others, by host."""
-        said = {one.host: one.registration.connector or {} for one in batch}
-        initiators, nqns = ([each.get(k) for each in said.values()] for k in ("initiator", "nqn"))
+        connectors = {one.host: one.registration.connector or {} for one in batch}
+        initiators, nqns = (
+            [each.get(k) for each in connectors.values()] for k in ("initiator", "nqn")
+        )
         if not any(initiators + nqns):
             return {}
-        rows = await self._components.queries.connectors_taken(
-            hosts=list(said), initiators=initiators, nqns=nqns
+        rows = await self._components.queries.connectors_in_use(
+            hosts=list(connectors), initiators=initiators, nqns=nqns
         )
-        return {row["host"]: _taken_connector(row, said[row["host"]]) for row in rows}
+        return {row["host"]: _same_connector(row, connectors[row["host"]]) for row in rows}
 
     async def _taken(
         self, asked: Asked, known: RegistrationResult | ApiError | None
@@ -147,13 +149,15 @@ class AgentBatcher:
         return position
 
 
-def _taken_connector(row: Row, said: dict[str, str]) -> ApiError:
+def _same_connector(row: Row, connector: dict[str, str]) -> ApiError:
     names = {"initiator": "iSCSI initiator name", "nqn": "NVMe host NQN"}
-    alike = next(name for name in names if name in said and said[name] == row["theirs"].get(name))
+    alike = next(
+        name for name in names if name in connector and connector[name] == row["theirs"].get(name)
+    )
     return ApiError(
         409,
         "connector_taken",
-        f"Host {row['host']} has the {names[alike]} of host {row['other']} ({said[alike]}): "
+        f"Host {row['host']} has the {names[alike]} of host {row['other']} ({connector[alike]}): "
         "storage cannot tell them apart, and would give either the other's volumes.",
         hint="Was one made as a copy of the other? Give it a name of its own "
         "(/etc/iscsi/initiatorname.iscsi, /etc/nvme/hostnqn) and start its agent again. "

@@ -122,11 +122,11 @@ def _checked_connector(connector: dict[str, Any] | None) -> dict[str, str] | Non
     """What storage knows the host by; what else os-brick says of it is of no use here."""
     if connector is None:
         return None
-    said = {name: connector[name] for name in CONNECTOR_KEYS if connector.get(name)}
+    checked = {name: connector[name] for name in CONNECTOR_KEYS if connector.get(name)}
     require(
-        all(isinstance(v, str) and _CONNECTOR_TEXT.match(v) for v in said.values()), "connector"
+        all(isinstance(v, str) and _CONNECTOR_TEXT.match(v) for v in checked.values()), "connector"
     )
-    return said
+    return checked
 
 
 def checked_agent(text: str | None) -> str | None:
@@ -239,9 +239,9 @@ def _checked_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
 def _checked_shown(shown: Any) -> dict[str, Any]:
     """What a host says that it has (verbs.drift.drift_look): a repair may delete by it."""
     require(isinstance(shown, dict), "shown")
-    power, told = shown.get("power_state"), shown.get("records")
+    power, records = shown.get("power_state"), shown.get("records")
     require(power is None or power in set(PowerState), "shown")
-    require(isinstance(told, dict) and len(told) <= SHOWN_MAX, "shown")
+    require(isinstance(records, dict) and len(records) <= SHOWN_MAX, "shown")
     facts: dict[str, Any] = {"power_state": power}
     for name in ("live", "persistent"):
         known = shown.get(name)
@@ -262,10 +262,10 @@ def _checked_shown(shown: Any) -> dict[str, Any]:
         items = shown.get(name)
         require(isinstance(items, list) and len(items) <= SHOWN_MAX, "shown")
         facts[name] = [_checked_item(name, item) for item in items]
-    records = {
-        canonical_id(str(a), "shown"): canonical_id(str(s), "shown") for a, s in told.items()
+    facts["records"] = {
+        canonical_id(str(a), "shown"): canonical_id(str(s), "shown") for a, s in records.items()
     }
-    return {**facts, "records": records}
+    return facts
 
 
 def _checked_item(name: str, item: Any) -> str:

@@ -133,7 +133,7 @@ async def commands(call: Call) -> web.StreamResponse:
         if mailbox["epoch"] is None:
             raise unknown_host(name)
         if mailbox["agent"] not in (None, agent):
-            raise batcher.speakers.taken(name)
+            raise batcher.speakers.refusal(name)
         if mailbox["epoch"] != query.epoch:
             raise _stale(name, query.epoch, mailbox["epoch"])
         if mailbox["awaited"]:  # decision 0027: first it releases its leftovers
@@ -168,18 +168,18 @@ def _wanted(mailbox: Row, got: str | None) -> SurveyWanted | None:
 async def survey(call: Call) -> web.StreamResponse:
     """PUT survey: what the host shows, as it was wanted; or only that it is what it was."""
     name = await _own_host(call)
-    async with call.inventory(name, SURVEY_BYTES_MAX, _survey) as (told, document):
+    async with call.inventory(name, SURVEY_BYTES_MAX, _survey) as (reply, document):
         batcher = _heard(call, name)
         noted = await call.components.queries.note_survey(
             name,
-            token=told.token,
-            epoch=told.epoch,
-            digest=told.digest,
-            boot_id=told.survey.boot_id if told.survey else None,
+            token=reply.token,
+            epoch=reply.epoch,
+            digest=reply.digest,
+            boot_id=reply.survey.boot_id if reply.survey else None,
             document=document,
         )
     if not noted:
-        _refuse_survey(name, told, await batcher.look(name, 0))
+        _refuse_survey(name, reply, await batcher.look(name, 0))
     return answer({"again": not noted})
 
 
@@ -187,19 +187,19 @@ def _survey(body: dict[str, Any]) -> tuple[SurveyAnswer, str | None]:
     return checked_answer(SurveyAnswer.from_wire(body))
 
 
-def _refuse_survey(name: str, told: SurveyAnswer, mailbox: Row) -> None:
+def _refuse_survey(name: str, reply: SurveyAnswer, mailbox: Row) -> None:
     """Return if nothing is wrong but that it is not known what its digest stands for.
 
     Raises ApiError 404, 409.
     """
     if mailbox["epoch"] is None:
         raise unknown_host(name)
-    if mailbox["epoch"] != told.epoch:
-        raise _stale(name, told.epoch, mailbox["epoch"])
+    if mailbox["epoch"] != reply.epoch:
+        raise _stale(name, reply.epoch, mailbox["epoch"])
     if mailbox["shut"] or mailbox["awaited"]:
         why = "it is fenced, or has not registered since it was unfenced"
         raise ApiError(409, "host_fenced", f"No survey of host {name} is accepted: {why}.")
-    if mailbox["survey"] != told.token:
+    if mailbox["survey"] != reply.token:
         why = f"Host {name} was not asked for this survey, or it is no longer awaited."
         raise ApiError(409, "survey_not_wanted", why)
 

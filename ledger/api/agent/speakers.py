@@ -41,7 +41,7 @@ class Speakers:
         sure = known and known[0] == agent and now - known[1] < self._silent_after_s / 2
         if not (sure or await self._queries.claim_host(host, agent, self._silent_after_s)):
             self._known.pop(host, None)
-            raise self.taken(host)
+            raise self.refusal(host)
         self._known[host] = (agent, now)
 
     async def free(self, host: str) -> None:
@@ -49,7 +49,7 @@ class Speakers:
         await self._queries.free_host(host)
         self._known.pop(host, None)
 
-    def taken(self, host: str) -> ApiError:
+    def refusal(self, host: str) -> ApiError:
         """Another agent speaks for the host."""
         return ApiError(
             409,

@@ -42,8 +42,8 @@ def checked_answer(answer: SurveyAnswer) -> tuple[SurveyAnswer, str | None]:
     require(bool(_DIGEST.match(answer.digest)), "digest")
     survey = None if answer.survey is None else _checked_survey(answer.survey)
     require(survey is None or survey.epoch == answer.epoch, "epoch")
-    told = replace(answer, token=canonical_id(answer.token, "token"), survey=survey)
-    return told, None if survey is None else orjson.dumps(survey.to_wire()).decode()
+    checked = replace(answer, token=canonical_id(answer.token, "token"), survey=survey)
+    return checked, None if survey is None else orjson.dumps(survey.to_wire()).decode()
 
 
 def _checked_survey(survey: Survey) -> Survey:

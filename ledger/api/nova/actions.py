@@ -55,8 +55,8 @@ async def server_action(call: Call) -> web.StreamResponse:
         return web.Response(status=action.status)
     _refuse_host(call, action, row, asked)
     extras = await action.extras(call, row, asked)
-    said = {"flow": action.flow, **extras}
-    request = ActOnServer(server_id=str(row["server_id"]), **said)
+    fields = {"flow": action.flow, **extras}
+    request = ActOnServer(server_id=str(row["server_id"]), **fields)
     headers = await begun(call, request)
     if name == "rebuild":  # alone in being answered with the server
         whole = {"server": await rebuilt(call, await server_row(call))}

@@ -63,12 +63,12 @@ async def assisted_deletion(call: Call) -> web.StreamResponse:
     """DELETE /os-assisted-volume-snapshots/{id}: the guest is to do without a file."""
     snapshot_id = call.id("snapshot_id", "Snapshot {} could not be found.")
     try:
-        said = orjson.loads(call.request.query.get("delete_info", ""))
+        fields = orjson.loads(call.request.query.get("delete_info", ""))
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise ApiError(400, "invalid", "delete_info: a JSON object is wanted.")
-    info = SnapshotDeletion.model_validate(shown(said), strict=True)
+    info = SnapshotDeletion.model_validate(shown(fields), strict=True)
     request = SnapshotInUse(
         flow="delete_snapshot",
         volume_id=info.volume_id,
@@ -104,13 +104,13 @@ async def external_events(call: Call) -> web.StreamResponse:
     for event in events:
         if event.name not in EVENTS or call.version < EVENTS[event.name]:
             raise ApiError(400, "invalid", f"events: {event.name[:64]} is no event in this version")
-    told: list[dict[str, Any]] = []
+    answered: list[dict[str, Any]] = []
     for event in events:
         code = await _code(call, event)
         status = "completed" if code == HTTPStatus.OK else "failed"
-        told.append({**event.model_dump(exclude_unset=True), "status": status, "code": code})
-    whole = all(event["code"] == HTTPStatus.OK for event in told)
-    return answer({"events": told}, HTTPStatus.OK if whole else HTTPStatus.MULTI_STATUS)
+        answered.append({**event.model_dump(exclude_unset=True), "status": status, "code": code})
+    whole = all(event["code"] == HTTPStatus.OK for event in answered)
+    return answer({"events": answered}, HTTPStatus.OK if whole else HTTPStatus.MULTI_STATUS)
 
 
 async def _code(call: Call, event: ExternalEvent) -> HTTPStatus:

@@ -20,7 +20,7 @@ from ledger.api.parameters import boolean, invalid
 from ledger.api.problem import ApiError, not_found
 from ledger.api.versions import base
 from ledger.config import MEMORY_MB_MAX, MEMORY_MB_MIN, VCPUS_MAX, Flavor
-from ledger.words.sizes import Size, flavor_id, size_said
+from ledger.words.sizes import Size, flavor_id, size_named
 
 Row = dict[str, Any]
 #: Of the settings.
@@ -50,15 +50,15 @@ _SORTED_BY: dict[str, Callable[[Shown], Any]] = {
 
 def size_of(known: Known, reference: str) -> Size | None:
     """The size of the flavor with this id; None if there is none."""
-    return next((each.size for each in known if each.key == reference), None) or size_said(
+    return next((each.size for each in known if each.key == reference), None) or size_named(
         reference
     )
 
 
 def named(known: Known, size: Size) -> tuple[str, str]:
     """Id and name of the flavor of this size: the settings' first, else the one that says it."""
-    said = flavor_id(*size)
-    return next(((each.key, each.name) for each in known if each.size == size), (said, said))
+    id_ = flavor_id(*size)
+    return next(((each.key, each.name) for each in known if each.size == size), (id_, id_))
 
 
 async def flavors(call: Call) -> web.StreamResponse:

@@ -3,7 +3,7 @@
 The rule is that of query parameters (`ledger.api.parameters`): *a property is done, or refused by
 name, and never ignored*.  Whoever gets a server without the key, the address or the password that
 was asked for finds out when nobody can log in.  Clients also send what they do not mean: of a
-property that is refused, the values that say what is so anyway are `taken`.  What Nova knows is
+property that is refused, the values that say what is so anyway are `accepted`.  What Nova knows is
 said in its JSON schemas of servers (nova/api/openstack/compute/schemas).
 """
 
@@ -26,14 +26,14 @@ NO = (*EMPTY, False, *FALSE)
 class Property:
     """`says`: what it means, or, of one that is refused, why, and what to do instead.
 
-    `taken`: the values of one that is refused that say what is so anyway; None: it is done.
+    `accepted`: the values of one that is refused that say what is so anyway; None: it is done.
     `since` and `until` (None: still): the first microversion that knows it, and the first that
     does not any more.
     """
 
     name: str
     says: str
-    taken: tuple[Any, ...] | None = None
+    accepted: tuple[Any, ...] | None = None
     since: v.Version = v.MIN
     until: v.Version | None = None
 
@@ -58,9 +58,9 @@ def done(given: Mapping[str, Any], known: Properties, version: v.Version) -> dic
         found = next((each for each in known if each.name == name and each.known(version)), None)
         if found is None:
             raise ApiError(400, "invalid", unexpected(name))
-        if found.taken is None:
+        if found.accepted is None:
             kept[name] = value
-        elif value not in found.taken:
+        elif value not in found.accepted:
             raise refused(name, found.says)
     return kept
 
@@ -77,7 +77,7 @@ BODY: Properties = (
         "a host is chosen by the number of its guests alone; who may names one in "
         "`availability_zone` or `host`",
         *("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints"),
-        taken=EMPTY,
+        accepted=EMPTY,
     ),
 )
 
@@ -114,38 +114,40 @@ SERVER: Properties = (
         "`block_device_mapping_v2` with `source_type` image, `destination_type` volume and a "
         "`volume_size` (openstack: `--boot-from-volume`)",
         "imageRef",
-        taken=EMPTY,
+        accepted=EMPTY,
     ),
     *_of(
         "that is the form of before 2013: give the same in `block_device_mapping_v2`",
         "block_device_mapping",
-        taken=EMPTY,
+        accepted=EMPTY,
     ),
-    *_of(_NO_NETWORKS, "networks", taken=EMPTY, until=v.NETWORKS_REQUIRED),
+    *_of(_NO_NETWORKS, "networks", accepted=EMPTY, until=v.NETWORKS_REQUIRED),
     *_of(
         "networks are not known here, and no server has any: say `none`, or `auto`, which finds "
         "none to take",
         "networks",
-        taken=("none", "auto", []),
+        accepted=("none", "auto", []),
         since=v.NETWORKS_REQUIRED,
     ),
     *_of(
         f"{_NO_NETWORKS}; `default` alone is taken",
         "security_groups",
-        taken=(None, [], [{"name": "default"}]),
+        accepted=(None, [], [{"name": "default"}]),
     ),
     *_KEPT,
-    *_of("a request makes one server: send one for each", "min_count", "max_count", taken=(1, "1")),
-    *_of("a request makes one server, and has no other id", "return_reservation_id", taken=NO),
-    *_of(_NOT_INSIDE, "key_name", "user_data", "adminPass", taken=EMPTY),
-    *_of(_NOT_INSIDE, "personality", taken=EMPTY, until=v.WITHOUT_PERSONALITY),
-    *_of("a guest has volumes and no other drives", "config_drive", taken=NO),
+    *_of(
+        "a request makes one server: send one for each", "min_count", "max_count", accepted=(1, "1")
+    ),
+    *_of("a request makes one server, and has no other id", "return_reservation_id", accepted=NO),
+    *_of(_NOT_INSIDE, "key_name", "user_data", "adminPass", accepted=EMPTY),
+    *_of(_NOT_INSIDE, "personality", accepted=EMPTY, until=v.WITHOUT_PERSONALITY),
+    *_of("a guest has volumes and no other drives", "config_drive", accepted=NO),
     *_of("kept and shown, 128 at most; nothing of it reaches the guest", "metadata"),
     *_of("kept, shown, and listed by; 50 at most", "tags", since=v.TAGS_OF_NEW),
     *_of(
         "Cinder makes volumes of images, and checks no certificates",
         "trusted_image_certificates",
-        taken=EMPTY,
+        accepted=EMPTY,
         since=v.TRUSTED_CERTIFICATES,
     ),
 )
@@ -156,7 +158,7 @@ UPDATE: Properties = (
     *_of(
         "there is one zone, and no server is pinned to it",
         "pinned_availability_zone",
-        taken=EMPTY,
+        accepted=EMPTY,
         since=v.PINNED_ZONE,
     ),
 )
@@ -178,12 +180,12 @@ DISK: Properties = (
     *_of("`virtio` (the default) or `scsi`", "disk_bus"),
     *_of("by which the guest knows it", "tag", since=v.TAG_OF_DISK, until=v.TAG_OF_DISK_LOST),
     *_of("by which the guest knows it", "tag", since=v.TAG_OF_DISK_AGAIN),
-    *_of("a volume is a disk", "device_type", taken=(*EMPTY, "disk")),
-    *_of("it is for local disks, and there are none", "guest_format", taken=EMPTY),
-    *_of("images have no disks of their own that could be left out", "no_device", taken=NO),
-    *_of(_BY_UUID, "volume_id", "snapshot_id", "image_id", taken=EMPTY),
-    *_of("Cinder tells it", "connection_info", taken=EMPTY),
-    *_of("it is for local disks, and there are none", "virtual_name", taken=EMPTY),
+    *_of("a volume is a disk", "device_type", accepted=(*EMPTY, "disk")),
+    *_of("it is for local disks, and there are none", "guest_format", accepted=EMPTY),
+    *_of("images have no disks of their own that could be left out", "no_device", accepted=NO),
+    *_of(_BY_UUID, "volume_id", "snapshot_id", "image_id", accepted=EMPTY),
+    *_of("Cinder tells it", "connection_info", accepted=EMPTY),
+    *_of("it is for local disks, and there are none", "virtual_name", accepted=EMPTY),
 )
 
 TABLES: dict[str, Properties] = {

@@ -241,8 +241,8 @@ def metadata_of(call: Call, row: Row) -> dict[str, str]:
     host = row["shown_by"]
     if host is None:
         return dict(row["metadata"])
-    told = host if call.identity.everywhere else "true"
-    return {**row["metadata"], f"{OWN_METADATA}shown_by_host": told}
+    host_shown = host if call.identity.everywhere else "true"
+    return {**row["metadata"], f"{OWN_METADATA}shown_by_host": host_shown}
 
 
 def refuse_own_metadata(metadata: Iterable[str]) -> None:

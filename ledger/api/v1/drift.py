@@ -192,13 +192,13 @@ async def _answer(call: Call, row: Row, at: datetime | None = None) -> web.Strea
         for event in reversed(events)
         if event["topic"] in _HISTORY
     ]
-    told = {
+    details = {
         "meaning": known.meaning if known else "A class of drift of another version.",
         "by_hand": (known.by_hand or None) if known else None,
         "acts": _acts(row, known) if call.identity.everywhere and at is None else [],
         "history": history,
     }
-    return answer(FindingDetails.model_validate({**shown, **told}))
+    return answer(FindingDetails.model_validate({**shown, **details}))
 
 
 def _shown(call: Call, row: Row) -> Row:
