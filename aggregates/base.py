@@ -13,7 +13,7 @@ eventsourcing library defines it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, ClassVar, Self
@@ -51,6 +51,15 @@ class Actor:
     user_id: str | None = None
     project_id: str | None = None
     roles: tuple[str, ...] = ()
+
+    def stored(self) -> dict[str, Any]:
+        """As events keep it."""
+        return {**vars(self), "roles": list(self.roles)}
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Self:
+        """The one that is stored so."""
+        return cls(**{**stored, "roles": tuple(stored["roles"])})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ def keep(server_id: str, origin: Origin, claimed: errors.ClaimedError, book: Boo
             Instance.DeletionAwaited,
             operation_id=str(origin.operation_id),
             request_id=context.request_id,
-            actor={**vars(context.actor), "roles": list(context.actor.roles)},
+            actor=context.actor.stored(),
             fingerprint=origin.fingerprint,
             global_request_id=context.global_request_id,
             traceparent=context.traceparent,
@@ -147,9 +147,8 @@ def _servers_of(operation: Operation, book: Book) -> Iterator[str]:
 
 def _origin(awaited: Instance.DeletionAwaited) -> Origin:
     """It was accepted: a lock that came later does not hold it up."""
-    actor = awaited.actor
     context = EventContext(
-        actor=Actor(**{**actor, "roles": tuple(actor["roles"])}),
+        actor=Actor.of(awaited.actor),
         request_id=awaited.request_id,
         operation_id=awaited.operation_id,
         global_request_id=awaited.global_request_id,

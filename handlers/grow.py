@@ -74,9 +74,8 @@ def _had(instance: Instance, volume_id: str, book: Book) -> tuple[BlockDeviceMap
 
 def wait(request: GrowVolume, origin: Origin, instance: Instance) -> None:
     """Remember it until what is in the way has ended."""
-    context = origin.context
-    actor = {**vars(context.actor), "roles": list(context.actor.roles)}
-    _await(instance, request.volume_id, context.request_id, actor, waiting=request.waiting)
+    request_id, actor = origin.context.request_id, origin.context.actor.stored()
+    _await(instance, request.volume_id, request_id, actor, waiting=request.waiting)
 
 
 def wait_again(operation: Operation, instance: Instance) -> None:
@@ -138,9 +137,8 @@ def forget(instance: Instance) -> None:
 
 def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> Origin:
     operation_id = uuid5(instance.id, f"growth of {awaited.volume_id}, {instance.version}")
-    actor = awaited.actor
     context = EventContext(
-        actor=Actor(**{**actor, "roles": tuple(actor["roles"])}),
+        actor=Actor.of(awaited.actor),
         request_id=awaited.request_id,
         operation_id=str(operation_id),
     )

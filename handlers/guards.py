@@ -180,7 +180,7 @@ def start(
         server_id=str(instance.id),
         plan=plan.to_json(),
         request_id=origin.context.request_id,
-        actor={**vars(origin.context.actor), "roles": list(origin.context.actor.roles)},
+        actor=origin.context.actor.stored(),
         fingerprint=origin.fingerprint,
         global_request_id=origin.context.global_request_id,
         traceparent=origin.context.traceparent,

@@ -123,9 +123,8 @@ def own_context(operation: Operation) -> EventContext:
     """Metadata of what the ledger does by itself for an operation: its requester's."""
     started = operation.started
     assert started is not None
-    actor = Actor(**{**started.actor, "roles": tuple(started.actor["roles"])})
     return EventContext(
-        actor=actor,
+        actor=Actor.of(started.actor),
         request_id=started.request_id,
         cause="dispatcher",
         operation_id=str(operation.id),

@@ -147,8 +147,7 @@ def _began(
 
 def context_of(data: Mapping[str, Any]) -> EventContext:
     """Who asked, as it is kept (dataclasses.asdict of an EventContext)."""
-    actor = Actor(**{**data["actor"], "roles": tuple(data["actor"]["roles"])})
-    return EventContext(**{**data, "actor": actor})
+    return EventContext(**{**data, "actor": Actor.of(data["actor"])})
 
 
 class _Look:
