@@ -18,15 +18,16 @@ import structlog
 
 from aggregates.errors import ClaimedError
 from aggregates.operation import OperationState, Outcome
+from handlers.actions import ActOnServer
 from handlers.flows import FLOWS
 from handlers.guards import NEW_FLOW_VERSION, Contact
 from host_agent.shared.ports import VolumeView
 from ledger.api import redaction
 from ledger.api.call import Call, late
 from ledger.api.components import Components
+from ledger.api.contact import contact_at, contact_of
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
-from ledger.api.v1.hosts import contact_at, contact_of
 from ledger.requests import Accepted, Fleet, operation_id_of
 from ledger.wakeups import bound_key, ended_key
 
@@ -133,6 +134,17 @@ async def accepted(
         else:
             await call.written(done.position)
             return done
+
+
+async def begun(call: Call, request: ActOnServer) -> dict[str, str]:
+    """Have the request accepted; the headers that name its operation."""
+    key, context, known = idempotency_key(call), call.context(), await fleet(call)
+    done = await accepted(
+        call,
+        lambda: call.components.requests.act(request, context, known, key),
+        asks_cinder=asks_cinder(request.flow),
+    )
+    return headers(done.operation_id)
 
 
 async def _rests(call: Call, operation_id: str, wait_s: float) -> bool:

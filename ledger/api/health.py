@@ -18,7 +18,7 @@ from ledger.api.agent.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
 from ledger.api.components import COMPONENTS, HOLDS, Check, Components
 from ledger.api.metrics import CONTENT_TYPE_LATEST, METRICS, Counted, Drift, of_process
-from ledger.api.v1.schemas import Health, ReadyQuery
+from ledger.api.schemas import Health, ReadyQuery
 from projections.database_trouble import in_words
 from projections.projector import REMEDY
 from projections.queries import Queries

@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from ledger.api import health, versions
+from ledger.api import schemas as shared
 from ledger.api.agent import agents, schemas_agent
 from ledger.api.call import Call
 from ledger.api.nova import schemas_nova
@@ -56,14 +57,14 @@ def _document() -> bytes:
 
 _ROOT = (
     get("versions", "/", versions.versions, schemas_nova.Versions, rules=()),
-    get("health", "/healthz", health.health, schemas.Health, rules=()),
+    get("health", "/healthz", health.health, shared.Health, rules=()),
     Route(
         name="ready",
         method="GET",
         path="/readyz",
         handler=health.ready,
-        query=schemas.ReadyQuery,
-        answers={200: schemas.Health, 503: schemas.Health},
+        query=shared.ReadyQuery,
+        answers={200: shared.Health, 503: shared.Health},
         rules=(),
     ),
     get("metrics", "/metrics", health.metrics, "text/plain", rules=()),
@@ -328,7 +329,7 @@ _AGENT = (
         path="/v1/hosts/{host}",
         handler=agents.register,
         body=schemas_agent.RegistrationBody,
-        answers={200: schemas.Registered},
+        answers={200: schemas_agent.Registered},
         rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
@@ -344,8 +345,8 @@ _AGENT = (
         "host_commands",
         "/v1/hosts/{host}/commands",
         agents.commands,
-        schemas.Commands,
-        query=schemas.CommandsQuery,
+        schemas_agent.Commands,
+        query=schemas_agent.CommandsQuery,
         rules=("attachment-ledger:hosts:agent",),
     ),
     Route(
@@ -371,7 +372,7 @@ _AGENT = (
         method="POST",
         path="/v1/hosts/{host}/progress",
         handler=agents.progress,
-        body=schemas.ProgressBody,
+        body=schemas_agent.ProgressBody,
         answers={204: None},
         rules=("attachment-ledger:hosts:agent",),
     ),
@@ -379,8 +380,8 @@ _AGENT = (
         "host_volume_users",
         "/v1/hosts/{host}/volumes/{volume_id}/users",
         agents.volume_users,
-        schemas.Users,
-        query=schemas.UsersQuery,
+        schemas_agent.Users,
+        query=schemas_agent.UsersQuery,
         rules=("attachment-ledger:hosts:agent",),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ledger.api.v1.schemas import Shown
+from ledger.api.schemas import Shown
 
 
 class BlockedBy(Shown):

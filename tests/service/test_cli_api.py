@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from ledger.api.schemas import Leftovers
 from ledger.api.v1 import schemas, schemas_attachments, schemas_events
 from ledger.cli import waiting
 from tests.service.cli_stub import (
@@ -382,7 +383,7 @@ def test_fencing_sends_reason_and_evidence(
 def test_a_host_that_may_hold_what_is_not_its_any_more_is_suspect_and_tells_what(
     run: Run, stub: Stub, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left = schemas.Leftovers.model_validate({"guests": [SERVER], "attachments": [ATTACHMENT]})
+    left = Leftovers.model_validate({"guests": [SERVER], "attachments": [ATTACHMENT]})
     stub.answers["GET /v1/hosts/hv1"] = host(suspect=True, leftovers=left)
     assert run("host", "show", "hv1") == 0
     shown = capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ledger.api.v1 import schemas
+from ledger.api import schemas
 from ledger.cli import client, shell
 from tests.service.cli_stub import SERVER, VOLUME, Stub, refusing, running_stub
 

@@ -31,12 +31,7 @@ from ledger.api.agent.agent_checks import (
     checked_report,
     clock_ahead,
 )
-from ledger.api.agent.survey_checks import checked_answer
-from ledger.api.call import Call, answer
-from ledger.api.problem import ApiError
-from ledger.api.v1.hosts import unknown_host
-from ledger.api.v1.looks import look_again
-from ledger.api.v1.schemas import (
+from ledger.api.agent.schemas_agent import (
     Commands,
     CommandsQuery,
     ProgressBody,
@@ -45,6 +40,11 @@ from ledger.api.v1.schemas import (
     Users,
     UsersQuery,
 )
+from ledger.api.agent.survey_checks import checked_answer
+from ledger.api.call import Call, answer
+from ledger.api.contact import unknown_host
+from ledger.api.looking import look_again
+from ledger.api.problem import ApiError
 from ledger.service import RegistrationResult
 from ledger.wakeups import host_key
 from projections.base import Row

@@ -6,13 +6,14 @@ A test holds that both know the same keys.
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from host_agent.shared.contract import RESULTS_MAX, ErrorKind, PowerState
 from host_agent.shared.spans import REQUESTS_MAX
 from ledger.api.agent.survey_checks import DIFFERS_MAX
-from ledger.api.v1.schemas import Id
+from ledger.api.schemas import POSITION_MAX, Asked, Id, Leftovers, Position, Shown, WaitS
 
 _NUMBER_MAX = 2**31 - 1
 
@@ -176,3 +177,67 @@ class Continue(BaseModel):
 
     continue_: Annotated[bool, Field(alias="continue")]
     taken: int
+
+
+class CommandsQuery(Asked):
+    after: Position = 0
+    epoch: Position
+    wait_s: WaitS = 0.0
+
+
+class UsersQuery(Asked):
+    """`attachment_id`: the one that is not meant."""
+
+    attachment_id: Id
+
+
+class ProgressBody(Asked):
+    """How far a long step of a run has come."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    operation_id: Id
+    run: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    done_bytes: Annotated[int, Field(ge=0, le=POSITION_MAX)]
+    total_bytes: Annotated[int, Field(ge=0, le=POSITION_MAX)]
+
+
+class Release(Leftovers):
+    """`unknown`: records of connections that explain no disk, and are not to be released."""
+
+    unknown: list[UUID] = Field(default=[])
+
+
+class Registered(Shown):
+    """`release`: the leftovers that the host must release before it gets any command; `again`:
+    the inventory is to be sent again, because a flow is changing part of it;
+    `position`: where the log ended, so that commands after it were never given before.
+    """
+
+    host: str
+    epoch: int
+    fenced: bool
+    release: Release
+    again: bool
+    position: int
+
+
+class Users(Shown):
+    """Servers that have the volume connected on the host by other attachments."""
+
+    servers: list[UUID]
+
+
+class SurveyWanted(Shown):
+    """A survey that is wanted; `digest`: what the last one is called that is here."""
+
+    token: UUID
+    digest: str | None
+
+
+class Commands(Shown):
+    """Commands in order; `after` is the cursor for the next poll."""
+
+    commands: list[dict[str, Any]]
+    after: int
+    survey: SurveyWanted | None = None

@@ -18,16 +18,17 @@ from aiohttp import web
 from aggregates import errors
 from handlers.actions import ActOnServer
 from host_agent.shared.definition import size_of
-from ledger.api import accepting, microversions
+from ledger.api import accepting, microversions, sources
 from ledger.api.call import Call, answer, refuse_unless
-from ledger.api.nova import placement, server_edits, sources
 from ledger.api.nova import schemas_actions as schemas
+from ledger.api.nova import server_edits
 from ledger.api.nova.flavors import size_wanted
 from ledger.api.nova.server_edits import edited
-from ledger.api.nova.servers import rebuilt, server_row
+from ledger.api.nova.servers import rebuilt
+from ledger.api.placement import destination
 from ledger.api.problem import ApiError
-from ledger.api.v1.hosts import is_alive
-from ledger.api.v1.schemas import Asked
+from ledger.api.schemas import Asked
+from ledger.api.server_row import server_row
 from ledger.auth.policy import Target
 
 Row = dict[str, Any]
@@ -57,7 +58,7 @@ async def server_action(call: Call) -> web.StreamResponse:
     extras = await action.extras(call, row, asked)
     fields = {"flow": action.flow, **extras}
     request = ActOnServer(server_id=str(row["server_id"]), **fields)
-    headers = await begun(call, request)
+    headers = await accepting.begun(call, request)
     if name == "rebuild":  # alone in being answered with the server
         whole = {"server": await rebuilt(call, await server_row(call))}
         return answer(whole, HTTPStatus.ACCEPTED, headers)
@@ -84,37 +85,6 @@ async def server_delete(call: Call) -> web.StreamResponse:
     done = await accepting.accepted(call, lambda: delete(server_id, context, key))
     headers = accepting.headers(done.operation_id)
     return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
-
-
-async def begun(call: Call, request: ActOnServer) -> dict[str, str]:
-    """Have the request accepted; the headers that name its operation."""
-    key, context = accepting.idempotency_key(call), call.context()
-    fleet = await accepting.fleet(call)
-    done = await accepting.accepted(
-        call,
-        lambda: call.components.requests.act(request, context, fleet, key),
-        asks_cinder=accepting.asks_cinder(request.flow),
-    )
-    return accepting.headers(done.operation_id)
-
-
-async def destination(
-    call: Call,
-    wanted: str | None,
-    *,
-    without: str | None = None,
-    migration: bool = False,
-    sharing: bool = False,
-) -> str:
-    """The host that is wanted, or the best.  A request that is repeated gets the same."""
-    if wanted is not None:
-        return wanted
-    before = await accepting.earlier(call)
-    if before is not None:
-        return str(before["destination"] or before["host"])
-    rows = await call.components.queries.hosts()
-    hosts = [{**row, "alive": is_alive(call.components, row["seen_at"])} for row in rows]
-    return placement.choose_host(hosts, without=without, migration=migration, sharing=sharing)
 
 
 async def _elsewhere(call: Call, row: Row, wanted: str | None, *, migration: bool = False) -> str:

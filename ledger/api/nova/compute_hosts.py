@@ -14,13 +14,13 @@ from aiohttp import web
 from aggregates.host import host_uuid
 from ledger.api import microversions
 from ledger.api.call import Call, answer, canonical
+from ledger.api.contact import is_alive, unknown_host
 from ledger.api.nova.migrations import instant
 from ledger.api.nova.schemas_hosts import ServiceNamed, ServiceUpdate
 from ledger.api.nova.server_state import ZONE
 from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import boolean
 from ledger.api.problem import ApiError, not_found
-from ledger.api.v1.hosts import is_alive, unknown_host
 
 BINARY = "nova-compute"
 

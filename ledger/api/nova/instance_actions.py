@@ -16,10 +16,10 @@ from aggregates.operation import Operation, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer
 from ledger.api.nova.migrations import instant
-from ledger.api.nova.servers import server_row
 from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import period
 from ledger.api.problem import ApiError, not_found
+from ledger.api.server_row import server_row
 from ledger.auth.policy import Target
 
 #: Events of the log that are read for one action.

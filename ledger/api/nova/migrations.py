@@ -18,10 +18,10 @@ from aggregates.operation import SERVER, OperationState, Outcome
 from ledger.api import microversions
 from ledger.api.call import Call, answer, canonical
 from ledger.api.nova.schemas_nova import ForceCompleteBody
-from ledger.api.nova.servers import server_row
 from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import period
 from ledger.api.problem import ApiError, not_found
+from ledger.api.server_row import server_row
 from ledger.api.versions import base
 from ledger.auth.rules import NAMES
 from ledger.config import PAGE_ITEMS_MAX

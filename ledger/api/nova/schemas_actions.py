@@ -15,7 +15,7 @@ from pydantic import StringConstraints as Text
 from ledger.api import microversions
 from ledger.api.nova.schemas_nova import Flag
 from ledger.api.problem import ApiError, unexpected
-from ledger.api.v1.schemas import Asked, HostName
+from ledger.api.schemas import Asked, HostName
 
 Zone = Annotated[str, Text(max_length=255)]
 

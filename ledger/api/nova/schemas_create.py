@@ -19,7 +19,7 @@ from ledger.api.microversions import NETWORKS_REQUIRED, Version
 from ledger.api.nova import properties
 from ledger.api.nova.schemas_nova import Device, Flag, Link, Tag
 from ledger.api.problem import ApiError
-from ledger.api.v1.schemas import Asked, HostName, Id, Shown
+from ledger.api.schemas import Asked, HostName, Id, Shown
 from ledger.api.v1.schemas_servers import DISKS_MAX, SIZE_GB_MAX
 
 _DIGITS_MAX = 9

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from handlers.edits import TAGS_MAX
 from ledger.api.nova.schemas_create import MetadataKey, MetadataValue, ServerTag
-from ledger.api.v1.schemas import Asked
+from ledger.api.schemas import Asked
 
 #: Of a request; how many a server may have is a rule of its own, and 403.
 ITEMS_MAX = 1_000

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import StringConstraints as Text
 
 from ledger.api.nova.schemas_nova import Anything, Flag, Link
-from ledger.api.v1.schemas import Asked, HostName, Shown
+from ledger.api.schemas import Asked, HostName, Shown
 
 DisabledReason = Annotated[str, Text(min_length=1, max_length=255, strip_whitespace=True)]
 

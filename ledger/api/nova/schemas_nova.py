@@ -13,7 +13,7 @@ from pydantic import StringConstraints as Text
 
 from ledger.api import microversions
 from ledger.api.problem import ApiError, unexpected
-from ledger.api.v1.schemas import Asked, Id, Shown
+from ledger.api.schemas import Asked, Id, Shown
 from ledger.api.v1.schemas_servers import TAG
 
 Number = Annotated[int, Field(ge=0, le=999_999_999)]

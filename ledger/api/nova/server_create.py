@@ -18,13 +18,13 @@ from handlers.accept import device_target
 from handlers.build import BootDisk, BuildServer
 from host_agent.shared.definition import Machine
 from host_agent.shared.ports import PortError
-from ledger.api import microversions
+from ledger.api import microversions, sources
 from ledger.api.call import Call, answer, refuse_unless
-from ledger.api.nova import server_state, sources
-from ledger.api.nova.actions import destination
+from ledger.api.nova import server_state
 from ledger.api.nova.flavors import size_wanted
 from ledger.api.nova.schemas_create import Disk, Wanted, wanted
 from ledger.api.nova.servers import links_of, refuse_own_metadata
+from ledger.api.placement import destination
 from ledger.api.problem import ApiError
 from ledger.api.v1.builds import begin
 

@@ -21,8 +21,9 @@ from handlers import edits
 from ledger.api import microversions
 from ledger.api.call import Call, answer
 from ledger.api.nova import schemas_create, schemas_edits
-from ledger.api.nova.servers import changed, links_of, metadata_of, refuse_own_metadata, server_row
+from ledger.api.nova.servers import changed, links_of, metadata_of, refuse_own_metadata
 from ledger.api.problem import ApiError
+from ledger.api.server_row import server_row
 from ledger.auth.policy import Target
 
 Row = dict[str, Any]

@@ -13,8 +13,9 @@ from aiohttp import web
 from handlers.edits import METADATA_MAX
 from ledger.api import microversions
 from ledger.api.call import Call, answer
-from ledger.api.nova.servers import metadata_of, server_row
+from ledger.api.nova.servers import metadata_of
 from ledger.api.problem import not_found
+from ledger.api.server_row import server_row
 
 UNLIMITED = -1
 

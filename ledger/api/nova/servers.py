@@ -18,7 +18,8 @@ from ledger.api.call import Call, answer, canonical
 from ledger.api.nova import flavors, server_filters, server_state
 from ledger.api.paging import next_page, nova_limit, page_of
 from ledger.api.parameters import invalid
-from ledger.api.problem import ApiError, not_found
+from ledger.api.problem import ApiError
+from ledger.api.server_row import no_server, server_row
 from ledger.api.versions import base
 from ledger.auth.policy import Target
 from projections.server_lists import PATTERNS, PatternError
@@ -36,7 +37,6 @@ _NONE_HERE: tuple[tuple[microversions.Version, str, object], ...] = (
     (microversions.SCHEDULER_HINTS, "scheduler_hints", {}),
 )
 
-_NO_SERVER = "Instance {} could not be found."
 
 Row = dict[str, Any]
 
@@ -70,30 +70,9 @@ async def server(call: Call) -> web.StreamResponse:
     row = await server_row(call, deleted=True)
     if row["deleted"]:
         if server_state.task_state(row) != server_state.DELETING:
-            raise not_found("server_not_found", _NO_SERVER.format(row["server_id"]))
+            raise no_server(row["server_id"])
         row = {**row, "vm_state": row["base_vm_state"]}
     return answer({"server": await shown(call, row)})
-
-
-async def server_row(call: Call, *, deleted: bool = False) -> Row:
-    """The server of the path, if it exists for the caller; a `deleted` one too.  ApiError 404."""
-    server_id = named_server(call)
-    row = await call.components.queries.instance(server_id)
-    if row is not None and row["deleted"] and not deleted:
-        row = None
-    return seen(call, server_id, row)
-
-
-def named_server(call: Call) -> str:
-    """The server id of the path.  ApiError 404."""
-    return call.id("server_id", _NO_SERVER)
-
-
-def seen(call: Call, server_id: str, row: Row | None) -> Row:
-    """A row with the server's `project_id`, if the server exists for the caller.  ApiError 404."""
-    if row is None or not call.sees(row["project_id"], row.get("user_id")):
-        raise not_found("server_not_found", _NO_SERVER.format(server_id))
-    return row
 
 
 # ------------------------------------------------------------------------------ pages

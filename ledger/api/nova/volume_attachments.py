@@ -32,11 +32,11 @@ from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from host_agent.shared.ports import PortError
 from ledger.api import accepting, microversions
 from ledger.api.call import Call, answer
+from ledger.api.contact import is_alive
 from ledger.api.nova.schemas_nova import Attach, AttachBody, Update, UpdateBody, refuse_newer
-from ledger.api.nova.servers import named_server, seen, server_row
 from ledger.api.paging import nova_limit, nova_number
 from ledger.api.problem import ApiError, not_found
-from ledger.api.v1.hosts import is_alive
+from ledger.api.server_row import named_server, seen, server_row
 from ledger.auth.rules import SWAP_FOR_CINDER
 from ledger.requests import Accepted
 

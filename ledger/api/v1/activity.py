@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from ledger.api.call import Call, answer
-from ledger.api.v1.schemas import NoQuery
+from ledger.api.schemas import NoQuery
 from ledger.api.v1.schemas_events import Activity, Due, Verification
 from ledger.log.chain import GENESIS, BrokenChainError, ChainRow, Checkpoint, Verifier
 

@@ -11,7 +11,8 @@ from ledger.api.call import Call, answer, refuse_to_come
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
-from ledger.api.v1.schemas import NoQuery, Order
+from ledger.api.schemas import NoQuery
+from ledger.api.v1.schemas import Order
 from ledger.api.v1.schemas_attachments import (
     Attachments,
     AttachmentsAt,

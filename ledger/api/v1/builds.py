@@ -2,7 +2,7 @@
 
 A server is built with its volumes attached before it starts.  What is on a host is not for
 everybody to name: kernels and hosts are the operators' to choose.  What disks may be made of is
-`ledger.api.nova.sources`.
+`ledger.api.sources`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from aggregates.errors import DomainError
 from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from host_agent.shared.definition import Machine
-from ledger.api import accepting
+from ledger.api import accepting, sources
+from ledger.api.accepting import begun
 from ledger.api.call import Call, answer
-from ledger.api.nova import sources
-from ledger.api.nova.actions import begun, destination
-from ledger.api.nova.servers import server_row
 from ledger.api.paging import page_limit
+from ledger.api.placement import destination
 from ledger.api.problem import ApiError
+from ledger.api.server_row import server_row
 from ledger.api.v1.schemas_servers import (
     Build,
     DiskWanted,

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from pydantic import TypeAdapter
 
-from ledger.api.v1.schemas import Shown
+from ledger.api.schemas import Shown
 from ledger.api.v1.schemas_events import Event
 
 #: One event, and several (JSON event format, 3 and 4).

@@ -16,7 +16,8 @@ from ledger.api.call import Call, answer, refuse_to_come
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
-from ledger.api.v1.schemas import NoQuery, Why
+from ledger.api.schemas import NoQuery
+from ledger.api.v1.schemas import Why
 from ledger.api.v1.schemas_drift import (
     Drift,
     DriftClasses,

@@ -16,23 +16,18 @@ from aiohttp import web
 
 from ledger.api import redaction
 from ledger.api.call import Call, answer, refuse_detached, refuse_to_come
-from ledger.api.nova.servers import server_row
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
+from ledger.api.schemas import NoQuery
+from ledger.api.server_row import server_row
 from ledger.api.v1.attachments import attachment_row
 from ledger.api.v1.cloud_events import BATCH_MEDIA_TYPE, batch, preferred
 from ledger.api.v1.cloud_events import MEDIA_TYPE as CLOUD_EVENT
 from ledger.api.v1.feed import FEED
 from ledger.api.v1.hosts import host_row
 from ledger.api.v1.operations import operation_row
-from ledger.api.v1.schemas import (
-    EventsQuery,
-    HistoryQuery,
-    NoQuery,
-    Order,
-    StreamQuery,
-)
+from ledger.api.v1.schemas import EventsQuery, HistoryQuery, Order, StreamQuery
 from ledger.api.v1.schemas_events import CheckpointShown, Event, Events
 from ledger.wakeups import ANY_EVENT
 from projections.detached import DetachedError

@@ -12,7 +12,8 @@ from handlers.flows import FLOWS
 from handlers.plan import Flow
 from ledger.api.call import Call, answer
 from ledger.api.problem import not_found
-from ledger.api.v1.schemas import FlowShown, FlowsShown, NoQuery
+from ledger.api.schemas import NoQuery
+from ledger.api.v1.schemas import FlowShown, FlowsShown
 
 
 async def flows(call: Call) -> web.StreamResponse:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from aiohttp import web
 
-from handlers.guards import Contact
 from ledger.api.agent.agent_batches import AGENT_BATCHER
 from ledger.api.call import Call, answer
 from ledger.api.components import Components
-from ledger.api.problem import ApiError, not_found
-from ledger.api.v1.schemas import Fence, Hosts, HostShown, NoQuery, Why
+from ledger.api.contact import is_alive, unknown_host
+from ledger.api.problem import ApiError
+from ledger.api.schemas import NoQuery
+from ledger.api.v1.schemas import Fence, Hosts, HostShown, Why
 
 Row = dict[str, Any]
 
@@ -79,35 +79,8 @@ async def host_row_of(call: Call, name: str) -> Row:
     return row
 
 
-def unknown_host(name: str) -> ApiError:
-    """No agent has ever registered for it."""
-    return not_found("host_not_found", f"No agent has registered for host {name}.")
-
-
-async def contact_of(components: Components, name: str) -> Contact:
-    """Whether the host's agent was heard of lately."""
-    return contact_at(components, await components.queries.seen_at(name))
-
-
-def contact_at(components: Components, seen_at: datetime | None) -> Contact:
-    """What it means that a host's agent was last heard of then."""
-    since = seen_at.isoformat(timespec="seconds") if seen_at else "ever"
-    return Contact(alive=is_alive(components, seen_at), since=since)
-
-
 async def _answer_again(call: Call) -> web.StreamResponse:
     return answer(_shown(call.components, await host_row(call)))
-
-
-def is_alive(components: Components, seen_at: datetime | None) -> bool:
-    """Whether an agent last heard of then counts as being in contact.
-
-    Contacts are noted by the database's clock; one in the future, before that was set back.
-    """
-    if seen_at is None:
-        return False
-    silent_s = abs(components.clock() - seen_at.timestamp())
-    return silent_s < components.settings.host_down_after_s
 
 
 def _shown(components: Components, row: Row) -> HostShown:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import psycopg
 import structlog
 from aiohttp import web
 
@@ -17,9 +15,11 @@ from handlers.drift.classes import BY_NAME
 from ledger.api.call import Call, answer
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
+from ledger.api.schemas import NoQuery
+from ledger.api.server_row import no_server
 from ledger.api.v1.drift import refuse_unknown
 from ledger.api.v1.hosts import host_row_of
-from ledger.api.v1.schemas import NoQuery, Why
+from ledger.api.v1.schemas import Why
 from ledger.api.v1.schemas_drift import (
     LookAsked,
     Looks,
@@ -112,14 +112,6 @@ async def ask(call: Call) -> web.StreamResponse:
     return answer(LookAsked.model_validate({"look_id": look_id, "scope": scope}), 202)
 
 
-async def look_again(call: Call, scope: dict[str, str], why: str, cause: str) -> None:
-    """Something happened that a look should see to; whoever did it does not wait for that."""
-    try:
-        await asyncio.to_thread(call.components.looker.ask, scope, why, call.context(cause))
-    except psycopg.Error as error:
-        _log.warning("look_not_asked", why=why, error=str(error), **scope)
-
-
 def _refuse_belief(wanted: LookWanted) -> None:
     """Without a reason, or of what no look finds.  ApiError 400."""
     for name in wanted.believe:
@@ -135,7 +127,7 @@ async def _refuse_nothing(call: Call, scope: dict[str, str]) -> None:
     if "host" in scope:
         await host_row_of(call, scope["host"])
     if "server" in scope and await call.components.queries.instance(scope["server"]) is None:
-        raise not_found("server_not_found", f"Instance {scope['server']} could not be found.")
+        raise no_server(scope["server"])
 
 
 def _shown(row: Row) -> LookShown:

@@ -9,10 +9,10 @@ from aiohttp import web
 from aggregates.operation import OperationState
 from ledger.api import redaction
 from ledger.api.call import Call, answer, refuse_detached, refuse_to_come
+from ledger.api.looking import look_again
 from ledger.api.paging import page_limit
 from ledger.api.problem import ApiError, not_found
 from ledger.api.redaction import redacted
-from ledger.api.v1.looks import look_again
 from ledger.api.v1.remnants import summary
 from ledger.api.v1.schemas import (
     ActQuery,

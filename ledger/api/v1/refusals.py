@@ -26,7 +26,7 @@ from aiohttp import web
 from aggregates.base import Actor
 from ledger.api.call import Call, answer
 from ledger.api.problem import Failure, not_found
-from ledger.api.v1.schemas import NoQuery
+from ledger.api.schemas import NoQuery
 from ledger.api.v1.schemas_refusals import RefusalShown
 from projections.queries import Queries
 

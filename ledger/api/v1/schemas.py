@@ -7,82 +7,31 @@ picks the columns that are shown, and gives them their documented types.  Lists 
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import (
-    AfterValidator,
-    AwareDatetime,
-    BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
 )
 
-from aggregates.catalogue import TOPICS
 from aggregates.operation import OperationState
-from ledger.api.call import HOLD_S_MAX
-from ledger.config import PAGE_ITEMS_MAX
-
-_UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
-_POSITION_MAX = 2**63 - 1
-
-
-def _digits(value: Any) -> Any:
-    """Numbers of a query are plain digits (int() would take ' 1_0 ')."""
-    if isinstance(value, str):
-        if not re.fullmatch(r"\d{1,19}", value, re.ASCII):
-            raise ValueError("a whole number is wanted")
-        return int(value)
-    return value
-
-
-def _known_topic(value: str) -> str:
-    if value not in TOPICS:
-        raise ValueError("no event is called that: docs/events.md has all of them")
-    return value
-
-
-def _plus(value: Any) -> Any:
-    """A '+' of a time zone that a client did not quote arrives as a space."""
-    return re.sub(r" (\d\d:?\d\d)$", r"+\1", value) if isinstance(value, str) else value
-
-
-Id = Annotated[
-    str,
-    StringConstraints(pattern=_UUID),
-    AfterValidator(str.lower),
-    Field(json_schema_extra={"format": "uuid"}),
-]
-HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
-Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True)]
-# The bounds come first: behind a function pydantic would leave them out of the document.
-Position = Annotated[int, Field(ge=0, le=_POSITION_MAX), BeforeValidator(_digits)]
-Limit = Annotated[int, Field(ge=1, le=PAGE_ITEMS_MAX), BeforeValidator(_digits)]
-Instant = Annotated[AwareDatetime, BeforeValidator(_plus)]
-Topic = Annotated[str, AfterValidator(_known_topic)]
-WaitS = Annotated[float, Field(ge=0, le=HOLD_S_MAX, allow_inf_nan=False)]
-
-
-class Asked(BaseModel):
-    """A query or a body."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Shown(BaseModel):
-    """An answer, or a part of one."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class NoQuery(Asked):
-    """No parameters."""
-
+from ledger.api.schemas import (
+    Asked,
+    HostName,
+    Id,
+    Instant,
+    Leftovers,
+    Limit,
+    Position,
+    Reason,
+    Shown,
+    Topic,
+    WaitS,
+)
 
 # ------------------------------------------------------------------------- requests
 
@@ -127,12 +76,6 @@ class OperationsQuery(Asked):
     after: Position | None = None
 
 
-class ReadyQuery(Asked):
-    """`neighbours`: whether a check of Cinder or Keystone makes it fail, too."""
-
-    neighbours: bool = True
-
-
 class OperationQuery(Asked):
     """`wait_s`: answer when it is finished or parked, at the latest then.  `at`: as it was."""
 
@@ -146,12 +89,6 @@ class ActQuery(Asked):
     dry_run: bool = False
 
 
-class CommandsQuery(Asked):
-    after: Position = 0
-    epoch: Position
-    wait_s: WaitS = 0.0
-
-
 class Why(Asked):
     reason: Reason
 
@@ -160,23 +97,6 @@ class SkipStep(Asked):
     lane: Annotated[int, Field(ge=-1, le=63)] = 0  # -1: the step for the whole server
     step: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     reason: Reason
-
-
-class UsersQuery(Asked):
-    """`attachment_id`: the one that is not meant."""
-
-    attachment_id: Id
-
-
-class ProgressBody(Asked):
-    """How far a long step of a run has come."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    operation_id: Id
-    run: Annotated[int, Field(ge=1, le=2**31 - 1)]
-    done_bytes: Annotated[int, Field(ge=0, le=_POSITION_MAX)]
-    total_bytes: Annotated[int, Field(ge=0, le=_POSITION_MAX)]
 
 
 class OperationAct(Asked):
@@ -269,26 +189,13 @@ class OperationShown(OperationSummary):
     error: dict[str, Any] | None
     left: list[dict[str, Any]]
     steps: list[StepShown]
-    progress: list[ProgressShown] = []
+    progress: list[ProgressShown] = Field(default=[])
     acts: list[Literal["retry", "skip", "unwind", "give_up"]]
 
 
 class Operations(Shown):
     operations: list[OperationSummary]
     next: int | None
-
-
-class Leftovers(Shown):
-    """Guests and attachments that a host still has and must release."""
-
-    guests: list[UUID] = []
-    attachments: list[UUID] = []
-
-
-class Release(Leftovers):
-    """`unknown`: records of connections that explain no disk, and are not to be released."""
-
-    unknown: list[UUID] = []
 
 
 class Flows(Shown):
@@ -331,41 +238,6 @@ class Hosts(Shown):
     hosts: list[HostShown]
 
 
-class Registered(Shown):
-    """`release`: the leftovers that the host must release before it gets any command; `again`:
-    the inventory is to be sent again, because a flow is changing part of it;
-    `position`: where the log ended, so that commands after it were never given before.
-    """
-
-    host: str
-    epoch: int
-    fenced: bool
-    release: Release
-    again: bool
-    position: int
-
-
-class Users(Shown):
-    """Servers that have the volume connected on the host by other attachments."""
-
-    servers: list[UUID]
-
-
-class SurveyWanted(Shown):
-    """A survey that is wanted; `digest`: what the last one is called that is here."""
-
-    token: UUID
-    digest: str | None
-
-
-class Commands(Shown):
-    """Commands in order; `after` is the cursor for the next poll."""
-
-    commands: list[dict[str, Any]]
-    after: int
-    survey: SurveyWanted | None = None
-
-
 class FlowShown(Shown):
     """A flow's table as data: stages of steps, with the point of no return.
 
@@ -385,11 +257,3 @@ class FlowShown(Shown):
 
 class FlowsShown(Shown):
     flows: list[FlowShown]
-
-
-class Health(Shown):
-    """`status` is "ok" or "failing"; a check says what is wrong, null if nothing is."""
-
-    status: Literal["ok", "failing"]
-    checks: dict[str, str | None]
-    warnings: list[str] = []  # what keeps nobody from working, and is to be mended

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from pydantic import RootModel
 
-from ledger.api.v1.schemas import Asked, HostName, Id, Instant, Limit, Order, Position, Shown
+from ledger.api.schemas import Asked, HostName, Id, Instant, Limit, Position, Shown
+from ledger.api.v1.schemas import Order
 
 
 class Made(StrEnum):

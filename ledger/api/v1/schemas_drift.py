@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BeforeValidator, Field, StringConstraints, T
 from aggregates.finding import FindingState
 from aggregates.look import LookState
 from handlers.drift.classes import Severity
-from ledger.api.v1.schemas import Asked, HostName, Id, Instant, Limit, Position, Reason, Shown
+from ledger.api.schemas import Asked, HostName, Id, Instant, Limit, Position, Reason, Shown
 from ledger.api.v1.schemas_events import Event
 
 _INSTANT: TypeAdapter[Any] = TypeAdapter(AwareDatetime)

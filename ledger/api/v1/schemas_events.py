@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from ledger.api.v1.schemas import Shown
+from ledger.api.schemas import Shown
 
 
 class AskedBy(Shown):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
-from ledger.api.v1.schemas import Asked, Shown
+from ledger.api.schemas import Asked, Shown
 
 
 class Kind(StrEnum):

@@ -6,7 +6,8 @@ from datetime import datetime
 from uuid import UUID
 
 from aggregates.remnant import RemnantKind, RemnantState
-from ledger.api.v1.schemas import Asked, HostName, Id, Limit, OperationShown, Position, Shown
+from ledger.api.schemas import Asked, HostName, Id, Limit, Position, Shown
+from ledger.api.v1.schemas import OperationShown
 
 
 class RemnantsQuery(Asked):

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import Field, StringConstraints, model_validator
 
-from ledger.api.v1.schemas import Asked, HostName, Id, Position, Reason, Shown
+from ledger.api.schemas import Asked, HostName, Id, Position, Reason, Shown
 from ledger.config import PAGE_ITEMS_MAX
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from ledger.api.v1.schemas import Asked, HostName, Id, Shown
+from ledger.api.schemas import Asked, HostName, Id, Shown
 from ledger.config import MEMORY_MB_MAX, MEMORY_MB_MIN, PAGE_ITEMS_MAX, VCPUS_MAX
 
 #: S1's tags as Nova has them, on one line.

@@ -10,6 +10,9 @@ from typing import Any
 
 from aggregates import errors
 from handlers.guards import MOVES_VERSION
+from ledger.api import accepting
+from ledger.api.call import Call
+from ledger.api.contact import is_alive
 
 
 class NoValidHostError(errors.DomainError):
@@ -54,3 +57,22 @@ def choose_host(
     if not fit:
         raise NoValidHostError
     return str(min(fit)[1])
+
+
+async def destination(
+    call: Call,
+    wanted: str | None,
+    *,
+    without: str | None = None,
+    migration: bool = False,
+    sharing: bool = False,
+) -> str:
+    """The host that is wanted, or the best.  A request that is repeated gets the same."""
+    if wanted is not None:
+        return wanted
+    before = await accepting.earlier(call)
+    if before is not None:
+        return str(before["destination"] or before["host"])
+    rows = await call.components.queries.hosts()
+    hosts = [{**row, "alive": is_alive(call.components, row["seen_at"])} for row in rows]
+    return choose_host(hosts, without=without, migration=migration, sharing=sharing)
