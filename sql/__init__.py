@@ -3,7 +3,7 @@ r"""All SQL of the ledger, and the loader that hands it out by name.
 `queries/*.sql` hold named statements: a line `-- name: x`, description lines
 (`-- ...`), then the text.  A description is mandatory: a query nobody can explain
 is a query nobody can change.  `schema.sql` is the whole present schema, to be
-read; `migrations/` is what is run.  Both may contain psql's `\ir file` lines
+read; `migrations/` is what is run.  All may contain psql's `\ir file` lines
 (include, relative to the including file), so `psql -f` understands them too.
 """
 
@@ -49,7 +49,7 @@ def parse(source: str, origin: str = "<string>") -> dict[str, Query]:
 def queries(group: str) -> dict[str, Query]:
     """All queries of `queries/<group>.sql`."""
     path = HERE / "queries" / f"{group}.sql"
-    return parse(path.read_text(), path.name)
+    return parse(read(path), path.name)
 
 
 @cache

@@ -22,43 +22,21 @@ SELECT (SELECT count(*) FROM attachments WHERE state <> 'deleted') AS attachment
 -- name: attachments
 -- Open attachments, in the order of their ids, after one; whether their server is there, and
 -- whether a mapping goes through them, and how it calls the disk.  attachments_open.
-SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
-       CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
-       m.device_name AS device, m.server_id IS NOT NULL AS mapped
-  FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
-  LEFT JOIN LATERAL (
-       SELECT device_name, server_id FROM mappings
-        WHERE server_id = a.server_id AND a.attachment_id IN (attachment_id, kept)
-        LIMIT 1) AS m ON true
- WHERE a.state <> 'deleted'
+\ir parts/open_attachments.sql
    AND (%(after)s::uuid IS NULL OR a.attachment_id > %(after)s)
  ORDER BY a.attachment_id
  LIMIT %(limit)s;
 
 -- name: attachments_of
 -- The same, of one volume.  attachments_by_volume.
-SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
-       CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
-       m.device_name AS device, m.server_id IS NOT NULL AS mapped
-  FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
-  LEFT JOIN LATERAL (
-       SELECT device_name, server_id FROM mappings
-        WHERE server_id = a.server_id AND a.attachment_id IN (attachment_id, kept)
-        LIMIT 1) AS m ON true
- WHERE a.state <> 'deleted' AND a.volume_id = %(volume_id)s
+\ir parts/open_attachments.sql
+   AND a.volume_id = %(volume_id)s
  ORDER BY a.attachment_id;
 
 -- name: attachments_by_id
 -- The same, by their ids; only those that are open.  Primary key.
-SELECT a.attachment_id, a.volume_id, a.server_id, a.host, a.state, a.access_mode, a.legacy,
-       CASE WHEN i.deleted THEN 'deleted' WHEN NOT i.deleted THEN 'live' END AS server,
-       m.device_name AS device, m.server_id IS NOT NULL AS mapped
-  FROM attachments AS a LEFT JOIN instances AS i USING (server_id)
-  LEFT JOIN LATERAL (
-       SELECT device_name, server_id FROM mappings
-        WHERE server_id = a.server_id AND a.attachment_id IN (attachment_id, kept)
-        LIMIT 1) AS m ON true
- WHERE a.state <> 'deleted' AND a.attachment_id = ANY(%(ids)s::uuid[]);
+\ir parts/open_attachments.sql
+   AND a.attachment_id = ANY(%(ids)s::uuid[]);
 
 -- name: servers
 -- Whether servers are there, and which volumes they have by Cinder's old calls, whose attachments
@@ -76,17 +54,7 @@ SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
          WHERE volume_id IS NOT NULL AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
          ORDER BY volume_id
          LIMIT %(limit)s) AS v
- CROSS JOIN LATERAL (
-       SELECT count(*) AS mappings, min(server_id::text) AS server_id
-         FROM mappings WHERE volume_id = v.volume_id) AS m
- CROSS JOIN LATERAL (
-       SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had,
-              coalesce(jsonb_agg(jsonb_build_array(attachment_id, host, (
-                  SELECT device_name FROM mappings AS m
-                   WHERE m.server_id = attachments.server_id
-                     AND attachments.attachment_id IN (m.attachment_id, m.kept)
-                   LIMIT 1))) FILTER (WHERE state <> 'deleted'), '[]') AS held
-         FROM attachments WHERE volume_id = v.volume_id) AS a
+\ir parts/volume_facts.sql
  ORDER BY v.volume_id;
 
 -- name: volume_facts
@@ -95,17 +63,8 @@ SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
 -- mappings_by_volume, attachments_by_volume.
 SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
   FROM unnest(%(ids)s::uuid[]) AS v (volume_id)
- CROSS JOIN LATERAL (
-       SELECT count(*) AS mappings, min(server_id::text) AS server_id
-         FROM mappings WHERE volume_id = v.volume_id) AS m
- CROSS JOIN LATERAL (
-       SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had,
-              coalesce(jsonb_agg(jsonb_build_array(attachment_id, host, (
-                  SELECT device_name FROM mappings AS m
-                   WHERE m.server_id = attachments.server_id
-                     AND attachments.attachment_id IN (m.attachment_id, m.kept)
-                   LIMIT 1))) FILTER (WHERE state <> 'deleted'), '[]') AS held
-         FROM attachments WHERE volume_id = v.volume_id) AS a;
+\ir parts/volume_facts.sql
+ ORDER BY v.volume_id;
 
 -- name: making
 -- Whether an operation that is not over makes volumes with this mark.  operations_open.

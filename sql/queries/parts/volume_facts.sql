@@ -1,0 +1,11 @@
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS mappings, min(server_id::text) AS server_id
+         FROM mappings WHERE volume_id = v.volume_id) AS m
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE state <> 'deleted') AS open, count(*) > 0 AS had,
+              coalesce(jsonb_agg(jsonb_build_array(attachment_id, host, (
+                  SELECT device_name FROM mappings AS m
+                   WHERE m.server_id = attachments.server_id
+                     AND attachments.attachment_id IN (m.attachment_id, m.kept)
+                   LIMIT 1))) FILTER (WHERE state <> 'deleted'), '[]') AS held
+         FROM attachments WHERE volume_id = v.volume_id) AS a
