@@ -50,7 +50,7 @@ simulate: $(STAMP) ## seeded storms over a whole simulated cloud (SEEDS=200 FROM
 	SIMULATE_SEEDS=$(SEEDS) SIMULATE_FROM=$(FROM) $(BIN)/pytest tests/simulation -q $(ARGS)
 
 nightly: $(STAMP) ## what takes too long for every change: processes under faults for minutes, all cases, 500 pairs of troubles for each flow, 3000 storms, the rules of the specs
-	$(BIN)/pytest -m nightly -q $(ARGS)
+	$(BIN)/pytest -m "nightly or hypothesis" --hypothesis-profile many -q $(ARGS)
 	$(call deep,500,1,3000)
 	$(BIN)/python -m tests.rules
 

@@ -37,9 +37,9 @@ ABANDONED_AFTER_S = 600
 
 logs.through_the_standard_library()  # so that pytest shows and keeps our lines with the others
 
-hypothesis.settings.register_profile("dev", max_examples=50, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+hypothesis.settings.register_profile("few", max_examples=50, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("many", max_examples=500, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("few")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     seed = config.getoption("hypothesis_seed")
-    profile = "ci" if os.environ.get("CI") else "dev"
+    profile = config.getoption("hypothesis_profile") or "few"
     return f"hypothesis profile {profile}; repeat with --hypothesis-seed={seed}"
 
 
