@@ -263,7 +263,7 @@ def succeeded(operation: Operation, run: ActiveRun, result: StepResult, book: Bo
         outputs=outputs,
         took_ms=result.took_ms,
         host=run.host,
-        **_told(result),
+        **_noted(result),
     )
     passed = run.undo and bool(outputs.get("passed"))  # too late to undo: it is done
     verb = plan_of(operation).verb(step, undo=run.undo and not passed, host=run.host)
@@ -323,7 +323,7 @@ def failed(
         "error": error.to_wire(),
         "further": _further(operation, run, step) if further else [],
         "host": run.host,
-        **(_told(result) if result else {}),
+        **(_noted(result) if result else {}),
     }
     if delay_s is None:
         operation.record(Operation.StepFailed, **fields)
@@ -331,7 +331,7 @@ def failed(
         operation.record(Operation.StepRetried, **fields, retry_at=now + delay_s)
 
 
-def _told(result: StepResult) -> dict[str, Any]:
+def _noted(result: StepResult) -> dict[str, Any]:
     return {
         "occurred": result.occurred.to_wire() if result.occurred else None,
         "cinder_requests": list(result.cinder_requests),

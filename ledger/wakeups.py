@@ -163,9 +163,9 @@ class Wakeups:
                     if not notify.payload:
                         self._wake({ANY_EVENT})
                         break
-                    self._wake(self._told(News.read(notify.payload)))
+                    self._wake(self._noticed(News.read(notify.payload)))
 
-    def _told(self, news: News) -> set[str]:
+    def _noticed(self, news: News) -> set[str]:
         """The keys of what has moved, and that need not be asked for any more."""
         for name in self._seen.keys() & {"head", *news.projections}:
             if name == "head" or self._seen[name] >= news.after:

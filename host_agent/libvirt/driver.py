@@ -355,7 +355,7 @@ class Watcher:
 
     def __init__(self, server_id: str, alias: str | None) -> None:
         self._server_id, self._alias = server_id, alias
-        self._told = threading.Event()
+        self._ended = threading.Event()
         self._removed: bool | None = None
 
     def concerns(self, server_id: str | None, alias: str | None) -> bool:
@@ -365,11 +365,11 @@ class Watcher:
 
     def tell(self, removed: bool | None) -> None:
         self._removed = removed
-        self._told.set()
+        self._ended.set()
 
     def wait(self, timeout_s: float) -> bool | None:
         """See Removal.  Also ends, with None, if the guest stops or the connection breaks."""
-        self._told.wait(timeout_s)
+        self._ended.wait(timeout_s)
         return self._removed
 
 

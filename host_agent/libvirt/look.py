@@ -97,7 +97,7 @@ class Rules:
     ) -> None:
         self._hypervisor = hypervisor
         self._patience = patience
-        self._taken = host or Host()
+        self._xml_host = host or Host()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call back when the inventory may have changed."""

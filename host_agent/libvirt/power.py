@@ -98,7 +98,7 @@ class GuestPower(Rules):
         self, server_id: str, definition: str, disks: Sequence[Disk], own: str | None
     ) -> None:
         try:
-            made = domain_of(definition, server_id, disks, self._taken, own)
+            made = domain_of(definition, server_id, disks, self._xml_host, own)
             if made.dropped:
                 _LOG.warning(
                     "definition_parts_dropped",

@@ -69,7 +69,7 @@ class Watched:
         self._paths = [Path(path) for path in paths if str(path)]
         self._every_s, self._clock = every_s, clock
         self._looked_at = clock()
-        self._seen = self._taken = self._states()
+        self._seen = self._in_use = self._states()
 
     def changed(self) -> bool:
         """Whether they are to be read now: true once for each change."""
@@ -78,9 +78,9 @@ class Watched:
             return False
         self._looked_at = now
         before, self._seen = self._seen, self._states()
-        if self._seen == self._taken or self._seen != before:
+        if self._seen == self._in_use or self._seen != before:
             return False
-        self._taken = self._seen
+        self._in_use = self._seen
         return True
 
     def _states(self) -> list[tuple[int, ...] | None]:
@@ -101,7 +101,7 @@ def show(context: ssl.SSLContext, certificate_file: str, key_file: str) -> Valid
     The file has the certificate, then those that lead to its authority.
     """
     validity = min(validities(certificate_file), key=lambda each: each.ends)
-    with _told(key_file), Path(key_file).open() as opened:
+    with _readable(key_file), Path(key_file).open() as opened:
         refuse_readable(Path(key_file), os.fstat(opened.fileno()))
     try:
         context.load_cert_chain(certificate_file, key_file, password=_refuse_passphrase)
@@ -172,12 +172,12 @@ def _refuse_passphrase() -> str:
 
 
 def _text(file: str) -> str:
-    with _told(file):
+    with _readable(file):
         return Path(file).read_text("ascii", errors="replace")
 
 
 @contextmanager
-def _told(file: str) -> Iterator[None]:
+def _readable(file: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

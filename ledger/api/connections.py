@@ -222,11 +222,11 @@ class _Greeted(socket.socket):
 
     def __init__(self, accepted: socket.socket, closed: Callable[[], None]) -> None:
         super().__init__(fileno=accepted.detach())
-        self._told = closed
+        self._closed = closed
 
     def close(self) -> None:
         super().close()
-        self._told()
+        self._closed()
 
 
 def end_unread(listener: socket.socket) -> None:

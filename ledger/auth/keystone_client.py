@@ -124,7 +124,7 @@ class KeystoneClient:
 
         `allow_expired`: as long as Keystone shows it after its time ([token] allow_expired_window).
         """
-        with _told():
+        with _keystone_error():
             own = self._logged_in(None)
             answer = self._shown(own, token, allow_expired=allow_expired)
             if answer.status_code == HTTPStatus.UNAUTHORIZED:
@@ -144,7 +144,7 @@ class KeystoneClient:
         not know it, and of our own whose it is, to anybody (its policy identity:validate_token).
         Raises KeystoneError.
         """
-        with _told():
+        with _keystone_error():
             self._logged_in(None)
             return bool(self._roles & MAY_ASK)
 
@@ -169,7 +169,7 @@ class KeystoneClient:
         if time.monotonic() < self._failed_until:
             raise KeystoneError(self._failed)
         try:
-            with _told():
+            with _keystone_error():
                 given = self._auth.get_auth_ref(self._session)
                 self._roles = frozenset(given.role_names or ())
                 return _token_of(given)
@@ -197,7 +197,7 @@ def _token_of(given: AccessInfo) -> str:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _keystone_error() -> Iterator[None]:
     """Whatever goes wrong is a KeystoneError: who asks is told why, and nothing else."""
     try:
         yield

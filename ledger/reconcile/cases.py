@@ -119,7 +119,7 @@ class Cases:
         asked = {"look_id": self._look_id, "classes": list(classes), "most": EXAMPLES}
         for row in self._reads.rows("examples", **asked):
             seen = Seen.from_json(row["drift_class"], row["seen"])
-            found.setdefault(row["drift_class"], []).append(_told(seen.case))
+            found.setdefault(row["drift_class"], []).append(_place(seen.case))
         return found
 
     def believe(
@@ -192,7 +192,7 @@ class Cases:
         unit.save(self._context)
 
 
-def _told(case: Case) -> str:
+def _place(case: Case) -> str:
     """Where it is, and of what, as far as the class is about a host."""
     host = case.key.host or case.about.host
     return f"{case.key.id} on {host}" if host else case.key.id

@@ -85,7 +85,7 @@ def _operation(events: list[Row]) -> SpanData:
         name=body["flow"],
         start=first["recorded_at"],
         end=last["recorded_at"],
-        attributes=_told(attributes),
+        attributes=_known(attributes),
         error=None if outcome == Outcome.COMPLETED else outcome,
         turns=[_turn(row) for row in events if row["topic"] in _TURNS],
     )
@@ -94,7 +94,7 @@ def _operation(events: list[Row]) -> SpanData:
 def _turn(row: Row) -> tuple[str, datetime, Attributes]:
     body = row["body"]
     facts = {"ledger.reason": body.get("reason"), "ledger.step": body.get("step")}
-    return row["topic"].partition(".")[2], row["recorded_at"], _told(facts)
+    return row["topic"].partition(".")[2], row["recorded_at"], _known(facts)
 
 
 def _runs(operation: Span, events: list[Row]) -> Iterator[SpanData]:
@@ -151,10 +151,10 @@ def _step(run: Span, row: Row, place: str, not_before: datetime) -> SpanData:
         name=step_name(body["step"], body["undo"]),
         start=max(start, not_before),
         end=end,
-        attributes=_told(attributes),
+        attributes=_known(attributes),
         error=error and error["message"],
     )
 
 
-def _told(attributes: Mapping[str, Any]) -> Attributes:
+def _known(attributes: Mapping[str, Any]) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None}

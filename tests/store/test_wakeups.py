@@ -223,7 +223,7 @@ async def test_news_that_do_not_follow_what_is_known_leave_a_gap_to_ask_for(
         ("host", "h", None, False, False, False),
     ]
     news = News(["attachments", "hosts", "operations"], 7, 9, moved)
-    assert wakeups._told(news) == {ANY_EVENT, DUE, ended_key("o"), host_key("h")}
+    assert wakeups._noticed(news) == {ANY_EVENT, DUE, ended_key("o"), host_key("h")}
     assert wakeups._seen == {"head": 9, "operations": 5, "hosts": 9}
 
 
@@ -231,7 +231,7 @@ async def test_who_waits_for_mappings_is_woken_by_an_operation_that_parks(wakeup
     parked = {"operation_id": "o", "state": "parked", "bound": False, "due_at": None}
     place = TablePlace("operations", "operations", "operation_id", "uuid", ())
     text = news_module.text_of(["operations"], 0, 1, [Replacement(place, ["o"], [parked])])
-    assert wakeups._told(News.read(text)) == {ANY_EVENT, bound_key("o"), ended_key("o")}
+    assert wakeups._noticed(News.read(text)) == {ANY_EVENT, bound_key("o"), ended_key("o")}
 
 
 async def test_a_command_of_which_steps_are_done_now_is_news_to_nobody(wakeups: Wakeups) -> None:
@@ -239,7 +239,7 @@ async def test_a_command_of_which_steps_are_done_now_is_news_to_nobody(wakeups: 
     place = TablePlace("operations", "mailbox", "operation_id", "uuid", ())
     rows = [{"host": "had-it", "position": 7}, {"host": "gets-it", "position": 8}]
     text = news_module.text_of(["operations"], 7, 9, [Replacement(place, ["o"], rows)])
-    assert wakeups._told(News.read(text)) == {ANY_EVENT, host_key("gets-it")}
+    assert wakeups._noticed(News.read(text)) == {ANY_EVENT, host_key("gets-it")}
 
 
 async def test_what_a_rebuild_writes_is_news_to_nobody(
@@ -252,7 +252,7 @@ async def test_what_a_rebuild_writes_is_news_to_nobody(
         told.append(news)
         return set()
 
-    monkeypatch.setattr(Wakeups, "_told", noted)
+    monkeypatch.setattr(Wakeups, "_noticed", noted)
     with wakeups.watch(ANY_EVENT) as any_event:
         await any_event.wait(NEVER_S)  # what was told before
         told.clear()
@@ -299,14 +299,14 @@ async def test_a_lost_connection_wakes_everybody_and_is_made_anew(
 async def test_a_mistake_of_ours_costs_a_pause_and_no_more(
     wakeups: Wakeups, ledger: Ledger, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, failures = Wakeups._told, [KeyError("what")]
+    told, failures = Wakeups._noticed, [KeyError("what")]
 
     def failing(self: Wakeups, news: News) -> set[str]:
         if failures:
             raise failures.pop()
         return told(self, news)
 
-    monkeypatch.setattr(Wakeups, "_told", failing)
+    monkeypatch.setattr(Wakeups, "_noticed", failing)
     with wakeups.watch(ANY_EVENT) as any_event:
         await in_thread(register, ledger, database_url, "h")
         assert await any_event.wait(SOON_S)

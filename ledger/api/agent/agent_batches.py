@@ -97,7 +97,7 @@ class AgentBatcher:
             service.unchanged, [(one.host, one.registration) for one in batch]
         )
         known = [refused.get(one.host, result) for one, result in zip(batch, known, strict=True)]
-        shown = await asyncio.gather(*map(self._taken, batch, known), return_exceptions=True)
+        shown = await asyncio.gather(*map(self._registered, batch, known), return_exceptions=True)
         await self._contacts.written()
         # Only with everything known is a guest that was not shown surely one that is gone.
         head = (await queries.head())["position"]
@@ -124,7 +124,7 @@ class AgentBatcher:
         )
         return {row["host"]: _same_connector(row, connectors[row["host"]]) for row in rows}
 
-    async def _taken(
+    async def _registered(
         self, asked: Asked, known: RegistrationResult | ApiError | None
     ) -> RegistrationResult:
         if isinstance(known, ApiError):

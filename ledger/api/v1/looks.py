@@ -64,15 +64,15 @@ async def look(call: Call) -> web.StreamResponse:
 
 async def stop(call: Call) -> web.StreamResponse:
     """POST stop: it rests where it is, until it is resumed or another look begins."""
-    return await _told(call, LookState.UNDER_WAY, call.components.findings.stop_look)
+    return await _acted(call, LookState.UNDER_WAY, call.components.findings.stop_look)
 
 
 async def resume(call: Call) -> web.StreamResponse:
     """POST resume: it goes on where it was stopped."""
-    return await _told(call, LookState.STOPPED, call.components.findings.resume_look)
+    return await _acted(call, LookState.STOPPED, call.components.findings.resume_look)
 
 
-async def _told(
+async def _acted(
     call: Call, only: LookState, act: Callable[[str, str, EventContext], int]
 ) -> web.StreamResponse:
     row = await _row(call)

@@ -56,7 +56,7 @@ def summary(remnant: Remnant) -> RemnantSummary:
     """One that an act has just left, or would."""
     assert remnant.left is not None, "an act makes them by leaving them"
     row = {**vars(remnant.left), "kind": remnant.left.what, "remnant_id": str(remnant.id)}
-    return RemnantSummary.model_validate(_told(row))
+    return RemnantSummary.model_validate(_worded(row))
 
 
 async def _row(call: Call, remnant_id: str) -> Row:
@@ -67,9 +67,9 @@ async def _row(call: Call, remnant_id: str) -> Row:
 
 
 def _shown(row: Row) -> RemnantShown:
-    return RemnantShown.model_validate(_told(row))
+    return RemnantShown.model_validate(_worded(row))
 
 
-def _told(row: Row) -> Row:
+def _worded(row: Row) -> Row:
     known = {name: value or "(of unknown id)" for name, value in row.items()}
     return {**row, "detail": _DETAILS[RemnantKind(row["kind"])].format(**known)}
