@@ -220,13 +220,13 @@ class Greeting(socket.socket):
 class _Greeted(socket.socket):
     """A connection that tells when it is closed."""
 
-    def __init__(self, accepted: socket.socket, closed: Callable[[], None]) -> None:
+    def __init__(self, accepted: socket.socket, on_close: Callable[[], None]) -> None:
         super().__init__(fileno=accepted.detach())
-        self._closed = closed
+        self._on_close = on_close
 
     def close(self) -> None:
         super().close()
-        self._closed()
+        self._on_close()
 
 
 def end_unread(listener: socket.socket) -> None:
