@@ -376,7 +376,7 @@ def _left_row(operation: Operation, item: Left) -> dict[str, Any]:
 def _volume_of(operation: Operation, left: Left) -> str | None:
     if left.lane == SERVER:
         return None
-    return lane_of(operation, left.lane, left.step).volume_id
+    return lane_of(operation, left.lane, left.step).volume_id or None
 
 
 def named_verb(plan: Plan, left: Left) -> AnyVerb:

@@ -161,8 +161,11 @@ def _host_of(plan: Plan) -> str | None:
 
 
 def _only_volume(parking: Parking) -> str | None:
-    """The volume that the steps which are left are about, if it is one."""
-    volumes = {left.get("volume_id") for left in parking.left_steps}
+    """The volume that the steps which are left are about, if it is one, and exists.
+
+    Of one that was still to be made, events of before have the id "".
+    """
+    volumes = {left.get("volume_id") or None for left in parking.left_steps}
     return volumes.pop() if len(volumes) == 1 else None
 
 

@@ -13,6 +13,8 @@ import pytest
 import sql
 from aggregates.finding import Finding
 from aggregates.operation import OperationState
+from handlers import progress
+from handlers.build import BootDisk
 from handlers.drift.classes import BY_NAME
 from host_agent.shared.contract import ErrorKind
 from ledger.log.application import Ledger
@@ -361,6 +363,29 @@ async def test_each_time_that_an_operation_was_parked_is_kept(
 
     left = db.execute("SELECT count(*) FROM parked WHERE to_position IS NULL").fetchone()
     assert left == (1,)
+
+
+@pytest.mark.parametrize("written", [None, ""], ids=["now", "before"])
+async def test_one_that_waits_before_its_volume_exists_is_about_none(
+    written: str | None,
+    recorder: LedgerRecorder,
+    queries: Queries,
+    project: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The "" of events that were written before stopped the projection."""
+    if written is not None:
+        monkeypatch.setattr(progress, "_volume_of", lambda *_: written)
+    world = World(None)
+    Broken(world, "cinder.volumes_made", ErrorKind.FINAL)
+    operation = world.run(world.build(BootDisk(create={"size_gb": 1})))
+    assert operation.state is OperationState.PARKED
+    assert {left["volume_id"] for left in operation.left} == {written}
+    stored(recorder, world)
+    project()
+
+    [row] = await queries.drift(PARKED)
+    assert (row["finding_id"], row["volume_id"]) == (str(operation.id), None)
 
 
 async def test_a_look_is_not_given_what_needs_no_look(
