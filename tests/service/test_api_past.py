@@ -50,7 +50,7 @@ async def test_an_operation_is_told_as_it_was_then(api: Api) -> None:
     assert [each["state"] for _, each in told] == ["running", "running", "parked", "finished"]
     for at, then in told:
         again = await api.get(f"{path}?at={at}")
-        assert again == {**then, "acts": [], "progress": []}
+        assert again == {**then, "acts": [], "progress": [], "server_name": None}
     assert (await api.ask("GET", f"{path}?at={before}")).status == 404
     assert (await api.ask("GET", f"{path}?at={before}&wait_s=1")).status == 400
     at, _ = told[2]
