@@ -181,7 +181,8 @@ class Storm:
                 process.service.take_over(operation_id)
                 self.cloud.clock.wait(LATE_S)
             process.service.advance(operation_id)
-            self._left_behind.discard(operation_id)
+            if operation_id not in self._resumed:  # else another has the lease, or died with it
+                self._left_behind.discard(operation_id)
         except (Crash, ConflictError):
             self._left_behind.add(operation_id)
             self.cloud.note(f"a dispatcher dies at [{operation_id[:8]}]")
