@@ -181,8 +181,7 @@ class Storm:
                 process.service.take_over(operation_id)
                 self.cloud.clock.wait(LATE_S)
             process.service.advance(operation_id)
-            if operation_id not in self._resumed:  # else another has the lease, or died with it
-                self._left_behind.discard(operation_id)
+            self._left_behind -= {operation_id} - self._resumed.keys()  # if overtaken, another's
         except (Crash, ConflictError):
             self._left_behind.add(operation_id)
             self.cloud.note(f"a dispatcher dies at [{operation_id[:8]}]")
