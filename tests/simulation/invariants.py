@@ -286,7 +286,8 @@ def _targets(cloud: Cloud, ids: set[str]) -> set[str]:
 
 
 def _projections(cloud: Cloud) -> Iterator[str]:
-    """What people read is what the aggregates say."""
+    """What people read is what the aggregates say, and the tables can take it."""
+    yield from cloud.folded.misfits()
     shown = cloud.folded.row
     for instance in cloud.instances(deleted=True):
         row = shown("instances", str(instance.id))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from ledger.log.mapper import IndexedEvent, JSONBody, LedgerMapper
 from projections.base import LoggedEvent, Projection, Row
 from projections.catalog import ALL
 from tests.memory import CALL_MODES, SAVE_MODES, Crash, Trouble
+from tests.store.columns import misfits
 from tests.world import CONTEXT, HOST, OTHER, World
 
 MAPPER = LedgerMapper(JSONBody())
@@ -99,6 +100,15 @@ class Folded:
             if parent is not None
             for row in derived.rows(parent)
         ]
+
+    def misfits(self) -> Iterator[str]:
+        """What of all rows the tables cannot take."""
+        for projection in ALL:
+            for row in self.table(projection.name):
+                yield from misfits(projection.table, row)
+            for derived in projection.derived:
+                for row in self.derived(derived.table):
+                    yield from misfits(derived.table, row)
 
 
 class Watched:
