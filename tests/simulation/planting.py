@@ -35,6 +35,7 @@ from tests.world import CONTEXT
 FIRST_AT, EVERY = 60, 30
 #: Plants in one storm.
 TOGETHER = 8
+_LOOK = str(uuid5(NAMESPACE_OID, "look"))
 
 
 @dataclass(frozen=True)
@@ -381,7 +382,7 @@ def look(cloud: Cloud) -> Iterator[tuple[Row, Finding]]:
     for row, drift_class in list(drift.cases(cloud)):
         unit = Unit(cloud.store)
         finding = unit.get(Finding, judge.id_of(drift_class, row))
-        sight = Sight(look_id="look", position=len(cloud.store.log))
+        sight = Sight(look_id=_LOOK, position=len(cloud.store.log))
         judge.see(finding, drift_class, row, sight)
         unit.save(CONTEXT)
         yield row, finding
