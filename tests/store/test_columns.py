@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 from projections.base import Row
 from tests.store.columns import misfits
 
+VOLUME = "7c7f0b2e-5d0f-4a3b-9a3e-0f1d2c3b4a59"
 PARKED: Row = {
     "operation_id": str(uuid4()),
     "from_position": 7,
@@ -42,7 +43,7 @@ def taken(db: psycopg.Connection[Any], row: Row) -> bool:
     "changed",
     [
         {},
-        {"volume_id": str(uuid4())},
+        {"volume_id": VOLUME},
         {"volume_id": ""},
         {"volume_id": "vdb"},
         {"server_id": None},
