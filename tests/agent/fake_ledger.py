@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -119,15 +120,16 @@ class FakeLedger:
         app.router.add_get("/v1/hosts/{host}/volumes/{volume}/users", self._users)
         runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True)
-        await site.start()
-        self.port = runner.addresses[0][1]
-        ready.set()
-        await self._stop.wait()
-        await site.stop()
-        for _ in range(3):  # who was let in just now is known before all are sent away
-            await asyncio.sleep(0)
-        await runner.cleanup()
+        with socket.create_server(("127.0.0.1", self.port)) as listening:
+            await web.SockSite(runner, listening).start()
+            self.port = listening.getsockname()[1]
+            ready.set()
+            await self._stop.wait()
+            # A connection that is let in as asyncio's server closes would never be closed itself.
+            self._loop.remove_reader(listening)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            await runner.cleanup()
 
     @web.middleware
     async def _gate(self, request: web.Request, handler: Any) -> web.StreamResponse:
