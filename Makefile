@@ -16,6 +16,8 @@ FROM   ?= 0
 export PYTHONDONTWRITEBYTECODE :=
 # Half of a test's time it waits for a process or a disk, so there are more workers than cores.
 export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc) + $$(nproc) / 2)
+# Their cases differ a hundredfold: a worker that has none left takes some of another.
+PYTEST = $(BIN)/pytest -n auto --dist worksteal
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -38,10 +40,10 @@ demo: $(STAMP) ## a whole small cloud on this machine, with a crash to watch (AR
 	@$(BIN)/attachment-ledger demo $(ARGS)
 
 test: $(STAMP) ## the tests that need neither root nor network
-	$(BIN)/pytest -n auto $(ARGS)
+	$(PYTEST) $(ARGS)
 
 # $(1) pairs of troubles for each flow, every $(2)th of the cases of a test, $(3) storms.
-deep = FLOW_PAIRS=$(1) FLOW_STRIDE=$(2) SIMULATE_SEEDS=$(3) $(BIN)/pytest -m "deep or further" -q -n auto $(ARGS)
+deep = FLOW_PAIRS=$(1) FLOW_STRIDE=$(2) SIMULATE_SEEDS=$(3) $(PYTEST) -m "deep or further" -q $(ARGS)
 
 test-deep: $(STAMP) ## many cases of what `make test` samples: 20 pairs of troubles for each flow, 80 storms
 	$(call deep,20,2,80)
