@@ -15,7 +15,7 @@ import pytest
 T = TypeVar("T")
 
 #: So many pairs of troubles of each flow; `make test-deep` and nightly runs take more.
-PAIRS = int(os.environ.get("FLOW_PAIRS", "3"))
+PAIRS = int(os.environ.get("FLOW_PAIRS", "5"))
 #: No test takes longer strides through its cases: 2 in `make test-deep`, 1 in nightly runs.
 STRIDE_DEFAULT = 6
 STRIDE = int(os.environ.get("FLOW_STRIDE", STRIDE_DEFAULT))
