@@ -150,7 +150,6 @@ def _origin(awaited: Instance.DeletionAwaited) -> Origin:
     context = EventContext(
         actor=Actor.of(awaited.actor),
         request_id=awaited.request_id,
-        operation_id=awaited.operation_id,
         global_request_id=awaited.global_request_id,
         traceparent=awaited.traceparent,
         passes_locks=True,

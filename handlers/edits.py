@@ -26,10 +26,15 @@ _OWNER, _ADMIN = "owner", "admin"
 _THERE = frozenset(VmState) - {VmState.DELETED}
 
 
-def set_delete_on_termination(mapping: BlockDeviceMapping, _: EventContext, *, value: bool) -> None:
-    """Change the flag of a live mapping.  Raises NotAttachedError."""
+def set_delete_on_termination(
+    mapping: BlockDeviceMapping, _: EventContext, *, server_id: str, volume_id: str, value: bool
+) -> None:
+    """Change the flag of the mapping by which the server had the volume when this was asked for.
+
+    Raises NotAttachedError if it has let it go since.
+    """
     if not mapping.live:
-        raise errors.NotAttachedError(server_id="(gone)", volume_id="(gone)")
+        raise errors.NotAttachedError(server_id=server_id, volume_id=volume_id)
     mapping.set_delete_on_termination(value)
 
 

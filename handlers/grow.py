@@ -137,9 +137,5 @@ def forget(instance: Instance) -> None:
 
 def _origin(instance: Instance, awaited: Instance.GrowthAwaited) -> Origin:
     operation_id = uuid5(instance.id, f"growth of {awaited.volume_id}, {instance.version}")
-    context = EventContext(
-        actor=Actor.of(awaited.actor),
-        request_id=awaited.request_id,
-        operation_id=str(operation_id),
-    )
+    context = EventContext(actor=Actor.of(awaited.actor), request_id=awaited.request_id)
     return Origin(operation_id=operation_id, bdm_id=operation_id, context=context)

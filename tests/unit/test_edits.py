@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -10,11 +11,13 @@ import pytest
 from aggregates import errors
 from aggregates.base import Actor, EventContext
 from aggregates.instance import Instance, VmState
+from aggregates.mapping import BlockDeviceMapping
 from aggregates.server import UNSAID
 from handlers import edits, guards
 from handlers.actions import RULES
 from handlers.flows import FLOWS
 from ledger.api.nova.server_state import TASK_OF_FLOW
+from tests.unit.test_aggregate_facts import MAPPED, after
 
 ID = UUID(int=9)
 
@@ -254,3 +257,15 @@ def test_of_a_deleted_server_nothing_is_changed() -> None:
     instance.record(Instance.Deleted)
     with pytest.raises(errors.VmStateError):
         edits.update(instance, MEMBER, wanted={"name": "new"})
+
+
+def test_of_a_volume_that_was_let_go_nothing_is_changed() -> None:
+    """It may have been on its way out when this was asked for."""
+    flag = partial(edits.set_delete_on_termination, server_id="s", volume_id="v", value=False)
+    mapping = after(BlockDeviceMapping, (BlockDeviceMapping.MappingCreated, MAPPED))
+    flag(mapping, MEMBER)
+    assert not mapping.delete_on_termination
+    mapping.record(BlockDeviceMapping.DeviceUnplugged)
+    mapping.record(BlockDeviceMapping.MappingEnded)
+    with pytest.raises(errors.NotAttachedError, match="Instance s is not attached to volume v"):
+        flag(mapping, MEMBER)

@@ -13,6 +13,7 @@ from aggregates.base import Event
 from aggregates.operation import Operation, OperationState
 from handlers.accept import AttachVolume, SwapVolume
 from handlers.build import BootDisk
+from handlers.operator import acts
 from host_agent.shared.contract import ErrorKind, PowerState
 from tests.regressions.worlds import attached
 from tests.world import CONTEXT, OTHER, SERVER, Broken, World, events
@@ -291,6 +292,15 @@ def test_behind_its_pivot_an_operation_is_not_unwound() -> None:
     assert act(world, operation_id, "unwind") == (
         f"Operation {operation_id} cannot be unwound: its pivot is passed; there is only forward."
     )
+
+
+def test_a_deletion_is_not_offered_to_be_given_up() -> None:
+    """No other operation releases what is left of a server that is deleted."""
+    world, detached = half_detached()
+    assert acts(world.operation(detached)) == ["retry", "skip", "give_up"]
+    deleted = parked(world := attached(), world.delete(), "brick.disconnect")
+    assert acts(world.operation(deleted)) == ["retry", "skip"]
+    assert "no other operation releases what is left" in act(world, deleted, "give_up")
 
 
 @pytest.mark.parametrize(

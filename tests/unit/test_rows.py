@@ -66,6 +66,7 @@ _ASKED = {
 _SHOWN = {"name": "web", "host": "h", "power_state": "running", "devices": ["vda"]}
 _FAULT = {"claimant": "op", "message": "m"}
 _CLAIM = {"claimant": "op", "exclusive": True, "flow": "resize"}
+_UNASKED = dict.fromkeys(("fingerprint", "global_request_id", "traceparent"))
 #: What happens to a server, and what each of it changes in its row.
 SERVER: tuple[tuple[Any, Row, Row], ...] = (
     (
@@ -139,6 +140,11 @@ SERVER: tuple[tuple[Any, Row, Row], ...] = (
         Instance.DefinitionChanged,
         {"definition": DEFINITION.replace("512", "256")},
         {"definition": DEFINITION.replace("512", "256"), "memory_mb": 256},
+    ),
+    (
+        Instance.DeletionAwaited,
+        {"operation_id": "last", "request_id": "r", "actor": {}, **_UNASKED},
+        {"claims": {"last": {"exclusive": True, "flow": "delete"}}},
     ),
     (
         Instance.Offloaded,
@@ -242,8 +248,12 @@ def test_the_row_of_a_mapping() -> None:
             MAPPING.AttachmentSwitched,
             {"volume_id": "v", "attachment_id": "c", "kept": "a", "legacy": False},
         ),
+        (
+            MAPPING.AttachmentSwitched,
+            {"volume_id": "v", "attachment_id": "d", "kept": "a", "legacy": True},
+        ),
         (MAPPING.DeviceUnplugged, {}),
-        (MAPPING.RootDetached, {"volume_id": "v", "attachment_id": "c"}),
+        (MAPPING.RootDetached, {"volume_id": "v", "attachment_id": "d"}),
         (MAPPING.RootAttached, {**root, "multiattach": False}),
         (MAPPING.DeviceUnplugged, {}),
         (MAPPING.MappingEnded, {}),
@@ -263,6 +273,7 @@ def test_the_row_of_a_mapping() -> None:
         {"access_mode": "rw"},
         {"delete_on_termination": False},
         {"attachment_id": "c", "kept": "a", "legacy": False},
+        {"attachment_id": "d", "legacy": True},
         {"state": "unplugged"},
         {"state": "vacant", "volume_id": None, "attachment_id": None, "serial": None},
         {
@@ -270,6 +281,7 @@ def test_the_row_of_a_mapping() -> None:
             "volume_id": "w",
             "attachment_id": "b",
             "kept": None,
+            "legacy": False,
             "serial": "w",
             "multiattach": False,
             "access_mode": None,

@@ -213,12 +213,15 @@ def _refuse_unseen(call: Call, server_id: str, volume_id: str, row: Row) -> None
 
 async def _update(call: Call, body: Update, row: Row) -> None:
     if body.delete_on_termination is not None:
+        edit = partial(
+            edits.set_delete_on_termination,
+            server_id=str(row["server_id"]),
+            volume_id=str(row["volume_id"]),
+            value=body.delete_on_termination,
+        )
+        bdm_id, context = str(row["bdm_id"]), call.context()
         position = await asyncio.to_thread(
-            call.components.requests.edit,
-            BlockDeviceMapping,
-            str(row["bdm_id"]),
-            partial(edits.set_delete_on_termination, value=body.delete_on_termination),
-            call.context(),
+            call.components.requests.edit, BlockDeviceMapping, bdm_id, edit, context
         )
         await call.written(position)
 
