@@ -46,10 +46,9 @@ class DetachedError(Exception):
             f"({', '.join(files)})."
         )
         self.last_position = last_position
-        self.files = files
 
 
-def detached(connection: psycopg.Connection[Any], after: int = 0) -> list[tuple[int, int, str]]:
+def detached(connection: psycopg.Connection[Any], after: int) -> list[tuple[int, int, str]]:
     """First and last position, and file, of the months that end behind a position."""
     return connection.execute(sql.query("reads", "detached"), {"after": after}).fetchall()
 

@@ -114,7 +114,7 @@ def detach(
 
 def restore(connection: psycopg.Connection[Any], archive: Archive) -> Generator[Checkmark]:
     """Put everything back that was detached.  Raises BrokenChainError, ArchiveError."""
-    wanted = detached(connection)
+    wanted = detached(connection, after=0)
     months = {month.file: month for month in _months(connection, archive)}
     done, total = 0, sum(last - first + 1 for first, last, _ in wanted)
     for *_, file in wanted:

@@ -68,3 +68,15 @@ async def test_the_age_of_the_last_look_is_of_the_last_completed_one_of_its_kind
     assert [row["kind"] for row in await queries.looks(state="under_way")] == ["server"]
     [page] = await queries.looks(limit=1)
     assert (await queries.looks(limit=1, after=page["began_position"]))[0]["kind"] == "host"
+
+
+async def test_a_look_at_everything_is_due_by_when_the_last_one_began(
+    ledger: Ledger, queries: Queries, project: Callable[[], None], db: Db
+) -> None:
+    assert not await queries.look_overdue(0), "there is nothing to look at"
+    end_look(ledger, begin_look(ledger))
+    begin_look(ledger, host="h1")
+    project()
+    db.execute("UPDATE looks SET began_at = began_at - interval '1 hour' WHERE kind = 'all'")
+    assert await queries.look_overdue(3500)
+    assert not await queries.look_overdue(3700)

@@ -178,8 +178,9 @@ def test_a_rebuild_is_refused_until_all_is_restored(
     attachments = db.execute("SELECT * FROM attachments ORDER BY 1").fetchall()
     catch_up(database_url, ALL)
     db.execute("UPDATE tracking SET position = 0 WHERE projection = 'attachments'")
-    with pytest.raises(DetachedError, match=r"events-2026-03\.jsonl\.gz"):
+    with pytest.raises(DetachedError, match=r"events-2026-03\.jsonl\.gz") as refused:
         catch_up(database_url, ALL)
+    assert refused.value.last_position == past.may
     with pytest.raises(DetachedError):
         run(database_url, "rebuild", rebuild(database_url, ALL), lambda _: None)
 
