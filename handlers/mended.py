@@ -55,7 +55,7 @@ def _forgotten(done: Done) -> None:
 
 
 def _dropped(done: Done) -> None:
-    for attachment_id, volume_id in done.outputs.get("ended", {}).items():
+    for attachment_id, volume_id in done.outputs["ended"].items():
         attachment = done.book.get(Attachment, attachment_id)
         if attachment.version == 0:
             why = "found in Cinder, and no host has it"

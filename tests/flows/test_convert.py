@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 
 from aggregates.errors import (
     AgentTooOldError,
+    BusyClaimError,
     HalfConvertedError,
     NotLegacyError,
     ParkedClaimError,
 )
 from aggregates.operation import OperationState
+from aggregates.volume import Volume
 from handlers.guards import REPAIRS_VERSION
 from host_agent.shared.contract import ErrorKind
+from tests.growing import extend
 from tests.memory import Trouble
 from tests.world import CONTEXT, HOST, OTHER, Broken, World
 
@@ -49,6 +53,15 @@ def test_what_is_left_of_an_offloaded_server_is_one_bare_reservation(
     assert world.cinder.attachments == {}
     assert world.cinder.volume(world.volumes[0]).status == "available"
     assert world.wrong() == []
+
+
+def test_a_volume_that_is_converted_is_held_by_its_new_attachment_alone() -> None:
+    world = World(legacy=True)
+    world.done(world.attach())
+    world.done(world.act("convert"))
+    [mapping] = world.mappings()
+    volume = world.store.load(Volume, UUID(world.volumes[0]))
+    assert volume.holders == {mapping.attachment_id: world.server_id}
 
 
 class Watched(Trouble):
@@ -152,6 +165,14 @@ def test_a_conversion_that_was_given_up_half_way_is_confirmed_or_begun_again_and
         [row] = world.cinder.attachments.values()
         assert (row.id, row.status) == (world.mappings()[0].attachment_id, "attached")
         assert world.wrong() == []
+
+
+def test_a_revert_beside_other_work_is_told_of_that_first() -> None:
+    world = resized()
+    world.service.act(stuck(world, "cinder.attachment_create"), "give_up", "dead", CONTEXT)
+    growth = extend(world)
+    with pytest.raises(BusyClaimError, match=growth):
+        world.act("revert_resize")
 
 
 def test_the_source_of_a_resize_is_not_asked_for_what_its_agent_does_not_know() -> None:

@@ -253,7 +253,10 @@ def test_a_read_only_root_that_takes_a_vacant_place_is_read_only_and_says_its_ta
     world.done(world.detach(world.volumes[0], root_allowed=True))
     new = world.cinder.volume(world.volumes[1])
     new.readonly = True
-    world.done(world.attach(new.id, is_root=True, tag="second"))
+    operation_id = world.attach(new.id, is_root=True, tag="second")
+    [lane] = world.operation(operation_id).lanes
+    assert lane.boot_index == 0, "its guest boots from it"
+    world.done(operation_id)
     new.readonly = None
     attached = _driven(world, _act("start", "reboot"))
     assert (attached.mapping.access_mode, attached.mapping.tag) == ("ro", "second")

@@ -57,6 +57,9 @@ def test_what_is_told_while_an_operation_is_in_the_way_is_heard_at_its_end(flow:
     assert flows(world)[-1] == flow
     settle(world)
     assert flows(world)[-1] == "grow"
+    [begun] = events(world, Instance.GrowthBegun)
+    started = events(world, Operation.OperationStarted)[-1]
+    assert begun.by_operation == str(started.originator_id)
     assert guest_has(world, OTHER if where else HOST) == 2 * GIB
     assert (world.instance.growth, world.wrong()) == ({}, [])
 

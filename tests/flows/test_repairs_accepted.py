@@ -11,7 +11,7 @@ import pytest
 from aggregates import errors
 from aggregates.finding import Finding
 from aggregates.operation import Outcome
-from handlers.guards import Contact
+from handlers.guards import REPAIRS_VERSION, Contact
 from handlers.repair import RepairDrift
 from ledger.log.unit import Unit
 from tests.flows import drifted
@@ -66,7 +66,7 @@ def test_a_finding_that_there_is_not_is_not_found() -> None:
 def test_a_host_that_cannot_be_asked_is_no_evidence(name: str) -> None:
     """Neither silence nor a fence: what it has is not known (decision 0059)."""
     silent = lambda host: Contact(alive=host != HOST, since="yesterday")  # noqa: E731
-    with pytest.raises(errors.HostUnavailableError):
+    with pytest.raises(errors.HostUnavailableError, match=rf"{HOST} .* since yesterday;"):
         _ask(DRIFTS[name].world(), contact=silent)
     world = DRIFTS[name].world()
     world.fence(HOST)
@@ -85,6 +85,8 @@ def test_an_older_agent_is_not_asked_for_what_it_does_not_know() -> None:
     world.register(HOST, service_version=2)
     with pytest.raises(errors.RepairError, match="service version 2"):
         _ask(world)
+    world.register(HOST, service_version=REPAIRS_VERSION)
+    assert world.run(_ask(world)).outcome is Outcome.COMPLETED
 
 
 def test_a_host_that_is_fenced_meanwhile_stops_the_repair() -> None:

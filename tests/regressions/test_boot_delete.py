@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -343,6 +344,10 @@ def test_nobody_gives_up_what_may_have_left_an_attachment_that_nobody_knows() ->
     [operation_id] = [str(event.originator_id) for event in events(world, Operation.Parked)]
     with pytest.raises(errors.OperatorActError, match=world.volumes[0]):
         world.service.act(operation_id, "give_up", "never mind", CONTEXT)
+    skip = partial(world.service.act, operation_id, "skip", "looked", CONTEXT, step="reserve")
+    [remnant] = skip(dry_run=True).remnants
+    assert remnant.left is not None
+    assert (remnant.left.what, remnant.left.volume_id) == ("attachment", world.volumes[0])
     asked.heal()
     world.service.act(operation_id, "retry", "Cinder is mended", CONTEXT)
     assert world.run(operation_id).outcome is Outcome.FAILED

@@ -268,6 +268,30 @@ def test_a_host_lets_go_of_what_is_decided_while_other_things_are_not(tmp_path: 
     assert not world.store.load(Host, host_uuid(HOST)).suspect
 
 
+def test_a_guest_that_a_move_may_have_brought_is_not_cleared_before_that_is_known(
+    tmp_path: Path,
+) -> None:
+    world, operation_id = with_a_dead_source(arrived=True)
+    world.fence(OTHER)
+    fence(world, HOST)
+    assert world.run(operation_id).state is OperationState.PARKED
+    assert world.instance.host == HOST, "so the log has it"
+    host_returns(world, OTHER, tmp_path)
+    assert guests_on(world, OTHER) == {SERVER: "running"}
+    assert world.store.load(Host, host_uuid(OTHER)).suspect
+
+
+def test_what_a_fence_takes_from_a_host_is_gone_on_with_at_once() -> None:
+    world = attached()
+    world.dead.add(HOST)
+    operation_id = world.detach()
+    world.run(operation_id)
+    world.fence(HOST)
+    [retried] = events(world, Operation.StepRetried)
+    assert retried.retry_at == world.clock.seconds
+    world.done(operation_id)
+
+
 def test_a_record_that_the_log_does_not_know_keeps_no_disk(tmp_path: Path) -> None:
     """Somebody has put it there: agents record a connection when the log has its attachment."""
     world = attached()

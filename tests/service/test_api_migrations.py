@@ -254,6 +254,7 @@ async def test_actions_are_paged_from_2_58(api: Api) -> None:
     assert [row["action"] for row in second["instanceActions"]] == ["attach_volume"]
     assert await actions(api, server, **{"changes-since": "2100-01-01T00:00:00Z"}) == []
     assert len(await actions(api, server, **{"changes-before": "2100-01-01T00:00:00Z"})) == 4
+    assert await actions(api, server, **{"changes-before": "2000-01-01T00:00:00Z"}) == []
     for query in ("colour=red", "marker=none", "limit=x"):
         answer = await api.ask(
             "GET", f"/v2.1/servers/{server}/os-instance-actions?{query}", version="2.58"

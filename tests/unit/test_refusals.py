@@ -294,6 +294,14 @@ def test_behind_its_pivot_an_operation_is_not_unwound() -> None:
     )
 
 
+def test_what_is_deleted_is_not_deleted_again() -> None:
+    world = World()
+    world.done(world.delete())
+    assert refusal(world.delete) == (
+        f"Cannot 'delete' instance {SERVER} while it is in vm_state deleted"
+    )
+
+
 def test_a_deletion_is_not_offered_to_be_given_up() -> None:
     """No other operation releases what is left of a server that is deleted."""
     world, detached = half_detached()
