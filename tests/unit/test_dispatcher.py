@@ -32,15 +32,17 @@ class Leases:
         self.held: set[str] = set()
         self.released: list[list[str]] = []
         self.asked: list[int] = []
+        self.leased_for: set[float] = set()
         self.renewed: list[tuple[str, list[str], float]] = []
         self.broken = False  # the database is away
         self.heirs: list[tuple[str, str]] = []
         self.left_by_fences: list[str] = []
 
     async def due(
-        self, limit: int, _holder: str, _lease_s: float, but: Sequence[str]
+        self, limit: int, _holder: str, lease_s: float, but: Sequence[str]
     ) -> list[tuple[str, str, bool]]:
         self.asked.append(limit)
+        self.leased_for.add(lease_s)
         if self.broken:
             raise ConnectionError
         taken = [each for each in self.waiting if project_of(each) not in but][:limit]
@@ -165,6 +167,15 @@ async def test_a_wake_up_brings_what_is_due_now() -> None:
         leases.waiting.append("new")
         woken.event.set()
         await until(lambda: work.done == ["new"] and not leases.held)
+
+
+async def test_what_is_due_is_found_if_a_wake_up_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher_module, "POLL_S", 0.01)
+    leases, work = Leases(), Work()
+    async with running(leases, work):
+        await until(lambda: leases.asked)
+        leases.waiting.append("new")
+        await until(lambda: work.done == ["new"])
 
 
 async def test_a_lease_is_kept_until_the_projection_shows_what_was_done() -> None:
@@ -335,6 +346,7 @@ async def test_leases_are_renewed_while_their_operations_are_worked_on(
     work.goes_on.clear()
     async with running(leases, work):
         await until(lambda: leases.held == {"a", "b"})
+        assert leases.leased_for == {0.03}
         leases.broken = True
         await until(lambda: len(leases.renewed) > 2)
         leases.broken = False
