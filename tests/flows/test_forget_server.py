@@ -19,7 +19,10 @@ from aggregates.volume import Volume
 from handlers.build import BootDisk
 from handlers.drift import again
 from handlers.drift.automatic import Policy, SoFar, why_not
+from handlers.lanes import of_attachment
+from handlers.progress import plan_of
 from handlers.repair import LANES, Case
+from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import PowerState, Verb
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import Disk
@@ -27,6 +30,7 @@ from host_agent.simulated.host_state import guest_state
 from host_agent.verbs import VERBS
 from tests.flows import drifted
 from tests.flows.drifted import finding
+from tests.unit.test_aggregate_facts import CREATED
 from tests.world import HOST, OTHER, World
 
 
@@ -119,6 +123,32 @@ def test_an_attachment_that_no_device_goes_through_is_released_as_well() -> None
         replace(bare, volume_id=str(volume.id), attachment_id=str(reserved.id), host=HOST),
         replace(bare, host=OTHER),
     ]
+
+
+def test_a_fence_releases_what_nobody_there_uses_unless_another_attachment_stands_for_it() -> None:
+    for world, instead in (
+        (drifted.guest_missing(), LedgerVerb.CONNECTION_WAIVE),
+        (drifted.attachment_lost(), None),
+    ):
+        plan = plan_of(world.operation(drifted.repair(world)))
+        assert plan.instead("release", undo=False) is instead
+
+
+def test_an_attachment_without_a_mapping_is_a_lane_of_what_is_known_of_it() -> None:
+    attachment = Attachment(UUID(int=7))
+    attachment.record(Attachment.AttachmentCreated, **CREATED)
+    lane = of_attachment(attachment, None, HOST, "no mapping", ["another"])
+    assert lane == Lane(
+        server_id="s",
+        volume_id="v",
+        bdm_id="no mapping",
+        attachment_id=str(attachment.id),
+        device_name=None,
+        access_mode="ro",
+        host=HOST,
+        legacy=True,
+        known=("another",),
+    )
 
 
 # --- what it needs ----------------------------------------------------------------------------

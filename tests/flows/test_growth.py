@@ -13,6 +13,7 @@ from aggregates.operation import Operation, OperationState
 from aggregates.volume import Volume
 from host_agent.shared.contract import ErrorKind, PowerState
 from host_agent.shared.ports import GIB
+from ledger.simulation import cinder_work
 from tests.doubles.host_checks import seen_sizes
 from tests.growing import extend, size_behind
 from tests.memory import Trouble
@@ -30,10 +31,16 @@ def guest_has(world: World, host: str = HOST) -> int:
     return seen_sizes(world.hosts[host])[world.server_id][world.volumes[0]]
 
 
-def grow(world: World) -> None:
-    """Cinder extends the volume by 1 GiB, and tells; somebody may have to wait."""
+def grow(world: World, *, waits: bool = False) -> None:
+    """Cinder extends the volume by 1 GiB, and tells; somebody may have to wait.
+
+    `waits`: as Cinder does, until it hears that the guest has it (3.71).
+    """
     volume = world.cinder.volume(world.volumes[0])
-    size_behind(world, volume, volume.size + 1)
+    if waits:
+        cinder_work.begin_waiting_extension(volume, volume.size + 1)
+    else:
+        size_behind(world, volume, volume.size + 1)
     world.requests.grow(world.server_id, volume.id, CONTEXT)
 
 
@@ -62,6 +69,16 @@ def test_what_is_told_while_an_operation_is_in_the_way_is_heard_at_its_end(flow:
     assert begun.by_operation == str(started.originator_id)
     assert guest_has(world, OTHER if where else HOST) == 2 * GIB
     assert (world.instance.growth, world.wrong()) == ({}, [])
+
+
+def test_cinder_that_waits_for_a_guest_hears_of_it_when_the_guest_did() -> None:
+    world = attached(driver="nfs")
+    world.act("reboot")
+    grow(world, waits=True)
+    settle(world)
+    assert flows(world)[-1] == "grow_for_cinder"
+    assert world.cinder.volume(world.volumes[0]).status == "in-use"
+    assert (guest_has(world), world.wrong()) == (2 * GIB, [])
 
 
 def test_a_volume_that_grows_again_while_its_guest_hears_of_it_grows_again() -> None:

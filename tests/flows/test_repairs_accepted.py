@@ -99,6 +99,14 @@ def test_a_host_that_is_fenced_meanwhile_stops_the_repair() -> None:
     assert finding(world).repairing is None
 
 
+def test_what_the_old_calls_attached_is_converted_before_it_is_repaired() -> None:
+    world = World(legacy=True)
+    world.done(world.attach())
+    drifted.found(world, "disk_missing", drifted.disk_row(world, None))
+    with pytest.raises(errors.RepairError, match="old calls: convert it first"):
+        _ask(world)
+
+
 def test_a_server_that_is_worked_on_is_not_repaired() -> None:
     world = drifted.attachment_lost()
     busy = world.act("stop")

@@ -15,12 +15,13 @@ from aggregates.volume import Claim, Volume
 from handlers.claims import on_volume
 from handlers.flows import FLOWS, REPAIRS
 from handlers.plan import Place
+from handlers.progress import plan_of
 from host_agent.shared.contract import ErrorKind, GuestOrder
 from host_agent.shared.lane import Lane, LaneSide
 from tests.doubles.host_checks import connected_paths, plugged
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import NEIGHBOUR, Street, Watched, broken_on, rows
-from tests.world import CONTEXT, HOST, OTHER, SERVER
+from tests.world import CONTEXT, HOST, OTHER, SERVER, World
 
 WAYS = ["detach", "delete", "shelve"]
 
@@ -301,6 +302,19 @@ def test_a_claim_follows_from_the_flows_table(flow: str) -> None:
     assert (claimed["takes"], claimed["reserves"]) == ({p.value for p in takes}, reserves)
     assert claimed["takes"] <= claimed["hosts"]
     assert claimed["shared"]
+
+
+def test_a_swap_claims_each_of_its_volumes_for_what_it_does_with_it() -> None:
+    world = World(volumes=2)
+    old, new = world.volumes
+    world.done(world.attach(old))
+    operation = world.operation(world.swap(old, new))
+    [lane] = operation.lanes
+    assert (lane.host, lane.new and lane.new.host) == (HOST, HOST)
+    claimed = [on_volume(plan_of(operation), volume_id) for volume_id in (old, new)]
+    assert [each["reserves"] for each in claimed] == [False, True]
+    assert [each["takes"] for each in claimed] == [set(), {HOST}]
+    assert [each["hosts"] for each in claimed] == [{HOST}, {HOST}]
 
 
 def test_a_volume_is_claimed_as_shared_by_its_own_lanes_alone() -> None:

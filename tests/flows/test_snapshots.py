@@ -181,7 +181,7 @@ def test_what_cannot_be_followed_to_its_end_is_not_begun() -> None:
     for world, refusal, why in (
         (resized, errors.SnapshotError, "two attachments"),
         (legacy, errors.SnapshotError, "convert its server first"),
-        (old, errors.AgentTooOldError, "needs 5: upgrade it"),
+        (old, errors.AgentTooOldError, "and snapshot of this instance needs 5"),
     ):
         request = SnapshotInUse(
             flow="snapshot", volume_id=world.volumes[0], snapshot_id="s", files={"file": "f"}

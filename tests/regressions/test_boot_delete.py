@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
+from uuid import UUID, uuid5
 
 import pytest
 
@@ -11,7 +13,7 @@ from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.operation import Operation, OperationState, Outcome
 from handlers.accept import AttachVolume
-from handlers.build import BootDisk
+from handlers.build import BootDisk, BuildServer
 from host_agent.shared.contract import ErrorKind
 from tests.memory import Trouble
 from tests.regressions.worlds import (
@@ -337,6 +339,18 @@ def test_a_volume_that_goes_with_its_server_waits_for_an_attachment_nobody_knew(
     listed.heal()
     world.done(operation_id)
     assert world.known_volumes() == []
+
+
+def test_what_is_said_of_a_server_when_it_is_built_is_kept() -> None:
+    said: dict[str, Any] = {"metadata": {"k": "v"}, "description": "the shop"}
+    world = World(None)
+    request = BuildServer(
+        name="web", host=HOST, tags=("a", "b"), kept={"hostname": "web-1"}, **said
+    )
+    built = world.requests.build(request, CONTEXT, world.fleet, "web")
+    world.server_id = str(uuid5(UUID(str(built.operation_id)), "server"))
+    wanted = {**said, "tags": ["a", "b"], "hostname": "web-1"}
+    assert {name: world.instance.kept[name] for name in wanted} == wanted
 
 
 def test_nobody_gives_up_what_may_have_left_an_attachment_that_nobody_knows() -> None:

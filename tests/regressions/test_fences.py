@@ -281,6 +281,19 @@ def test_a_guest_that_a_move_may_have_brought_is_not_cleared_before_that_is_know
     assert world.store.load(Host, host_uuid(OTHER)).suspect
 
 
+def test_a_resized_guest_is_not_cleared_from_its_source_before_the_resize_has_ended(
+    tmp_path: Path,
+) -> None:
+    """It may yet be reverted to."""
+    world = attached()
+    operation_id = world.act("resize", destination=OTHER)
+    run_until(world, operation_id, lambda: world.instance.host == OTHER)
+    world.fence(HOST)
+    assert world.operation(operation_id).state is OperationState.RUNNING
+    host_returns(world, HOST, tmp_path)
+    assert SERVER in guests_on(world, HOST)
+
+
 def test_what_a_fence_takes_from_a_host_is_gone_on_with_at_once() -> None:
     world = attached()
     world.dead.add(HOST)

@@ -248,9 +248,11 @@ async def test_what_anybody_reads_of_trouble_does_not_say_where_or_who() -> None
     refused = psycopg.OperationalError(
         'connection to server at "10.0.0.5", port 5432 failed: FATAL:  no pg_hba.conf entry for '
         'host "10.0.0.9", user "ledger", database "ledger", no encryption\n'
+        "HINT:  ask 10.0.0.1\n"
     )
     told = 'no pg_hba.conf entry for host "...", user "...", database "...", no encryption'
     assert in_words(refused) == told
+    assert in_words(psycopg.OperationalError("10.0.0.5: Connection refused")) == "no connection"
     with served(Handler) as url:
         async with AsyncExitStack() as stack:
             said = await neighbours.checks(settings_for(url), stack)["cinder"]()

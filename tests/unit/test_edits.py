@@ -197,6 +197,8 @@ def test_a_state_that_would_be_a_lie_is_not_set() -> None:
         with pytest.raises(error):
             edits.reset_state(instance, OPERATOR, state="active")
         assert instance.version == before
+    with pytest.raises(errors.VmStateError, match=f"Cannot 'os-resetState' instance {ID}"):
+        edits.reset_state(server("shutdown"), OPERATOR, state="active")
     running = server()
     edits.reset_state(running, OPERATOR, state="active")
     assert running.version == 1  # nothing to take off
