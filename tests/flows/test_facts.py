@@ -269,6 +269,7 @@ def test_a_conversion_learns_what_cinder_says() -> None:
     world.cinder.volume(world.volumes[0]).readonly = True
     world.done(world.act("convert"))
     world.cinder.volume(world.volumes[0]).readonly = None
+    assert [each.access_mode for each in world.mappings()] == ["ro"]
     attached = _driven(world, _act("reboot"))
     assert attached.mapping.access_mode == "ro"
     assert all(disk.readonly for disk in attached.disks)

@@ -343,14 +343,15 @@ def test_a_volume_that_goes_with_its_server_waits_for_an_attachment_nobody_knew(
 
 def test_what_is_said_of_a_server_when_it_is_built_is_kept() -> None:
     said: dict[str, Any] = {"metadata": {"k": "v"}, "description": "the shop"}
+    more: dict[str, Any] = {"tags": ("a", "b"), "kept": {"hostname": "web-1"}}
     world = World(None)
-    request = BuildServer(
-        name="web", host=HOST, tags=("a", "b"), kept={"hostname": "web-1"}, **said
-    )
+    request = BuildServer(name="web", host=HOST, project_id="shop", user_id="ada", **said, **more)
     built = world.requests.build(request, CONTEXT, world.fleet, "web")
     world.server_id = str(uuid5(UUID(str(built.operation_id)), "server"))
     wanted = {**said, "tags": ["a", "b"], "hostname": "web-1"}
     assert {name: world.instance.kept[name] for name in wanted} == wanted
+    assert (world.instance.project_id, world.instance.user_id) == ("shop", "ada")
+    assert all(name in (world.instance.definition or "") for name in ("shop", "ada"))
 
 
 def test_nobody_gives_up_what_may_have_left_an_attachment_that_nobody_knows() -> None:

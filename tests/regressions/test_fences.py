@@ -186,7 +186,9 @@ def test_with_both_hosts_of_a_migration_dead_the_destination_is_fenced_last() ->
     world, operation_id = with_a_dead_source(arrived=True)
     fence(world, OTHER)
     fence(world, HOST)
-    assert world.run(operation_id).state is OperationState.PARKED
+    parked = world.run(operation_id)
+    assert parked.state is OperationState.PARKED
+    assert "fence_too_old" in {(each["error"] or {}).get("code") for each in parked.left}
     with pytest.raises(errors.OperatorActError, match=f"guest may be on host {OTHER}"):
         world.service.act(operation_id, "give_up", "never mind", CONTEXT)
     fence(world, OTHER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,14 +98,18 @@ def test_another_lanes_error_deletes_what_is_still_creating() -> None:
     assert world.mappings() == []
 
 
-def test_it_goes_with_a_server_whose_boot_is_parked() -> None:
-    world, operation_id = booting(MADE)
+@pytest.mark.parametrize("disk", [MADE, KEPT])
+def test_it_goes_with_a_server_whose_boot_is_parked(disk: BootDisk) -> None:
+    world, operation_id = booting(disk)
     world.service.advance(operation_id)
     broken = Broken(world, "cinder.volume", ErrorKind.FINAL)
     refused = Broken(world, "cinder.volume_delete", ErrorKind.FINAL)
     assert world.run(operation_id).state is OperationState.PARKED
     with pytest.raises(errors.OperatorActError, match=r"cannot be given up: .*stay behind"):
         world.service.act(operation_id, "give_up", "whatever", CONTEXT)
+    step = world.operation(operation_id).left[0]["step"]
+    skip = partial(world.service.act, operation_id, "skip", "looked", CONTEXT, step=step)
+    assert [each.left and each.left.what for each in skip(dry_run=True).remnants] == ["volume"]
     broken.heal()
     refused.heal()
     assert len(made(world)) == 1

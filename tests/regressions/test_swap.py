@@ -6,6 +6,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.operation import OperationState, Outcome
+from aggregates.volume import Volume
 from handlers.accept import SwapVolume
 from host_agent.shared.contract import ErrorKind
 from host_agent.storage import connection
@@ -23,7 +24,7 @@ from tests.regressions.worlds import (
     sources,
     status,
 )
-from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World
+from tests.world import CONTEXT, HOST, OTHER, SERVER, Broken, World, events
 
 
 def swappable(volumes: int = 2) -> World:
@@ -86,6 +87,7 @@ def test_lp1943431_every_record_follows_the_id_that_cinder_kept() -> None:
     kept, temporary = world.volumes
     world.done(world.swap(kept, temporary, by_cinder=True))
     assert agree(world, HOST, kept)
+    assert events(world, Volume.Released)[-1].renamed_to == kept
     assert temporary not in world.known_volumes()
     world.done(world.detach(kept))
     assert status(world) == "available"
