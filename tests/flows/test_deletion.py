@@ -93,8 +93,9 @@ def test_meanwhile_nothing_else_begins_and_who_asks_again_is_told_the_same() -> 
         world.detach,
         lambda: world.act("stop"),
     ]
+    told = f"instance {world.server_id} while it is in task_state deleting"
     for ask in asked:
-        with pytest.raises(errors.DeletingError, match="while it is in task_state deleting"):
+        with pytest.raises(errors.DeletingError, match=told):
             ask()
     assert len(world.store.log) == stored
     assert world.requests.grow(world.server_id, world.volumes[0], CONTEXT) is None

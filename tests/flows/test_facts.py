@@ -256,6 +256,7 @@ def test_a_read_only_root_that_takes_a_vacant_place_is_read_only_and_says_its_ta
     operation_id = world.attach(new.id, is_root=True, tag="second")
     [lane] = world.operation(operation_id).lanes
     assert lane.boot_index == 0, "its guest boots from it"
+    assert world.instance.device_of(new.id) == world.instance.devices[lane.bdm_id]
     world.done(operation_id)
     new.readonly = None
     attached = _driven(world, _act("start", "reboot"))

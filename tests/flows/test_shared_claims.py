@@ -311,7 +311,9 @@ def test_a_swap_claims_each_of_its_volumes_for_what_it_does_with_it() -> None:
     operation = world.operation(world.swap(old, new))
     [lane] = operation.lanes
     assert (lane.host, lane.new and lane.new.host) == (HOST, HOST)
-    claimed = [on_volume(plan_of(operation), volume_id) for volume_id in (old, new)]
+    plan = plan_of(operation)
+    assert plan.guest == GuestOrder(server_id=SERVER)
+    claimed = [on_volume(plan, volume_id) for volume_id in (old, new)]
     assert [each["reserves"] for each in claimed] == [False, True]
     assert [each["takes"] for each in claimed] == [set(), {HOST}]
     assert [each["hosts"] for each in claimed] == [{HOST}, {HOST}]

@@ -138,7 +138,8 @@ def test_lp1582482_a_refused_move_writes_nothing() -> None:
     world.trouble = Trouble()
     for where in (HOST, "nowhere"):
         request = ActOnServer(server_id=SERVER, flow="live_migrate", destination=where)
-        with pytest.raises(errors.DestinationError, match=f"Host {where} cannot take"):
+        told = f"Host {where} cannot take instance {SERVER}:"
+        with pytest.raises(errors.DestinationError, match=told):
             world.requests.act(request, CONTEXT, world.fleet)
     assert world.trouble.met == []
     assert len(world.store.log) == stored
