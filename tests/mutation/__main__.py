@@ -256,8 +256,8 @@ def tried(group: str, settings: dict[str, Any], asked: argparse.Namespace) -> Pa
     names = chosen(tree, settings, asked.skip, asked.sample) if asked.sample else []
     if asked.again:
         names = [mutant.name for mutant in results(tree) if mutant.status in ALIVE]
-        # Which test reaches what: one that mutmut knows may reach more by now.
-        (tree / "mutants" / "mutmut-stats.json").unlink()
+        # Which test reaches what is asked anew: mutmut asks only of tests that it does not know.
+        (tree / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
     run_mutmut(tree, asked.jobs, names)
     return tree
 
