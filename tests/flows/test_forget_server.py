@@ -14,6 +14,7 @@ import pytest
 
 from aggregates import errors
 from aggregates.attachment import Attachment
+from aggregates.instance import Instance
 from aggregates.operation import Outcome
 from aggregates.volume import Volume
 from handlers.build import BootDisk
@@ -92,6 +93,30 @@ def test_every_host_that_may_have_the_guest_is_asked() -> None:
     assert world.wrong() == []
 
 
+def case_of(world: World, **more: Any) -> Case:
+    nothing = dict.fromkeys(("attachment", "volume", "shown", "view"))
+    known = {"server_id": world.server_id, "instance": world.instance, "mappings": ()}
+    about: dict[str, Any] = {**nothing, **known, "hosts": [OTHER], **more}
+    return Case(finding=finding(world), **about)
+
+
+@pytest.mark.parametrize(
+    ("flow", "so", "why"),
+    [
+        ("forget_server", {"instance": Instance(UUID(int=8))}, "the server is on no host"),
+        ("drop_attachment", {"hosts": []}, "nobody knows which: look for it"),
+        ("plug_disk", {"volume": Volume(UUID(int=9))}, "no device of the server goes through it"),
+    ],
+)
+def test_a_repair_that_lacks_what_it_goes_by_says_what(
+    flow: str, so: dict[str, Any], why: str
+) -> None:
+    world = drifted.guest_missing()
+    with pytest.raises(errors.RepairError, match=why) as refused:
+        LANES[flow](case_of(world, **so), "no mapping")
+    assert refused.value.fields["finding_id"] == str(finding(world).id)
+
+
 def test_an_attachment_that_no_device_goes_through_is_released_as_well() -> None:
     """Where it is, or, if it is on no host yet, where the server is."""
     world = drifted.guest_missing(volumes=1)
@@ -99,18 +124,7 @@ def test_an_attachment_that_no_device_goes_through_is_released_as_well() -> None
     [attachment_id] = volume.holders
     reserved = Attachment(uuid4())
     held = [(world.store.load(Attachment, UUID(attachment_id)), volume), (reserved, volume)]
-    case = Case(
-        finding=finding(world),
-        server_id=world.server_id,
-        instance=world.instance,
-        hosts=[OTHER],
-        held=held,
-        mappings=(),
-        attachment=None,
-        volume=None,
-        shown=None,
-        view=None,
-    )
+    case = case_of(world, held=held)
     bare = Lane(
         server_id=world.server_id,
         volume_id="",
