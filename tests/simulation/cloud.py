@@ -85,6 +85,8 @@ class Cloud:
         self.planted: set[str] = set()
         #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
         self.apart: set[str] = set()
+        #: Servers whose guests somebody has moved past everybody.
+        self.by_hand: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.
@@ -227,7 +229,8 @@ class Cloud:
 
     def guests_of_host(self, name: str) -> set[str]:
         rows = self.rows("instances")
-        return {r["server_id"] for r in rows if r["host"] == name and r["power_state"] != "nostate"}
+        own = (r for r in rows if r["host"] == name and r["power_state"] != "nostate")
+        return {r["server_id"] for r in (*own, *(r for r in rows if name in r["elsewhere"]))}
 
     def open_on_host(self, name: str) -> list[str]:
         """As Queries.open_on_host gives them."""
