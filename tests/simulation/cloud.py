@@ -53,7 +53,10 @@ HOSTS_RANGE, SERVERS_RANGE, VOLUMES_RANGE = (3, 4), (4, 8), (8, 12)
 SHARED_BACKEND = "san"
 #: What storms must have had, beside what the log tells (`Cloud.happened`).
 FAULTS = frozenset(
-    {"second process", "paused process", "late request", "clock set", "hostile text"}
+    {
+        *("second process", "paused process", "late request", "clock set", "hostile text"),
+        *("guest moved by hand", "copy of a volume"),
+    }
 )
 
 
