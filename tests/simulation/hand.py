@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.cloud import Cloud
 
 #: How likely something of it happens at a tick.
-OFTEN = 0.03
+OFTEN = 0.015
 #: Registrations within which a host has shown what it has, unless the ledger does not answer.
 SHOWN_AFTER = 20
 
@@ -62,7 +62,6 @@ class Hand:
         if self.random.random() >= OFTEN:
             return
         deeds: list[Callable[[], None]] = [
-            self._move,
             self._move,
             self._put_one_back,
             self._copy,
