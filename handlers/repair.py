@@ -19,6 +19,7 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.actions import Hosts
+from handlers.drift.again import cannot
 from handlers.drift.classes import BY_NAME, Repair
 from handlers.guards import (
     REPAIRS_VERSION,
@@ -88,6 +89,8 @@ def refuse(finding: Finding, finding_id: str) -> None:
         why = f"operation {finding.repairing} is at it."
     elif finding.state is not FindingState.CONFIRMED:
         why = f"it is {finding.state}, and only what a second look has confirmed is repaired."
+    elif (never := cannot(drift, finding.found.key, finding.differs)) is not None:
+        why = f"its repair cannot work. {never}"
     if why is not None:
         raise errors.RepairError(finding_id=finding_id, why=why)
 

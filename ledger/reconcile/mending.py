@@ -22,6 +22,7 @@ from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, PortError, VolumeView
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.shared.volume_states import letting_go
+from ledger.reconcile.repair_cases import shown_by
 
 if TYPE_CHECKING:
     from ledger.effects import EffectContext
@@ -37,7 +38,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
     finding = context.book.get(Finding, started.finding["id"])
     assert finding.found is not None, "and repairs what was found"
     row = _ROWS[Subject(finding.found.subject)](finding, lane, context)
-    view = _attachment(lane.attachment_id, context)
+    view = _attachment(lane, context)
     asked = again.Asked(
         row=row,
         lane=lane,
@@ -60,7 +61,7 @@ def drop_attachment(lane: Lane, context: EffectContext) -> dict[str, Any]:
         raise PortError(ErrorKind.FINAL, again.GONE, text)
     with letting_go(context.cinder, context.old_cinder, lane) as deletion:
         deletion.shown = context.cinder.attachment_delete(lane.attachment_id)
-    if not deletion.shown and (left := _attachment(lane.attachment_id, context)) is not None:
+    if not deletion.shown and (left := _attachment(lane, context)) is not None:
         text = f"Attachment {left.id} is still there ({left.status!r}) after its deletion."
         raise PortError(ErrorKind.RETRYABLE, "attachment_left", text)  # LP 1935057
     return {"ended": {lane.attachment_id: lane.volume_id}}
@@ -103,12 +104,14 @@ def _volume_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     volume = context.book.get(Volume, lane.volume_id)
     servers = {*volume.holders.values(), lane.server_id}
     instances = [context.book.get(Instance, server_id) for server_id in servers]
+    has = [each for each in instances if each.device_of(lane.volume_id) is not None]
     return rows.VolumeRow(
         id=lane.volume_id,
         about=_about(finding),
-        mappings=sum(each.device_of(lane.volume_id) is not None for each in instances),
+        mappings=len(has),
         had=volume.had,
         cinder=_volume_in_cinder(finding, lane, context),
+        projects=tuple(sorted({each.project_id for each in has if each.project_id})),
     )
 
 
@@ -125,6 +128,7 @@ def _volume_in_cinder(
         attachments=attached or len(context.book.get(Volume, lane.volume_id).holders),
         migration_status=view.migration_status,
         made=bool(in_cinder.get("made")),  # its mark, which nobody takes off
+        project_id=view.project_id,
     )
 
 
@@ -248,7 +252,7 @@ def _held_on(lane: Lane, context: EffectContext) -> Iterator[str]:
 
 
 def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | None:
-    view = _attachment(lane.attachment_id, context)
+    view = _attachment(lane, context)
     if view is None:
         return None
     rows_of = context.old_cinder.old_attachments(view.volume_id)
@@ -260,14 +264,11 @@ def _in_cinder(lane: Lane, context: EffectContext) -> rows.CinderAttachment | No
     )
 
 
-def _attachment(attachment_id: str | None, context: EffectContext) -> AttachmentView | None:
+def _attachment(lane: Lane, context: EffectContext) -> AttachmentView | None:
     """Absence is Cinder's own 404, never a row that is not in a list."""
-    try:
-        return context.cinder.attachment(attachment_id) if attachment_id else None
-    except PortError as error:
-        if error.code != "not_found":
-            raise
+    if lane.attachment_id is None:
         return None
+    return shown_by(context.cinder, lane.attachment_id, lane.volume_id or None)
 
 
 def _volume(lane: Lane, context: EffectContext) -> VolumeView | None:

@@ -193,7 +193,7 @@ def _check_uuid(name: str, value: Any) -> None:
 async def attachment_show(call: Call) -> web.Response:
     call.need(views.NEW_ATTACH)
     with call.model.lock:
-        view = views.attachment_detail(call.model.attachment(call.attachment_id))
+        view = views.attachment_detail(call.model.shown_attachment(call.attachment_id))
     return web.json_response({"attachment": view})
 
 

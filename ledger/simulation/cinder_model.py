@@ -262,6 +262,18 @@ class CinderModel:
             raise CinderFault(404, f"{text}{attachment_id}.")
         return found
 
+    def shown_attachment(self, attachment_id: str) -> Attachment:
+        """The row as a GET of it shows it.  Real Cinder adds the format that it has noted of a file
+        to the connection information, and trips over a row that never had any.
+        """
+        row = self.attachment(attachment_id)
+        volume = self.volumes.get(row.volume_id)
+        is_file = volume is not None and volume.driver == "nfs"
+        if is_file and row.by_old_calls and not row.connection_info:
+            text = "The server could not comply with the request since it is either malformed or "
+            raise CinderFault(400, text + "otherwise incorrect.")
+        return row
+
     def attachments_of(self, volume_id: str) -> list[Attachment]:
         return list(self._by_volume.get(volume_id, {}).values())
 

@@ -69,6 +69,12 @@ class Volume:
     going: Late | None = None
     imaging: Late | None = None
     next_image_id: str | None = None
+    changes: int = 0  # of its status, each of which Cinder tells as another time of its last change
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "status" and value != getattr(self, name, value):
+            object.__setattr__(self, "changes", self.changes + 1)
+        object.__setattr__(self, name, value)
 
     def end_imaging(self, *, error: bool = False) -> None:
         """What Cinder's volume manager does at the end of a reimage (`reimage`)."""
@@ -112,3 +118,4 @@ class Attachment:
     mountpoint: str | None = None
     host: str | None = None
     attached_at: float | None = None
+    by_old_calls: bool = False  # os-attach: made without connection information

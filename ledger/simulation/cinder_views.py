@@ -93,7 +93,7 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
         "size": volume.size,
         "availability_zone": volume.availability_zone,
         "created_at": _time(volume.created_at),
-        "updated_at": None,
+        "updated_at": _time(volume.created_at + volume.changes) if volume.changes else None,
         "description": volume.description,
         "volume_type": volume.volume_type,
         "snapshot_id": volume.snapshot_id,

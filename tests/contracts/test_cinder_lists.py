@@ -126,6 +126,24 @@ def test_a_volume_that_we_made_carries_our_mark(world: World, lists: CinderLists
     assert lists.volume(world.new_volume()).made_for is None
 
 
+def test_a_listed_volume_tells_its_project_and_whether_several_may_have_it(
+    world: World, lists: CinderLists
+) -> None:
+    mine, others = lists.volume(world.new_volume()), lists.volume(in_another_project(world))
+    assert (mine.multiattach, mine.project_id) == (False, world.project)
+    assert others.project_id == world.other_project
+
+
+def test_a_volume_tells_another_last_change_when_its_status_has_changed_and_only_then(
+    world: World, lists: CinderLists
+) -> None:
+    volume = world.new_volume()
+    before = lists.volume(volume).updated_at
+    assert lists.volume(volume).updated_at == before
+    world.port.attachment_create(volume, new_uuid())
+    assert lists.volume(volume).updated_at != before
+
+
 def test_what_is_not_there_is_not_found(lists: CinderLists) -> None:
     assert refusal(lambda: lists.attachment(new_uuid())).code == "not_found"
     assert refusal(lambda: lists.volume(new_uuid())).code == "not_found"

@@ -232,7 +232,7 @@ class DirectCinder:
     def attachment(self, attachment_id: str) -> AttachmentView:
         def read() -> AttachmentView:
             with self._around("attachment_show", attachment_id=attachment_id):
-                row = self._model.attachment(attachment_id)
+                row = self._model.shown_attachment(attachment_id)
                 return _view(views.attachment_detail(row))
 
         return self._run(read)

@@ -203,6 +203,7 @@ def _volume_row(world: World, status: str, **more: Any) -> rows.VolumeRow:
         mappings=len(volume.holders),
         had=volume.had,
         cinder=rows.CinderVolume(status=status, **shown),
+        projects=("p",) if volume.holders else (),
     )
 
 

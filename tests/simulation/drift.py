@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from handlers.drift import join
 from handlers.drift.classes import DriftClass
 from handlers.drift.judge import differs, drifting, id_of
+from handlers.drift.predicates import LASTING
 from handlers.drift.rows import CinderAttachment, CinderVolume
 from handlers.drift.rows import Row as Joined
 from host_agent.shared.cinder.client import MADE_FOR, mountpoint_of
@@ -37,7 +38,12 @@ def cases(cloud: Cloud) -> Iterator[tuple[Joined, DriftClass]]:
 
 
 def found(cloud: Cloud) -> Iterator[str]:
-    """The same in words, without what a storm may leave, or somebody has planted."""
+    """The same in words, without what a storm may leave, or somebody has planted.
+
+    What Cinder is just deleting is gone when it has had its time: only what lasts is drift.
+    """
+    for _ in range(cloud.cinder.deleting_reads + 1):
+        cloud.cinder.listed_volumes()
     for row, each in cases(cloud):
         if not planted(cloud, row) and not _goes_with_its_volume(cloud, row):
             yield f"{each.name}: {row.about}: {differs(row, each.parties)}"
@@ -82,6 +88,9 @@ def _attachments(cloud: Cloud) -> Iterator[Joined]:
         for id_ in (m["attachment_id"], m["kept"])
     }
     by_old_calls = {(r["server_id"], r["volume_id"]) for r in stored.values() if r["legacy"]}
+    shared = {volume.id for volume in cloud.cinder.volumes.values() if volume.multiattach}
+    mapped = {m["volume_id"]: m["server_id"] for m in cloud.rows("mappings")}
+    taken = {id_: server for id_, server in mapped.items() if id_ and id_ not in shared}
     for id_ in sorted(stored.keys() | listed.keys()):
         ours, theirs = stored.get(id_), listed.get(id_)
         if ours is None and theirs and (theirs.server_id, theirs.volume_id) in by_old_calls:
@@ -93,6 +102,7 @@ def _attachments(cloud: Cloud) -> Iterator[Joined]:
             server=servers.get(server_id or ""),
             mapped=id_ in named,
             device=named.get(id_),
+            taken_by=None if server_id in servers or not theirs else taken.get(theirs.volume_id),
         )
 
 
@@ -115,6 +125,8 @@ def _listed(row: Any) -> join.Listed:
 def _volumes(cloud: Cloud) -> Iterator[Joined]:
     had = {row["volume_id"] for row in cloud.rows("attachments")}
     mappings = _by_volume(cloud.rows("mappings"))
+    projects = {row["server_id"]: row.get("project_id") for row in cloud.rows("instances")}
+    has = [(m["volume_id"], projects.get(m["server_id"])) for m in cloud.rows("mappings")]
     for volume_id in sorted(had | cloud.cinder.volumes.keys()):
         volume = cloud.cinder.volumes.get(volume_id)
         yield join.volume(
@@ -122,6 +134,7 @@ def _volumes(cloud: Cloud) -> Iterator[Joined]:
             None if volume is None else _shown(cloud, volume),
             mappings=mappings[volume_id],
             had=volume_id in had,
+            projects={project for id_, project in has if id_ == volume_id and project},
         )
 
 
@@ -131,6 +144,8 @@ def _shown(cloud: Cloud, volume: Any) -> CinderVolume:
         attachments=len(cloud.cinder.attachments_of(volume.id)),
         migration_status=volume.migration_status,
         made=MADE_FOR in volume.metadata,
+        project_id=volume.project_id,
+        since=str(volume.changes) if volume.status in LASTING else None,
     )
 
 
