@@ -121,6 +121,7 @@ class Volume(Aggregate):
         self.deleted = False
         self.had = False  # by any server, ever
         self.last_server: str | None = None  # that had it, or for which it was made
+        self.mark: str | None = None  # with which we have made it
         self._server_id: str | None = None  # whose story the event just applied belongs to
 
     def about(self) -> About:
@@ -150,7 +151,7 @@ class Volume(Aggregate):
             case self.Released():
                 self.holders.pop(event.attachment_id, None)
             case self.VolumeMade():
-                self.last_server = event.server_id
+                self.last_server, self.mark = event.server_id, event.mark
             case self.VolumeDeleted():
                 self.deleted, self.last_server = True, event.server_id
 

@@ -44,7 +44,7 @@ class Repair(StrEnum):
     COMPLETE_ATTACHMENT = "complete_attachment"  # tell Cinder that it is in use
     CORRECT_ATTACHMENT = "correct_attachment"  # give Cinder the connector of the host that has it
     SETTLE_VOLUME = "settle_volume"  # Cinder's status follows its attachments
-    DELETE_VOLUME = "delete_volume"  # that we made, and nobody has had
+    DELETE_VOLUME = "delete_volume"  # if it is one that we made (handlers.made)
     PLUG_DISK = "plug_disk"  # in the guest and its definition, as the mapping has it
     DEFINE_DISK = "define_disk"  # in the definition only: the running guest is right
     RELEASE_CONNECTION = "release_connection"  # by the host's own record
@@ -223,9 +223,11 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.volume_of_nobody,
         severity=_WARNING,
-        meaning="We made the volume for a server that never had it, and nobody deletes it.",
+        meaning="The volume carries the mark of one that we made, and no server has ever had it: "
+        "we made it and nobody deletes it, or the mark was copied (a restored backup).",
         repair=Repair.DELETE_VOLUME,
         again=(_L, _C),
+        asked_for=True,
     ),
     DriftClass(
         name="guest_twice",

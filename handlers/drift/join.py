@@ -24,6 +24,7 @@ from handlers.drift.rows import (
     DiskRow,
     LedgerAttachment,
     LedgerDisk,
+    LedgerMaking,
     LedgerServer,
     Row,
     ServerRow,
@@ -139,10 +140,14 @@ def volume(
     mappings: int,
     had: bool,
     server_id: str | None = None,
+    making: str | None = None,
 ) -> VolumeRow:
-    """One volume, of which the ledger has so many live mappings."""
+    """One volume, of which the ledger has so many live mappings.  `making`: see LedgerMaking."""
     about = About(volume_id=volume_id, server_id=server_id)
-    return VolumeRow(id=volume_id, about=about, mappings=mappings, had=had, cinder=shown)
+    ledger = LedgerMaking(operation_id=making) if making else None
+    return VolumeRow(
+        id=volume_id, about=about, mappings=mappings, had=had, cinder=shown, ledger=ledger
+    )
 
 
 # --- the pass over hosts ----------------------------------------------------------------------

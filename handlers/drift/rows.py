@@ -122,6 +122,13 @@ class CinderVolume:
     made: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class LedgerMaking:
+    """The operation that was to make a volume with the mark that this one carries."""
+
+    operation_id: str
+
+
 @dataclass(kw_only=True)
 class VolumeRow:
     """`mappings`: live ones that the ledger has of the volume.
@@ -134,6 +141,7 @@ class VolumeRow:
     mappings: int
     had: bool
     cinder: CinderVolume | Unknown | None
+    ledger: LedgerMaking | None = None
 
 
 # --- servers ----------------------------------------------------------------------------------

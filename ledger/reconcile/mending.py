@@ -14,14 +14,18 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.finding import Finding
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.drift import again, rows
+from handlers.drift.classes import Repair
 from handlers.drift.rows import UNKNOWN, Row, Subject
+from handlers.made import Evidence, asked_by
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, PortError, VolumeView
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.shared.volume_states import letting_go
+from ledger.steps.made import evidence_of
 
 if TYPE_CHECKING:
     from ledger.effects import EffectContext
@@ -45,6 +49,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
         statuses=tuple(each.status for each in _attachments(lane, context)),
         bare=view is not None and view.status == "reserved" and not view.connection_info,
         held=frozenset(_held_on(lane, context)),
+        made=_made(finding, lane, context) if started.flow == Repair.DELETE_VOLUME else None,
     )
     if (refused := again.refusal(started.flow, finding, asked)) is not None:
         raise PortError(ErrorKind.FINAL, *refused)
@@ -78,7 +83,7 @@ def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def drop_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """No server has had the volume; Cinder refuses to delete one that is in use."""
+    """We made it, and nobody has it (`_made`); Cinder refuses to delete one that is in use."""
     context.cinder.volume_delete(lane.volume_id)
     return {"deleted": [lane.volume_id]}
 
@@ -103,20 +108,20 @@ def _volume_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
     volume = context.book.get(Volume, lane.volume_id)
     servers = {*volume.holders.values(), lane.server_id}
     instances = [context.book.get(Instance, server_id) for server_id in servers]
+    making = _making(finding)
     return rows.VolumeRow(
         id=lane.volume_id,
         about=_about(finding),
         mappings=sum(each.device_of(lane.volume_id) is not None for each in instances),
         had=volume.had,
-        cinder=_volume_in_cinder(finding, lane, context),
+        cinder=_volume_in_cinder(lane, context),
+        ledger=rows.LedgerMaking(operation_id=making) if making else None,
     )
 
 
-def _volume_in_cinder(
-    finding: Finding, lane: Lane, context: EffectContext
-) -> rows.CinderVolume | None:
+def _volume_in_cinder(lane: Lane, context: EffectContext) -> rows.CinderVolume | None:
     """As a list has it: attachments that are not in use are not in it (ledger.reconcile.ids)."""
-    view, in_cinder = _volume(lane, context), finding.differs.get("cinder") or {}
+    view = _volume(lane, context)
     if view is None:
         return None
     attached = len(context.old_cinder.old_attachments(lane.volume_id))
@@ -124,8 +129,26 @@ def _volume_in_cinder(
         status=view.status,
         attachments=attached or len(context.book.get(Volume, lane.volume_id).holders),
         migration_status=view.migration_status,
-        made=bool(in_cinder.get("made")),  # its mark, which nobody takes off
+        made=view.origin.mark is not None,
     )
+
+
+def _making(finding: Finding) -> str | None:
+    """The operation that was to make a volume with its mark, as the look found it."""
+    found = finding.differs.get("ledger")
+    return found.get("operation_id") if isinstance(found, dict) else None
+
+
+def _made(finding: Finding, lane: Lane, context: EffectContext) -> Evidence | None:
+    """What there is to say whether the volume is one that we made (handlers.made)."""
+    volume, operation_id = _volume(lane, context), _making(finding)
+    if volume is None:
+        return None
+    making = context.book.get(Operation, operation_id) if operation_id else None
+    mark = context.book.get(Volume, volume.id).mark or volume.origin.mark
+    wanted = asked_by(making, mark)[0] if making and mark else None
+    listed = context.cinder.volumes_made(mark, wanted.get("project_id")) if wanted and mark else []
+    return evidence_of(volume, mark, making, context, [each.id for each in listed])
 
 
 def _server_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
