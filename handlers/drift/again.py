@@ -25,6 +25,7 @@ from handlers.drift.rows import (
     Row,
     VolumeRow,
 )
+from handlers.made import Evidence, why_not
 from host_agent.shared.lane import Lane
 from host_agent.shared.volume_states import FAILED
 
@@ -39,6 +40,7 @@ class Asked:
     `shown`: see host_agent.verbs.drift.drift_look.  `statuses`: of all attachments that Cinder has
     of the volume.  `bare`: Cinder was never given a connector for the attachment.  `held`: the
     attachments by which, for the ledger, the lane's server has the volume on the lane's host.
+    `made`: of a volume that is to be deleted, whether it is one that we made.
     """
 
     row: Row | None
@@ -47,6 +49,7 @@ class Asked:
     statuses: tuple[str, ...] = ()
     bare: bool = False
     held: frozenset[str] = frozenset()
+    made: Evidence | None = None
 
 
 def cannot(drift: DriftClass, key: str, differs: Mapping[str, Any]) -> str | None:
@@ -233,8 +236,13 @@ def _found_unsettled(volume_id: str, differs: Mapping[str, Any]) -> str | None:
     return never_settles(volume_id, in_cinder["status"], in_cinder.get("attachments") or 0)
 
 
-def _nobody_has_it(asked: Asked) -> str | None:
-    return "Cinder has an attachment of it: repair that first." if asked.statuses else None
+def _is_ours_alone(asked: Asked) -> str | None:
+    """Its mark is no proof: who copies a volume copies that, too (handlers.made)."""
+    assert asked.made is not None, "the volume is there"
+    if (why := why_not(asked.made)) is None:
+        return None
+    volume = f"Volume {asked.lane.volume_id}"
+    return f"{volume} is not deleted: {why}. If it is nobody's, delete it in Cinder."
 
 
 def _is_only_here(asked: Asked) -> str | None:
@@ -327,7 +335,7 @@ PROOFS: dict[str, Callable[[Asked], str | None]] = {
     "complete_attachment": _is_taken_back,
     "correct_attachment": _is_only_here,
     "settle_volume": _settles,
-    "delete_volume": _nobody_has_it,
+    "delete_volume": _is_ours_alone,
     "plug_disk": _guest_is_here,
     "define_disk": _definition_can_follow,
     "drop_secret": _not_on_the_host,

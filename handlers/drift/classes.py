@@ -206,9 +206,11 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _C),
         is_drift=predicates.volume_of_nobody,
         severity=_WARNING,
-        meaning="We made the volume for a server that never had it, and nobody deletes it.",
+        meaning="The volume carries the mark of one that we made, and no server has ever had it: "
+        "we made it and nobody deletes it, or the mark was copied (a restored backup).",
         repair=Repair.DELETE_VOLUME,
         again=(_L, _C),
+        asked_for=True,
     ),
     DriftClass(
         name="guest_twice",

@@ -155,8 +155,12 @@ def volume(
     had: bool,
     server_id: str | None = None,
     projects: Iterable[str] = (),
+    made_by: str | None = None,
 ) -> VolumeRow:
-    """One volume, of which the ledger has so many live mappings, of servers of these projects."""
+    """One volume, of which the ledger has so many live mappings, of servers of these projects.
+
+    `made_by`: see LedgerVolume.
+    """
     return VolumeRow(
         id=volume_id,
         about=About(volume_id=volume_id, server_id=server_id),
@@ -164,6 +168,7 @@ def volume(
         had=had,
         cinder=shown,
         projects=tuple(sorted(projects)),
+        made_by=made_by,
     )
 
 

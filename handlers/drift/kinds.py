@@ -27,7 +27,7 @@ class Repair(StrEnum):
     COMPLETE_ATTACHMENT = "complete_attachment"  # tell Cinder that it is in use
     CORRECT_ATTACHMENT = "correct_attachment"  # give Cinder the connector of the host that has it
     SETTLE_VOLUME = "settle_volume"  # Cinder's status follows its attachments
-    DELETE_VOLUME = "delete_volume"  # that we made, and nobody has had
+    DELETE_VOLUME = "delete_volume"  # if it is one that we made (handlers.made)
     PLUG_DISK = "plug_disk"  # in the guest and its definition, as the mapping has it
     DEFINE_DISK = "define_disk"  # in the definition only: the running guest is right
     RELEASE_CONNECTION = "release_connection"  # by the host's own record

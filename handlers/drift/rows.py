@@ -133,10 +133,14 @@ class CinderVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerVolume:
-    """How many servers of ours have the volume, and of which projects they are."""
+    """How many servers of ours have the volume, and of which projects they are.
+
+    `made_by`: the operation that was to make a volume with the mark that this one carries.
+    """
 
     mappings: int
     projects: tuple[str, ...]
+    made_by: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -152,11 +156,12 @@ class VolumeRow:
     had: bool
     cinder: CinderVolume | Unknown | None
     projects: tuple[str, ...] = ()
+    made_by: str | None = None
 
     @property
     def ledger(self) -> LedgerVolume:
         """What the ledger says of it."""
-        return LedgerVolume(mappings=self.mappings, projects=self.projects)
+        return LedgerVolume(mappings=self.mappings, projects=self.projects, made_by=self.made_by)
 
 
 # --- servers ----------------------------------------------------------------------------------

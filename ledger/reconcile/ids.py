@@ -161,9 +161,9 @@ class IdPass:
             self.state.in_flight += 1
             return []
         facts = self.reads.volume_facts([volume_id])[volume_id]
-        server_id = facts["server_id"]
+        made: Row = {}
         if shown.made_for is not None and not (facts["had"] or facts["mappings"]):
-            server_id = self.reads.made_for(shown.made_for)
+            made = self.reads.made_for(shown.made_for)
         servers = self.reads.servers(
             each.server_id for each in shown.attachments.values() if isinstance(each, Listed)
         )
@@ -174,8 +174,9 @@ class IdPass:
                 shown.volume,
                 mappings=facts["mappings"],
                 had=facts["had"],
-                server_id=server_id,
+                server_id=made.get("server_id", facts["server_id"]),
                 projects=facts["projects"],
+                made_by=made.get("operation_id"),
             )
         ]
         for id_ in sorted(stored.keys() | shown.attachments.keys()):

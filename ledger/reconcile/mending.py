@@ -14,15 +14,19 @@ from aggregates.attachment import Attachment, AttachmentState
 from aggregates.finding import Finding
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
+from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.drift import again, rows
+from handlers.drift.classes import Repair
 from handlers.drift.rows import UNKNOWN, Row, Subject
+from handlers.made import Evidence, asked_by
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import AttachmentView, PortError, VolumeView
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.shared.volume_states import letting_go
 from ledger.reconcile.repair_cases import shown_by
+from ledger.steps.made import evidence_of
 
 if TYPE_CHECKING:
     from ledger.effects import EffectContext
@@ -46,6 +50,7 @@ def look_again(lane: Lane, context: EffectContext) -> dict[str, Any]:
         statuses=tuple(each.status for each in _attachments(lane, context)),
         bare=view is not None and view.status == "reserved" and not view.connection_info,
         held=frozenset(_held_on(lane, context)),
+        made=_made(finding, lane, context) if started.flow == Repair.DELETE_VOLUME else None,
     )
     if (refused := again.refusal(started.flow, finding, asked)) is not None:
         raise PortError(ErrorKind.FINAL, *refused)
@@ -79,7 +84,7 @@ def settle_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
 
 
 def drop_volume(lane: Lane, context: EffectContext) -> dict[str, Any]:
-    """No server has had the volume; Cinder refuses to delete one that is in use."""
+    """We made it, and nobody has it (`_made`); Cinder refuses to delete one that is in use."""
     context.cinder.volume_delete(lane.volume_id)
     return {"deleted": [lane.volume_id]}
 
@@ -110,16 +115,15 @@ def _volume_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:
         about=_about(finding),
         mappings=len(has),
         had=volume.had,
-        cinder=_volume_in_cinder(finding, lane, context),
+        cinder=_volume_in_cinder(lane, context),
         projects=tuple(sorted({each.project_id for each in has if each.project_id})),
+        made_by=_made_by(finding),
     )
 
 
-def _volume_in_cinder(
-    finding: Finding, lane: Lane, context: EffectContext
-) -> rows.CinderVolume | None:
+def _volume_in_cinder(lane: Lane, context: EffectContext) -> rows.CinderVolume | None:
     """As a list has it: attachments that are not in use are not in it (ledger.reconcile.ids)."""
-    view, in_cinder = _volume(lane, context), finding.differs.get("cinder") or {}
+    view = _volume(lane, context)
     if view is None:
         return None
     attached = len(context.old_cinder.old_attachments(lane.volume_id))
@@ -127,9 +131,27 @@ def _volume_in_cinder(
         status=view.status,
         attachments=attached or len(context.book.get(Volume, lane.volume_id).holders),
         migration_status=view.migration_status,
-        made=bool(in_cinder.get("made")),  # its mark, which nobody takes off
+        made=view.origin.mark is not None,
         project_id=view.project_id,
     )
+
+
+def _made_by(finding: Finding) -> str | None:
+    """The operation that was to make a volume with its mark, as the look found it."""
+    found = finding.differs.get("ledger")
+    return found.get("made_by") if isinstance(found, dict) else None
+
+
+def _made(finding: Finding, lane: Lane, context: EffectContext) -> Evidence | None:
+    """What there is to say whether the volume is one that we made (handlers.made)."""
+    volume, operation_id = _volume(lane, context), _made_by(finding)
+    if volume is None:
+        return None
+    making = context.book.get(Operation, operation_id) if operation_id else None
+    mark = context.book.get(Volume, volume.id).mark or volume.origin.mark
+    wanted = asked_by(making, mark)[0] if making and mark else None
+    listed = context.cinder.volumes_made(mark, wanted.get("project_id")) if wanted and mark else []
+    return evidence_of(volume, mark, making, context, [each.id for each in listed])
 
 
 def _server_row(finding: Finding, lane: Lane, context: EffectContext) -> Row:

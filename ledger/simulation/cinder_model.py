@@ -28,7 +28,7 @@ from typing import Any
 
 from ledger.simulation import cinder_connection
 from ledger.simulation.cinder_backends import Backend, default_backends, split_type, type_of
-from ledger.simulation.cinder_rows import Attachment, CinderFault, Late, Snapshot, Volume
+from ledger.simulation.cinder_rows import Attachment, Backup, CinderFault, Late, Snapshot, Volume
 
 MAX_VOLUMES = 100_000
 MAX_RECENT_CALLS = 10_000
@@ -77,6 +77,7 @@ class CinderModel:
         self.volumes: dict[str, Volume] = {}
         self.attachments: dict[str, Attachment] = {}
         self.snapshots: dict[str, Snapshot] = {}
+        self.backups: dict[str, Backup] = {}
         self._by_volume: dict[str, dict[str, Attachment]] = {}
         self.counts: dict[str, int] = {}
         self.recent: deque[dict[str, str]] = deque(maxlen=MAX_RECENT_CALLS)

@@ -59,6 +59,7 @@ class Volume:
     user_id: str = DEFAULT_USER
     description: str | None = None
     snapshot_id: str | None = None
+    source_volid: str | None = None
     image_id: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
     created_at: float = 0.0
@@ -102,6 +103,19 @@ class Snapshot:
     status: str = "available"
     progress: str = "100%"
     file: str | None = None  # above what it keeps, of a volume that is one
+
+
+@dataclass(slots=True, kw_only=True)
+class Backup:
+    """A backup row; what of its volume it keeps."""
+
+    id: str
+    volume_id: str
+    size: int
+    project_id: str
+    name: str | None = None
+    image_id: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -97,7 +97,7 @@ def volume_detail(model: CinderModel, volume: Volume, version: Microversion) -> 
         "description": volume.description,
         "volume_type": volume.volume_type,
         "snapshot_id": volume.snapshot_id,
-        "source_volid": None,
+        "source_volid": volume.source_volid,
         "metadata": _metadata(volume),
         "user_id": volume.user_id,
         "bootable": str(volume.bootable).lower(),

@@ -75,9 +75,9 @@ SELECT EXISTS (
        AND lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))) AS making;
 
 -- name: made_for
--- For which server an operation was to make a volume with this mark.  Reads all operations: it is
--- asked of a volume that no server has ever had.
-SELECT server_id FROM operations
+-- Which operation was to make a volume with this mark, and for which server.  Reads all operations:
+-- it is asked of a volume that no server has ever had.
+SELECT operation_id, server_id FROM operations
  WHERE lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))
  ORDER BY started_position
  LIMIT 1;

@@ -60,7 +60,7 @@ def walked(page: Paged, limit: int) -> list[Any]:
 
 def in_another_project(world: World) -> str:
     wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.other_project}
-    volume_id = world.port.volume_create(wanted, new_uuid()).id
+    volume_id = world.port.volume_create(wanted, new_uuid())
     world.clean_later(volume_id)
     worlds.until_available(world.port, volume_id)
     return volume_id
@@ -119,7 +119,7 @@ def test_what_is_reserved_is_a_volume_s_attachment_and_not_in_use(
 def test_a_volume_that_we_made_carries_our_mark(world: World, lists: CinderLists) -> None:
     key = new_uuid()
     wanted = {"size_gb": 1, "volume_type": world.kind, "project_id": world.project}
-    volume_id = world.port.volume_create(wanted, key).id
+    volume_id = world.port.volume_create(wanted, key)
     world.clean_later(volume_id)
     worlds.until_available(world.port, volume_id)
     assert lists.volume(volume_id).made_for == key

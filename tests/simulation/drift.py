@@ -10,7 +10,7 @@ from handlers.drift import join
 from handlers.drift.classes import DriftClass
 from handlers.drift.judge import differs, drifting, id_of
 from handlers.drift.predicates import LASTING
-from handlers.drift.rows import CinderAttachment, CinderVolume
+from handlers.drift.rows import CinderAttachment, CinderVolume, VolumeRow
 from handlers.drift.rows import Row as Joined
 from host_agent.shared.cinder.client import MADE_FOR, mountpoint_of
 from host_agent.shared.faults import Faults
@@ -45,7 +45,8 @@ def found(cloud: Cloud) -> Iterator[str]:
     for _ in range(cloud.cinder.deleting_reads + 1):
         cloud.cinder.listed_volumes()
     for row, each in cases(cloud):
-        if not planted(cloud, row) and not _goes_with_its_volume(cloud, row):
+        may_stay = _goes_with_its_volume(cloud, row) or _is_left_to_people(cloud, row)
+        if not planted(cloud, row) and not may_stay:
             yield f"{each.name}: {row.about}: {differs(row, each.parties)}"
 
 
@@ -73,6 +74,19 @@ def _goes_with_its_volume(cloud: Cloud, row: Joined) -> bool:
     }
     shown = getattr(row, "cinder", None)
     return row.id in left and getattr(shown, "status", None) in _UNFINISHED
+
+
+def _is_left_to_people(cloud: Cloud, row: Joined) -> bool:
+    """A volume whose answer was lost, beside one that the log has for the same disk; or of which
+    the database's clock, which was set, does not say when it was asked for (decision 0089).
+    """
+    volume = cloud.cinder.volumes.get(row.id)
+    if not isinstance(row, VolumeRow) or volume is None or cloud.volume(row.id).mark is not None:
+        return False
+    mark = volume.metadata.get(MADE_FOR)
+    lanes = [lane for operation in cloud.operations() for lane in operation.lanes]
+    beside = any(lane.volume_id not in {"", row.id} for lane in lanes if lane.bdm_id == mark)
+    return mark is not None and (beside or cloud.database_was_set)
 
 
 def _attachments(cloud: Cloud) -> Iterator[Joined]:
