@@ -91,6 +91,8 @@ class Cloud:
         self.apart: set[str] = set()
         #: Servers whose guests somebody has moved past everybody.
         self.by_hand: set[str] = set()
+        #: Servers whose guests were lost there.
+        self.vanished: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.

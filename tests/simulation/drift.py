@@ -46,6 +46,7 @@ def found(cloud: Cloud) -> Iterator[str]:
         cloud.cinder.listed_volumes()
     for row, each in cases(cloud):
         may_stay = _goes_with_its_volume(cloud, row) or _is_left_to_people(cloud, row)
+        may_stay = may_stay or row.about.server_id in cloud.vanished
         if not planted(cloud, row) and not may_stay:
             yield f"{each.name}: {row.about}: {differs(row, each.parties)}"
 
