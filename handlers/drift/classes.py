@@ -57,8 +57,9 @@ class Repair(StrEnum):
 class DriftClass:
     """One way to differ.
 
-    `is_drift` is asked of a row only if all `parties` are known.  `row` None: it is no difference
-    that a look finds, but a fact of the log, which the view `drift` shows (decision 0058).
+    `is_drift` is asked of a row only if all `parties` are known; of a server it tells the hosts
+    (`hosts_of`).  `row` None: it is no difference that a look finds, but a fact of the log, which
+    the view `drift` shows (decision 0058).
     `meaning`: a sentence for people.
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
     anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
@@ -69,7 +70,7 @@ class DriftClass:
     name: str
     row: type[Row] | None
     parties: tuple[Party, ...]
-    is_drift: Callable[[Any], bool]
+    is_drift: Callable[[Any], Any]
     severity: Severity
     meaning: str
     repair: Repair | None = None
@@ -77,6 +78,15 @@ class DriftClass:
     by_hand: str = ""
     again: tuple[Party, ...] = ()
     asked_for: bool = False
+
+    def hosts_of(self, row: Row) -> frozenset[str]:
+        """The hosts by whose word the row, which is a case of the class, is one."""
+        if Party.HOST not in self.parties:
+            return frozenset()
+        if isinstance(row, ServerRow):
+            hosts: frozenset[str] = self.is_drift(row)
+            return hosts
+        return frozenset() if row.about.host is None else frozenset({row.about.host})
 
 
 _L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
@@ -231,7 +241,7 @@ CLASSES: tuple[DriftClass, ...] = (
         name="guest_twice",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.guest_twice,
+        is_drift=predicates.hosts_of_twins,
         severity=_CRITICAL,
         meaning="The guest runs on two hosts: both write to its volumes.",
         by_hand="Stop the guest on the host that is not the server's, now; then look again.",
@@ -240,7 +250,7 @@ CLASSES: tuple[DriftClass, ...] = (
         name="guest_missing",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.guest_missing,
+        is_drift=predicates.hosts_without_guest,
         severity=_WARNING,
         meaning="The host of the server does not have its guest. Its owner has it defined again by "
         "`server rebuild` and started by `server start`, or is done with it (`server forget`); "
@@ -253,7 +263,7 @@ CLASSES: tuple[DriftClass, ...] = (
         name="guest_elsewhere",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.guest_elsewhere,
+        is_drift=predicates.hosts_elsewhere,
         severity=_CRITICAL,
         meaning="A host has a guest whose server is on another host.",
         by_hand="Find out where it is to be; remove it where it is not (`virsh undefine`).",
@@ -262,7 +272,7 @@ CLASSES: tuple[DriftClass, ...] = (
         name="guest_of_deleted",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.guest_of_deleted,
+        is_drift=predicates.hosts_of_deleted,
         severity=_WARNING,
         meaning="A host still has the guest of a server that is deleted.",
         repair=Repair.FORGET_GUEST,
@@ -272,7 +282,7 @@ CLASSES: tuple[DriftClass, ...] = (
         name="power_differs",
         row=ServerRow,
         parties=(_L, _H),
-        is_drift=predicates.power,
+        is_drift=predicates.hosts_of_other_power,
         severity=_INFO,
         meaning="The guest is not in the power state that the ledger shows.",
         by_hand="The next inventory of the host corrects it; if it does not, restart its agent.",

@@ -234,7 +234,8 @@ class _Look:
 
     def _believe(self) -> Iterator[list[str]]:
         state = self._state
-        for last, opened, explained in self._cases.believe(self._braked(), state.last):
+        heard = frozenset(state.heard)
+        for last, opened, explained in self._cases.believe(self._braked(), heard, state.last):
             state.open(opened)
             state.in_flight += explained
             yield [last]

@@ -22,7 +22,8 @@ class State:
     `total`: about how many things there are to compare; `done`: those that are.  `open_`: findings
     by class that were open when it began.  `cases`: what it has seen, by class, and
     `passed`: what it has not even asked about, because there is too much of the class.
-    `unlisted`: attachments that Cinder has and its list has not.
+    `unlisted`: attachments that Cinder has and its list has not.  `heard`: the hosts
+    that were asked, and have told of their guests.
     """
 
     look_id: str
@@ -44,6 +45,7 @@ class State:
     unknown: dict[str, str] = field(default_factory=dict)
     in_flight: int = 0
     unlisted: int = 0
+    heard: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """As it is now.  A look makes one after each step, most of which nobody keeps."""
