@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from handlers.drift.rows import Party, Row
+from handlers.drift.rows import Party, Row, ServerRow
 
 
 class Severity(StrEnum):
@@ -40,8 +40,9 @@ class Repair(StrEnum):
 class DriftClass:
     """One way to differ.
 
-    `is_drift` is asked of a row only if all `parties` are known.  `row` None: it is no difference
-    that a look finds, but a fact of the log, which the view `drift` shows (decision 0058).
+    `is_drift` is asked of a row only if all `parties` are known; of a server it tells the hosts
+    (`hosts_of`).  `row` None: it is no difference that a look finds, but a fact of the log, which
+    the view `drift` shows (decision 0058).
     `meaning`: a sentence for people.
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
     anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
@@ -54,7 +55,7 @@ class DriftClass:
     name: str
     row: type[Row] | None
     parties: tuple[Party, ...]
-    is_drift: Callable[[Any], bool]
+    is_drift: Callable[[Any], Any]
     severity: Severity
     meaning: str
     repair: Repair | None = None
@@ -64,3 +65,12 @@ class DriftClass:
     asked_for: bool = False
     lasts_s: float = 0.0
     shows: bool = False
+
+    def hosts_of(self, row: Row) -> frozenset[str]:
+        """The hosts by whose word the row, which is a case of the class, is one."""
+        if Party.HOST not in self.parties:
+            return frozenset()
+        if isinstance(row, ServerRow):
+            hosts: frozenset[str] = self.is_drift(row)
+            return hosts
+        return frozenset() if row.about.host is None else frozenset({row.about.host})

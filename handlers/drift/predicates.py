@@ -167,37 +167,45 @@ def volume_of_nobody(row: VolumeRow) -> bool:
 
 # --- servers ----------------------------------------------------------------------------------
 
+_OFF = frozenset({PowerState.SHUTDOWN, PowerState.NOSTATE, PowerState.CRASHED})
 
-def guest_missing(row: ServerRow) -> bool:
+# Of a server several hosts have something to say, and not each look hears all of them.  So each of
+# these says by which hosts' word there is drift of its class; none: there is none.
+
+
+def hosts_without_guest(row: ServerRow) -> frozenset[str]:
     if row.ledger is None or row.ledger.deleted or not row.ledger.built:
-        return False
-    return bool(set(row.ledger.hosts) - set(row.showing) - set(row.unknown_hosts))
+        return frozenset()
+    return frozenset(row.ledger.hosts) - set(row.showing) - set(row.unknown_hosts)
 
 
-def guest_elsewhere(row: ServerRow) -> bool:
+def hosts_elsewhere(row: ServerRow) -> frozenset[str]:
     if row.ledger is None or row.ledger.deleted:
-        return False
-    return bool(set(row.showing) - set(row.ledger.hosts))
+        return frozenset()
+    return frozenset(row.showing) - set(row.ledger.hosts)
 
 
-def guest_twice(row: ServerRow) -> bool:
-    off = {PowerState.SHUTDOWN.value, PowerState.NOSTATE.value, PowerState.CRASHED.value}
-    return sum(power not in off for _, power in row.shown) > 1
+def hosts_of_twins(row: ServerRow) -> frozenset[str]:
+    running = frozenset(host for host, power in row.shown if power not in _OFF)
+    return running if len(running) > 1 else frozenset()
 
 
-def guest_of_deleted(row: ServerRow) -> bool:
-    return row.ledger is not None and row.ledger.deleted and bool(row.shown)
+def hosts_of_deleted(row: ServerRow) -> frozenset[str]:
+    deleted = row.ledger is not None and row.ledger.deleted
+    return frozenset(row.showing) if deleted else frozenset()
 
 
-def guest_undefined(row: ServerRow) -> bool:
-    return row.ledger is not None and not row.ledger.deleted and bool(row.undefined)
+def hosts_without_definition(row: ServerRow) -> frozenset[str]:
+    live = row.ledger is not None and not row.ledger.deleted
+    return frozenset(row.undefined) if live else frozenset()
 
 
-def power(row: ServerRow) -> bool:
+def hosts_of_other_power(row: ServerRow) -> frozenset[str]:
     if row.ledger is None or row.ledger.deleted or len(row.ledger.hosts) != 1:
-        return False
-    shown = dict(row.shown).get(row.ledger.hosts[0])
-    return shown is not None and shown != row.ledger.power_state
+        return frozenset()
+    [host] = row.ledger.hosts
+    shown = dict(row.shown).get(host)
+    return frozenset({host}) if shown not in {None, row.ledger.power_state} else frozenset()
 
 
 # --- disks --------------------------------------------------------------------------------------

@@ -7,6 +7,10 @@ the admin role gets an empty one with 200.  So
 * what a list lacks is asked for by its id, and is gone only if Cinder itself says 404;
 * a volume whose list does not fit is asked for again, by itself, and only that is judged.
 
+A single thing that Cinder does not tell, while it answers its lists, is unknown, and the look goes
+on; if it does not answer these either, it is away, and waited for.  A look loses only so much time
+by single things (SINGLES_S): after it, it asks for no more of them.
+
 The pace is a share of one API worker: after an answer that took t, (1 - share) / share * t pass.
 """
 
@@ -33,6 +37,8 @@ L = TypeVar("L", bound=ListedAttachment | ListedVolume)
 PAGE_ROWS = 100
 #: How long a look waits for a Cinder that does not answer, and how often it asks meanwhile.
 PATIENCE_S, AGAIN_S = 600.0, 15.0
+#: What a look may lose in all by single things that Cinder does not tell.
+SINGLES_S = 600.0
 #: Ids that a walk can go on behind, if the last of them is deleted meanwhile.
 MARKERS = 5
 
@@ -58,12 +64,16 @@ class Lists(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeShown:
-    """A volume and its attachments, each asked for by itself; `attachments`: by id."""
+    """A volume and its attachments, each asked for by itself; `attachments`: by id.
+
+    `why_unknown`: why Cinder has not told all of it; None: it has.
+    """
 
     volume: CinderVolume | Unknown | None
     made_for: str | None
     multiattach: bool
     attachments: dict[str, Listed | Unknown | None]
+    why_unknown: str | None = None
 
 
 class CinderSide:
@@ -83,6 +93,8 @@ class CinderSide:
         self._stop = stop
         self._patience_s = patience_s
         self._clock = clock
+        self._lost_s = 0.0  # by single things
+        self._why_unknown: str | None = None  # the last of these
         self.asked = 0
 
     def own_project(self) -> str | None:
@@ -116,6 +128,11 @@ class CinderSide:
             if self._shows(attachment_id, volume_id):
                 return
             blind += 1
+        if self._why_unknown is not None:
+            raise NotBelievedError(
+                f"Cinder shows none of {blind} attachments that the ledger knows, and does not "
+                f"tell of each of them whether it has it: {self._why_unknown}. Mend Cinder first."
+            )
         if blind:
             raise NotBelievedError(
                 f"Cinder shows none of {blind} attachments that the ledger knows, and none of "
@@ -124,8 +141,8 @@ class CinderSide:
             )
 
     def _shows(self, attachment_id: str, volume_id: str) -> bool:
-        listed = self._patient(lambda: self._lists.attachments_of(volume_id))
-        if any(row.id == attachment_id for row in listed):
+        listed = self._found(lambda: self._lists.attachments_of(volume_id))
+        if isinstance(listed, list) and any(row.id == attachment_id for row in listed):
             return True
         return isinstance(self._found(lambda: self._lists.volume(volume_id)), ListedVolume)
 
@@ -133,12 +150,17 @@ class CinderSide:
 
     def shown(self, volume_id: str, attachment_ids: Iterable[str]) -> VolumeShown:
         """A volume as it is now, with all its attachments; some that it may have."""
+        self._why_unknown = None
         volume = self._found(lambda: self._lists.volume(volume_id))
         rows = self._found(lambda: self._lists.attachments_of(volume_id))
         if rows is UNKNOWN or isinstance(volume, Unknown):
             unknown = dict.fromkeys(attachment_ids, UNKNOWN)
             return VolumeShown(
-                volume=UNKNOWN, made_for=None, multiattach=True, attachments={**unknown}
+                volume=UNKNOWN,
+                made_for=None,
+                multiattach=True,
+                attachments={**unknown},
+                why_unknown=self._why_unknown,
             )
         summary = {row.id: row for row in rows or ()}
         listed = {row.id: row for row in volume.attached} if volume else {}
@@ -152,6 +174,7 @@ class CinderSide:
             made_for=volume.made_for if volume else None,
             multiattach=volume.multiattach if volume else True,
             attachments=attachments,
+            why_unknown=self._why_unknown,
         )
 
     def _attachment(
@@ -179,13 +202,29 @@ class CinderSide:
         )
 
     def _found(self, ask: Callable[[], T], refused: T | Unknown = UNKNOWN) -> T | Unknown | None:
-        """None only if Cinder itself says that there is no such thing; `refused` if it refuses."""
-        try:
-            return self._patient(ask)
-        except PortError as error:
-            if error.code == "refused":
-                return refused
-            return None if error.code == "not_found" else UNKNOWN
+        """None only if Cinder itself says that there is no such thing; `refused` if it refuses.
+
+        Raises a PortError if Cinder does not answer at all.
+        """
+        for again in (True, False):
+            if self._lost_s >= SINGLES_S:
+                self._why_unknown = (
+                    f"not asked for: single things had taken {SINGLES_S:.0f} s without an answer"
+                )
+                return UNKNOWN
+            began = self._clock()
+            try:
+                return self._paced(ask)
+            except PortError as error:
+                if error.code in {"not_found", "refused"}:
+                    return None if error.code == "not_found" else refused
+                self._lost_s += self._clock() - began
+                self._why_unknown = str(error).rstrip(".")
+                if error.kind is ErrorKind.FINAL:
+                    return UNKNOWN
+            if again:
+                self._patient(lambda: self._lists.volumes((), 1))
+        return UNKNOWN
 
     # --- how it is asked ----------------------------------------------------------------------
 

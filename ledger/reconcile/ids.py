@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from handlers.drift import join, judge
 from handlers.drift.classes import DriftClass
@@ -36,6 +36,13 @@ B = TypeVar("B")
 
 #: Ids that are compared at once.
 CHUNK = 200
+
+
+class Again(NamedTuple):
+    """The rows of a volume that was asked for by itself; `whole`: what is not there is nowhere."""
+
+    rows: list[Joined]
+    whole: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +88,7 @@ class IdPass:
         """The volumes of a part of the cloud, each asked for by itself."""
         for page in self.reads.scoped("scoped_volumes", "volume_id", self.state.last):
             for stored in page:
-                rows = self.volume(stored["volume_id"])
+                rows = self.volume(stored["volume_id"]).rows
                 self._keep([(each, row) for row in rows for each in judge.drifting(row)])
                 self.state.compare(rows)
                 self.state.done += 1
@@ -148,18 +155,20 @@ class IdPass:
                 for each, _ in why:
                     self.state.pass_over(each)
                 continue
-            again = self.volume(volume_id)
+            again = self.volume(volume_id).rows
             self._count_unlisted(why, again)
             self._keep([(each, row) for row in again for each in judge.drifting(row)])
         self._keep(by_ledger)
 
-    def volume(self, volume_id: str) -> list[Joined]:
+    def volume(self, volume_id: str) -> Again:
         """A volume and its attachments, as both say now; nothing, while it is being made."""
         stored = {r["attachment_id"]: r for r in self.reads.of_volume(volume_id)}
         shown = self.cinder.shown(volume_id, (i for i, r in stored.items() if not r["legacy"]))
+        if shown.why_unknown is not None:
+            self.state.not_judged(volume_id, shown.why_unknown)
         if shown.made_for is not None and self.reads.one("making", mark=shown.made_for):
             self.state.in_flight += 1
-            return []
+            return Again([], whole=False)
         facts = self.reads.volume_facts([volume_id])[volume_id]
         made: Row = {}
         if shown.made_for is not None and not (facts["had"] or facts["mappings"]):
@@ -183,7 +192,7 @@ class IdPass:
             row = _joined(stored.get(id_), shown.attachments.get(id_, UNKNOWN), owners)
             if row is not None:
                 rows.append(row)
-        return rows
+        return Again(rows, whole=shown.why_unknown is None)
 
     def _count_unlisted(
         self, why: Sequence[tuple[DriftClass, Joined]], again: Sequence[Joined]

@@ -32,7 +32,7 @@ from aggregates.look import Look, LookState
 from handlers.drift import judge
 from handlers.drift.classes import BY_NAME
 from handlers.drift.judge import Sight
-from handlers.drift.rows import Key, Party, Subject, key_of, known
+from handlers.drift.rows import Key, Party, Subject, key_of
 from host_agent.shared.ports import PortError
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.cases import Cases
@@ -237,7 +237,8 @@ class _Look:
 
     def _believe(self) -> Iterator[list[str]]:
         state = self._state
-        for last, opened, explained in self._cases.believe(self._braked(), state.last):
+        heard = frozenset(state.heard)
+        for last, opened, explained in self._cases.believe(self._braked(), heard, state.last):
             state.open(opened)
             state.in_flight += explained
             yield [last]
@@ -262,12 +263,10 @@ class _Look:
             return False
         key = Key(subject=Subject(finding["subject"]), id=finding["key"])
         found = self._ids.volume(finding["volume_id"])
-        row = next((each for each in found if key_of(each) == key), None)
+        row = next((each for each in found.rows if key_of(each) == key), None)
         if row is not None:
             return drift_class in judge.sound(row)
-        return any(
-            drift_class.parties == (Party.LEDGER,) or known(each, (Party.CINDER,)) for each in found
-        )
+        return found.whole or (bool(found.rows) and drift_class.parties == (Party.LEDGER,))
 
     def _miss(self, findings: list[Row]) -> None:
         moves = self._reads.moves([about(row) for row in findings])

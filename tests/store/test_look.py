@@ -239,14 +239,6 @@ def test_a_list_that_lacks_much_of_what_cinder_has_is_believed_in_nothing(
     assert "they are cut" in str(ended.trouble)
 
 
-def test_without_an_answer_nothing_is_known(cloud: Cloud) -> None:
-    row = lost(cloud)
-    cloud.cinder.faults.replace(
-        [{"call": "attachment_show", "do": "fail", "status": 500, "count": None}]
-    )
-    assert cloud.look(volume=row.volume_id).found == {}
-
-
 def test_a_cinder_that_refuses_ends_the_look(cloud: Cloud) -> None:
     lost(cloud)
     cloud.cinder.faults.replace(

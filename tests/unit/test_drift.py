@@ -342,13 +342,29 @@ def test_what_is_ignored_for_good_stays_so_when_its_host_reboots(ignored: bool) 
     """Another life of a host confirms nothing, and changes nothing either."""
     drift_class, finding = BY_NAME["disk_missing"], Finding(uuid4())
     row = CASES[drift_class.name].drifts
-    see(finding, drift_class, row, Sight(look_id="1", position=1, boot_id="a"))
+    see(finding, drift_class, row, Sight(look_id="1", position=1, lives={HERE: {"boot_id": "a"}}))
     if ignored:
         finding.record(Finding.DriftIgnored, reason="it is to be so")
-    see(finding, drift_class, row, Sight(look_id="2", position=2, boot_id="b"))
+    see(finding, drift_class, row, Sight(look_id="2", position=2, lives={HERE: {"boot_id": "b"}}))
     assert finding.state is (FindingState.IGNORED if ignored else FindingState.SUSPECTED)
-    see(finding, drift_class, row, Sight(look_id="3", position=3, boot_id="b"))
+    see(finding, drift_class, row, Sight(look_id="3", position=3, lives={HERE: {"boot_id": "b"}}))
     assert finding.state is (FindingState.IGNORED if ignored else FindingState.CONFIRMED)
+
+
+@pytest.mark.parametrize(
+    ("old", "told"),
+    [
+        ({"differs": {"cinder": {}}, "host": "h"}, []),
+        ({"differs": {"host": {"live": "vdb"}}, "host": "h"}, ["h"]),
+        ({"differs": {"host": [["g", "running"]]}, "host": "h"}, ["g", "h"]),
+        ({"differs": {"host": None}}, []),
+    ],
+)
+def test_a_finding_of_the_first_version_is_of_the_hosts_that_it_names(
+    old: dict[str, Any], told: list[str]
+) -> None:
+    Finding.DriftFound.upcast_v1_v2(old)
+    assert old["seen_on"] == {host: {} for host in told}
 
 
 def test_the_commands_that_a_class_names_exist() -> None:
