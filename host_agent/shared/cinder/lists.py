@@ -47,13 +47,17 @@ class ListedAttachment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedVolume:
-    """`made_for`: our mark (client.MADE_FOR).  `attached`: attachments that are in use."""
+    """`made_for`: our mark (client.MADE_FOR).  `attached`: attachments that are in use.
+
+    `size_gb` None: the answer does not tell it.
+    """
 
     id: str
     status: str
     migration_status: str | None
     made_for: str | None
     attached: tuple[ListedAttachment, ...]
+    size_gb: int | None = None
 
 
 T = TypeVar("T", bound=ListedAttachment | ListedVolume)
@@ -160,4 +164,5 @@ def _volume(data: Mapping[str, Any]) -> ListedVolume:
             )
             for row in data.get("attachments", ())
         ),
+        size_gb=data.get("size"),
     )
