@@ -7,76 +7,21 @@ other attachers of volumes; `docs/reconciliation.md` says for each what to type.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any
-
 from handlers.drift import predicates
+from handlers.drift.disk_classes import DISK_CLASSES
+from handlers.drift.kinds import DriftClass, Repair, Severity
 from handlers.drift.rows import (
     SUBJECTS,
     AttachmentRow,
     ConnectionRow,
-    DiskRow,
     Party,
-    Row,
     ServerRow,
     StorageRow,
     Subject,
     VolumeRow,
 )
 
-
-class Severity(StrEnum):
-    """How soon somebody has to see to it."""
-
-    CRITICAL = "critical"  # data is at risk
-    WARNING = "warning"  # something is stuck, lost or in the way
-    INFO = "info"  # it costs something, and hurts nobody
-
-
-class Repair(StrEnum):
-    """What mends it: a flow of `handlers.flows.repair`.  Names are stable for ever."""
-
-    DROP_ATTACHMENT = "drop_attachment"  # delete from Cinder what nobody has connected
-    REPLACE_ATTACHMENT = "replace_attachment"  # a new one in Cinder for what the host still has
-    FORGET_ATTACHMENT = "forget_attachment"  # in the ledger: neither Cinder nor the host has it
-    COMPLETE_ATTACHMENT = "complete_attachment"  # tell Cinder that it is in use
-    CORRECT_ATTACHMENT = "correct_attachment"  # give Cinder the connector of the host that has it
-    SETTLE_VOLUME = "settle_volume"  # Cinder's status follows its attachments
-    DELETE_VOLUME = "delete_volume"  # that we made, and nobody has had
-    PLUG_DISK = "plug_disk"  # in the guest and its definition, as the mapping has it
-    DEFINE_DISK = "define_disk"  # in the definition only: the running guest is right
-    RELEASE_CONNECTION = "release_connection"  # by the host's own record
-    DROP_SECRET = "drop_secret"  # noqa: S105 - of the hypervisor, by the volume's id
-    FORGET_GUEST = "forget_guest"  # remove a guest of a server that is deleted
-    FORGET_SERVER = "forget_server"  # no host has its guest: release what it has
-
-
-@dataclass(frozen=True, kw_only=True)
-class DriftClass:
-    """One way to differ.
-
-    `is_drift` is asked of a row only if all `parties` are known.  `row` None: it is no difference
-    that a look finds, but a fact of the log, which the view `drift` shows (decision 0058).
-    `meaning`: a sentence for people.
-    `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
-    anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
-    guest does not have what `repair` would keep for it.  `asked_for`: somebody has to ask for the
-    repair, whatever the settings say.
-    """
-
-    name: str
-    row: type[Row] | None
-    parties: tuple[Party, ...]
-    is_drift: Callable[[Any], bool]
-    severity: Severity
-    meaning: str
-    repair: Repair | None = None
-    or_else: Repair | None = None
-    by_hand: str = ""
-    again: tuple[Party, ...] = ()
-    asked_for: bool = False
+__all__ = ["BY_NAME", "CLASSES", "DriftClass", "Repair", "Severity", "subject_of"]
 
 
 _L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
@@ -277,57 +222,7 @@ CLASSES: tuple[DriftClass, ...] = (
         meaning="The guest is not in the power state that the ledger shows.",
         by_hand="The next inventory of the host corrects it; if it does not, restart its agent.",
     ),
-    DriftClass(
-        name="disk_missing",
-        row=DiskRow,
-        parties=(_L, _H),
-        is_drift=predicates.disk_missing,
-        severity=_WARNING,
-        meaning="The guest does not have a disk of the server's.",
-        repair=Repair.PLUG_DISK,
-        again=(_L, _C, _H),
-    ),
-    DriftClass(
-        name="disk_unknown",
-        row=DiskRow,
-        parties=(_L, _H),
-        is_drift=predicates.disk_unknown,
-        severity=_CRITICAL,
-        meaning="The guest has a disk of a volume that the ledger does not map to its server.",
-        by_hand="If the volume is to stay, attach it once the disk is out of the guest; nothing "
-        "is taken from a running guest unasked.",
-    ),
-    DriftClass(
-        name="disk_definition_differs",
-        row=DiskRow,
-        parties=(_L, _H),
-        is_drift=predicates.disk_undefined,
-        severity=_WARNING,
-        meaning="The running guest and its definition differ about a disk: its next start would "
-        "lose or change it.",
-        repair=Repair.DEFINE_DISK,
-        again=(_L, _H),
-    ),
-    DriftClass(
-        name="disk_device_differs",
-        row=DiskRow,
-        parties=(_L, _H),
-        is_drift=predicates.disk_device,
-        severity=_INFO,
-        meaning="The guest has the disk under another name than the ledger.",
-        by_hand="Detach and attach the volume to give it its name again.",
-    ),
-    DriftClass(
-        name="disk_readonly_differs",
-        row=DiskRow,
-        parties=(_L, _H),
-        is_drift=predicates.disk_readonly,
-        severity=_CRITICAL,
-        meaning="The guest may write to a disk that is read-only for its server, or may not "
-        "write to one that is not.",
-        repair=Repair.DEFINE_DISK,
-        again=(_L, _H),
-    ),
+    *DISK_CLASSES,
     DriftClass(
         name="connection_left",
         row=ConnectionRow,

@@ -47,10 +47,10 @@ def sound(row: Row) -> list[DriftClass]:
     """The classes of which this row is known to be no case."""
     if getattr(row, "unknown_hosts", ()):
         return []
-    return [each for each, is_drift in _judged_of(row) if not is_drift(row)]
+    return [each for each, is_drift in _judged_of(row) if is_drift(row) is False]
 
 
-def _judged_of(row: Row) -> Sequence[tuple[DriftClass, Callable[[Any], bool]]]:
+def _judged_of(row: Row) -> Sequence[tuple[DriftClass, Callable[[Any], bool | None]]]:
     """The classes of such rows of which all parties have said what they have to say."""
     return _JUDGED[type(row), rows.silent(row)]
 

@@ -62,6 +62,7 @@ class VolumeShown:
     volume: CinderVolume | Unknown | None
     made_for: str | None
     attachments: dict[str, Listed | Unknown | None]
+    size_gb: int | None = None
 
 
 class CinderSide:
@@ -145,6 +146,7 @@ class CinderSide:
             volume=cinder_volume(volume, there) if volume else None,
             made_for=volume.made_for if volume else None,
             attachments=attachments,
+            size_gb=volume.size_gb if volume else None,
         )
 
     def _attachment(
