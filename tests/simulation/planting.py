@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import eq
 from typing import Any
@@ -22,10 +22,9 @@ from handlers.drift.judge import Sight
 from handlers.drift.rows import Row
 from handlers.repair import RepairDrift
 from host_agent.simulated.host_state import guest_state
-from host_agent.storage import connection
 from ledger.log.unit import Unit
 from ledger.requests import Accepted
-from tests.simulation import drift, plants
+from tests.simulation import disk_plants, drift, plants
 from tests.simulation.cloud import SHARED_BACKEND, Cloud
 from tests.simulation.plants import Ground, NotNowError, Plant
 from tests.simulation.storm import Storm
@@ -104,8 +103,38 @@ def _read_only(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
 
 
 def _runs(cloud: Cloud, group: Group) -> bool:
-    guests = (state.read()["guests"].get(group.server) for state in cloud.states.values())
-    return any(guest and guest["live"] is not None for guest in guests)
+    return any(guest["live"] is not None for guest in _guests(cloud, group))
+
+
+def _strange(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """A guest that is made anew elsewhere gets what is connected there."""
+    if any(path in guest for guest in _definitions(cloud, group) for path in new):
+        yield "disk_source_differs"
+
+
+def _too_small(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """What is started anew has all that there is."""
+    del new
+    sizes = (each for guest in _guests(cloud, group) for each in guest.get("sizes", {}).values())
+    if _runs(cloud, group) and disk_plants.TOO_SMALL in sizes:
+        yield "disk_size_differs"
+
+
+def _unlabelled(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """By a definition alone it is not known what a device's name means."""
+    del new
+    guests = [guest["live"] for guest in _guests(cloud, group) if guest["live"]]
+    if any(disk_plants.UNLABELLED in guest for guest in guests):
+        yield "disk_unlabelled"
+
+
+def _definitions(cloud: Cloud, group: Group) -> Iterator[str]:
+    return (guest["live"] or guest["persistent"] for guest in _guests(cloud, group))
+
+
+def _guests(cloud: Cloud, group: Group) -> Iterator[dict[str, Any]]:
+    found = (state.read()["guests"].get(group.server) for state in cloud.states.values())
+    return (guest for guest in found if guest)
 
 
 def _record(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
@@ -197,6 +226,9 @@ KINDS: dict[str, Kind] = {
     "disk_readonly_differs": Kind(
         plants.disk_readonly_differs, "guests connected records secrets", _read_only
     ),
+    "disk_source_differs": Kind(disk_plants.disk_source_differs, now=_strange),
+    "disk_size_differs": Kind(disk_plants.disk_size_differs, now=_too_small),
+    "disk_unlabelled": Kind(disk_plants.disk_unlabelled, now=_unlabelled),
     "connection_missing": Kind(plants.connection_missing),
     "connection_left": Kind(plants.connection_left, "records connected", _record),
     "record_left": Kind(plants.record_left, "records connected", _record),
@@ -396,55 +428,3 @@ def repair(cloud: Cloud, finding: Finding) -> None:
     )
     request = RepairDrift(finding_id=str(finding.id), reason="found by two looks")
     cloud.requests.repair(request, CONTEXT, fleet, f"repair {finding.id}")
-
-
-@dataclass
-class Picture:
-    """All there is in Cinder and on hosts: (part, where, which) -> (whose, what).
-
-    Whose: the kinds of what was planted, and "" of anything else.
-    """
-
-    storm: PlantingStorm
-    seen: dict[tuple[str, str, str], tuple[frozenset[str], Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        cinder = self.storm.cloud.cinder
-        for row in cinder.attachments.values():
-            told = (row.status, row.host, row.mode, row.mountpoint)
-            self._add("attachments", "", row.id, {row.id, row.instance, row.volume_id}, told)
-        for volume in cinder.volumes.values():
-            ids = {volume.id, *(row.id for row in cinder.attachments_of(volume.id))}
-            if volume.status != "deleting":
-                self._add("volumes", "", volume.id, ids, volume.status)
-        for name, state in self.storm.cloud.states.items():
-            self._see_host(name, state.read())
-
-    def _see_host(self, name: str, seen: dict[str, Any]) -> None:
-        for server_id, guest in seen["guests"].items():
-            self._add("guests", name, server_id, {server_id}, guest)
-        users: dict[str, set[str]] = {}
-        for id_, record in self.storm.cloud.records[name].items():
-            ids = {id_, record.server_id, record.volume_id}
-            self._add("records", name, id_, ids, "")
-            for held in (record.volume_id, *map(connection.target_digest, record.infos)):
-                users.setdefault(held, set()).update(self._whose(ids))
-        for part in ("connected", "secrets"):
-            for id_, told in seen[part].items():
-                whose = frozenset(users.get(id_) or self._whose({id_}))
-                self.seen[part, name, id_] = whose, told
-
-    def _add(self, part: str, where: str, which: str, ids: set[Any], told: Any) -> None:
-        self.seen[part, where, which] = self._whose(ids), told
-
-    def _whose(self, ids: set[Any]) -> frozenset[str]:
-        return frozenset(p.kind for p in self.storm.planted if p.ids & ids) or frozenset({""})
-
-    def changed(self, now: Picture) -> dict[tuple[str, str, str], str]:
-        """What differs, by part, place and thing: whose it was, or is."""
-        before, after = self.seen, now.seen
-        return {
-            key: "+".join(sorted((before.get(key) or after[key])[0]))
-            for key in before | after
-            if (key in before and before[key][1]) != (key in after and after[key][1])
-        }
