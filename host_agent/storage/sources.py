@@ -6,7 +6,9 @@ whichever of its names.  What is not certain is said to be unknown, and never to
 * a definition alone may call a device by a name of an earlier life of the host, which another one
   has now, so there only files and images tell (`certain`);
 * a device that is not there cannot be compared with one that is;
-* the same file may be seen by another mount of its share.
+* the same file may be seen by another mount of its share;
+* Cinder's own snapshots put files above a volume's, and a fence may end one before this host has
+  recorded it (decision 0078).
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from host_agent.storage.records import Record
 _DEVICES = "/dev/"
 #: As Cinder calls files and images of volumes, and files above them, unless it is told otherwise.
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+#: As it calls a file above: of a snapshot's id.
+_ABOVE = re.compile(rf"(volume-{_UUID})\.{_UUID}")
 _OF_A_VOLUME = re.compile(rf"(?:.*/)?volume-({_UUID})(\.[\w-]+)?")
 
 
@@ -42,14 +46,22 @@ def elsewhere(sources: Sequence[str], records: Iterable[Record], view: StorageVi
         own, theirs = view.names(source), [view.names(place) for place in known]
         if own and not own.isdisjoint(frozenset().union(*theirs)):
             continue
-        files = map(posixpath.basename, known)
-        if not own or not all(theirs) or posixpath.basename(source) in files:
-            unknown = True
-        elif all(record.is_whole for record in records):
+        comparable = own and all(theirs) and all(record.is_whole for record in records)
+        if comparable and not any(_may_be_one(source, place) for place in known):
             return True
-        else:
-            unknown = True
+        unknown = True
     return None if unknown else False
+
+
+def _may_be_one(source: str, known: str) -> bool:
+    """Whether it may be the same file, or one that Cinder has put above that."""
+    one, other = posixpath.basename(source), posixpath.basename(known)
+    above = _ABOVE.fullmatch(one)
+    return one == other or (
+        above is not None
+        and other.partition(".")[0] == above[1]
+        and posixpath.dirname(source) == posixpath.dirname(known)
+    )
 
 
 def is_recorded(

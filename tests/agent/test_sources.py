@@ -137,6 +137,9 @@ def test_what_is_not_certain_is_not_said(kernel: Kernel) -> None:
     gone = record(ISCSI, "/dev/sdz")
     assert is_recorded(["/dev/sdb"], [gone], seen) is None, "nothing to compare it with"
     assert is_recorded(["pool default: volume-1"], [A_FILE], seen) is None
+    cinders = f"{FILE}.{uuid4()}"  # of a snapshot that a fence has cut off
+    assert is_recorded([cinders], [A_FILE], seen) is None
+    assert is_recorded([f"{SHARE}/volume-{OTHER}.{uuid4()}"], [A_FILE], seen) is False
     moved = FILE.replace("abc", "def")  # the share's server has another address
     assert is_recorded([moved], [A_FILE], seen) is None
 

@@ -266,10 +266,12 @@ async def test_texts_are_made_showable_and_cut_and_secrets_are_masked(asked: Ask
 async def test_disks_without_our_label_are_kept_and_so_is_that_nobody_could_see_them(
     asked: Asked, unlabelled: tuple[str, ...] | None
 ) -> None:
-    told = unlabelled and tuple(
-        UnlabelledShown(target=target, source=f"/mnt/{target}", volume_id=an_id())
-        for target in unlabelled
-    )
+    told = None
+    if unlabelled is not None:
+        told = tuple(
+            UnlabelledShown(target=target, source=f"/mnt/{target}", volume_id=an_id())
+            for target in unlabelled
+        )
     guest = replace(a_guest(disk(recorded=False, size_bytes=5)), unlabelled=told)
     assert (await asked.answer(a_survey(guest), await asked.want()))[0] == 200
     _, kept = await asked.shown()
