@@ -156,6 +156,7 @@ def _ports(
         brick=host.brick,
         guests=host.guests,
         users=link,
+        storage=host.storage,
         keys=settings.key_managers(),
         records=records,
         sent=FileMarks(Path(settings.agent.lock_path) / "sent"),

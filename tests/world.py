@@ -42,7 +42,7 @@ from host_agent.shared.contract import (
 )
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError
-from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import HOSTS, SCHEME, HostState
 from host_agent.storage.keys import KeyManagers
 from host_agent.storage.records import Record
@@ -154,6 +154,7 @@ class World:
             "brick": self._tripwire("brick", SimulatedBrick(state, Faults(), name)),
             "guests": self._tripwire("guests", SimulatedGuests(state, Faults(), name)),
             "users": Users(self, name),
+            "storage": SimulatedStorage(state, Faults(), name),
             "keys": self._tripwire("keys", KeyManagers(FIXED_KEY)),
             "records": self.records[name],
             "sent": self.sent[name],

@@ -18,6 +18,7 @@ from handlers.drift.rows import (
     ServerRow,
     StorageRow,
     Subject,
+    UnlabelledRow,
     VolumeRow,
 )
 
@@ -327,6 +328,47 @@ CLASSES: tuple[DriftClass, ...] = (
         "write to one that is not.",
         repair=Repair.DEFINE_DISK,
         again=(_L, _H),
+    ),
+    DriftClass(
+        name="disk_source_differs",
+        row=DiskRow,
+        parties=(_H,),
+        is_drift=predicates.disk_source,
+        severity=_CRITICAL,
+        meaning="The guest's disk is on another file, image or device than its host has connected "
+        "for it, or the device there is another disk by now: somebody has put a snapshot above it, "
+        "or it is another volume's data. Its host refuses to detach it, and to start, move or "
+        "remove the guest.",
+        by_hand="`virsh domblklist` says where it is. Bring what was written back (a snapshot: "
+        "`virsh blockcommit --active --pivot`); if it is another volume's data, stop the guest "
+        "now, and find out who wrote what.",
+        stops_repairs=True,
+    ),
+    DriftClass(
+        name="disk_size_differs",
+        row=DiskRow,
+        parties=(_L, _C, _H),
+        is_drift=predicates.disk_size,
+        severity=_CRITICAL,
+        meaning="The running guest has less of the volume than Cinder says that there is, or more "
+        "than the host's device has: it was not told that the volume has grown, or it is another "
+        "volume.",
+        by_hand="If Cinder has extended it, send the event again (`os-server-external-events`, "
+        "`volume-extended`), or reboot the server hard; else find out which volume it is before "
+        "anything is written.",
+        stops_repairs=True,
+    ),
+    DriftClass(
+        name="disk_unlabelled",
+        row=UnlabelledRow,
+        parties=(_H,),
+        is_drift=predicates.always,
+        shows=True,
+        severity=_CRITICAL,
+        meaning="The guest has a disk without our serial whose source is a volume's: somebody "
+        "attached it past us, and nothing of ours sees it.",
+        by_hand="Detach it by hand (`virsh detach-disk`), and attach the volume by the API.",
+        stops_repairs=True,
     ),
     DriftClass(
         name="connection_left",

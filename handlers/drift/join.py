@@ -29,6 +29,7 @@ from handlers.drift.rows import (
     ServerRow,
     StorageRow,
     Unknown,
+    UnlabelledRow,
     VolumeRow,
 )
 from host_agent.shared.contract import PowerState
@@ -194,6 +195,8 @@ class Hosted:
     #: Of servers with two hosts: the power that the other host shows, None if it shows none;
     #: not in it: nobody could look there.
     other_hosts: Mapping[tuple[str, str], str | None] = field(default_factory=dict)
+    #: How large Cinder says that volumes are, in GiB, as far as it was asked.
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def sees(self, part: str) -> bool:
         """Whether the host could look at this part of itself (host_agent.shared.survey.PARTS)."""
@@ -302,21 +305,28 @@ def _disks(here: Hosted) -> Iterator[Row]:
             mapped = by_server[server_id]
             shown = {disk.serial: disk for disk in guest.disks}
             for serial in sorted(mapped.keys() | shown.keys()):
-                yield _disk(here.host, guest, serial, mapped.get(serial), shown.get(serial))
+                yield _disk(here, guest, serial, mapped.get(serial), shown.get(serial))
+            for disk in guest.unlabelled or ():
+                about = About(server_id=server_id, volume_id=disk.volume_id, host=here.host)
+                yield UnlabelledRow(id=f"{server_id}/{disk.target}", about=about, shown=disk)
 
 
 def _disk(
-    host: str, guest: GuestShown, serial: str, stored: Stored | None, shown: DiskShown | None
+    here: Hosted, guest: GuestShown, serial: str, stored: Stored | None, shown: DiskShown | None
 ) -> DiskRow:
     volume_id = serial if stored is None else str(stored["volume_id"])
     attachment_id = str(stored["attachment_id"]) if stored and stored["attachment_id"] else None
     return DiskRow(
         id=f"{guest.server_id}/{serial}",
         about=About(
-            server_id=guest.server_id, volume_id=volume_id, attachment_id=attachment_id, host=host
+            server_id=guest.server_id,
+            volume_id=volume_id,
+            attachment_id=attachment_id,
+            host=here.host,
         ),
         ledger=None if stored is None else _ledger_disk(stored),
         shown=shown,
+        cinder=here.sizes.get(volume_id, UNKNOWN),
         running=guest.power_state not in _OFF,
         defined=guest.defined,
     )

@@ -59,11 +59,12 @@ def drifting(row: Row) -> list[DriftClass]:
 
 
 def sound(row: Row) -> list[DriftClass]:
-    """The classes of which this row is no case, as far as is known (of a server: `miss`)."""
-    return [each for each, is_drift in _judged_of(row) if not is_drift(row)]
+    """The classes of which this row is known to be no case (of a server: `miss`)."""
+    judged = ((each, is_drift(row)) for each, is_drift in _judged_of(row))
+    return [each for each, is_so in judged if is_so is not None and not is_so]
 
 
-def _judged_of(row: Row) -> Sequence[tuple[DriftClass, Callable[[Any], bool]]]:
+def _judged_of(row: Row) -> Sequence[tuple[DriftClass, Callable[[Any], bool | None]]]:
     """The classes of such rows of which all parties have said what they have to say."""
     return _JUDGED[type(row), rows.silent(row)]
 

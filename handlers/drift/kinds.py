@@ -40,9 +40,9 @@ class Repair(StrEnum):
 class DriftClass:
     """One way to differ.
 
-    `is_drift` is asked of a row only if all `parties` are known; of a server it tells the hosts
-    (`hosts_of`).  `row` None: it is no difference that a look finds, but a fact of the log, which
-    the view `drift` shows (decision 0058).
+    `is_drift` is asked of a row only if all `parties` are known; it says None where that is not
+    enough, and of a server it tells the hosts (`hosts_of`).  `row` None: it is no difference that a
+    look finds, but a fact of the log, which the view `drift` shows (decision 0058).
     `meaning`: a sentence for people.
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
     anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
@@ -50,6 +50,8 @@ class DriftClass:
     repair, whatever the settings say.  `lasts_s`: how long it has to be there until a look confirms
     it, where that is longer than for all (`judge.APART_S`).  `shows`: as long as it is open, a host
     shows a guest or a volume that it is not to have (handlers.presence).
+    `stops_repairs`: while a finding of it is open, no repair and no automatic act for its volume is
+    begun: what it shows may be another volume's data.
     """
 
     name: str
@@ -65,6 +67,7 @@ class DriftClass:
     asked_for: bool = False
     lasts_s: float = 0.0
     shows: bool = False
+    stops_repairs: bool = False
 
     def hosts_of(self, row: Row) -> frozenset[str]:
         """The hosts by whose word the row, which is a case of the class, is one."""

@@ -1,4 +1,8 @@
-"""What is drift, class by class: each a question to one row whose parties are all known."""
+"""What is drift, class by class: each a question to one row whose parties are all known.
+
+None: that cannot be said, for somebody has not said all that it takes (an older agent, a place that
+cannot be compared): so the row is neither a case, nor known to be none.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from handlers.drift.rows import (
     VolumeRow,
 )
 from host_agent.shared.contract import PowerState
+from host_agent.shared.ports import GIB
 from host_agent.shared.survey import ConnectionShown, DiskShown
 from host_agent.shared.volume_states import FAILED
 
@@ -248,6 +253,24 @@ def disk_readonly(row: DiskRow) -> bool:
     return wrong in (shown.readonly_live, shown.readonly_persistent)
 
 
+def disk_source(row: DiskRow) -> bool | None:
+    shown = _disk(row)
+    return None if shown is None or shown.recorded is None else not shown.recorded
+
+
+def disk_size(row: DiskRow) -> bool | None:
+    """Only what is too small: many a storage rounds up.  In whole GiB, as volumes grow: encrypted
+    ones have a head that their guest does not see.
+    """
+    shown = _disk(row)
+    if shown is None or shown.size_bytes is None or row.ledger is None:
+        return None
+    beyond = shown.device_bytes is not None and shown.size_bytes > shown.device_bytes
+    if not isinstance(row.cinder, int):
+        return None
+    return beyond or -(-shown.size_bytes // GIB) < row.cinder
+
+
 # --- what a host has connected ----------------------------------------------------------------
 
 
@@ -285,5 +308,5 @@ def paths_faulty(row: StorageRow) -> bool:
 
 
 def always(row: Any) -> bool:  # noqa: ARG001
-    """Of a fact of the log: no row is ever asked about it."""
+    """Of a fact of the log, of which no row is ever asked; or of what is there only as a case."""
     return True

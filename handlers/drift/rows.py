@@ -15,7 +15,12 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final
 
-from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
+from host_agent.shared.survey import (
+    ConnectionShown,
+    DiskShown,
+    StorageShown,
+    UnlabelledShown,
+)
 
 
 class Unknown(Enum):
@@ -41,7 +46,7 @@ class Subject(StrEnum):
     ATTACHMENT = "attachment"  # its id
     VOLUME = "volume"  # its id
     SERVER = "server"  # its id
-    DISK = "disk"  # the server's id, and the id by which the guest knows the disk
+    DISK = "disk"  # the server's id, and the id, or else the name, that the disk has in its guest
     CONNECTION = "connection"  # the host, and the attachment's id
     STORAGE = "storage"  # the host, and what its storage calls the thing
     REMNANT = "remnant"  # its id; this and the next are facts of the log (the view `drift`)
@@ -214,7 +219,10 @@ class LedgerDisk:
 
 @dataclass(kw_only=True)
 class DiskRow:
-    """`id` is "server/serial"; `running`: there is a live guest; `defined`: it can be started."""
+    """`id` is "server/serial"; `running`: there is a live guest; `defined`: it can be started.
+
+    `cinder`: how large the volume is, in GiB.
+    """
 
     id: str
     about: About
@@ -222,6 +230,16 @@ class DiskRow:
     shown: DiskShown | Unknown | None
     running: bool = False
     defined: bool = True
+    cinder: int | Unknown = UNKNOWN
+
+
+@dataclass(kw_only=True)
+class UnlabelledRow:
+    """A disk that has no volume's serial, and a volume's source; `id` is "server/target"."""
+
+    id: str
+    about: About
+    shown: UnlabelledShown
 
 
 # --- what a host has connected ----------------------------------------------------------------
@@ -247,13 +265,14 @@ class StorageRow:
     wanted: bool  # the ledger has something there that needs it
 
 
-Row = AttachmentRow | VolumeRow | ServerRow | DiskRow | ConnectionRow | StorageRow
+Row = AttachmentRow | VolumeRow | ServerRow | DiskRow | UnlabelledRow | ConnectionRow | StorageRow
 
 SUBJECTS: dict[type[Row], Subject] = {
     AttachmentRow: Subject.ATTACHMENT,
     VolumeRow: Subject.VOLUME,
     ServerRow: Subject.SERVER,
     DiskRow: Subject.DISK,
+    UnlabelledRow: Subject.DISK,
     ConnectionRow: Subject.CONNECTION,
     StorageRow: Subject.STORAGE,
 }
@@ -287,12 +306,18 @@ def _silent_of_attachment(row: AttachmentRow) -> frozenset[Party]:
     return _CINDER | host if row.cinder is UNKNOWN else host
 
 
+def _silent_of_disk(row: DiskRow) -> frozenset[Party]:
+    host = _HOST if row.shown is UNKNOWN else _NOBODY
+    return _CINDER | host if row.cinder is UNKNOWN else host
+
+
 #: By row: a look asks this of all rows of a cloud.
 _SILENT: dict[type[Row], Callable[[Any], frozenset[Party]]] = {
     AttachmentRow: _silent_of_attachment,
     VolumeRow: lambda row: _CINDER if row.cinder is UNKNOWN else _NOBODY,
     ServerRow: lambda _: _NOBODY,
-    DiskRow: lambda row: _HOST if row.shown is UNKNOWN else _NOBODY,
+    DiskRow: _silent_of_disk,
+    UnlabelledRow: lambda _: _NOBODY,
     ConnectionRow: lambda _: _NOBODY,
     StorageRow: lambda _: _NOBODY,
 }

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from host_agent.shared.contract import ErrorKind, PowerState, StepError
 from host_agent.shared.contract import Guest as GuestSeen
 from host_agent.shared.origin import UNTOLD, Dependents, Origin
-from host_agent.shared.survey import GuestShown
+from host_agent.shared.survey import GuestsShown
 
 #: Cinder's connection information.  Holds secrets: never logged, stored or reported.
 ConnectionInfo = dict[str, Any]
@@ -261,14 +261,6 @@ class DiskState:
     readonly: tuple[bool | None, bool | None] = field(default=(None, None), compare=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuestsShown:
-    """All guests as a survey has them; `sources`: what all their disks read or write, in short."""
-
-    guests: tuple[GuestShown, ...]
-    sources: frozenset[str]
-
-
 class Brick(Protocol):
     """Host storage: os-brick."""
 
@@ -320,6 +312,12 @@ class Guests(Protocol):
     """The hypervisor: libvirt.  `serial` is the id a guest knows a volume's disk by."""
 
     def inventory(self) -> list[GuestSeen]: ...
+
+    def sizes(self) -> dict[tuple[str, str], int]:
+        """What running guests have of their disks, in bytes, by server and target.
+
+        Of a guest that is busy or does not answer nothing may be said.
+        """
 
     def survey(self) -> GuestsShown:
         """All guests with their volumes' disks, both copies, as they are now."""

@@ -20,11 +20,11 @@ from host_agent.shared.ports import (
     Disk,
     DiskState,
     Encryption,
-    GuestsShown,
     Merge,
     PortError,
     Watch,
 )
+from host_agent.shared.survey import GuestsShown
 from host_agent.simulated import host_state
 from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
@@ -198,6 +198,7 @@ class SimulatedView:
     def __init__(self, connected: dict[str, Any]) -> None:
         shown = {e["path"]: e for e in connected.values() if e["driver"] != "rbd"}
         self._paths = frozenset(shown)
+        self._connected = connected
         self.things = [
             Thing(
                 kind=KINDS.get(entry["driver"], "multipath_map"),
@@ -210,6 +211,24 @@ class SimulatedView:
 
     def place(self, path: str) -> str:
         return path
+
+    def names(self, path: str) -> frozenset[str]:
+        there = path in self._paths or not path.startswith("/dev/")
+        return frozenset({path} if there else ())
+
+    def is_shared(self, path: str) -> bool:
+        return not path.startswith("/dev/")
+
+    def is_of(self, device: Mapping[str, Any], info: ConnectionInfo) -> bool | None:
+        if device.get("type") != "block" or device["path"] not in self._paths:
+            return None
+        entry = self._connected.get(connection.target_digest(info))
+        return entry is not None and entry["path"] == device["path"]
+
+    def size(self, path: str) -> int | None:
+        of_path = (entry for entry in self._connected.values() if entry["path"] == path)
+        found = (entry.get("bytes") for entry in of_path)
+        return next(found, None) if path.startswith("/dev/") else None
 
     def present(self, device: Mapping[str, Any]) -> bool | None:
         return device.get("path") in self._paths

@@ -74,6 +74,7 @@ class VolumeShown:
     multiattach: bool
     attachments: dict[str, Listed | Unknown | None]
     why_unknown: str | None = None
+    size_gb: int | None = None
 
 
 class CinderSide:
@@ -175,6 +176,7 @@ class CinderSide:
             multiattach=volume.multiattach if volume else True,
             attachments=attachments,
             why_unknown=self._why_unknown,
+            size_gb=volume.size_gb if volume else None,
         )
 
     def _attachment(

@@ -27,6 +27,7 @@ from handlers.drift.rows import (
     ServerRow,
     StorageRow,
     Subject,
+    UnlabelledRow,
     key_of,
 )
 from handlers.drift.rows import Row as Joined
@@ -51,6 +52,7 @@ class HostPass:
     surveys: Surveys
     cases: Cases
     state: State
+    sizes: Mapping[str, int]  # as IdPass has filled it
     silent_after_s: float
     wait: Callable[[float], None]
     clock: Callable[[], float] = time.monotonic
@@ -167,6 +169,7 @@ class HostPass:
             attachments=self.reads.rows("attachments_of_host", host=host, recorded=uuids(recorded)),
             strays=self._strays,
             other_hosts=self._other_hosts(host, servers),
+            sizes=self.sizes,
         )
 
     def _other_hosts(self, host: str, servers: Sequence[Row]) -> dict[tuple[str, str], str | None]:
@@ -291,6 +294,9 @@ def _would_have(finding: Row, drift_class: DriftClass, here: Hosted) -> bool:
         part = SECRETS if finding["key"].startswith("secret/") else STORAGE
         return finding["host"] == here.host and here.sees(part)
     if not here.sees(_PARTS[subject]):
+        return False
+    guest = here.guests.get(finding["server_id"] or "")
+    if drift_class.row is UnlabelledRow and guest is not None and guest.unlabelled is None:
         return False
     if subject in {Subject.CONNECTION, Subject.ATTACHMENT}:
         return bool(finding["host"] == here.host)

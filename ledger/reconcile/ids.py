@@ -36,6 +36,8 @@ B = TypeVar("B")
 
 #: Ids that are compared at once.
 CHUNK = 200
+#: Sizes of volumes that a look keeps in memory, some ten megabytes; of more they are unknown.
+SIZES_MAX = 100_000
 
 
 class Again(NamedTuple):
@@ -47,12 +49,17 @@ class Again(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class IdPass:
-    """One look's pass.  Its phases yield the last ids that are done, so that it can go on there."""
+    """One look's pass.  Its phases yield the last ids that are done, so that it can go on there.
+
+    `sizes`: filled with how large the volumes are that servers have, in GiB, for the pass over
+    hosts.  Who goes on with a look elsewhere does not know those that were listed before.
+    """
 
     reads: LedgerReads
     cinder: CinderSide
     cases: Cases
     state: State
+    sizes: dict[str, int]
 
     # --- phases -------------------------------------------------------------------------------
 
@@ -78,6 +85,9 @@ class IdPass:
         listed = chain.from_iterable(self.cinder.volumes(self.state.after))
         for chunk in batched(merged(ours, ((row.id, row) for row in listed)), CHUNK):
             facts = self._facts(chunk)
+            for id_, stored, volume in chunk:
+                if stored is not None and volume is not None:
+                    self._size(id_, volume.size_gb)
             rows = [_volume(facts[id_], listed) for id_, _, listed in chunk if id_ in facts]
             self._judge([*rows, *self._attached(chunk, facts)])
             self.state.compare(rows)
@@ -93,6 +103,10 @@ class IdPass:
                 self.state.compare(rows)
                 self.state.done += 1
                 yield [stored["volume_id"]]
+
+    def _size(self, volume_id: str, size_gb: int | None) -> None:
+        if size_gb is not None and len(self.sizes) < SIZES_MAX:
+            self.sizes[volume_id] = size_gb
 
     def _facts(self, chunk: Sequence[tuple[str, Row | None, object]]) -> dict[str, Row]:
         """By volume; of those that no server has they are asked for now."""
@@ -166,6 +180,7 @@ class IdPass:
         shown = self.cinder.shown(volume_id, (i for i, r in stored.items() if not r["legacy"]))
         if shown.why_unknown is not None:
             self.state.not_judged(volume_id, shown.why_unknown)
+        self._size(volume_id, shown.size_gb)
         if shown.made_for is not None and self.reads.one("making", mark=shown.made_for):
             self.state.in_flight += 1
             return Again([], whole=False)

@@ -159,12 +159,16 @@ class _Look:
         self._cases = Cases(self._reads, sides.store, state.look_id, self._context, sides.confirmed)
         patience_s = 0.0 if state.scope else PATIENCE_S
         self._cinder = CinderSide(sides.lists, sides.share, sides.stop, patience_s=patience_s)
-        ids = IdPass(reads=self._reads, cinder=self._cinder, cases=self._cases, state=state)
+        sizes: dict[str, int] = {}
+        ids = IdPass(
+            sizes=sizes, reads=self._reads, cinder=self._cinder, cases=self._cases, state=state
+        )
         hosts = HostPass(
             reads=self._reads,
             surveys=Surveys(connection),
             cases=self._cases,
             state=state,
+            sizes=sizes,
             silent_after_s=sides.silent_after_s,
             wait=self._cinder.wait,
         )

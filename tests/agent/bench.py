@@ -212,6 +212,7 @@ class Bench:
             brick=self.brick,
             guests=self.guests,
             users=self.users,
+            storage=SimulatedStorage(self.store, self.faults, self.host),
             keys=self.keys,
             records=self.records,
         )

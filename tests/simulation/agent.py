@@ -41,7 +41,7 @@ from host_agent.shared.contract import (
 )
 from host_agent.shared.faults import Faults
 from host_agent.shared.ports import PortError, VolumeView
-from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests
+from host_agent.simulated.adapters import SimulatedBrick, SimulatedGuests, SimulatedStorage
 from host_agent.simulated.host_state import SCHEME
 from host_agent.steps import take_back_made
 from host_agent.storage.keys import KeyManagers
@@ -170,6 +170,7 @@ class Agent:
             "brick": tripped("brick", SimulatedBrick(state, Faults(), name)),
             "guests": tripped("guests", PatientGuests(cloud.files, state, name, lives)),
             "users": Users(cloud, name),
+            "storage": SimulatedStorage(state, Faults(), name),
             "keys": tripped("keys", KeyManagers(FIXED_KEY)),
             "records": cloud.records[name],
             "sent": cloud.sent[name],

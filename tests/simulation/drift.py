@@ -208,6 +208,7 @@ def _hosts(cloud: Cloud) -> Iterator[Joined]:
                 if row.get("host") == name or row["attachment_id"] in records
             ],
             strays={id_: tuple(shown) for id_, shown in strays.items()},
+            sizes={volume.id: volume.size for volume in cloud.cinder.volumes.values()},
             other_hosts={
                 (row["resize_source"], row["server_id"]): powers.get(
                     (row["resize_source"], row["server_id"])

@@ -225,6 +225,8 @@ def _sizes(cloud: Cloud) -> Iterator[str]:
     for instance in cloud.instances():
         if instance.growth and not instance.claims:
             yield f"{instance.id} waits for the growth of {sorted(instance.growth)}"
+        if str(instance.id) in cloud.apart:
+            continue
         state = cloud.states.get(instance.host or "")
         sizes = seen_sizes(state).get(str(instance.id), {}) if state else {}
         for device in instance.devices.values():

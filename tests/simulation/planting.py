@@ -20,7 +20,7 @@ from handlers.drift.rows import Row
 from host_agent.simulated.host_state import guest_state
 from ledger.requests import Accepted
 from ledger.simulation.cinder_rows import DEFAULT_PROJECT
-from tests.simulation import drift, plants
+from tests.simulation import disk_plants, drift, plants
 from tests.simulation.cloud import SHARED_BACKEND, Cloud
 from tests.simulation.plants import Ground, NotNowError, Plant
 from tests.simulation.storm import Storm
@@ -98,8 +98,38 @@ def _read_only(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
 
 
 def _runs(cloud: Cloud, group: Group) -> bool:
-    guests = (state.read()["guests"].get(group.server) for state in cloud.states.values())
-    return any(guest and guest["live"] is not None for guest in guests)
+    return any(guest["live"] is not None for guest in _guests(cloud, group))
+
+
+def _strange(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """A guest that is made anew elsewhere gets what is connected there."""
+    if any(path in guest for guest in _definitions(cloud, group) for path in new):
+        yield "disk_source_differs"
+
+
+def _too_small(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """What is started anew has all that there is."""
+    del new
+    sizes = (each for guest in _guests(cloud, group) for each in guest.get("sizes", {}).values())
+    if _runs(cloud, group) and disk_plants.TOO_SMALL in sizes:
+        yield "disk_size_differs"
+
+
+def _unlabelled(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
+    """By a definition alone it is not known what a device's name means."""
+    del new
+    guests = [guest["live"] for guest in _guests(cloud, group) if guest["live"]]
+    if any(disk_plants.UNLABELLED in guest for guest in guests):
+        yield "disk_unlabelled"
+
+
+def _definitions(cloud: Cloud, group: Group) -> Iterator[str]:
+    return (guest["live"] or guest["persistent"] for guest in _guests(cloud, group))
+
+
+def _guests(cloud: Cloud, group: Group) -> Iterator[dict[str, Any]]:
+    found = (state.read()["guests"].get(group.server) for state in cloud.states.values())
+    return (guest for guest in found if guest)
 
 
 def _record(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
@@ -210,6 +240,9 @@ KINDS: dict[str, Kind] = {
     "disk_readonly_differs": Kind(
         plants.disk_readonly_differs, "guests connected records secrets", _read_only
     ),
+    "disk_source_differs": Kind(disk_plants.disk_source_differs, now=_strange),
+    "disk_size_differs": Kind(disk_plants.disk_size_differs, now=_too_small),
+    "disk_unlabelled": Kind(disk_plants.disk_unlabelled, now=_unlabelled),
     "connection_missing": Kind(plants.connection_missing),
     "connection_left": Kind(plants.connection_left, "records connected", _record),
     "record_left": Kind(plants.record_left, "records connected", _record),

@@ -50,6 +50,7 @@ class ListedVolume:
     """`made_for`: our mark (client.MADE_FOR).  `attached`: attachments that are in use.
 
     `updated_at`: when Cinder changed its row last, as Cinder writes it; it is compared with itself.
+    `size_gb` None: the answer does not tell it.
     """
 
     id: str
@@ -60,6 +61,7 @@ class ListedVolume:
     multiattach: bool = False
     project_id: str | None = None
     updated_at: str | None = None
+    size_gb: int | None = None
 
 
 T = TypeVar("T", bound=ListedAttachment | ListedVolume)
@@ -169,4 +171,5 @@ def _volume(data: Mapping[str, Any]) -> ListedVolume:
             )
             for row in data.get("attachments", ())
         ),
+        size_gb=data.get("size"),
     )
