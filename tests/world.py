@@ -30,7 +30,7 @@ from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
-from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract import (
     SERVICE_VERSION,
@@ -198,7 +198,7 @@ class World:
             for each in findings
             if each.state is not FindingState.OVER and (found := each.found)
             if (found.drift_class in SHOW_GUESTS and found.server_id == server_id)
-            or (found.drift_class in SHOW_VOLUMES and found.volume_id in volume_ids)
+            or (found.drift_class in SHOW_VOLUMES | STOP_REPAIRS and found.volume_id in volume_ids)
         ]
 
     def _host(self, name: str) -> Host:

@@ -23,7 +23,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
-from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from handlers.retries import is_due
 from host_agent.shared.contract import Command, PowerState
 from host_agent.simulated.host_state import HOSTS
@@ -289,7 +289,9 @@ class Cloud:
             for row in self.rows("findings")
             if row["over_position"] is None
             if (row["drift_class"] in SHOW_GUESTS and row["server_id"] == server_id)
-            or (row["drift_class"] in SHOW_VOLUMES and row["volume_id"] in volume_ids)
+            or (
+                row["drift_class"] in SHOW_VOLUMES | STOP_REPAIRS and row["volume_id"] in volume_ids
+            )
         ]
 
     def instances(self, *, deleted: bool = False) -> list[Instance]:
