@@ -169,7 +169,9 @@ class RootStateError(DomainError):
 
 
 class NoRootError(DomainError):
-    """Can't {action} instance without a root device volume"""
+    """Can't {action} instance without a root device volume. Attach one by the root's device name:
+    `openstack server add volume --device {device} {server_id} VOLUME`.
+    """
 
     code = "no_root"
     status = 403

@@ -163,8 +163,9 @@ def act(
         request = replace(request, flow=_CONVERTED.get(instance.own_state, "convert"))
     rule = RULES[request.flow]
     check_vm_state(instance, rule.action, _allowed(rule, instance), origin.context)
-    if rule.root and instance.root_missing:
-        raise errors.NoRootError(action=rule.action)
+    if rule.root and (root := instance.vacant_root):
+        lacking = {"device": f"/dev/{root}", "server_id": request.server_id}
+        raise errors.NoRootError(action=rule.action, **lacking)
     if rule.guest and instance.power_state == PowerState.NOSTATE.value:
         raise errors.GuestNotThereError(
             action=rule.action, server_id=request.server_id, host=instance.host

@@ -151,6 +151,7 @@ def _ports(
     settings: Settings, host: _Host, link: Link, records: FileRecords, numbers: Numbers
 ) -> Ports:
     return Ports(
+        host=settings.agent.host,
         cinder=CinderClient(settings.cinder, calls=numbers.calls),
         old_cinder=OldCinderClient(settings.cinder, calls=numbers.calls),
         brick=host.brick,

@@ -99,6 +99,7 @@ class Limits:
 class Ports:
     """What a run works on (see verbs.context.RunContext)."""
 
+    host: str
     cinder: Cinder
     old_cinder: OldCinder
     brick: Brick

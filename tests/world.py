@@ -149,6 +149,7 @@ class World:
     def _agent(self, name: str, cinder: Any) -> dict[str, Any]:
         state = self.hosts[name]
         return {
+            "host": name,
             "cinder": cinder,
             "old_cinder": cinder,
             "brick": self._tripwire("brick", SimulatedBrick(state, Faults(), name)),

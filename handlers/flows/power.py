@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from handlers.flows.stages import once
 from handlers.plan import Ask, Flow, Only, Place, Stage, Step
+from handlers.volumes import CONNECTED_ANEW
 from host_agent.shared.contract import Verb
 
 _CONNECTED = (
@@ -50,4 +51,4 @@ UNPAUSE = Flow(
 #: Connected first, under the running guest: what cannot be had again costs nobody a guest.
 _ANEW = (*_CONNECTED, _STOPPED, _SPAWNED, _COMPLETED)
 REBOOT = Flow(name="reboot", pivot="stop", claims_volumes=False, stages=_ANEW)
-REBUILD = Flow(name="rebuild", pivot="stop", stages=_ANEW)
+REBUILD = Flow(name="rebuild", volumes=CONNECTED_ANEW, pivot="stop", stages=_ANEW)

@@ -11,7 +11,7 @@ from host_agent.shared.lane import Lane
 from host_agent.shared.ports import ConnectionInfo, VolumeView
 from host_agent.shared.volume_states import FAILED
 from host_agent.storage import connection
-from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of
+from host_agent.verbs.cinder_flow import NewFlow, OldFlow, flow_of, own_connector
 from host_agent.verbs.context import (
     RunContext,
     final,
@@ -52,6 +52,7 @@ def attachment_refresh(ctx: RunContext, lane: Lane) -> dict[str, Any]:
     """
     refuse_other_source(ctx, lane.server_id, lane.disk_serial)
     if not ctx.guests.disk(lane.server_id, lane.disk_serial).running:
+        own_connector(ctx)  # before anything is let go of for it
         disconnect_unless_shared(ctx, lane)
         keep_unconnected(ctx, lane)
     flow = flow_of(ctx, lane)

@@ -57,9 +57,10 @@ class RunContext:
     Some of it is memory within the run, nothing more: `connected` is the disk that it has
     connected (see Lane.disk), `ready` are the volumes that it has seen ready, `attachments`
     those that it has seen connected, by their ids.  `multiattach`: whether this host can do
-    it (S3).
+    it (S3).  `host` is the name by which ledger and Cinder know this one.
     """
 
+    host: str
     cinder: Cinder
     old_cinder: OldCinder
     brick: Brick

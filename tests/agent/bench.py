@@ -207,6 +207,7 @@ class Bench:
 
     def world(self) -> Ports:
         return Ports(
+            host=self.host,
             cinder=self.cinder,
             old_cinder=self.old_cinder,
             brick=self.brick,

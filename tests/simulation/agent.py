@@ -165,6 +165,7 @@ class Agent:
 
         cinder = tripped("cinder", cloud.late)
         return {
+            "host": name,
             "cinder": cinder,
             "old_cinder": cinder,
             "brick": tripped("brick", SimulatedBrick(state, Faults(), name)),

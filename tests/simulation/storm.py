@@ -419,7 +419,7 @@ class Storm:
             self._must(
                 partial(self._ask, way[instance.vm_state], instance)
                 for instance in self.cloud.known_servers()
-                if instance.vm_state in way and not instance.root_missing
+                if instance.vm_state in way and instance.vacant_root is None
             )
         self.cloud.note("--- every server runs")
 

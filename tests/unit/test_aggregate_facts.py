@@ -336,7 +336,7 @@ def test_a_servers_volumes_and_disks_are_told_apart() -> None:
     server.set_device_volume("b", "w")
     assert server.devices == {"b": Device("b", "w", "vdc", "v")}, "a swap keeps the disk"
     server.set_device_volume("b", None)
-    assert server.root_missing
+    assert server.vacant_root == "vdc"
     assert server.devices == {"b": Device("b", None, "vdc", None)}
     server.set_device_volume("b", "x")
     assert server.devices == {"b": Device("b", "x", "vdc", "x")}
