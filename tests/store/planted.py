@@ -53,7 +53,7 @@ def _planted(row: Attachment, end: Callable[[], object], name: str) -> Planted:
 def _another(
     name: str, shown: Mapping[str, Any], owner: str = "live"
 ) -> Callable[[Cloud], Planted]:
-    """Cinder has another attachment of the volume: of its server, a deleted one, or a strange one."""
+    """Cinder has another attachment of the volume, of its server, a deleted or a strange one."""
 
     def plant(cloud: Cloud) -> Planted:
         row, server = _sound(cloud), str(uuid4())
