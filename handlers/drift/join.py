@@ -243,7 +243,7 @@ def server(here: Hosted, stored: Stored) -> ServerRow:
         ledger=ledger,
         shown=tuple(sorted(shown.items())),
         unknown_hosts=tuple(unknown),
-        undefined=(here.host,) if _runs_undefined(here, id_) else (),
+        undefined=_undefined(here, stored),
     )
 
 
@@ -258,9 +258,11 @@ def ledger_server(stored: Stored) -> LedgerServer:
     )
 
 
-def _runs_undefined(here: Hosted, server_id: str) -> bool:
-    guest = here.guests.get(server_id) if here.sees(GUESTS) else None
-    return guest is not None and not guest.defined
+def _undefined(here: Hosted, stored: Stored) -> tuple[str, ...]:
+    """Only the server's own host is asked: what is elsewhere is `guest_elsewhere`."""
+    guest = here.guests.get(str(stored["server_id"])) if here.sees(GUESTS) else None
+    lacks = guest is not None and not guest.defined and stored["host"] == here.host
+    return (here.host,) if lacks else ()
 
 
 def _power_here(here: Hosted, server_id: str) -> str | Unknown | None:

@@ -200,11 +200,27 @@ def _beside(finding: Finding, told: dict[str, Any], heard: frozenset[str]) -> di
 
 def _same(finding: Finding, told: Mapping[str, Any]) -> bool:
     """Whether all by whose word it was found say the same as then; others may say it, too."""
-    now = told["differs"]
+    now, then = told["differs"], finding.differs
     if finding.found is not None and BY_NAME[finding.found.drift_class].row is ServerRow:
         powers = {host: power for host, power in _powers(now).items() if host in finding.seen_on}
         now = _with_powers(now, powers)
-    return bool(now == finding.differs and finding.seen_on.keys() <= told["seen_on"].keys())
+    alike = all(_alike(then.get(party), now.get(party)) for party in then.keys() | now.keys())
+    return alike and finding.seen_on.keys() <= told["seen_on"].keys()
+
+
+#: What a host tells of a disk at times only: not while its guest is busy.
+_AT_TIMES = frozenset({"recorded", "size_bytes", "device_bytes"})
+
+
+def _alike(then: Any, now: Any) -> bool:
+    """What an older version did not keep was not told; who does not tell has changed nothing."""
+    if not (isinstance(then, Mapping) and isinstance(now, Mapping)):
+        return bool(then == now)
+    return all(
+        then.get(name) == now.get(name)
+        or (name in _AT_TIMES and None in (then.get(name), now.get(name)))
+        for name in then.keys() | now.keys()
+    )
 
 
 def _powers(differs: Mapping[str, Any]) -> dict[str, str]:

@@ -101,11 +101,13 @@ def attachment_host(row: AttachmentRow) -> bool:
     return shown.host is not None and shown.host != row.ledger.host
 
 
-def attachment_mode(row: AttachmentRow) -> bool:
+def attachment_mode(row: AttachmentRow) -> bool | None:
     shown = _shown(row)
     if row.ledger is None or shown is None or row.ledger.state != _A.ATTACHED:
         return False
-    return None not in (shown.mode, row.ledger.access_mode) and shown.mode != row.ledger.access_mode
+    if None in (shown.mode, row.ledger.access_mode):
+        return None
+    return shown.mode != row.ledger.access_mode
 
 
 def attachment_mountpoint(row: AttachmentRow) -> bool:
@@ -156,11 +158,12 @@ def _settled(row: VolumeRow) -> CinderVolume | None:
     return None if shown.migration_status in _MIGRATING else shown
 
 
-def volume_project(row: VolumeRow) -> bool:
-    """Where neither tells one, nothing is known."""
+def volume_project(row: VolumeRow) -> bool | None:
     shown = row.cinder
-    if not isinstance(shown, CinderVolume) or shown.project_id is None or not row.projects:
+    if not isinstance(shown, CinderVolume) or not row.mappings:
         return False
+    if shown.project_id is None or not row.projects:
+        return None
     return shown.project_id not in row.projects
 
 
@@ -255,7 +258,9 @@ def disk_readonly(row: DiskRow) -> bool:
 
 def disk_source(row: DiskRow) -> bool | None:
     shown = _disk(row)
-    return None if shown is None or shown.recorded is None else not shown.recorded
+    if shown is None:  # the guest has no such disk any more
+        return False
+    return None if shown.recorded is None else not shown.recorded
 
 
 def disk_size(row: DiskRow) -> bool | None:
@@ -263,7 +268,9 @@ def disk_size(row: DiskRow) -> bool | None:
     ones have a head that their guest does not see.
     """
     shown = _disk(row)
-    if shown is None or shown.size_bytes is None or row.ledger is None:
+    if shown is None or row.ledger is None:
+        return False
+    if shown.size_bytes is None:
         return None
     beyond = shown.device_bytes is not None and shown.size_bytes > shown.device_bytes
     if not isinstance(row.cinder, int):

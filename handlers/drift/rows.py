@@ -187,8 +187,8 @@ class ServerRow:
     """`shown`: the power state of its guest by host, of all hosts whose survey is known.
 
     One host that shows the guest is enough to see some drift; of others nothing can be said as
-    long as a host is unknown on which it is to be.  `undefined`: its own hosts that run the
-    guest without having a definition of it.
+    long as a host is unknown on which it is to be.  `undefined`: its own host, if that runs
+    the guest without having a definition of it.
     """
 
     id: str

@@ -218,8 +218,10 @@ class CinderSide:
             try:
                 return self._paced(ask)
             except PortError as error:
-                if error.code in {"not_found", "refused"}:
-                    return None if error.code == "not_found" else refused
+                if error.code == "not_found":
+                    return None
+                if error.code == "refused" and refused is not UNKNOWN:
+                    return refused
                 self._lost_s += self._clock() - began
                 self._why_unknown = str(error).rstrip(".")
                 if error.kind is ErrorKind.FINAL:

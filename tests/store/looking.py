@@ -128,7 +128,10 @@ class Cloud:
         told = {"serial": volume, "live": "vdb", "persistent": "vdb", **disk}
         told |= {"readonly_live": False, "readonly_persistent": False}
         guest = GuestShown(
-            server_id=server, power_state=PowerState.RUNNING, disks=(DiskShown(**told),)
+            server_id=server,
+            power_state=PowerState.RUNNING,
+            disks=(DiskShown(**told),),
+            unlabelled=(),
         )
         self.guests.setdefault(host, []).append(guest)
         self.connections.setdefault(host, []).append(
@@ -249,12 +252,14 @@ class Cloud:
         ]
         return event
 
-    def later(self, minutes: int = 180) -> None:
-        """All that was seen and shown was so longer ago than two looks of any class are apart."""
+    def later(self, minutes: int = 2) -> None:
+        """All that was seen and shown was so longer ago: enough for most classes' second look."""
         self.projected()
-        ago = "UPDATE findings SET seen_at = seen_at - make_interval(mins => %s)"
-        self.db.execute(ago, (minutes,))
-        self.db.execute("UPDATE surveys SET taken_at = taken_at - interval '2 minutes'")
+        for change in (
+            "UPDATE findings SET seen_at = seen_at - make_interval(mins => %s)",
+            "UPDATE surveys SET taken_at = taken_at - make_interval(mins => %s)",
+        ):
+            self.db.execute(change, (minutes,))
 
     def projected(self) -> None:
         [head] = self.db.execute("SELECT position FROM log_head").fetchall()

@@ -8,7 +8,14 @@ from typing import Any
 from uuid import uuid4
 
 from host_agent.shared.contract import PowerState
-from host_agent.shared.survey import ConnectionShown, DiskShown, GuestShown, StorageShown
+from host_agent.shared.ports import GIB
+from host_agent.shared.survey import (
+    ConnectionShown,
+    DiskShown,
+    GuestShown,
+    StorageShown,
+    UnlabelledShown,
+)
 from ledger.simulation.cinder_rows import Attachment
 from tests.store.looking import HOST, Cloud
 
@@ -32,7 +39,7 @@ class Planted:
 
 def _sound(cloud: Cloud) -> Attachment:
     row = cloud.attached()
-    cloud.shows(row)
+    cloud.shows(row, recorded=True, size_bytes=GIB, device_bytes=GIB)
     return row
 
 
@@ -44,13 +51,14 @@ def _planted(row: Attachment, end: Callable[[], object], name: str) -> Planted:
 
 
 def _another(
-    name: str, shown: Mapping[str, Any], *, owner: bool = True
+    name: str, shown: Mapping[str, Any], owner: str = "live"
 ) -> Callable[[Cloud], Planted]:
-    """Cinder has another attachment of the volume, of its server or of one that is deleted."""
+    """Cinder has another attachment of the volume, of its server, a deleted or a strange one."""
 
     def plant(cloud: Cloud) -> Planted:
-        row = _sound(cloud)
-        server = row.instance if owner else cloud.server(deleted=True)
+        row, server = _sound(cloud), str(uuid4())
+        if owner != "strange":
+            server = str(row.instance) if owner == "live" else cloud.server(deleted=True)
         extra = cloud.in_cinder(row.volume_id, server, **shown)
 
         def end() -> None:
@@ -85,6 +93,7 @@ def _set(shown: Any, told: dict[str, Any]) -> None:
 
 def attachment_lost(cloud: Cloud) -> Planted:
     row = _sound(cloud)
+    cloud.model.volume(row.volume_id).multiattach = True  # others may have it, too
     cloud.model.drop_attachment(row.id)
     beside = cloud.in_cinder(row.volume_id, None)  # by which the status of the volume fits
     cloud.model.volume(row.volume_id).status = "in-use"
@@ -123,11 +132,17 @@ def volume_gone(cloud: Cloud) -> Planted:
     return _planted(row, back, "volume_gone")
 
 
-def volume_status(cloud: Cloud) -> Planted:
-    row = _sound(cloud)
-    volume = cloud.model.volume(row.volume_id)
-    volume.status = "available"
-    return _planted(row, lambda: _set(volume, {"status": "in-use"}), "volume_status_differs")
+def _volume(name: str, **told: Any) -> Callable[[Cloud], Planted]:
+    """Cinder tells something else of the volume."""
+
+    def plant(cloud: Cloud) -> Planted:
+        row = _sound(cloud)
+        volume = cloud.model.volume(row.volume_id)
+        before = {key: getattr(volume, key) for key in told}
+        _set(volume, told)
+        return _planted(row, lambda: _set(volume, before), name)
+
+    return plant
 
 
 def volume_of_nobody(cloud: Cloud) -> Planted:
@@ -227,6 +242,24 @@ def _with_another(guest: GuestShown) -> GuestShown:
     return replace(guest, disks=(*guest.disks, more))
 
 
+def _without_definition(guest: GuestShown) -> GuestShown:
+    live = replace(guest.disks[0], persistent=None, readonly_persistent=None)
+    return replace(guest, defined=False, disks=(live,))
+
+
+def disk_unlabelled(cloud: Cloud) -> Planted:
+    row, volume = _sound(cloud), cloud.model.add_volume().id
+    disk = UnlabelledShown(target="vdz", source=f"/mnt/volume-{volume}", volume_id=volume)
+    guests = cloud.guests[HOST]
+    guests.append(replace(guests.pop(), unlabelled=(disk,)))
+
+    def end() -> None:
+        shown = next(each for each in guests if each.server_id == row.instance)
+        guests[guests.index(shown)] = replace(shown, unlabelled=())
+
+    return Planted(classes={"disk_unlabelled": HERE}, end=end, server=row.instance, volume=volume)
+
+
 # --- connections and storage ---------------------------------------------------------------------
 
 
@@ -282,7 +315,8 @@ _R, _OFF, _PAUSED = "running", "shutdown", "paused"
 PLANTS: tuple[Callable[[Cloud], Planted], ...] = (
     _another("reservation_unknown", _RESERVED),
     _another("attachment_unknown", {"status": "attaching"}),
-    _another("owner_gone", {}, owner=False),
+    _another("owner_gone", {}, "deleted"),
+    _another("owner_unknown", {}, "strange"),
     attachment_lost,
     attachment_unmapped,
     _in_cinder("attachment_status_differs", status="attaching"),
@@ -292,7 +326,9 @@ PLANTS: tuple[Callable[[Cloud], Planted], ...] = (
     connection_missing,
     legacy_mapping,
     volume_gone,
-    volume_status,
+    _volume("volume_status_differs", status="available"),
+    _volume("volume_stuck", status="extending"),
+    _volume("volume_project_differs", project_id="another"),
     volume_of_nobody,
     shown_as({"guest_twice": BOTH}, here=_R, there=_R, ledger=_RESIZED),
     shown_as({"guest_twice": BOTH, "guest_elsewhere": THERE}, here=_R, there=_R),
@@ -304,11 +340,15 @@ PLANTS: tuple[Callable[[Cloud], Planted], ...] = (
     shown_as({"guest_of_deleted": BOTH}, here=_OFF, there=_OFF, ledger=_DELETED),
     shown_as({"guest_of_deleted": BOTH, "guest_twice": BOTH}, here=_R, there=_R, ledger=_DELETED),
     shown_as({"power_differs": HERE}, here=_PAUSED),
+    _of_guest("guest_undefined", _without_definition),
     _of_guest("disk_missing", _without_disk),
     _of_guest("disk_unknown", _with_another),
     _disk("disk_definition_differs", persistent=None, readonly_persistent=None),
     _disk("disk_device_differs", live="vdc", persistent="vdc"),
     _disk("disk_readonly_differs", readonly_live=True, readonly_persistent=True),
+    _disk("disk_source_differs", recorded=False),
+    _disk("disk_size_differs", size_bytes=2 * GIB, device_bytes=GIB),
+    disk_unlabelled,
     _record("connection_left", present=True),
     _record("record_left", present=False),
     _storage("storage_left", "loop"),

@@ -330,21 +330,40 @@ def test_what_is_to_last_is_confirmed_when_it_has_lasted_and_nothing_changed() -
 
 
 @pytest.mark.parametrize(
-    ("drift_class", "unsaid"),
+    ("drift_class", "party", "unsaid"),
     [
-        ("disk_source_differs", {"recorded": None}),
-        ("disk_size_differs", {"size_bytes": None}),
+        ("disk_source_differs", "shown", {"recorded": None}),  # an older agent, or a busy guest
+        ("disk_size_differs", "shown", {"size_bytes": None}),
+        ("attachment_mode_differs", "cinder", {"mode": None}),  # Cinder refuses to show it alone
+        ("volume_project_differs", "cinder", {"project_id": None}),
     ],
 )
-def test_what_an_older_agent_does_not_say_of_a_disk_is_neither_drift_nor_sound(
-    drift_class: str, unsaid: dict[str, Any]
+def test_what_is_not_told_at_times_is_neither_drift_nor_sound(
+    drift_class: str, party: str, unsaid: dict[str, Any]
 ) -> None:
-    row = CASES[drift_class].drifts
-    assert isinstance(row, DiskRow)
-    assert isinstance(row.shown, DiskShown)
-    unknown = replace(row, shown=replace(row.shown, **unsaid))
+    row: Any = CASES[drift_class].drifts
+    unknown = replace(row, **{party: replace(getattr(row, party), **unsaid)})
     assert BY_NAME[drift_class] not in drifting(unknown)
     assert BY_NAME[drift_class] not in sound(unknown)
+
+
+@pytest.mark.parametrize("drift_class", ["disk_source_differs", "disk_size_differs"])
+def test_a_disk_that_is_not_in_its_guest_any_more_does_not_differ(drift_class: str) -> None:
+    row: Any = CASES[drift_class].drifts
+    assert BY_NAME[drift_class] in sound(replace(row, shown=None))
+
+
+def test_what_a_busy_guest_does_not_tell_of_its_disk_is_no_change() -> None:
+    drift_class, finding = BY_NAME["disk_definition_differs"], Finding(uuid4())
+    told = (
+        ({}, "suspected"),
+        ({"size_bytes": None}, "confirmed"),
+        ({"size_bytes": 3 * GIB}, "suspected"),
+    )
+    for look, (changes, state) in enumerate(told):
+        row = disk(persistent=None, **changes)
+        see(finding, drift_class, row, Sight(look_id=str(look), position=1))
+        assert finding.state == state
 
 
 @pytest.mark.parametrize(
