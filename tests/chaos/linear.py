@@ -15,7 +15,7 @@ whenever it is asked again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,9 +80,14 @@ class Called:
 
 @dataclass
 class History:
-    """What all clients did to one volume; `shared`: several servers may have it at once."""
+    """What all clients did to one volume; `shared`: several servers may have it at once.
+
+    `commit_s`: for so long nobody may see what was recorded, so that what was so at a moment is
+    what others see so much later at most.
+    """
 
     shared: bool = False
+    commit_s: float = 0.0
     first: Has = frozenset()
     calls: list[Called] = field(default_factory=list)
 
@@ -90,7 +95,7 @@ class History:
 def unexplained(history: History) -> str | None:
     """None if an order explains all of it; else how far one comes, and what it meets there."""
     try:
-        calls = sorted(_placed(history.calls), key=lambda each: (each.invoked_at, each.returned_at))
+        calls = sorted(_placed(history), key=lambda each: (each.invoked_at, each.returned_at))
     except _ToldTwiceError as error:
         return str(error)
     return _Search(calls, history).run()
@@ -100,10 +105,10 @@ class _ToldTwiceError(Exception):
     """Two answers of one moment differ."""
 
 
-def _placed(calls: Iterable[Called]) -> Iterator[Called]:
+def _placed(history: History) -> Iterator[Called]:
     """Reads as of a moment are put there, each moment once."""
     known: dict[float, Called] = {}
-    for each in calls:
+    for each in history.calls:
         if each.at is None:
             yield each
             continue
@@ -111,7 +116,8 @@ def _placed(calls: Iterable[Called]) -> Iterator[Called]:
         if before.told != each.told:
             raise _ToldTwiceError(f"what was so then has changed:\n  {before}\n  {each}")
     for at, each in known.items():
-        yield Called(each.client, each.call, at, at, each.told, each.server, at)
+        until = at + history.commit_s
+        yield Called(each.client, each.call, at, until, each.told, each.server, at)
 
 
 def _after(step: Step, has: Has, *, shared: bool) -> Has | None:
