@@ -154,6 +154,9 @@ class Stack:
 
     def start_service(self, number: int = 0) -> None:
         self.begin_service(number)
+        self.wait_for_service(number)
+
+    def wait_for_service(self, number: int) -> None:
         log = self.components[number].log
         eventually(lambda: self._serves(number), f"service answers; see {log.read_text()[-2000:]}")
 

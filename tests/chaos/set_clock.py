@@ -8,7 +8,9 @@ The file has by how many seconds it is ahead of the machine's; it may change at 
 
 from __future__ import annotations
 
+import faulthandler
 import runpy
+import signal
 import sys
 import time
 from pathlib import Path
@@ -25,6 +27,7 @@ def _wrong() -> float:
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # shows in the log what its threads do
     time.time = _wrong
     sys.argv = [_module, *_arguments]
     runpy.run_module(_module, run_name="__main__", alter_sys=True)

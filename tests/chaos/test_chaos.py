@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ import pytest
 
 from tests.authority import Authority
 from tests.chaos.linear import COMPLETED, History, unexplained
-from tests.chaos.people import Mover, Told, User
+from tests.chaos.people import SERVICES, Mover, Told, User
 from tests.chaos.rested import Rested
 from tests.chaos.troubles import Troubles
 from tests.doubles.simulated_keystone import HOUR, SimulatedKeystone, running_keystone
@@ -41,6 +42,8 @@ HOSTS = ("compute-1", "compute-2", "compute-3")
 SERVERS, VOLUMES, SHARED = 3, 4, 1
 USERS, MOVERS = 3, 2
 RETRIES_MAX, ROUNDS_MAX = 5, 10
+#: Longer than any put-off step waits.
+REST_S = 180.0
 #: How often each volume is asked of the past, in the end.
 READS = 5
 _LOG = logging.getLogger(__name__)
@@ -63,10 +66,13 @@ class Chaos:
 
     def begin(self) -> None:
         """Every server has a root volume, and another one that nobody detaches."""
-        for number in range(2):
-            self.stack.start_service(number)
+        for number in range(SERVICES):
+            self.stack.begin_service(number)
         for name in HOSTS:
             self.troubles.start_agent(name)
+        for number in range(SERVICES):
+            self.stack.wait_for_service(number)
+        for name in HOSTS:
             self.stack.wait_for_host(name)
         for number in range(SERVERS):
             root = {"volume_id": self.stack.add_volume(bootable=True), "boot_index": 0}
@@ -113,13 +119,21 @@ class Chaos:
         """Everything ends by itself, or by retrying what is parked."""
         self.troubles.end()
         for _ in range(RETRIES_MAX):
-            eventually(lambda: not self._operations("running"), "all operations end", 180)
+            self._wait_for_ends()
             if not (parked := self._operations("parked")):
                 return
             for operation in parked:
                 path = f"/v1/operations/{operation['operation_id']}/actions"
                 self.operator.ask("POST", path, {"retry": {"reason": "all is well again"}})
         raise AssertionError(f"stays parked: {self._operations('parked')}")
+
+    def _wait_for_ends(self) -> None:
+        try:
+            eventually(lambda: not self._operations("running"), "all operations end", REST_S)
+        except AssertionError as late:
+            for process in self.stack.components.values():
+                os.kill(process.pid, signal.SIGUSR1)
+            raise AssertionError(f"{late}: {self._operations('running')}") from None
 
     def _operations(self, state: str) -> list[dict[str, Any]]:
         answer = self.operator.ask("GET", "/v1/operations", state=state)

@@ -8,6 +8,7 @@ the next ones replace.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import Counter
@@ -45,6 +46,9 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 _OLDER = "UPDATE findings SET seen_at = seen_at - interval '2 minutes'"
 
 
+_LOG = logging.getLogger(__name__)
+
+
 class Troubles:
     """`done`: how often each was there."""
 
@@ -69,6 +73,7 @@ class Troubles:
         )
 
     def one(self, trouble: Callable[[], None]) -> None:
+        _LOG.info("%s", trouble.__name__)
         trouble()
         self.done[trouble.__name__] += 1
         time.sleep(REST_S)
