@@ -42,6 +42,7 @@ from tests.simulation.hostile import Hostile
 from tests.simulation.invariants import broken_by
 from tests.simulation.late import LandingClock, LateCinder
 from tests.simulation.processes import Anyone, Processes
+from tests.simulation.reads import StrangeReads
 from tests.simulation.share import SharingHost
 from tests.store.histories import Folded, logged
 
@@ -53,6 +54,7 @@ SHARED_BACKEND = "san"
 #: What storms must have had, beside what the log tells (`Cloud.happened`).
 FAULTS = frozenset(
     {"second process", "paused process", "late request", "clock set", "hostile text"}
+    | {"stale read", "cut read", "reorder read"}
 )
 
 
@@ -73,7 +75,8 @@ class Cloud:
         self.cinder.add_backend(SHARED_BACKEND, "iscsi", shared_targets=True)
         self.cinder.looks_later = True
         self.direct = DirectCinder(self.cinder)
-        self.late = LateCinder(self, self.direct)
+        self.reads = StrangeReads(self, seed)
+        self.late = LateCinder(self, DirectCinder(self.cinder, self.reads))
         #: What requests left that came later than anybody waits; it goes with its volume.
         self.strays: set[str] = set()
         #: Volumes of which Cinder has told nobody how large they are.
