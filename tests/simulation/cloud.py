@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -23,6 +23,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
 from handlers.retries import is_due
 from host_agent.shared.contract import Command, PowerState
 from host_agent.simulated.host_state import HOSTS
@@ -262,7 +263,28 @@ class Cloud:
 
     @property
     def fleet(self) -> Fleet:
-        return Fleet(contact=lambda host: Contact(alive=self.agents[host].lives, since="lately"))
+        return Fleet(
+            contact=lambda host: Contact(alive=self.agents[host].lives, since="lately"),
+            shown=self._shown,
+            unaccounted=lambda _: self._silent(),
+            unfenced=self._unfenced,
+        )
+
+    def _silent(self) -> list[str]:
+        return [name for name in self._unfenced() if not self.agents[name].lives]
+
+    def _unfenced(self) -> list[str]:
+        return [row["host"] for row in self.rows("hosts") if not row["fenced"]]
+
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:
+        """The open findings that show the server's guest, or one of the volumes."""
+        return [
+            Shown.of(row)
+            for row in self.rows("findings")
+            if row["over_position"] is None
+            if (row["drift_class"] in SHOW_GUESTS and row["server_id"] == server_id)
+            or (row["drift_class"] in SHOW_VOLUMES and row["volume_id"] in volume_ids)
+        ]
 
     def instances(self, *, deleted: bool = False) -> list[Instance]:
         rows = self.rows("instances")

@@ -282,7 +282,7 @@ class PlantingStorm(Storm):
         for group in self.groups.values():
             request = DetachVolume(server_id=group.server, volume_id=group.former)
             yield requests.detach(request, CONTEXT, fleet, f"detach {group.former}")
-            yield requests.delete(group.deleted, CONTEXT, f"delete {group.deleted}")
+            yield requests.delete(group.deleted, CONTEXT, fleet, f"delete {group.deleted}")
 
     def _tick(self) -> None:
         self._ticked += 1
