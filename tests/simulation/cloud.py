@@ -54,8 +54,10 @@ HOSTS_RANGE, SERVERS_RANGE, VOLUMES_RANGE = (3, 4), (4, 8), (8, 12)
 SHARED_BACKEND = "san"
 #: What storms must have had, beside what the log tells (`Cloud.happened`).
 FAULTS = frozenset(
-    {"second process", "paused process", "late request", "clock set", "hostile text"}
-    | {"stale read", "cut read", "reorder read"}
+    {
+        *("second process", "paused process", "late request", "clock set", "hostile text"),
+        *("guest moved by hand", "copy of a volume", "stale read", "cut read", "reorder read"),
+    }
 )
 
 
@@ -88,6 +90,8 @@ class Cloud:
         self.planted: set[str] = set()
         #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
         self.apart: set[str] = set()
+        #: Servers whose guests somebody has moved past everybody.
+        self.by_hand: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.
@@ -230,7 +234,8 @@ class Cloud:
 
     def guests_of_host(self, name: str) -> set[str]:
         rows = self.rows("instances")
-        return {r["server_id"] for r in rows if r["host"] == name and r["power_state"] != "nostate"}
+        own = (r for r in rows if r["host"] == name and r["power_state"] != "nostate")
+        return {r["server_id"] for r in (*own, *(r for r in rows if name in r["elsewhere"]))}
 
     def open_on_host(self, name: str) -> list[str]:
         """As Queries.open_on_host gives them."""
