@@ -174,6 +174,11 @@ class Stack:
         clocked = ("tests.chaos.set_clock", str(log.with_suffix(".clock")), *command)
         return Process(log, *clocked, PYTHONPATH=str(ROOT))
 
+    def show_threads(self) -> None:
+        """In the services' logs, if they have clocks of their own (tests.chaos.set_clock)."""
+        for process in self.components.values():
+            os.kill(process.pid, signal.SIGUSR1)
+
     def set_clock(self, process: Process, by_s: float) -> None:
         """Its wall clock is so far ahead of the machine's from now on."""
         draft = process.log.with_suffix(".clock.new")

@@ -43,7 +43,7 @@ class Rested(Cloud):
         self.states = hosts
         self.lost = {name: set() for name in stack.hosts}
         self.strays, self.uneven, self.overtaken = set(), set(), set()
-        self.planted, self.apart, self.isolated = set(), set(), {}
+        self.planted, self.apart, self.by_hand, self.isolated = set(), set(), set(), {}
         self.files = Files(self, 0)
         self.files.here = False
 
