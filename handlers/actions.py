@@ -35,7 +35,7 @@ from handlers.guards import (
 )
 from handlers.lanes import LANES, imaged, of_attachment, of_unlearnt, of_unmade, one_sided
 from handlers.plan import Place
-from host_agent.shared.contract import GuestOrder
+from host_agent.shared.contract import GuestOrder, PowerState
 from host_agent.shared.definition import resized
 from host_agent.shared.lane import Lane
 
@@ -85,6 +85,7 @@ class ActionRule:
     root: bool = False  # refused while the root volume is detached (S2)
     destination: bool = False
     version: int = 0  # of the agents that are needed to answer
+    guest: bool = False  # refused while its host shows no guest of it: it would change nothing
 
 
 def _states(*states: VmState) -> frozenset[VmState]:
@@ -116,7 +117,7 @@ RULES: dict[str, ActionRule] = {
         "unshelve", _states(S.SHELVED_OFFLOADED), needs={}, root=True, destination=True
     ),
     "start": ActionRule("start", _states(S.STOPPED), root=True),
-    "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR)),
+    "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), guest=True),
     "pause": ActionRule("pause", _states(S.ACTIVE)),
     "unpause": ActionRule("unpause", _states(S.PAUSED)),
     "reboot": ActionRule(
@@ -164,6 +165,10 @@ def act(
     check_vm_state(instance, rule.action, _allowed(rule, instance), origin.context)
     if rule.root and instance.root_missing:
         raise errors.NoRootError(action=rule.action)
+    if rule.guest and instance.power_state == PowerState.NOSTATE.value:
+        raise errors.GuestNotThereError(
+            action=rule.action, server_id=request.server_id, host=instance.host
+        )
     if rule.moves and instance.local_disks:
         raise errors.LocalDisksError(
             server_id=request.server_id, disks=", ".join(instance.local_disks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -72,15 +72,19 @@ def attachment(
     mapped: bool,
     device: str | None = None,
     connected: bool | Unknown = UNKNOWN,
+    taken_by: str | None = None,
 ) -> AttachmentRow:
     """One attachment; at least one of `stored` (an open one) and `listed` has it.
 
     `server`: "live", "deleted", or None: the ledger has never had it.  `device`: the name that
-    its mapping has for the disk.
+    its mapping has for the disk.  `taken_by`: the server of ours that has the volume alone, of an
+    attachment of a server that the ledger has never had: it is found among what that server has.
     """
     if stored is None:
         assert isinstance(listed, Listed)
-        id_, of, host = listed.id, (listed.server_id, listed.volume_id), None
+        id_, of, host = listed.id, (taken_by or listed.server_id, listed.volume_id), None
+        if taken_by is not None:
+            listed = replace(listed, shown=replace(listed.shown, server_id=listed.server_id))
     else:
         id_, host = str(stored["attachment_id"]), stored["host"]
         of = (str(stored["server_id"]), str(stored["volume_id"]))
@@ -92,6 +96,7 @@ def attachment(
         ledger=None if stored is None else _ledger_attachment(stored, mapped, device),
         cinder=UNKNOWN if legacy else listed.shown if isinstance(listed, Listed) else listed,
         connected=connected,
+        taken=taken_by is not None,
     )
 
 
@@ -124,11 +129,21 @@ def shown_as(
 
 @lru_cache(maxsize=FACTS_MAX)
 def volume_as(
-    status: str, attachments: int, migration_status: str | None, made: bool
+    status: str,
+    attachments: int,
+    migration_status: str | None,
+    made: bool,
+    project_id: str | None,
+    since: str | None,
 ) -> CinderVolume:
     """What Cinder tells of a volume."""
     return CinderVolume(
-        status=status, attachments=attachments, migration_status=migration_status, made=made
+        status=status,
+        attachments=attachments,
+        migration_status=migration_status,
+        made=made,
+        project_id=project_id,
+        since=since,
     )
 
 
@@ -139,10 +154,22 @@ def volume(
     mappings: int,
     had: bool,
     server_id: str | None = None,
+    projects: Iterable[str] = (),
+    made_by: str | None = None,
 ) -> VolumeRow:
-    """One volume, of which the ledger has so many live mappings."""
-    about = About(volume_id=volume_id, server_id=server_id)
-    return VolumeRow(id=volume_id, about=about, mappings=mappings, had=had, cinder=shown)
+    """One volume, of which the ledger has so many live mappings, of servers of these projects.
+
+    `made_by`: see LedgerVolume.
+    """
+    return VolumeRow(
+        id=volume_id,
+        about=About(volume_id=volume_id, server_id=server_id),
+        mappings=mappings,
+        had=had,
+        cinder=shown,
+        projects=tuple(sorted(projects)),
+        made_by=made_by,
+    )
 
 
 # --- the pass over hosts ----------------------------------------------------------------------
@@ -213,6 +240,7 @@ def server(here: Hosted, stored: Stored) -> ServerRow:
         ledger=ledger,
         shown=tuple(sorted(shown.items())),
         unknown_hosts=tuple(unknown),
+        undefined=(here.host,) if _runs_undefined(here, id_) else (),
     )
 
 
@@ -225,6 +253,11 @@ def ledger_server(stored: Stored) -> LedgerServer:
         built=str(stored["server_id"]) not in stored["faults"],
         deleted=stored["deleted"],
     )
+
+
+def _runs_undefined(here: Hosted, server_id: str) -> bool:
+    guest = here.guests.get(server_id) if here.sees(GUESTS) else None
+    return guest is not None and not guest.defined
 
 
 def _power_here(here: Hosted, server_id: str) -> str | Unknown | None:

@@ -31,11 +31,16 @@ class Sight:
 
     look_id: str
     position: int
-    apart: bool = True  # from the last look that saw it: at least APART_S ago
+    apart: bool = True  # from the look that saw it so first: at least apart_s ago
     moved_at: int = 0  # where in the log something happened to the subject last
     unknown_hosts: frozenset[str] = frozenset()
     boot_id: str | None = None
     epoch: int | None = None
+
+
+def apart_s(drift_class: DriftClass) -> float:
+    """How far apart two looks are, at least, of which the second confirms the first."""
+    return max(APART_S, drift_class.lasts_s)
 
 
 def drifting(row: Row) -> list[DriftClass]:

@@ -17,6 +17,7 @@ from handlers.drift.rows import (
 )
 from host_agent.shared.contract import PowerState
 from host_agent.shared.survey import ConnectionShown, DiskShown
+from host_agent.shared.volume_states import FAILED
 
 _A = AttachmentState
 _ON_A_HOST = frozenset({_A.CONNECTED, _A.ATTACHED})
@@ -33,6 +34,15 @@ STATUSES: dict[str, frozenset[str]] = {
 #: States of a volume that only an operation under way explains.
 _PASSING = frozenset({"attaching", "detaching", "error_attaching", "error_detaching"})
 _HELD = frozenset({"reserved", "in-use"})
+#: States in which Cinder lets nothing have a volume: who has it can neither attach nor let it go.
+_OF_NO_USER = frozenset(
+    {*FAILED, "available", "creating", "deleting", "managing", "maintenance", "awaiting-transfer"}
+)
+#: What Cinder works on for a while, and leaves so if its service ends or never begins.  Not what it
+#: ends by itself when it is started again, and may take hours for: uploading, backing-up,
+#: restoring-backup.
+LASTING = frozenset({"creating", "deleting", "downloading", "extending", "retyping"})
+_MIGRATING = frozenset({"starting", "migrating", "completing"})
 
 
 # --- attachments ----------------------------------------------------------------------------
@@ -54,6 +64,10 @@ def attachment_unknown(row: AttachmentRow) -> bool:
         return False
     shown = _shown(row)
     return shown is not None and (shown.status != "reserved" or shown.host is not None)
+
+
+def owner_unknown(row: AttachmentRow) -> bool:
+    return row.ledger is None and row.server is None and row.taken and _shown(row) is not None
 
 
 def owner_gone(row: AttachmentRow) -> bool:
@@ -115,14 +129,34 @@ def volume_gone(row: VolumeRow) -> bool:
 
 
 def volume_status(row: VolumeRow) -> bool:
-    shown = row.cinder
-    if not isinstance(shown, CinderVolume) or not (row.had or row.mappings):
-        return False
-    if shown.migration_status in {"starting", "migrating", "completing"}:
+    shown = _settled(row)
+    if shown is None:
         return False
     if shown.attachments:
-        return shown.status in _PASSING or shown.status == "available"
-    return shown.status in _PASSING or shown.status in _HELD
+        return shown.status in _PASSING or shown.status in _OF_NO_USER
+    return shown.status in _PASSING or shown.status in _HELD or shown.status == "error_deleting"
+
+
+def volume_stuck(row: VolumeRow) -> bool:
+    """That it lasts is known when a look sees the same much later (`DriftClass.lasts_s`)."""
+    shown = _settled(row)
+    return shown is not None and shown.status in LASTING and not volume_status(row)
+
+
+def _settled(row: VolumeRow) -> CinderVolume | None:
+    """One that is, or was, a server's, and that Cinder does not migrate."""
+    shown = row.cinder
+    if not isinstance(shown, CinderVolume) or not (row.had or row.mappings):
+        return None
+    return None if shown.migration_status in _MIGRATING else shown
+
+
+def volume_project(row: VolumeRow) -> bool:
+    """Where neither tells one, nothing is known."""
+    shown = row.cinder
+    if not isinstance(shown, CinderVolume) or shown.project_id is None or not row.projects:
+        return False
+    return shown.project_id not in row.projects
 
 
 def volume_of_nobody(row: VolumeRow) -> bool:
@@ -153,6 +187,10 @@ def guest_twice(row: ServerRow) -> bool:
 
 def guest_of_deleted(row: ServerRow) -> bool:
     return row.ledger is not None and row.ledger.deleted and bool(row.shown)
+
+
+def guest_undefined(row: ServerRow) -> bool:
+    return row.ledger is not None and not row.ledger.deleted and bool(row.undefined)
 
 
 def power(row: ServerRow) -> bool:

@@ -85,19 +85,22 @@ class LedgerAttachment:
 @dataclass(frozen=True, kw_only=True)
 class CinderAttachment:
     """`host`, `mode` and `mountpoint` are None where Cinder does not tell them (only of attached
-    ones).  `mountpoint`: the name of the disk, without a directory.
+    ones).  `mountpoint`: the name of the disk, without a directory.  `server_id`: only of one that
+    is no server of ours.
     """
 
     status: str
     host: str | None = None
     mode: str | None = None
     mountpoint: str | None = None
+    server_id: str | None = None
 
 
 @dataclass(kw_only=True)
 class AttachmentRow:
     """An attachment.  `server`: whether the ledger has the server: "live", "deleted" or None.
 
+    `taken`: whether a server of ours has the volume, which is for one alone.
     `connected`: whether the host of the ledger's attachment has a record of it.
     """
 
@@ -107,6 +110,7 @@ class AttachmentRow:
     ledger: LedgerAttachment | None
     cinder: CinderAttachment | Unknown | None
     connected: bool | Unknown = UNKNOWN
+    taken: bool = False
 
 
 # --- volumes --------------------------------------------------------------------------------
@@ -114,17 +118,34 @@ class AttachmentRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CinderVolume:
-    """A volume as Cinder's list shows it.  `made`: it carries our mark (client.MADE_FOR)."""
+    """A volume as Cinder's list shows it.  `made`: it carries our mark (client.MADE_FOR).
+
+    `since`: when Cinder changed its row last, in Cinder's words, of one that Cinder works on.
+    """
 
     status: str
     attachments: int
     migration_status: str | None = None
     made: bool = False
+    project_id: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerVolume:
+    """How many servers of ours have the volume, and of which projects they are.
+
+    `made_by`: the operation that was to make a volume with the mark that this one carries.
+    """
+
+    mappings: int
+    projects: tuple[str, ...]
+    made_by: str | None = None
 
 
 @dataclass(kw_only=True)
 class VolumeRow:
-    """`mappings`: live ones that the ledger has of the volume.
+    """`mappings`: live ones that the ledger has of the volume; `projects`: of their servers.
 
     `had`: whether a server of ours has ever had it.
     """
@@ -134,6 +155,13 @@ class VolumeRow:
     mappings: int
     had: bool
     cinder: CinderVolume | Unknown | None
+    projects: tuple[str, ...] = ()
+    made_by: str | None = None
+
+    @property
+    def ledger(self) -> LedgerVolume:
+        """What the ledger says of it."""
+        return LedgerVolume(mappings=self.mappings, projects=self.projects, made_by=self.made_by)
 
 
 # --- servers ----------------------------------------------------------------------------------
@@ -154,7 +182,8 @@ class ServerRow:
     """`shown`: the power state of its guest by host, of all hosts whose survey is known.
 
     One host that shows the guest is enough to see some drift; of others nothing can be said as
-    long as a host is unknown on which it is to be.
+    long as a host is unknown on which it is to be.  `undefined`: its own hosts that run the
+    guest without having a definition of it.
     """
 
     id: str
@@ -162,6 +191,7 @@ class ServerRow:
     ledger: LedgerServer | None
     shown: tuple[tuple[str, str], ...]
     unknown_hosts: tuple[str, ...] = ()  # where it is to be, and nobody could look
+    undefined: tuple[str, ...] = ()
 
     @property
     def showing(self) -> tuple[str, ...]:

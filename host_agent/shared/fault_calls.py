@@ -8,7 +8,8 @@ from __future__ import annotations
 CINDER_CALLS = frozenset(
     {f"attachment_{what}" for what in ("create", "update", "complete", "delete", "show", "list")}
     | {f"volume_{what}" for what in ("create", "action", "encryption", "delete", "show", "list")}
-    | {f"snapshot_{what}" for what in ("create", "action", "show")}
+    | {f"snapshot_{what}" for what in ("create", "action", "show", "list")}
+    | {f"backup_{what}" for what in ("create", "list", "restore")}
 )
 _OF_GUESTS = (
     *("inventory", "survey", "secrets", "power", "disk", "plug", "unplug", "replace"),
@@ -24,7 +25,7 @@ HOST_CALLS = frozenset(
 CALLS = CINDER_CALLS | HOST_CALLS
 #: Those that answer with a list; and all whose answers may be of another moment.
 LISTS = frozenset(
-    {"volume_list", "attachment_list", "storage.look"}
+    {"volume_list", "attachment_list", "snapshot_list", "backup_list", "storage.look"}
     | {f"guests.{what}" for what in ("inventory", "survey", "secrets")}
 )
 READS = LISTS | {"volume_show", "attachment_show", "snapshot_show"}

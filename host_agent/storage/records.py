@@ -100,11 +100,14 @@ class FileRecords(MutableMapping[str, Record]):
         try:
             data = json.loads(path.read_text())
             known = {name: data[name] for name in Record.__dataclass_fields__ if name in data}
-            return Record(**{**known, "infos": tuple(data["infos"])})
+            record = Record(**{**known, "infos": tuple(data["infos"])})
         except FileNotFoundError:
             raise KeyError(attachment_id) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise _failed(path, error) from error
+        if record.attachment_id != attachment_id:  # by it another one's connection would be ended
+            raise _copied(path, record)
+        return record
 
     def __setitem__(self, attachment_id: str, record: Record) -> None:
         path = self._file(attachment_id)
@@ -170,6 +173,14 @@ def _may_hold(records: Records, attachment_id: str, digest: str) -> bool:
         return True
     infos = record.infos if record is not None else ()
     return any(connection.target_digest(each) == digest for each in infos)
+
+
+def _copied(path: Path, record: Record) -> PortError:
+    text = (
+        f"The connection record {path} is of attachment {record.attachment_id}: it was copied or "
+        "renamed, and nothing is done by it. Remove it, or give it its name back."
+    )
+    return PortError(ErrorKind.RETRYABLE, "record_failed", text)
 
 
 def _failed(path: Path, error: Exception) -> PortError:

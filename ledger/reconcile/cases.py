@@ -145,7 +145,7 @@ class Cases:
                 Sight(
                     look_id=self._look_id,
                     position=seen.position,
-                    apart=apart_s is not None and apart_s >= judge.APART_S,
+                    apart=apart_s is not None and apart_s >= judge.apart_s(seen.case.drift_class),
                     moved_at=move.moved_at,
                     boot_id=seen.boot_id,
                     epoch=seen.epoch,

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from handlers.drift.join import Listed, volume_as
+from handlers.drift.predicates import LASTING
 from handlers.drift.rows import UNKNOWN, CinderAttachment, CinderVolume, Unknown
 from host_agent.shared.cinder.lists import ListedAttachment, ListedVolume
 from host_agent.shared.contract import ErrorKind
@@ -61,6 +62,7 @@ class VolumeShown:
 
     volume: CinderVolume | Unknown | None
     made_for: str | None
+    multiattach: bool
     attachments: dict[str, Listed | Unknown | None]
 
 
@@ -135,23 +137,35 @@ class CinderSide:
         rows = self._found(lambda: self._lists.attachments_of(volume_id))
         if rows is UNKNOWN or isinstance(volume, Unknown):
             unknown = dict.fromkeys(attachment_ids, UNKNOWN)
-            return VolumeShown(volume=UNKNOWN, made_for=None, attachments={**unknown})
-        ids = {row.id for row in rows or ()}
+            return VolumeShown(
+                volume=UNKNOWN, made_for=None, multiattach=True, attachments={**unknown}
+            )
+        summary = {row.id: row for row in rows or ()}
         listed = {row.id: row for row in volume.attached} if volume else {}
-        asked = sorted(ids.union(attachment_ids))
-        attachments = {id_: self._attachment(id_, listed.get(id_)) for id_ in asked}
+        asked = sorted(summary.keys() | set(attachment_ids))
+        attachments = {
+            id_: self._attachment(id_, listed.get(id_), summary.get(id_)) for id_ in asked
+        }
         there = sum(each is not None for each in attachments.values())
         return VolumeShown(
             volume=cinder_volume(volume, there) if volume else None,
             made_for=volume.made_for if volume else None,
+            multiattach=volume.multiattach if volume else True,
             attachments=attachments,
         )
 
     def _attachment(
-        self, attachment_id: str, listed: ListedAttachment | None
+        self,
+        attachment_id: str,
+        listed: ListedAttachment | None,
+        summary: ListedAttachment | None,
     ) -> Listed | Unknown | None:
-        """`listed`: as its volume tells it, if it is in use."""
-        found = self._found(lambda: self._lists.attachment(attachment_id))
+        """`listed`: as its volume tells it, if it is in use; `summary`: as the list of the volume's
+        attachments does.  That is believed where Cinder refuses to show it alone, as it does one
+        that was made by its old calls (400): it is there, and its mode is not known.
+        """
+        refused = summary if summary is not None else UNKNOWN
+        found = self._found(lambda: self._lists.attachment(attachment_id), refused)
         if not isinstance(found, ListedAttachment):
             return found
         shown = CinderAttachment(
@@ -164,11 +178,13 @@ class CinderSide:
             id=found.id, volume_id=found.volume_id, server_id=found.server_id, shown=shown
         )
 
-    def _found(self, ask: Callable[[], T]) -> T | Unknown | None:
-        """None only if Cinder itself says that there is no such thing."""
+    def _found(self, ask: Callable[[], T], refused: T | Unknown = UNKNOWN) -> T | Unknown | None:
+        """None only if Cinder itself says that there is no such thing; `refused` if it refuses."""
         try:
             return self._patient(ask)
         except PortError as error:
+            if error.code == "refused":
+                return refused
             return None if error.code == "not_found" else UNKNOWN
 
     # --- how it is asked ----------------------------------------------------------------------
@@ -201,4 +217,7 @@ class CinderSide:
 
 def cinder_volume(volume: ListedVolume, attachments: int) -> CinderVolume:
     made = volume.made_for is not None
-    return volume_as(volume.status, attachments, volume.migration_status, made)
+    since = volume.updated_at if volume.status in LASTING else None
+    return volume_as(
+        volume.status, attachments, volume.migration_status, made, volume.project_id, since
+    )

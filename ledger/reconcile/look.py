@@ -49,6 +49,7 @@ from ledger.reconcile.reads import PROJECTIONS, LedgerReads, about
 from ledger.reconcile.state import State
 from ledger.upkeep.long_work import Checkmark, Work
 from projections.base import Row
+from projections.database_trouble import is_away
 from projections.surveys import Surveys
 from projections.tables import prepare
 
@@ -190,9 +191,11 @@ class _Look:
             yield from self._all_phases()
         except (NotBelievedError, PortError) as error:
             self._end("void", trouble=str(error))
-        except (StoppedError, BehindError, psycopg.OperationalError, PersistenceError):
+        except (StoppedError, BehindError, PersistenceError):
             raise  # it can be gone on with
-        except Exception as error:  # noqa: BLE001 - it would fail again, and keep others away
+        except Exception as error:  # it would fail again, and keep others away
+            if is_away(error):
+                raise
             _log.exception("look_failed", look_id=self._state.look_id)
             self._end("void", trouble=f"{type(error).__name__}: the service's log says more")
         else:

@@ -40,7 +40,7 @@ DEFAULT_PORT = 8776
 _LIES = frozenset({"attachment_complete", "attachment_delete", "volume_delete"})
 
 #: What the rows of a list are called in its answer.
-_ROWS = {"attachment_list": "attachments", "volume_list": "volumes"}
+_ROWS = {f"{row}_list": f"{row}s" for row in ("attachment", "volume", "snapshot", "backup")}
 
 _FAULT_NAMES = {
     400: "badRequest",

@@ -31,7 +31,7 @@ from host_agent.shared.fault_calls import READS
 from host_agent.shared.faults import CHANGES_MAX
 from ledger.simulation import cinder_connection
 from ledger.simulation.cinder_backends import Backend, default_backends, split_type, type_of
-from ledger.simulation.cinder_rows import Attachment, CinderFault, Late, Snapshot, Volume
+from ledger.simulation.cinder_rows import Attachment, Backup, CinderFault, Late, Snapshot, Volume
 
 MAX_VOLUMES = 100_000
 MAX_RECENT_CALLS = 10_000
@@ -80,6 +80,7 @@ class CinderModel:
         self.volumes: dict[str, Volume] = {}
         self.attachments: dict[str, Attachment] = {}
         self.snapshots: dict[str, Snapshot] = {}
+        self.backups: dict[str, Backup] = {}
         self._by_volume: dict[str, dict[str, Attachment]] = {}
         self.counts: dict[str, int] = {}
         self.recent: deque[dict[str, str]] = deque(maxlen=MAX_RECENT_CALLS)
@@ -268,6 +269,18 @@ class CinderModel:
             raise CinderFault(404, f"{text}{attachment_id}.")
         return found
 
+    def shown_attachment(self, attachment_id: str) -> Attachment:
+        """The row as a GET of it shows it.  Real Cinder adds the format that it has noted of a file
+        to the connection information, and trips over a row that never had any.
+        """
+        row = self.attachment(attachment_id)
+        volume = self.volumes.get(row.volume_id)
+        is_file = volume is not None and volume.driver == "nfs"
+        if is_file and row.by_old_calls and not row.connection_info:
+            text = "The server could not comply with the request since it is either malformed or "
+            raise CinderFault(400, text + "otherwise incorrect.")
+        return row
+
     def attachments_of(self, volume_id: str) -> list[Attachment]:
         return list(self._by_volume.get(volume_id, {}).values())
 
@@ -403,6 +416,7 @@ class CinderModel:
         then = copy.copy(self)
         vars(then).update(volumes={}, attachments={}, _by_volume={})
         then.snapshots = {id_: copy.copy(row) for id_, row in self.snapshots.items()}
+        then.backups = {id_: copy.copy(row) for id_, row in self.backups.items()}
         for volume in self.volumes.values():
             then.put_volume(copy.copy(volume))
         for row in self.attachments.values():

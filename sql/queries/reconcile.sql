@@ -49,7 +49,7 @@ SELECT i.server_id, CASE WHEN i.deleted THEN 'deleted' ELSE 'live' END AS server
 -- name: volumes
 -- Volumes that servers have, in the order of their ids, after one, with their facts (volume_facts).
 -- mappings_by_volume, attachments_by_volume.
-SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
+SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
   FROM (SELECT DISTINCT volume_id FROM mappings
          WHERE volume_id IS NOT NULL AND (%(after)s::uuid IS NULL OR volume_id > %(after)s)
          ORDER BY volume_id
@@ -58,10 +58,11 @@ SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
  ORDER BY v.volume_id;
 
 -- name: volume_facts
--- How many mappings and open attachments volumes have, whose they are, whether any server has ever
--- had them; and of each open attachment its id, host and name of the disk (`held`).
+-- How many mappings and open attachments volumes have, whose they are, of which projects, whether
+-- any server has ever had them; and of each open attachment its id, host and name of the disk
+-- (`held`).
 -- mappings_by_volume, attachments_by_volume.
-SELECT v.volume_id, m.mappings, m.server_id, a.open, a.had, a.held
+SELECT v.volume_id, m.mappings, m.server_id, m.projects, a.open, a.had, a.held
   FROM unnest(%(ids)s::uuid[]) AS v (volume_id)
 \ir parts/volume_facts.sql
  ORDER BY v.volume_id;
@@ -74,9 +75,9 @@ SELECT EXISTS (
        AND lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))) AS making;
 
 -- name: made_for
--- For which server an operation was to make a volume with this mark.  Reads all operations: it is
--- asked of a volume that no server has ever had.
-SELECT server_id FROM operations
+-- Which operation was to make a volume with this mark, and for which server.  Reads all operations:
+-- it is asked of a volume that no server has ever had.
+SELECT operation_id, server_id FROM operations
  WHERE lanes @> jsonb_build_array(jsonb_build_object('bdm_id', %(mark)s::text))
  ORDER BY started_position
  LIMIT 1;

@@ -357,6 +357,17 @@ def test_with_keystone_the_service_tokens_roles_decide(roles: tuple[str, ...], o
     client.close()
 
 
+def test_who_is_no_administrator_is_not_told_what_was_made_of_a_volume() -> None:
+    """Its lists of snapshots and backups have less than there is; that of clones is refused."""
+    with running_cinder() as served, talking(served) as client:
+        volume = served.model.add_volume(project_id="another")
+        served.model.add_snapshot(volume.id)
+        assert client.dependents(volume.id).snapshots
+        served.model.without_admin_role.add(client.own_user() or "")
+        told = client.dependents(volume.id)
+        assert (told.snapshots, told.clones) == ((), None)
+
+
 # --- secrets -------------------------------------------------------------------------------------
 
 

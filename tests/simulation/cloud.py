@@ -32,6 +32,7 @@ from host_agent.storage.records import Record
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
 from ledger.simulation.cinder_model import CinderModel
+from ledger.simulation.cinder_rows import DEFAULT_PROJECT
 from ledger.simulation.cinder_rows import Volume as CinderVolume
 from projections.base import Row
 from projections.operations import OPERATIONS
@@ -92,6 +93,8 @@ class Cloud:
         self.apart: set[str] = set()
         #: Servers whose guests somebody has moved past everybody.
         self.by_hand: set[str] = set()
+        #: Servers whose guests were lost there.
+        self.vanished: set[str] = set()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.
@@ -134,7 +137,7 @@ class Cloud:
             guests[draw.choice(names)].append(
                 {
                     "server_id": str(uuid5(NAMESPACE_OID, f"server {number}")),
-                    "project_id": "p",
+                    "project_id": DEFAULT_PROJECT,
                     "power_state": draw.choice(["running", "running", "shutdown"]),
                     "devices": [],
                 }

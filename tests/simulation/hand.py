@@ -155,8 +155,10 @@ class Hand:
                 if not lives or not moved.connected <= set(here["connected"]):
                     guest = {**guest, "live": None, "power_state": "shutdown"}
                 here["guests"][server_id] = guest
+        else:
+            cloud.vanished.add(server_id)
         self._forget(server_id)
-        cloud.note(f"hand: {server_id[:8]} is back on {moved.before}")
+        cloud.note(f"hand: {server_id[:8]} is back on {moved.before}: {guest is not None}")
 
     def _forget(self, server_id: str) -> None:
         del self.moved[server_id]

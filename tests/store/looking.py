@@ -233,10 +233,11 @@ class Cloud:
         ]
         return event
 
-    def later(self) -> None:
-        """The findings were seen longer ago than two looks have to be apart."""
+    def later(self, minutes: int = 180) -> None:
+        """The findings were seen longer ago than two looks have to be apart, of any class."""
         self.projected()
-        self.db.execute("UPDATE findings SET seen_at = seen_at - interval '2 minutes'")
+        ago = "UPDATE findings SET seen_at = seen_at - make_interval(mins => %s)"
+        self.db.execute(ago, (minutes,))
 
     def projected(self) -> None:
         [head] = self.db.execute("SELECT position FROM log_head").fetchall()

@@ -14,11 +14,12 @@ from tests.world import CONTEXT
 
 
 def lose(cloud: Cloud, row: Attachment) -> None:
-    """Somebody deletes it from Cinder, and its volume looks as before."""
+    """Somebody deletes it from Cinder, and its volume looks as before: others have it, too."""
     cloud.model.drop_attachment(row.id)
-    cloud.model.put_attachment(
-        Attachment(id=row.id.replace("4", "5"), volume_id=row.volume_id, instance=None)
-    )
+    cloud.model.volume(row.volume_id).multiattach = True
+    other = Attachment(id=row.id.replace("4", "5"), volume_id=row.volume_id, instance=None)
+    other.status = "attached"
+    cloud.model.put_attachment(other)
     cloud.model.volume(row.volume_id).status = "in-use"
 
 

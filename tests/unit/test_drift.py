@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 
 from aggregates.finding import Finding, FindingState
-from handlers.drift.classes import BY_NAME, CLASSES, DriftClass
-from handlers.drift.judge import Sight, braked, differs, drifting, see, sound
+from handlers.drift.classes import BY_NAME, CLASSES, WORKS_S, DriftClass
+from handlers.drift.judge import APART_S, Sight, apart_s, braked, differs, drifting, see, sound
 from handlers.drift.rows import (
     SUBJECTS,
     UNKNOWN,
@@ -125,6 +125,10 @@ CASES: dict[str, Case] = {
         attachment(ledger=replace(OURS, state="reserved", host=None), cinder=RESERVED),
     ),
     "attachment_unknown": Case(attachment(ledger=None), attachment(ledger=None, server="deleted")),
+    "owner_unknown": Case(
+        attachment(ledger=None, server=None, taken=True),
+        attachment(ledger=None, server=None),  # of a volume that no server of ours has
+    ),
     "owner_gone": Case(
         attachment(ledger=None, server="deleted"),
         attachment(ledger=None, server=None),  # another service's
@@ -158,6 +162,14 @@ CASES: dict[str, Case] = {
     "legacy_mapping": Case(attachment(ledger=replace(OURS, legacy=True)), ATTACHMENT),
     "volume_gone": Case(replace(VOLUME, cinder=None), replace(VOLUME, cinder=None, mappings=0)),
     "volume_status_differs": Case(volume("available", 1), volume("in-use", 1)),
+    "volume_stuck": Case(
+        volume("deleting", 0, mappings=0),
+        volume("deleting", 0, mappings=0, had=False),  # whose it was nobody here knows
+    ),
+    "volume_project_differs": Case(
+        replace(VOLUME, projects=("p",), cinder=replace(MADE, project_id="q")),
+        replace(VOLUME, projects=("p", "q"), cinder=replace(MADE, project_id="q")),
+    ),
     "volume_of_nobody": Case(
         volume("available", 0, mappings=0, had=False),
         volume("available", 0, mappings=0, had=True),
@@ -171,6 +183,10 @@ CASES: dict[str, Case] = {
         server((THERE, RUNNING)), server((THERE, OFF), (HERE, OFF), hosts=(HERE, THERE))
     ),
     "guest_of_deleted": Case(server((HERE, OFF), deleted=True), server(deleted=True)),
+    "guest_undefined": Case(
+        replace(SERVER, undefined=(HERE,)),
+        replace(SERVER, undefined=(HERE,), ledger=replace(BUILT, deleted=True)),
+    ),
     "power_differs": Case(server((HERE, OFF)), SERVER),
     "disk_missing": Case(
         disk(live=None),
@@ -197,6 +213,22 @@ CASES: dict[str, Case] = {
     "paths_faulty": Case(
         storage("multipath_map", used=True, faulty=True), storage("multipath_map", used=True)
     ),
+}
+
+#: By status of a volume: as what it is found if it is attached, and if nobody has it.
+WRONG, STUCK = "volume_status_differs", "volume_stuck"
+STATUSES: dict[str, tuple[str | None, str | None]] = {
+    "available": (WRONG, None),
+    "in-use": (None, WRONG),
+    "reserved": (None, WRONG),
+    **dict.fromkeys(("attaching", "detaching", "error_detaching"), (WRONG, WRONG)),
+    **dict.fromkeys(("creating", "deleting"), (WRONG, STUCK)),
+    **dict.fromkeys(("extending", "retyping", "downloading"), (STUCK, STUCK)),
+    **dict.fromkeys(("uploading", "backing-up", "restoring-backup"), (None, None)),
+    **dict.fromkeys(
+        ("error", "error_extending", "maintenance", "awaiting-transfer"), (WRONG, None)
+    ),
+    "error_deleting": (WRONG, WRONG),
 }
 
 COMPARED = [each for each in CLASSES if each.row is not None]
@@ -247,6 +279,31 @@ def silenced(row: Any, party: Party) -> list[Any]:
     if party is Party.HOST and isinstance(row, DiskRow):
         return [replace(row, shown=UNKNOWN)]
     return []
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_status_differs_or_is_stuck_by_whether_anybody_has_the_volume(status: str) -> None:
+    """And of a volume that Cinder migrates, or that was never a server's, nothing is said."""
+    found = [[c.name for c in drifting(volume(status, n, mappings=n))] for n in (1, 0)]
+    assert [next(iter(names), None) for names in found] == list(STATUSES[status])
+    assert max(map(len, found)) <= 1
+    moving = replace(MADE, status=status, attachments=1, migration_status="migrating")
+    assert drifting(replace(VOLUME, cinder=moving)) == []
+    assert (
+        drifting(volume(status, 1, mappings=0, had=False, cinder=replace(moving, made=False))) == []
+    )
+
+
+def test_what_is_to_last_is_confirmed_when_it_has_lasted_and_nothing_changed() -> None:
+    stuck = BY_NAME[STUCK]
+    assert apart_s(stuck) == WORKS_S > apart_s(BY_NAME[WRONG]) == APART_S
+    row, finding = CASES[STUCK].drifts, Finding(uuid4())
+    for since, state in (("1", "suspected"), ("2", "suspected"), ("2", "confirmed")):
+        assert isinstance(row, VolumeRow)
+        assert isinstance(row.cinder, CinderVolume)
+        row = replace(row, cinder=replace(row.cinder, since=since))
+        see(finding, stuck, row, Sight(look_id="l", position=1))
+        assert finding.state == state
 
 
 @pytest.mark.parametrize("row", SOUND, ids=subject)

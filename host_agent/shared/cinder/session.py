@@ -123,6 +123,13 @@ class Dialogue:
         found = self._session.get_project_id()
         return None if found is None else str(found)
 
+    def user(self) -> str | None:
+        """Whose token it is."""
+        if self._settings.auth is None:
+            return self._settings.user_id
+        found = self._session.get_user_id()
+        return None if found is None else str(found)
+
     def client(self) -> Any:
         """This thread's client, for one call."""
         agreed = self._negotiate()
