@@ -47,6 +47,10 @@ class Told:
         with self._lock:
             self.answers[what] += 1
 
+    def failures(self) -> list[str]:
+        """Answers that blame the service itself."""
+        return [each for each in self.errors if f": {SERVER_ERROR} " in each]
+
     def note_error(self, asked: str, answer: requests.Response) -> None:
         with self._lock:
             self.answers[f"HTTP {answer.status_code}"] += 1

@@ -15,7 +15,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from tests.chaos.people import SERVICES, Mover, Told, User
 from tests.chaos.rested import Rested
 from tests.chaos.troubles import Troubles
 from tests.doubles.simulated_keystone import HOUR, SimulatedKeystone, running_keystone
-from tests.stack import ADMIN, PROJECT, Stack, running_stack
+from tests.stack import ADMIN, PROJECT, Stack, eventually, running_stack
 
 SECONDS = float(os.environ.get("CHAOS_S", "120"))
 FIRST = int(os.environ.get("CHAOS_FROM", "0"))
@@ -148,9 +148,12 @@ class Chaos:
         )
         return left if left.running or left.parked or left.hosts else None
 
+    def _answered(self, ask: Callable[[], Any]) -> Any:
+        """Whoever has just been started again may not answer at once."""
+        return eventually(ask, f"an answer; the last errors are {self.told.errors[-3:]}")
+
     def _operations(self, state: str) -> dict[str, Any]:
-        answer = self.operator.ask("GET", "/v1/operations", state=state)
-        assert answer is not None, self.told.errors[-3:]
+        answer = self._answered(lambda: self.operator.ask("GET", "/v1/operations", state=state))
         return {row["operation_id"]: row for row in answer.json()["operations"]}
 
     def mend(self) -> list[str]:
@@ -178,10 +181,9 @@ class Chaos:
         }
         for server in self.servers:
             for _ in range(ROUNDS_MAX):
-                shown = self.operator.server(server)
-                if shown is not None and shown["status"] == "ACTIVE":
+                shown = self._answered(partial(self.operator.server, server))
+                if shown["status"] == "ACTIVE":
                     break
-                assert shown is not None
                 told = self.operator.act(server, ways[shown["status"]])
                 assert told == COMPLETED, (shown["status"], told)
             else:
@@ -206,6 +208,7 @@ class Chaos:
         for server in self.servers:
             assert len(self.stack.attachments(server, "2.89")) >= 2, "they end attached"
         assert self.seen.broken() == []
+        assert self.told.failures() == [], "what is away is told as that, never as a fault of ours"
         for volume, history in self.told.histories.items():
             assert (why := unexplained(history)) is None, f"volume {volume}: {why}"
 
