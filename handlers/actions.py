@@ -118,8 +118,8 @@ RULES: dict[str, ActionRule] = {
     ),
     "start": ActionRule("start", _states(S.STOPPED), root=True),
     "stop": ActionRule("stop", _states(S.ACTIVE, S.PAUSED, S.ERROR), guest=True),
-    "pause": ActionRule("pause", _states(S.ACTIVE)),
-    "unpause": ActionRule("unpause", _states(S.PAUSED)),
+    "pause": ActionRule("pause", _states(S.ACTIVE), guest=True),
+    "unpause": ActionRule("unpause", _states(S.PAUSED), guest=True),
     "reboot": ActionRule(
         "reboot",
         _states(S.ACTIVE, S.PAUSED, S.STOPPED, S.ERROR),

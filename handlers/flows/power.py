@@ -34,11 +34,11 @@ START = Flow(
         _COMPLETED,
     ),
 )
-STOP = Flow(name="stop", claims_volumes=False, asks=Ask.NOTHING, stages=(_STOPPED,))
+STOP = Flow(name="stop", claims_volumes=False, asks=Ask.GUEST, stages=(_STOPPED,))
 PAUSE = Flow(
     name="pause",
     claims_volumes=False,
-    asks=Ask.NOTHING,
+    asks=Ask.GUEST,
     stages=(once(Place.HOST, Step("pause", Verb.GUEST_PAUSE, undo=Verb.GUEST_RESUME)),),
 )
 UNPAUSE = Flow(

@@ -248,7 +248,7 @@ def test_a_sign_is_kept_once_and_goes_when_the_host_shows_it_no_more() -> None:
 def test_a_flow_says_that_it_asks_for_nobody_or_it_asks_for_all() -> None:
     quiet = {name for name, flow in FLOWS.items() if flow.asks is Ask.NOTHING}
     assert quiet == {
-        *("stop", "pause", "grow", "grow_for_cinder", "snapshot", "delete_snapshot"),
+        *("grow", "grow_for_cinder", "snapshot", "delete_snapshot"),
         *("complete_attachment", "replace_attachment", "replace_reservation"),
         *("release_connection", "define_disk", "drop_secret", "forget_guest"),
     }
