@@ -42,8 +42,8 @@ class Rested(Cloud):
         hosts: Any = {name: FileHost(stack.home / f"{name}.json") for name in stack.hosts}
         self.states = hosts
         self.lost = {name: set() for name in stack.hosts}
-        self.strays, self.uneven, self.overtaken = set(), set(), set()
-        self.planted, self.apart, self.by_hand, self.isolated = set(), set(), set(), {}
+        self.isolated = {}
+        self._excuse_nothing()
         self.files = Files(self, 0)
         self.files.here = False
 

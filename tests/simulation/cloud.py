@@ -81,20 +81,7 @@ class Cloud:
         self.direct = DirectCinder(self.cinder)
         self.reads = StrangeReads(self, seed)
         self.late = LateCinder(self, DirectCinder(self.cinder, self.reads))
-        #: What requests left that came later than anybody waits; it goes with its volume.
-        self.strays: set[str] = set()
-        #: Volumes of which Cinder has told nobody how large they are.
-        self.uneven: set[str] = set()
-        #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
-        self.overtaken: set[str] = set()
-        #: What somebody put there past everybody: attachments, volumes, secrets, by their ids.
-        self.planted: set[str] = set()
-        #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
-        self.apart: set[str] = set()
-        #: Servers whose guests somebody has moved past everybody.
-        self.by_hand: set[str] = set()
-        #: Servers whose guests were lost there.
-        self.vanished: set[str] = set()
+        self._excuse_nothing()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.
@@ -114,6 +101,23 @@ class Cloud:
         self._looked_at: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
         self._make_volumes()
         self._make_hosts()
+
+    def _excuse_nothing(self) -> None:
+        """What may be there at rest, or not, is noted here by whoever brings it about."""
+        #: What requests left that came later than anybody waits; it goes with its volume.
+        self.strays: set[str] = set()
+        #: Volumes of which Cinder has told nobody how large they are.
+        self.uneven: set[str] = set()
+        #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
+        self.overtaken: set[str] = set()
+        #: What somebody put there past everybody: attachments, volumes, secrets, by their ids.
+        self.planted: set[str] = set()
+        #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
+        self.apart: set[str] = set()
+        #: Servers whose guests somebody has moved past everybody.
+        self.by_hand: set[str] = set()
+        #: Servers whose guests were lost there.
+        self.vanished: set[str] = set()
 
     def _make_volumes(self) -> None:
         draw, read_only = self.chance.random, self.read_only
