@@ -413,14 +413,19 @@ class CinderModel:
             self._past.append(self._as_it_is())
 
     def _as_it_is(self) -> CinderModel:
+        """Row by row, whatever somebody has done to them past this model."""
+        tables = ("volumes", "attachments", "snapshots", "backups")
+        copied = {
+            name: {id_: copy.copy(row) for id_, row in getattr(self, name).items()}
+            for name in tables
+        }
+        rows = copied["attachments"]
+        by_volume = {
+            volume_id: {id_: rows[id_] for id_ in ids if id_ in rows}
+            for volume_id, ids in self._by_volume.items()
+        }
         then = copy.copy(self)
-        vars(then).update(volumes={}, attachments={}, _by_volume={})
-        then.snapshots = {id_: copy.copy(row) for id_, row in self.snapshots.items()}
-        then.backups = {id_: copy.copy(row) for id_, row in self.backups.items()}
-        for volume in self.volumes.values():
-            then.put_volume(copy.copy(volume))
-        for row in self.attachments.values():
-            then.put_attachment(copy.copy(row))
+        vars(then).update(copied, _by_volume=by_volume)
         return then
 
     def as_of(self, changes: int) -> CinderModel:
