@@ -200,7 +200,7 @@ def swap(
     instance.refuse_claimed(exclusive=True)
     if mapping is None or not mapping.live:
         raise errors.NotAttachedError(server_id=request.server_id, volume_id=request.volume_id)
-    flow = _kind_of_swap(request, views[0])
+    flow = _kind_of_swap(request, *views)
     _check_pair(request, volumes, views)
     where.check()
     new = LaneSide(volume_id=request.new_volume_id, host=where.name)
@@ -288,13 +288,17 @@ def _check_root_state(instance: Instance, action: str, *, allowed: bool) -> None
         )
 
 
-def _kind_of_swap(request: SwapVolume, old: VolumeView) -> str:
+def _kind_of_swap(request: SwapVolume, old: VolumeView, new: VolumeView) -> str:
     """Cinder's migration, or a user's swap (LP 2112187), which finds the volume in a state that
     the flow accepts: not `retyping`.
+
+    It is Cinder's also where only its target says so: the old volume may have been read from a
+    replica that is behind, and nobody would end the migration.
     """
-    if is_migrating(old):
+    if is_migrating(old) or new.migration_status == f"target:{old.id}":
         if not request.by_cinder:
-            raise errors.VolumeBusyError(volume_id=old.id, status=old.migration_status)
+            status = old.migration_status or new.migration_status
+            raise errors.VolumeBusyError(volume_id=old.id, status=status)
         return "migrate_volume"
     if not request.by_users:
         raise errors.NotMigratingError(volume_id=old.id)

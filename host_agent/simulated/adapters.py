@@ -6,8 +6,9 @@ ones, by a hypervisor of `hypervisor.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from host_agent.libvirt.domain_xml import Host
@@ -30,6 +31,8 @@ from host_agent.simulated.host_state import HostState
 from host_agent.simulated.hypervisor import SimulatedHypervisor
 from host_agent.storage import connection
 from host_agent.storage.port import Thing
+
+Shown = Callable[[Sequence[Any]], list[Any]]
 
 #: A simulated guest answers at once or never.
 PATIENCE = Patience(
@@ -185,8 +188,10 @@ class SimulatedStorage:
         self._host = host
 
     def look(self) -> SimulatedView:
-        with self._faults.around("storage.look", error=port_error, host=self._host):
-            return SimulatedView(self._store.read()["connected"])
+        with self._faults.around("storage.look", error=port_error, host=self._host) as fault:
+            store = self._store.as_of(fault.changes_ago) if fault else self._store
+            connected = store.read()["connected"]
+            return SimulatedView(dict(fault.shown([*connected.items()])) if fault else connected)
 
 
 class SimulatedView:
@@ -247,13 +252,14 @@ class SimulatedGuests(HypervisorGuests):
     `.pause`, `.resume`, `.remove`, `.migrate`, `.stay`, `.arrived`, `.copy`, `.stay_on`,
     `.grow`, `.snapshot`, `.unsnapshot`, `.merge`, `.end_merge`.
 
-    A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).
+    A `lie` is one of libvirt's awkward answers, chosen by `code` (hypervisor.py).  The first three
+    may be `stale`, `cut` or in another order.
     """
 
     def __init__(
         self, store: HostState, faults: Faults, host: str, patience: Patience = PATIENCE
     ) -> None:
-        self.hypervisor = SimulatedHypervisor(store)
+        self._store, self.hypervisor = store, SimulatedHypervisor(store)
         super().__init__(self.hypervisor, patience, Host("qemu"))
         self._faults = faults
         self._host = host
@@ -265,17 +271,27 @@ class SimulatedGuests(HypervisorGuests):
         with around as fault, self.hypervisor.lying(fault.code if fault and fault.lies else None):
             yield
 
+    @contextmanager
+    def _looking_around(self, call: str) -> Iterator[tuple[HypervisorGuests, Shown]]:
+        """Guests as they are, or once were, and what is shown of a list of them."""
+        around = self._faults.around(f"guests.{call}", error=port_error, host=self._host)
+        with around as fault:
+            store = self._store.as_of(fault.changes_ago if fault else 0)
+            found = HypervisorGuests(SimulatedHypervisor(store), self._patience)
+            yield found, fault.shown if fault else list
+
     def inventory(self) -> list[Guest]:
-        with self._faults.around("guests.inventory", error=port_error, host=self._host):
-            return super().inventory()
+        with self._looking_around("inventory") as (guests, shown):
+            return shown(guests.inventory())
 
     def survey(self) -> GuestsShown:
-        with self._faults.around("guests.survey", error=port_error, host=self._host):
-            return super().survey()
+        with self._looking_around("survey") as (guests, shown):
+            found = guests.survey()
+            return replace(found, guests=tuple(shown(found.guests)))
 
     def secrets(self) -> list[str]:
-        with self._faults.around("guests.secrets", error=port_error, host=self._host):
-            return super().secrets()
+        with self._looking_around("secrets") as (guests, shown):
+            return shown(guests.secrets())
 
     def power(self, server_id: str) -> PowerState | None:
         with self._around("power", server_id):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,28 @@ def talking(running: RunningCinder, time_: FakeTime | None = None, **more: Any) 
         yield client
     finally:
         client.close()
+
+
+class SetBack:
+    """The machine's clock, two hours behind where it was; nobody is to wait until it is there."""
+
+    @staticmethod
+    def time() -> float:
+        return time.time() - 7_200
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        raise AssertionError(f"a call is held for {seconds:.0f} s")
+
+
+def test_no_call_waits_because_the_clock_was_set_back(
+    running: RunningCinder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    volume = running.model.add_volume().id
+    with talking(running) as client:
+        client.volume(volume)
+        monkeypatch.setattr("keystoneauth1._fair_semaphore.time", SetBack)
+        assert client.volume(volume).status == "available"
 
 
 # --- microversion and endpoint -------------------------------------------------------------------

@@ -181,7 +181,7 @@ def test_who_is_no_administrator_gets_an_empty_list_and_no_refusal(
 def test_a_cut_page_is_no_end(simulated: SimulatedWorld) -> None:
     lists = lists_of(simulated)
     made = sorted(simulated.new_volume() for _ in range(9))
-    simulated.faults.replace([{"call": "volume_list", "do": "lie", "count": 2}])
+    simulated.faults.replace([{"call": "volume_list", "do": "cut", "count": 2}])
     assert [row.id for row in walked(lists.volumes, 4)] == made
     lists.close()
 

@@ -8,7 +8,7 @@ so that the contract tests cannot tell the two apart.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -52,6 +52,7 @@ from ledger.simulation.cinder_rows import DEFAULT_PROJECT, DEFAULT_USER, CinderF
 from ledger.simulation.cinder_snapshots import made_of
 
 T = TypeVar("T")
+Shown = Callable[[Sequence[Any]], list[Any]]
 
 #: One attempt: a fault reaches the caller at once.
 NO_RETRY = RetryLimits(attempts_max=1)
@@ -103,12 +104,20 @@ class DirectCinder:
         if row is not None:
             ids = {"volume_id": row.volume_id, "server_id": row.instance, **ids}
         with self._model.lock:
+            self._model.remembers = self._faults.looks_back or self._model.remembers
             self._model.note_call(call, **ids)
         with self._faults.around(call, error=fault_as_port_error, **ids) as fault, self._model.lock:
             try:
                 yield fault
             except CinderFault as refused:
                 raise error_of_status(refused.status, refused.message) from None
+
+    @contextmanager
+    def _reading(self, call: str, **ids: str | None) -> Iterator[tuple[CinderModel, Shown]]:
+        """The rows, as they are or once were, and what is shown of a list of them."""
+        with self._around(call, **ids) as fault:
+            model = self._model.as_of(fault.changes_ago if fault else 0)
+            yield model, fault.shown if fault else list
 
     def _run(self, call: Callable[[], T], *, repeatable: bool = True) -> T:
         return self._retry.run(call, repeatable=repeatable)
@@ -129,9 +138,8 @@ class DirectCinder:
 
     def _shown(self, volume_id: str) -> dict[str, Any]:
         def read() -> dict[str, Any]:
-            with self._around("volume_show", volume_id=volume_id):
-                volume = self._model.read_volume(volume_id)
-                return views.volume_detail(self._model, volume, self._version)
+            with self._reading("volume_show", volume_id=volume_id) as (model, _):
+                return views.volume_detail(model, model.read_volume(volume_id), self._version)
 
         return self._run(read)
 
@@ -166,17 +174,17 @@ class DirectCinder:
 
     def snapshot(self, snapshot_id: str) -> SnapshotView:
         def read() -> SnapshotView:
-            with self._around("snapshot_show"):
-                return snapshot_view(snapshots.view(self._model.snapshot(snapshot_id)))
+            with self._reading("snapshot_show") as (model, _):
+                return snapshot_view(snapshots.view(model.snapshot(snapshot_id)))
 
         return self._run(read)
 
     def volumes_made(self, key: str, project_id: str | None) -> list[VolumeView]:
         def read() -> list[VolumeView]:
-            with self._around("volume_list"):
+            with self._reading("volume_list") as (model, shown):
                 return [
-                    volume_view(views.volume_detail(self._model, row, self._version))
-                    for row in self._model.listed_volumes()
+                    volume_view(views.volume_detail(model, row, self._version))
+                    for row in shown(model.listed_volumes())
                     if row.metadata.get(MADE_FOR) == key
                     and row.project_id == (project_id or DEFAULT_PROJECT)
                 ]
@@ -184,13 +192,11 @@ class DirectCinder:
         return self._run(read)
 
     def dependents(self, volume_id: str) -> Dependents:
-        model = self._model
-
-        def ids(call: str, rows: Callable[[], Iterable[Any]], of: str) -> tuple[str, ...] | None:
+        def ids(call: str, rows: Callable[[CinderModel], Any], of: str) -> tuple[str, ...] | None:
             def read() -> tuple[str, ...]:
-                with self._around(call, volume_id=volume_id):
-                    found = [row.id for row in rows() if getattr(row, of) == volume_id]
-                    return tuple(found[:1])
+                with self._reading(call, volume_id=volume_id) as (model, shown):
+                    found = [row.id for row in rows(model) if getattr(row, of) == volume_id]
+                    return tuple(shown(found)[:1])
 
             try:
                 return self._run(read)
@@ -200,9 +206,9 @@ class DirectCinder:
                 return None
 
         return Dependents(
-            snapshots=ids("snapshot_list", model.snapshots.values, "volume_id"),
-            backups=ids("backup_list", model.backups.values, "volume_id"),
-            clones=ids("volume_list", model.listed_volumes, "source_volid"),
+            snapshots=ids("snapshot_list", lambda model: model.snapshots.values(), "volume_id"),
+            backups=ids("backup_list", lambda model: model.backups.values(), "volume_id"),
+            clones=ids("volume_list", lambda model: model.listed_volumes(), "source_volid"),
         )
 
     def own_user(self) -> str | None:
@@ -248,19 +254,20 @@ class DirectCinder:
 
     def attachment(self, attachment_id: str) -> AttachmentView:
         def read() -> AttachmentView:
-            with self._around("attachment_show", attachment_id=attachment_id):
-                row = self._model.shown_attachment(attachment_id)
+            with self._reading("attachment_show", attachment_id=attachment_id) as (model, _):
+                row = model.shown_attachment(attachment_id)
                 return _view(views.attachment_detail(row))
 
         return self._run(read)
 
     def attachments(self, volume_id: str | None, server_id: str | None) -> list[AttachmentView]:
         def read() -> list[AttachmentView]:
-            with self._around("attachment_list", volume_id=volume_id, server_id=server_id):
-                every = self._model.attachments.values()
-                rows = every if volume_id is None else self._model.attachments_of(volume_id)
+            ids = {"volume_id": volume_id, "server_id": server_id}
+            with self._reading("attachment_list", **ids) as (model, shown):
+                every = [*model.attachments.values()]
+                rows = every if volume_id is None else model.attachments_of(volume_id)
                 wanted = [row for row in rows if server_id in {None, row.instance}]
-                return [_view(views.attachment_detail(row)) for row in wanted]
+                return [_view(views.attachment_detail(row)) for row in shown(wanted)]
 
         return self._run(read)
 

@@ -183,7 +183,7 @@ class Agent:
         """Look first, tell later: what is told may be no longer so."""
         if self._said is None:
             self.wants_registration = False
-            guests = SimulatedGuests(self.cloud.states[self.name], Faults(), self.name)
+            guests = SimulatedGuests(self.cloud.states[self.name], self.cloud.reads, self.name)
             self._said = Registration(
                 service_version=SERVICE_VERSION,
                 capabilities={

@@ -44,6 +44,7 @@ from tests.simulation.hostile import Hostile
 from tests.simulation.invariants import broken_by
 from tests.simulation.late import LandingClock, LateCinder
 from tests.simulation.processes import Anyone, Processes
+from tests.simulation.reads import StrangeReads
 from tests.simulation.share import SharingHost
 from tests.store.histories import Folded, logged
 
@@ -56,7 +57,7 @@ SHARED_BACKEND = "san"
 FAULTS = frozenset(
     {
         *("second process", "paused process", "late request", "clock set", "hostile text"),
-        *("guest moved by hand", "copy of a volume"),
+        *("guest moved by hand", "copy of a volume", "stale read", "cut read", "reorder read"),
     }
 )
 
@@ -78,21 +79,9 @@ class Cloud:
         self.cinder.add_backend(SHARED_BACKEND, "iscsi", shared_targets=True)
         self.cinder.looks_later = True
         self.direct = DirectCinder(self.cinder)
-        self.late = LateCinder(self, self.direct)
-        #: What requests left that came later than anybody waits; it goes with its volume.
-        self.strays: set[str] = set()
-        #: Volumes of which Cinder has told nobody how large they are.
-        self.uneven: set[str] = set()
-        #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
-        self.overtaken: set[str] = set()
-        #: What somebody put there past everybody: attachments, volumes, secrets, by their ids.
-        self.planted: set[str] = set()
-        #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
-        self.apart: set[str] = set()
-        #: Servers whose guests somebody has moved past everybody.
-        self.by_hand: set[str] = set()
-        #: Servers whose guests were lost there.
-        self.vanished: set[str] = set()
+        self.reads = StrangeReads(self, seed)
+        self.late = LateCinder(self, DirectCinder(self.cinder, self.reads))
+        self._excuse_nothing()
         self.folded = Folded()
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.
@@ -112,6 +101,23 @@ class Cloud:
         self._looked_at: dict[tuple[type[Aggregate], UUID], Aggregate] = {}
         self._make_volumes()
         self._make_hosts()
+
+    def _excuse_nothing(self) -> None:
+        """What may be there at rest, or not, is noted here by whoever brings it about."""
+        #: What requests left that came later than anybody waits; it goes with its volume.
+        self.strays: set[str] = set()
+        #: Volumes of which Cinder has told nobody how large they are.
+        self.uneven: set[str] = set()
+        #: Servers of an operation whose dispatcher was paused, and had trouble in taking back.
+        self.overtaken: set[str] = set()
+        #: What somebody put there past everybody: attachments, volumes, secrets, by their ids.
+        self.planted: set[str] = set()
+        #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
+        self.apart: set[str] = set()
+        #: Servers whose guests somebody has moved past everybody.
+        self.by_hand: set[str] = set()
+        #: Servers whose guests were lost there.
+        self.vanished: set[str] = set()
 
     def _make_volumes(self) -> None:
         draw, read_only = self.chance.random, self.read_only

@@ -224,7 +224,7 @@ def test_lists_that_are_cut_open_no_finding(cloud: Cloud, call: str) -> None:
     """Each page lacks its half, and the last row is never shown."""
     for _ in range(7):
         cloud.attached()
-    cloud.cinder.faults.replace([{"call": call, "do": "lie", "count": None, "skip": 1}])
+    cloud.cinder.faults.replace([{"call": call, "do": "cut", "count": None, "skip": 1}])
     ended = cloud.look()
     assert (ended.outcome, ended.found) == ("completed", {})
 
