@@ -263,13 +263,8 @@ def _register(state: State, name: str, wire: Wire) -> None:
     release = Release(*shown.host.leftovers, unknown=shown.unknown)
     if shown.host.suspect and release:
         return _clear(state, name, release)
-    again = shown.again and not _explained(state)
-    state.world.host(name, told=None if again else _shows(state, name))
+    state.world.host(name, told=None if shown.again else _shows(state, name))
     return None
-
-
-def _explained(state: State) -> bool:
-    return bool(state.instance.claims)
 
 
 def _clear(state: State, name: str, release: Release) -> None:

@@ -170,7 +170,16 @@ class Ledger:
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Of an aggregate, what says only how it came to be so.
 _PAST = frozenset(
-    {"id", "version", "_pending", "_last", "plan", "definition", "source_definition", "capabilities"}
+    {
+        "id",
+        "version",
+        "_pending",
+        "_last",
+        "plan",
+        "definition",
+        "source_definition",
+        "capabilities",
+    }
     | {"seen_at", "why", "name", "had", "last_server", "_left", "first_error", "left", "fenced_by"}
 )
 _OVER = {

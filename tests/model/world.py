@@ -283,9 +283,7 @@ class Cinder:
         def late() -> None:
             self._world.late += (wanted,)
 
-        return self._wire.call(
-            "attachment_create", lambda: _view(self._world.attach(wanted)), late
-        )
+        return self._wire.call("attachment_create", lambda: _view(self._world.attach(wanted)), late)
 
     def attachment_update(self, attachment_id: str, connector: dict[str, Any]) -> AttachmentView:
         def update() -> AttachmentView:
@@ -441,17 +439,17 @@ class Host:
 
     def migrate(self, server_id: str, destination: dict[str, Any], disks: Any, watch: Any) -> None:
         there = destination["host"]
-        if server_id in self._world.hosts[there].guests and not self.process(server_id):
+        if server_id in self._world.hosts[there].guests and server_id not in self.state.guests:
             return
         if not self.process(server_id) or not self._world.hosts[there].on:
             raise PortError(ErrorKind.FINAL, "migration_failed", f"{server_id} did not move")
         self._wire.call("migrate", lambda: move_guest(self._world, server_id, self._name, there))
 
     def stay(self, server_id: str, destination: dict[str, Any]) -> bool:
-        return self.process(server_id)
+        return server_id in self.state.guests
 
     def arrived(self, server_id: str) -> bool:
-        return self.process(server_id)
+        return server_id in self.state.guests
 
     def _power(self, name: str, server_id: str, *, runs: bool) -> PowerState:
         if server_id not in self.state.guests:
@@ -527,9 +525,7 @@ def survey(host: HostState, epoch: int) -> Survey:
         )
         for record in host.records.values()
     ]
-    return Survey(
-        boot_id="boot", epoch=epoch, guests=tuple(shown), connections=tuple(records)
-    )
+    return Survey(boot_id="boot", epoch=epoch, guests=tuple(shown), connections=tuple(records))
 
 
 def _shown(serial: str, power: PowerState) -> DiskShown:
