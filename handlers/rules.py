@@ -159,9 +159,10 @@ def _claims_left(event: Operation.OperationFinished, append: Append) -> bool:
 def _has_claim(operation: Operation, book: Reader) -> bool:
     """Whether it holds its server, or a volume."""
     assert operation.started is not None, "an operation is never without its first event"
-    held = [book.get(Volume, id_).claims for id_ in volumes_of(operation)]
-    claims = (book.get(Instance, operation.started.server_id).claims, *held)
-    return any(str(operation.id) in each for each in claims)
+    volumes = (book.get(Volume, id_) for id_ in volumes_of(operation))
+    id_ = str(operation.id)
+    server = book.get(Instance, operation.started.server_id)
+    return id_ in server.claims or any(id_ in volume.claims for volume in volumes)
 
 
 RULES = (

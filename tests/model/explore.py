@@ -1,8 +1,9 @@
-"""The explorer: every state that can be reached within a budget, breadth first, held to the rules.
+"""The explorer: every state that can be reached within bounds, breadth first, held to the rules.
 
-Breadth first, so that the story of a violation is one of the shortest.  A state that was met before,
-but for its ids and its past (`state.key`), is not gone on with.  When all states are known, the way
-back from those at rest shows whether each can come to rest without a further fault, request or act.
+Breadth first, so that the story of a violation is one of the shortest.  A state that was met
+before, but for its ids and its past (`state.key`), is not gone on with.  When all states are known,
+the way back from those at rest shows whether each can come to rest without a further fault,
+request or act.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Explorer:
 
     def _from(self, number: int, state: State) -> Iterator[tuple[int, State]]:
         """The states after this one that are new."""
-        moves = False
+        still, stuck = True, True  # no machine has anything to do; nobody has
         for step in steps(state, self._moves):
             to, new = self._number(step.state, number, step.text)
             self._seen.transitions += 1
@@ -128,11 +129,14 @@ class Explorer:
             if step.free:
                 self._back[0].append(number)
                 self._back[1].append(to)
-                moves = True
+                stuck, still = False, still and not step.machine
             if new and not self._judge(to, step):
                 yield to, step.state
-        if not moves:
+        open_ = state.operations("running", "parked")
+        if still and not open_:
             self._at_rest(number, state)
+        elif stuck:
+            self._violated(f"{COMES_TO_REST}  {open_[0].id} is {open_[0].state}", number, state)
 
     def _number(self, state: State, parent: int, text: str) -> tuple[int, bool]:
         """Its number, and whether it is new."""
@@ -151,10 +155,9 @@ class Explorer:
         return bool(broken)
 
     def _at_rest(self, number: int, state: State) -> None:
-        """Nothing happens any more by itself."""
+        """Nothing happens any more by itself, and nothing is under way."""
         self._rests.append(number)
-        under_way = [f"{COMES_TO_REST}  {each.id}" for each in state.operations("running")]
-        for rule in (*under_way, *unowned(state)):
+        for rule in unowned(state):
             self._violated(rule, number, state)
 
     def _violated(self, rule: str, number: int, state: State) -> None:

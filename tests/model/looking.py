@@ -1,4 +1,4 @@
-"""A look over the model's world, by the real joins and judgements; and what people read of things."""
+"""A look over the model's world, by the real joins and judgements; and things in words."""
 
 from __future__ import annotations
 
@@ -65,6 +65,8 @@ def unowned(state: State) -> Iterator[str]:
             yield f"{rules.OWNED[1]}  {attachment.state} {attachment.id}"
     held = {str(a.id) for a in state.all(Attachment) if a.state not in {None, _DELETED}}
     for name, host in state.world.hosts.items():
+        if not host.on or state.host(name).suspect:
+            continue  # what it has is asked when it comes back
         for id_ in set(host.records) - held - told:
             yield f"{rules.OWNED[1]}  connected on {name}: {id_}"
     for id_ in set(state.world.rows) - held - told:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -324,11 +324,34 @@ def _reserved_by_hand(state: State, volume_id: str, _: Wire) -> None:
     state.world.attach(Late(volume_id, SERVER, None))
 
 
+def _attached_by_hand(state: State, volume_id: str, _: Wire) -> None:
+    """With Cinder's client and virsh, where the guest runs.
+
+    What a host has connected without a record and without a guest no repair can see: left out.
+    """
+    name, (_, disks) = next(
+        (name, host.guests[SERVER])
+        for name, host in state.world.hosts.items()
+        if host.on and host.guests.get(SERVER, (False,))[0]
+    )
+    row = state.world.attach(Late(volume_id, SERVER, name))
+    state.world.put(row._replace(status="attached"))
+    here = state.world.hosts[name]
+    guests = {**here.guests, SERVER: (True, tuple(sorted({*disks, volume_id})))}
+    state.world.host(name, guests=guests)
+
+
 # --- users and operators -------------------------------------------------------------------------
 
 
 def _volumes(state: State) -> Iterable[str]:
     return state.world.volumes
+
+
+def _free(state: State) -> Iterable[str]:
+    """Volumes that nobody has, if there is a guest that runs."""
+    taken = {row.volume_id for row in state.world.rows.values()}
+    return [each for each in state.world.volumes if each not in taken and any(_guests(state))]
 
 
 def _server(_: State) -> Iterable[str]:
@@ -454,6 +477,7 @@ MOVES = (
     Move("a user rebuilds the server", REQUEST, _server, _act("rebuild")),
     Move("a user deletes the server", REQUEST, _server, _delete),
     Move("somebody makes a reservation of {thing}", FAULT, _volumes, _reserved_by_hand),
+    Move("somebody attaches {thing} past us", FAULT, _free, _attached_by_hand),
     Move("somebody stops the guest with virsh: {thing}", FAULT, _guests, _killed_by_hand),
 )
 #: A guest that somebody moves: who has it is asked by nobody before decision 0088.

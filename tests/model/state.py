@@ -1,7 +1,7 @@
-"""A state of the model: the world, the ledger's aggregates, who stands still, and what may yet come.
+"""A state of the model: the world, the ledger's aggregates, who stands still, what may yet come.
 
-The ledger in it is the real one: `Service` and `Requests` over these aggregates.  `key` is equal for
-states that are equal but for their ids and their past.
+The ledger in it is the real one: `Service` and `Requests` over these aggregates.  `key` is equal
+for states that are equal but for their ids and their past.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
-from aggregates.volume import Volume
 from handlers import rules
 from handlers.guards import Contact
 from ledger.log.application import ConflictError
@@ -192,9 +191,7 @@ _OVER = {
 
 def key(state: State) -> bytes:
     """Ids are named in the order in which they come, so that which is which makes no difference."""
-    world, numbers = state.world, {}
-    for number, run in enumerate(_runs(state)):
-        numbers[run] = number
+    world, numbers = state.world, {run: number for number, run in enumerate(_runs(state))}
     parts = [_said(each) for each in state.known.values() if not _is_over(each, world)]
     parts += [repr(tuple(row)) for row in world.rows.values()]
     parts += [f"{name} {_host(host, numbers)}" for name, host in world.hosts.items()]
