@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tests.model.looking import told, unowned
+from tests.model.looking import unowned
 from tests.model.moves import MOVES, Move, Step, steps
-from tests.model.state import CONTEXT, Left, State, key
+from tests.model.state import Left, State, key
+from tests.model.words import named, told
 from tests.model.world import (
     COMES_TO_REST,
     HOSTS,
@@ -26,8 +27,6 @@ from tests.model.world import (
     Wire,
     World,
 )
-
-FREE = "free"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class Explored:
     states: int = 0
     transitions: int = 0
     at_rest: int = 0
-    took_s: float = 0.0
+    took_s: float = 0.0  # of one core
     complete: bool = True
 
     def __str__(self) -> str:
@@ -102,7 +101,7 @@ class Explorer:
 
     def run(self, *, until: int = 1) -> Explored:
         """Explore; stop at so many violations."""
-        began, seen = time.monotonic(), self._seen
+        began, seen = time.process_time(), self._seen
         start = first(self._bounds)
         frontier = deque([(self._number(start, -1, "")[0], start)])
         while frontier and len(seen.violations) < until:
@@ -115,7 +114,7 @@ class Explorer:
         if seen.complete and len(seen.violations) < until:
             self._restless(until)
         seen.states, seen.at_rest = len(self._parents), len(self._rests)
-        seen.took_s = time.monotonic() - began
+        seen.took_s = time.process_time() - began
         return seen
 
     def _from(self, number: int, state: State) -> Iterator[tuple[int, State]]:
@@ -161,7 +160,9 @@ class Explorer:
             self._violated(rule, number, state)
 
     def _violated(self, rule: str, number: int, state: State) -> None:
-        self._seen.violations.append(Violation(rule, self._story(number), told(state)))
+        self._seen.violations.append(
+            Violation(named(rule, state), self._story(number), told(state))
+        )
 
     def _story(self, number: int) -> tuple[str, ...]:
         story: list[str] = []
@@ -190,6 +191,3 @@ class Explorer:
 def explore(bounds: Bounds, moves: Iterable[Move] = MOVES, *, until: int = 1) -> Explored:
     """All of a model within these bounds, or as far as the first violations."""
     return Explorer(bounds, tuple(moves)).run(until=until)
-
-
-__all__ = ["CONTEXT", "Bounds", "Explored", "Violation", "explore"]

@@ -1,4 +1,4 @@
-"""A look over the model's world, by the real joins and judgements; and things in words."""
+"""A look over the model's world, by the real joins and judgements."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.finding import Finding, FindingState
-from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
-from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers import rules
 from handlers.drift import join, judge
@@ -18,7 +16,7 @@ from handlers.drift.judge import Case, Sight
 from handlers.drift.rows import CinderAttachment, CinderVolume, Row
 from ledger.log.unit import Unit
 from tests.model.state import CONTEXT, State
-from tests.model.world import SERVER, VOLUMES, Late, survey
+from tests.model.world import SERVER, survey
 
 _DELETED = AttachmentState.DELETED
 
@@ -153,37 +151,3 @@ def _hosted(
         strays={SERVER: strays} if strays else {},
         other_hosts={(other, SERVER): powers.get((other, SERVER))} if other else {},
     )
-
-
-# --- words -----------------------------------------------------------------------------------
-
-
-def shown(thing: Any, state: State | None = None) -> str:
-    """A thing of a move, for people."""
-    if isinstance(thing, Late):
-        return f"a late request for {_name(thing.volume_id)}"
-    if isinstance(thing, tuple):
-        return " ".join(shown(each) for each in thing if each is not None)
-    return _name(str(thing))
-
-
-def _name(id_: str) -> str:
-    if id_ in VOLUMES:
-        return f"volume {VOLUMES.index(id_) + 1}"
-    return "the server" if id_ == SERVER else id_[:8]
-
-
-def told(state: State) -> str:
-    """A state in a line: what there is of operations, guests, connections and attachments."""
-    operations = [
-        f"{each.started.flow} {each.state}" for each in state.all(Operation) if each.started
-    ]
-    hosts = [
-        f"{name}{'' if host.on else ' off'}"
-        f" guests={[(r, [_name(d) for d in disks]) for r, disks in host.guests.values()]}"
-        f" connected={sorted(map(_name, host.connected))}"
-        for name, host in state.world.hosts.items()
-    ]
-    rows = [f"{_name(row.volume_id)} {row.status} {row.host}" for row in state.world.rows.values()]
-    instance: Instance = state.instance
-    return f"server at {instance.host} {instance.power_state}; {operations}; {hosts}; {rows}"

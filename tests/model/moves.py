@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from aggregates import errors
 from aggregates.finding import Finding, FindingState
-from aggregates.operation import ActiveRun, Operation
+from aggregates.operation import Operation
 from handlers.accept import AttachVolume, DetachVolume
 from handlers.actions import ActOnServer
 from handlers.drift.classes import BY_NAME
@@ -29,6 +29,7 @@ from host_agent.verbs.context import RunContext, Waits
 from tests.commands import command_of, run_command
 from tests.model import looking
 from tests.model.state import CONTEXT, LATER_S, Ledger, Left, Pause, State
+from tests.model.words import Order, shown
 from tests.model.world import (
     FAULTS,
     OWN_WORK,
@@ -88,7 +89,7 @@ def steps(state: State, moves: Iterable[Move]) -> Iterator[Step]:
 
 def _made(move: Move, state: State, thing: Any) -> Iterator[Step]:
     clean = Wire()
-    text = move.name.format(thing=looking.shown(thing), **_names(thing))
+    text = move.name.format(shown(thing, state))
     after = _try(move, state, thing, clean, move.cost)
     if after is not None:
         yield Step(text, after, move.machine, move.cost == FREE)
@@ -104,10 +105,6 @@ def _made(move: Move, state: State, thing: Any) -> Iterator[Step]:
             after = _try(move, state, thing, Wire(pause_at=at), FAULT)
             if after is not None:
                 yield Step(f"{text}; the process stands still before {call}", after, False, False)
-
-
-def _names(thing: Any) -> dict[str, Any]:
-    return {"of": thing} if isinstance(thing, str) else {"of": ""}
 
 
 def _try(move: Move, state: State, thing: Any, wire: Wire, cost: Left) -> State | None:
@@ -179,7 +176,7 @@ def _is_dead(state: State, pause: Pause, _: Wire) -> None:
 # --- hosts ---------------------------------------------------------------------------------------
 
 
-def _commands(state: State) -> Iterator[tuple[str, str, int]]:
+def _orders(state: State) -> Iterator[Order]:
     """What agents may work on: hosts' runs, in the host's present epoch."""
     for operation in state.operations("running"):
         for run in operation.history.active.values():
@@ -188,12 +185,12 @@ def _commands(state: State) -> Iterator[tuple[str, str, int]]:
             host = state.host(run.host)
             shut = host.fenced or (host.suspect and run.verb not in QUESTIONS)
             if run.epoch == host.epoch and not shut:
-                yield run.host, str(operation.id), run.number
+                yield Order(run.host, str(operation.id), run.number)
 
 
-def _work(state: State, what: tuple[str, str, int], wire: Wire) -> None:
+def _work(state: State, order: Order, wire: Wire) -> None:
     """An agent does the next step of a run, and tells what came of it."""
-    name, operation_id, number = what
+    name, operation_id, number = order
     operation, here = state.get(Operation, operation_id), state.world.hosts[name]
     run = next(r for r in operation.history.active.values() if r.number == number)
     service = Ledger(state, Wire()).service
@@ -257,13 +254,13 @@ def _register(state: State, name: str, wire: Wire) -> None:
         guests=tuple(inventory(host)),
         connections=tuple(host.records),
     )
-    shown, _ = service.register(name, said, CONTEXT)
+    taken, _ = service.register(name, said, CONTEXT)
     if state.instance.host == name and SERVER not in host.guests:
         service.lost_guest(SERVER, name, CONTEXT)
-    release = Release(*shown.host.leftovers, unknown=shown.unknown)
-    if shown.host.suspect and release:
+    release = Release(*taken.host.leftovers, unknown=taken.unknown)
+    if taken.host.suspect and release:
         return _clear(state, name, release)
-    state.world.host(name, told=None if shown.again else _shows(state, name))
+    state.world.host(name, told=None if taken.again else _shows(state, name))
     return None
 
 
@@ -442,45 +439,43 @@ def _repair(state: State, what: tuple[str, str], wire: Wire) -> None:
 
 _BY_MACHINES: dict[str, Any] = {"machine": True, "calls": True}
 MOVES = (
-    Move("a dispatcher works on {thing}", FREE, _due, _dispatch, pauses=True, **_BY_MACHINES),
+    Move("a dispatcher works on {}", FREE, _due, _dispatch, pauses=True, **_BY_MACHINES),
     Move(
-        "another dispatcher takes {thing} over",
+        "another dispatcher takes {} over",
         FREE,
         lambda state: state.taken,
         _take_over,
         machine=True,
     ),
     Move(
-        "the dispatcher that stood still goes on: {thing}",
+        "the dispatcher that stood still goes on: {}",
         FREE,
         lambda state: state.paused,
         _go_on,
         machine=True,
     ),
-    Move("it never goes on: {thing}", FREE, lambda state: state.paused, _is_dead, machine=True),
-    Move("{thing}", FREE, _commands, _work, **_BY_MACHINES),
-    Move("{of} tells what it has", FREE, _untold, _register, machine=True),
-    Move("Cinder carries out {thing}", FREE, lambda s: s.world.late, _lands, machine=True),
-    Move("{of} loses power", FAULT, _hosts(up=True), _goes_down),
-    Move("{of} comes back", FREE, _hosts(up=False), _comes_back),
-    Move("an operator fences {of}", FREE, _hosts(up=False, fenced=False), _fence),
-    Move("an operator unfences {of}", FREE, _hosts(up=True, fenced=True), _unfence),
-    Move("an operator retries {thing}", FREE, _parked, _by_operator("retry")),
-    Move("an operator unwinds {thing}", ACT, _open, _by_operator("unwind")),
-    Move("an operator gives {thing} up", ACT, _parked, _by_operator("give_up")),
+    Move("it never goes on: {}", FREE, lambda state: state.paused, _is_dead, machine=True),
+    Move("{}", FREE, _orders, _work, **_BY_MACHINES),
+    Move("{} tells what it has", FREE, _untold, _register, machine=True),
+    Move("Cinder carries out {}", FREE, lambda s: s.world.late, _lands, machine=True),
+    Move("{} loses power", FAULT, _hosts(up=True), _goes_down),
+    Move("{} comes back", FREE, _hosts(up=False), _comes_back),
+    Move("an operator fences {}", FREE, _hosts(up=False, fenced=False), _fence),
+    Move("an operator unfences {}", FREE, _hosts(up=True, fenced=True), _unfence),
+    Move("an operator retries {}", FREE, _parked, _by_operator("retry")),
+    Move("an operator unwinds {}", ACT, _open, _by_operator("unwind")),
+    Move("an operator gives {} up", ACT, _parked, _by_operator("give_up")),
     Move("an operator looks, twice", ACT, _server, _look),
-    Move("an operator repairs {thing}", FREE, _confirmed, _repair),
-    Move("a user attaches {thing}", REQUEST, _volumes, _attach),
-    Move("a user detaches {thing}", REQUEST, _volumes, _detach),
+    Move("an operator repairs {}", FREE, _confirmed, _repair),
+    Move("a user attaches {}", REQUEST, _volumes, _attach),
+    Move("a user detaches {}", REQUEST, _volumes, _detach),
     Move("a user migrates the server", REQUEST, _server, _act("live_migrate", moves=True)),
     Move("a user evacuates the server", REQUEST, _server, _act("evacuate", moves=True)),
     Move("a user rebuilds the server", REQUEST, _server, _act("rebuild")),
     Move("a user deletes the server", REQUEST, _server, _delete),
-    Move("somebody makes a reservation of {thing}", FAULT, _volumes, _reserved_by_hand),
-    Move("somebody attaches {thing} past us", FAULT, _free, _attached_by_hand),
-    Move("somebody stops the guest with virsh: {thing}", FAULT, _guests, _killed_by_hand),
+    Move("somebody makes a reservation of {}", FAULT, _volumes, _reserved_by_hand),
+    Move("somebody attaches {} past us", FAULT, _free, _attached_by_hand),
+    Move("somebody stops the guest with virsh: {}", FAULT, _guests, _killed_by_hand),
 )
 #: A guest that somebody moves: who has it is asked by nobody before decision 0088.
-BY_HAND = (Move("somebody moves the guest with virsh: {thing}", FAULT, _guests, _moved_by_hand),)
-
-__all__ = ["BY_HAND", "MOVES", "ActiveRun", "Move", "steps"]
+BY_HAND = (Move("somebody moves the guest with virsh: {}", FAULT, _guests, _moved_by_hand),)

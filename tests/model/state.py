@@ -166,7 +166,7 @@ class Ledger:
 
 # --- equal states ----------------------------------------------------------------------------
 
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUIDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Of an aggregate, what says only how it came to be so.
 _PAST = frozenset(
     {
@@ -199,7 +199,7 @@ def key(state: State) -> bytes:
     parts.append(repr((world.late, sorted(state.taken), state.left, world.by_hand, world.broken)))
     parts.append(repr(world.volumes))
     ids: dict[str, str] = {}
-    text = _UUID.sub(lambda it: ids.setdefault(it[0], f"#{len(ids)}"), "\n".join(parts))
+    text = UUIDS.sub(lambda it: ids.setdefault(it[0], f"#{len(ids)}"), "\n".join(parts))
     return blake2b(text.encode(), digest_size=12).digest()
 
 
