@@ -82,6 +82,32 @@ def test_a_log_that_was_changed_is_refused_with_the_position(
     assert told.out == ""
 
 
+def test_a_log_that_breaks_a_rule_is_refused_with_position_and_event(
+    log: str, tmp_path: Path, capsys: Out
+) -> None:
+    """This one was never written by flows: its host let go without a word, and one has no owner."""
+    assert shell.main(["event", "verify", log, "--rules"]) == 4
+    told = capsys.readouterr()
+    assert "position 4, Attachment.Disconnected: proven_disconnect: " in told.err
+    assert "position 6, Attachment " in told.err
+    assert "2 events of this log break the ledger's rules" in told.err
+    assert json.loads(told.out)["position"] == EVENTS, "it is proven all the same"
+    kept = tmp_path / "kept.json"
+    kept.write_text(told.out)
+    assert shell.main(["event", "verify", log, "--rules", "--since", str(kept)]) == 2
+    assert "leave --since out" in capsys.readouterr().err
+
+
+def test_a_log_that_flows_wrote_breaks_no_rule(database_url: str, capsys: Out) -> None:
+    world = World()
+    world.done(world.attach())
+    with Ledger(database_url) as ledger:
+        for context, stored in groupby(world.store.log, key=lambda each: each[1]):
+            ledger.recorder.insert_events([stored_event(each) for each, _ in stored], context=context)
+    assert shell.main(["event", "verify", f"--database-url={database_url}", "--rules"]) == 0
+    assert "breaks none of the ledger's rules" in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_checkpoint_is_a_usage_error(
     log: str, tmp_path: Path, capsys: Out
 ) -> None:

@@ -24,6 +24,7 @@ from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
 from handlers.retries import is_due
+from handlers.rules import Replay
 from host_agent.shared.contract import Command, PowerState
 from host_agent.simulated.host_state import HOSTS
 from host_agent.storage import connection
@@ -85,6 +86,7 @@ class Cloud:
         #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
         self.apart: set[str] = set()
         self.folded = Folded()
+        self.replay, self.saved = Replay(), 0  # the same log, held against the ledger's rules
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.
         self.database_ahead_s, self.recorded_at = 0.0, 0.0
@@ -180,7 +182,9 @@ class Cloud:
             if isinstance(event, BlockDeviceMapping.MappingCreated):
                 # From now on nobody but the ledger knows that it is read-only.
                 self.cinder.volumes[event.volume_id].readonly = None
-        if broken := list(broken_by([event for event, _ in new], self)):
+        append = [(position, event) for position, (event, _) in enumerate(new, self.saved + 1)]
+        self.saved += len(new)
+        if broken := [*broken_by([event for event, _ in new], self), *self.replay.follow(append)]:
             raise AssertionError(f"broken by a save: {broken}")
 
     def rows(self, table: str) -> list[Row]:
