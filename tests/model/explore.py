@@ -131,7 +131,8 @@ class Explorer:
                 stuck, still = False, still and not step.machine
             if new and not self._judge(to, step):
                 yield to, step.state
-        open_ = state.operations("running", "parked")
+        # What somebody has done past us may be for somebody to undo: then a parked one may stay.
+        open_ = state.operations("running", *([] if state.world.by_hand else ["parked"]))
         if still and not open_:
             self._at_rest(number, state)
         elif stuck:

@@ -336,6 +336,7 @@ def _attached_by_hand(state: State, volume_id: str, _: Wire) -> None:
     here = state.world.hosts[name]
     guests = {**here.guests, SERVER: (True, tuple(sorted({*disks, volume_id})))}
     state.world.host(name, guests=guests)
+    state.world.by_hand = True
 
 
 # --- users and operators -------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class World:
     made: int = 0  # attachments so far
     hosts: dict[str, HostState] = field(default_factory=dict)
     broken: tuple[str, ...] = ()  # rules, with what has broken them
-    by_hand: bool = False  # somebody has moved a guest past us
+    by_hand: bool = False  # somebody has given a guest a disk, or moved it, past us
 
     def copy(self) -> World:
         copy = object.__new__(World)

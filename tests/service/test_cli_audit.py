@@ -103,7 +103,9 @@ def test_a_log_that_flows_wrote_breaks_no_rule(database_url: str, capsys: Out) -
     world.done(world.attach())
     with Ledger(database_url) as ledger:
         for context, stored in groupby(world.store.log, key=lambda each: each[1]):
-            ledger.recorder.insert_events([stored_event(each) for each, _ in stored], context=context)
+            ledger.recorder.insert_events(
+                [stored_event(each) for each, _ in stored], context=context
+            )
     assert shell.main(["event", "verify", f"--database-url={database_url}", "--rules"]) == 0
     assert "breaks none of the ledger's rules" in capsys.readouterr().err
 
