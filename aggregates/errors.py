@@ -263,6 +263,15 @@ class FenceTooOldError(DomainError):
     code = "fence_too_old"
 
 
+class ShownElsewhereError(DomainError):
+    """Server {server_id}: {flow} is refused, for others show what it works on: {signs}. It could
+    make a second writer, or free what is in use. Remove the guest or disk there; if the host is
+    gone for good, fence it. Then try again.
+    """
+
+    code = "shown_elsewhere"
+
+
 class DestinationError(DomainError):
     """No valid host was found. Host {host} cannot take instance {server_id}: {why}."""
 

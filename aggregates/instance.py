@@ -24,6 +24,7 @@ from aggregates.server import (
     Claim,
     Device,
     SeenDisks,
+    Sighting,
     VmState,
     given,
     kept_after,
@@ -93,6 +94,21 @@ class Instance(Claimable):
     @dataclass(frozen=True, kw_only=True)
     class GuestLeft(Event):
         """A fence vouched for the guest's removal: should the host come back, it may have it."""
+
+        host: str
+
+    @dataclass(frozen=True, kw_only=True)
+    class SeenElsewhere(Event):
+        """A host shows the guest, and the server is not on that host."""
+
+        host: str
+        power_state: str
+        volumes: list[str]  # as the disks' serials tell
+        epoch: int  # of the host then
+
+    @dataclass(frozen=True, kw_only=True)
+    class GoneElsewhere(Event):
+        """The host does not show it any more."""
 
         host: str
 
@@ -240,6 +256,7 @@ class Instance(Claimable):
         self.resize_source: str | None = None
         self.source_definition: str | None = None
         self.left_on: set[str] = set()  # hosts that may still have a guest that is not theirs
+        self.elsewhere: dict[str, Sighting] = {}  # by host: it shows the guest, and is not its own
         self.named = False  # by whoever asked for it, and not by what a host calls it
         self.managed = False  # a flow has said where it is
         self.offloaded = False
@@ -285,6 +302,11 @@ class Instance(Claimable):
         match event:
             case self.GuestLeft():
                 self.left_on.add(event.host)
+            case self.SeenElsewhere():
+                seen = Sighting(event.power_state, tuple(event.volumes), event.epoch)
+                self.elsewhere[event.host] = seen
+            case self.GoneElsewhere():
+                self.elsewhere.pop(event.host, None)
             case self.Placed():
                 self._is_at(event)
                 self.offloaded, self.managed = False, True
@@ -325,6 +347,7 @@ class Instance(Claimable):
         if begins or event.host != self.host:
             self.epoch = event.epoch
         self.host = event.host
+        self.elsewhere.pop(event.host, None)
         self._has_power(event.power_state)
 
     def _has_power(self, power_state: str) -> None:
@@ -397,6 +420,35 @@ class Instance(Claimable):
         if definition and definition != (self.definition, self.dropped or []):
             self.record(self.DefinitionChanged, definition=definition[0], dropped=definition[1])
         return True
+
+    def see_elsewhere(self, host: str, seen: Sighting) -> None:
+        """A host that is not the server's shows its guest; seeing nothing new records nothing."""
+        if self.version and self.elsewhere.get(host) != seen:
+            fields = {**seen._asdict(), "volumes": list(seen.volumes)}
+            self.record(self.SeenElsewhere, host=host, **fields)
+
+    def miss_elsewhere(self, host: str) -> None:
+        """The host does not show it any more."""
+        if host in self.elsewhere:
+            self.record(self.GoneElsewhere, host=host)
+
+    @property
+    def places(self) -> frozenset[str]:
+        """The hosts that are to have its guest: two, while a resize can be reverted."""
+        own = (self.host, self.resize_source)
+        return frozenset(() if self.deleted else (host for host in own if host is not None))
+
+    def shown_on(self, host: str) -> tuple[str, ...]:
+        """The volumes that the host showed in the guest last."""
+        if host in self.elsewhere:
+            return self.elsewhere[host].volumes
+        return self.seen.volumes if host == self.host else ()
+
+    @property
+    def is_unaccounted(self) -> bool:
+        """Whether its host has lost the guest: it may be anywhere, or nowhere."""
+        lost = self.power_state == "nostate" and bool(self.places) and not self.never_built
+        return lost and self._vm_state is not VmState.BUILDING
 
     def device_of(self, volume_id: str) -> Device | None:
         """The device of a volume, bound or being bound."""

@@ -70,6 +70,14 @@ class SeenDisks(NamedTuple):
 NO_DISKS = SeenDisks()
 
 
+class Sighting(NamedTuple):
+    """A guest as a host shows it that is not its server's; `epoch`: of that host then."""
+
+    power_state: str
+    volumes: tuple[str, ...]
+    epoch: int
+
+
 #: What is kept of a server beside its name, and shown, as it is of one of which nobody said more.
 UNSAID: Mapping[str, Any] = MappingProxyType(
     {

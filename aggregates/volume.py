@@ -114,6 +114,21 @@ class Volume(Aggregate):
         server_id: str
         why: str
 
+    @dataclass(frozen=True, kw_only=True)
+    class SeenInGuest(Event):
+        """A host shows it in a guest of a server that does not have it, or not there."""
+
+        server_id: str
+        host: str
+        epoch: int  # of the host then
+
+    @dataclass(frozen=True, kw_only=True)
+    class GoneFromGuest(Event):
+        """The host does not show it there any more."""
+
+        server_id: str
+        host: str
+
     def __init__(self, id: UUID) -> None:  # noqa: A002
         super().__init__(id)
         self.claims: dict[str, Claim] = {}  # by operation
@@ -121,14 +136,16 @@ class Volume(Aggregate):
         self.deleted = False
         self.had = False  # by any server, ever
         self.last_server: str | None = None  # that had it, or for which it was made
+        self.shown: dict[tuple[str, str], int] = {}  # by host and server: the host's epoch then
         self._server_id: str | None = None  # whose story the event just applied belongs to
+        self._host: str | None = None
 
     def about(self) -> About:
-        return About(volume_id=str(self.id), server_id=self._server_id)
+        return About(volume_id=str(self.id), server_id=self._server_id, host=self._host)
 
     def apply(self, event: Any) -> None:
-        made_or_deleted = isinstance(event, _MADE_OR_DELETED)
-        self._server_id = event.server_id if made_or_deleted else None
+        self._server_id = event.server_id if isinstance(event, _OF_A_SERVER) else None
+        self._host = event.host if isinstance(event, _OF_A_GUEST) else None
         match event:
             case self.Claimed():
                 self.claims[event.claimant] = Claim(
@@ -153,6 +170,20 @@ class Volume(Aggregate):
                 self.last_server = event.server_id
             case self.VolumeDeleted():
                 self.deleted, self.last_server = True, event.server_id
+            case self.SeenInGuest():
+                self.shown[event.host, event.server_id] = event.epoch
+            case self.GoneFromGuest():
+                self.shown.pop((event.host, event.server_id), None)
+
+    def see(self, server_id: str, host: str, epoch: int) -> None:
+        """A host shows it in a guest that is not to have it; what is known records nothing."""
+        if self.shown.get((host, server_id)) != epoch:
+            self.record(self.SeenInGuest, server_id=server_id, host=host, epoch=epoch)
+
+    def miss(self, server_id: str, host: str) -> None:
+        """The host does not show it there any more."""
+        if (host, server_id) in self.shown:
+            self.record(self.GoneFromGuest, server_id=server_id, host=host)
 
     def works_for(self, server_id: str) -> list[str]:
         """The operations that work on the volume for this server."""
@@ -237,5 +268,9 @@ class Volume(Aggregate):
             raise errors.AttachedElsewhereError(volume_id=str(self.id), servers=", ".join(others))
 
 
+_OF_A_GUEST = (Volume.SeenInGuest, Volume.GoneFromGuest)
 #: Events that concern the server as well.
-_MADE_OR_DELETED = (Volume.VolumeMade, Volume.VolumeDeleted, Volume.VolumeDeletionRefused)
+_OF_A_SERVER = (
+    *(Volume.VolumeMade, Volume.VolumeDeleted, Volume.VolumeDeletionRefused),
+    *_OF_A_GUEST,
+)

@@ -1,16 +1,23 @@
 """What a host shows of its guests, guest by guest: what the ledger makes of it.
 
 Both return False for what was not looked at, because a flow is just changing it: it has to be
-reported again.
+reported again.  A guest on a host that is not its server's, and a disk of a volume that its server
+does not have, are kept as signs that they are there (handlers.presence).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
-from aggregates.server import SeenDisks
+from aggregates.operation import Operation
+from aggregates.server import SeenDisks, Sighting
+from aggregates.volume import Volume
 from handlers import grow
 from handlers.meaning import Book
+from handlers.presence import is_mapped
+from handlers.progress import plan_of
 from host_agent.shared.contract import Guest
 from host_agent.shared.guest_xml import kept
 
@@ -18,6 +25,7 @@ from host_agent.shared.guest_xml import kept
 def seen(host: str, guest: Guest, book: Book) -> bool:
     """The host shows this guest; what it was to hear of, and a fence kept from it, is begun."""
     instance = book.get(Instance, guest.server_id)
+    before = instance.shown_on(host)
     looked = instance.observe(
         name=guest.name,
         host=host,
@@ -29,7 +37,35 @@ def seen(host: str, guest: Guest, book: Book) -> bool:
     )
     if instance.host == host:
         grow.begin_awaited(instance, book)
-    return looked
+    return _sighted(host, guest, before, book) and looked
+
+
+def _sighted(host: str, guest: Guest, before: Sequence[str], book: Book) -> bool:
+    """Keep what the host shows and is not to have; False: a flow may just be changing it."""
+    instance = book.get(Instance, guest.server_id)
+    epoch = book.get(Host, str(host_uuid(host))).epoch
+    if host not in instance.places:
+        if host in _changing(instance, book):
+            return False
+        instance.see_elsewhere(host, Sighting(guest.power_state, tuple(guest.volumes), epoch))
+    settled = True
+    for volume_id in guest.volumes:
+        if is_mapped(instance, host, volume_id):
+            continue
+        volume = book.get(Volume, volume_id)
+        if volume.works_for(guest.server_id):
+            settled = False
+        else:
+            volume.see(guest.server_id, host, epoch)
+    for volume_id in set(before) - set(guest.volumes):
+        book.get(Volume, volume_id).miss(guest.server_id, host)
+    return settled
+
+
+def _changing(instance: Instance, book: Book) -> set[str | None]:
+    """The hosts on which operations on the server are at work with its guest."""
+    plans = [plan_of(book.get(Operation, claimant)) for claimant in instance.claims]
+    return set().union(*(plan.hosts.values() for plan in plans))
 
 
 def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] | None:
@@ -45,6 +81,9 @@ def _definition(shown: str | None, instance: Instance) -> tuple[str, list[str]] 
 def missed(host: str, server_id: str, book: Book) -> bool:
     """The host does not show this guest any more."""
     instance = book.get(Instance, server_id)
+    for volume_id in instance.shown_on(host):
+        book.get(Volume, volume_id).miss(server_id, host)
+    instance.miss_elsewhere(host)
     if instance.host != host:
         return True
     return instance.observe(

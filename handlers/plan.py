@@ -72,6 +72,16 @@ class Only(StrEnum):
     BARE = "bare"  # those that are no guest's disks: perhaps no host has ever connected them
 
 
+class Ask(StrEnum):
+    """Who else must not show something, before a flow begins and before it starts or frees anything
+    (handlers.presence).
+    """
+
+    NOTHING = "nothing"  # it starts, frees, forgets and deletes nothing that others could have
+    GUEST = "guest"  # nobody else shows the server's guest
+    VOLUMES = "volumes"  # nor one of the volumes
+
+
 class PlanError(ValueError):
     """A plan that breaks the rules of plans; the flow's table is wrong."""
 
@@ -146,7 +156,8 @@ class Flow:
     running there.  `claims_volumes`: nothing else may be done to its volumes meanwhile; if not, it
     goes on beside what is parked about one of them, and without that one (decision 0054).
     `volumes`: how its volumes have to be in Cinder for it to be accepted; None: it asks Cinder for
-    nothing that this could forbid (decision 0040).
+    nothing that this could forbid (decision 0040).  `asks`: who else could have what it works on; a
+    new flow asks for all, unless its table says why not.
     """
 
     name: str
@@ -157,6 +168,7 @@ class Flow:
     trusts: Place | None = None
     claims_volumes: bool = True
     volumes: VolumeRule | None = None
+    asks: Ask = Ask.VOLUMES
 
     def expand(
         self,

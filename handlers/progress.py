@@ -17,7 +17,7 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import SERVER, ActiveRun, Operation, OperationState, Outcome
 from aggregates.volume import Volume
-from handlers import fences, grow
+from handlers import fences, grow, presence
 from handlers.converted import CONVERTED
 from handlers.engine import (
     Decision,
@@ -149,6 +149,7 @@ def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) 
     """Record the intent of these runs, where they can be done (decision 0027)."""
     for run in runs:
         host, error = _given_to(operation, run, book)
+        error = error or shown_elsewhere(operation, run.steps, book, undo=run.undo)
         own = plan_of(operation).host_of(run.lane, run.place)
         handed_over = host is not None and host.name != own
         operation.record(
@@ -163,6 +164,38 @@ def _begin(operation: Operation, runs: tuple[Run, ...], book: Book, now: float) 
         )
         if error is not None:
             failed(operation, operation.history.active[run.lane], error, now)
+
+
+def shown_elsewhere(
+    operation: Operation, steps: Iterable[str], book: Book, *, undo: bool
+) -> StepError | None:
+    """Why these steps are not begun, if they start or free what others show now (0088).
+
+    What has to be done some time waits until they show it no more.
+    """
+    plan, started = plan_of(operation), operation.started
+    assert started is not None
+    if not presence.is_asked(plan, steps, undo=undo):
+        return None
+    question = presence.Question.of(plan, started.server_id, book)
+    if not (found := list(presence.signs(question, book))):
+        return None
+    refusal = presence.refusal(question, found)
+    kind = ErrorKind.RETRYABLE if plan.patient else ErrorKind.FINAL
+    return StepError(kind=kind, code=refusal.code, message=str(refusal))
+
+
+def hold_up(operation: Operation, run: ActiveRun, done: str, book: Book, now: float) -> None:
+    """End a run whose host waits for our word before its next step, if that frees or starts what
+    others show by now.
+    """
+    direction = "undo" if run.undo else "do"
+    waits = direction in plan_of(operation).durable(done)
+    if not waits or not operation.is_active(run.number):
+        return
+    step = operation.history.next_step(run)
+    if error := shown_elsewhere(operation, [step], book, undo=run.undo):
+        failed(operation, run, error, now)
 
 
 def _given_to(operation: Operation, run: Run, book: Book) -> tuple[Host | None, StepError | None]:

@@ -28,7 +28,7 @@ from handlers.guards import (
     lane_of_mapping,
     start,
 )
-from handlers.plan import Place
+from handlers.plan import LANES_MAX, Place
 from host_agent.shared.contract import GuestOrder
 from host_agent.shared.lane import Lane, LaneSide
 from host_agent.shared.ports import AttachmentView, VolumeView
@@ -49,7 +49,8 @@ class Case:
     """A finding with what the ledger and Cinder have of its subject now.
 
     `server_id`: the finding's, or of the server that had the volume last.  `hosts`: all that may
-    ever have had the volume for the server.  `held`: all that the server has.
+    ever have had the volume for the server.  `held`: all that the server has.  `every_host`: those
+    that are not fenced.
     """
 
     finding: Finding
@@ -62,6 +63,7 @@ class Case:
     view: VolumeView | None
     hosts: Sequence[str]
     held: Sequence[tuple[Attachment, Volume]] = ()
+    every_host: Sequence[str] = ()
 
     @property
     def mapping(self) -> BlockDeviceMapping | None:
@@ -197,12 +199,25 @@ def _of_attachment(case: Case, no_mapping: str) -> list[Lane]:
 
 
 def _of_each_host(case: Case, no_mapping: str) -> list[Lane]:
-    """Whoever could have it has to show that it does not; a guest knows it by its mapping's id."""
-    if not case.hosts:
+    """Whoever could have it has to show that it does not; a guest knows it by its mapping's id.
+
+    Cinder's lists name the host of what is attached only.  Where it names none, any host may have
+    given the connector that Cinder has.
+    """
+    hosts = set(case.hosts)
+    if (case.finding.differs.get("cinder") or {}).get("host") is None:
+        hosts |= set(case.every_host)
+    if not hosts:
         raise _refusal(case, "a host was given the volume, and nobody knows which: look for it.")
+    if len(hosts) > LANES_MAX:
+        why = (
+            f"Cinder has some host's connector for it and does not say whose, and more than "
+            f"{LANES_MAX} hosts cannot be asked at once. Find the host, then delete it in Cinder."
+        )
+        raise _refusal(case, why)
     [lane] = _of_attachment(case, no_mapping)
     serial = case.mapping.serial if case.mapping else None
-    return [replace(lane, host=host, serial=serial) for host in case.hosts]
+    return [replace(lane, host=host, serial=serial) for host in sorted(hosts)]
 
 
 def _of_record(case: Case, no_mapping: str) -> list[Lane]:

@@ -8,7 +8,7 @@ caller either gets an answer that was true when it was written, or a refusal.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -25,15 +25,18 @@ from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers import accept, actions, build, deletion, grow, operator, snapshots
+from handlers import accept, actions, build, deletion, grow, operator, presence, snapshots
 from handlers import repair as repairs
 from handlers.guards import Contact, Origin
+from handlers.presence import Shown
+from handlers.progress import plan_of
 from host_agent.shared.ports import Cinder, PortError, VolumeView
 from ledger.log.unit import AggregateStore, Unit, run_optimistically
 from ledger.reconcile.repair_cases import Cases
 
 A = TypeVar("A", bound=Aggregate)
 Edit = Callable[[A, EventContext], None]
+Decide = Callable[[Unit, Origin], Operation]
 
 _log = structlog.get_logger(__name__)
 
@@ -55,12 +58,16 @@ class Fleet:
     """What the read side knows of hosts just now.
 
     `legacy`: whether Cinder, or an agent, is too old for the new flow (S1).  `had`: the hosts
-    that have ever had a volume of the server.
+    that have ever had a volume of the server.  `shown` and `unaccounted`: handlers.presence.
+    `unfenced`: the names of all hosts that may be asked something.
     """
 
     contact: Callable[[str], Contact]
     legacy: Callable[[], bool] = lambda: False
     had: Callable[[str], Iterable[str]] = lambda _server_id: ()
+    shown: Callable[[str, Sequence[str]], Iterable[Shown]] = lambda _server_id, _volume_ids: ()
+    unaccounted: Callable[[str], Iterable[str]] = lambda _server_id: ()
+    unfenced: Callable[[], Iterable[str]] = lambda: ()
 
 
 class IdempotencyKeyReusedError(errors.DomainError):
@@ -108,7 +115,7 @@ class Requests:
                 root=next((m for m in mappings if m.boot_index == 0 and m.live), None),
             )
 
-        return self._accept("attach", request, context, key, decide)
+        return self._accept("attach", request, context, key, _asked(decide, fleet))
 
     def detach(
         self,
@@ -132,7 +139,7 @@ class Requests:
                 where=_where(unit, instance, fleet),
             )
 
-        return self._accept("detach", request, context, key, decide)
+        return self._accept("detach", request, context, key, _asked(decide, fleet))
 
     def swap(
         self,
@@ -162,7 +169,7 @@ class Requests:
                 where=_where(unit, instance, fleet),
             )
 
-        return self._accept("swap", request, context, key, decide)
+        return self._accept("swap", request, context, key, _asked(decide, fleet))
 
     def build(
         self,
@@ -186,7 +193,7 @@ class Requests:
                 legacy=fleet.legacy(),
             )
 
-        return self._accept("build", request, context, key, decide)
+        return self._accept("build", request, context, key, _asked(decide, fleet))
 
     def act(
         self,
@@ -211,21 +218,22 @@ class Requests:
                 views=lambda: [view(volume_id) for volume_id in server.volumes],
             )
 
-        return self._accept(request.flow, request, context, key, decide)
+        return self._accept(request.flow, request, context, key, _asked(decide, fleet))
 
-    def delete(self, server_id: str, context: EventContext, key: str | None = None) -> Accepted:
+    def delete(
+        self, server_id: str, context: EventContext, fleet: Fleet, key: str | None = None
+    ) -> Accepted:
         """Delete a server; what is parked about it ends, and is released with the rest.
 
         If something is at work on it, that comes first: the operation is begun at its end.
         """
         request = actions.ActOnServer(server_id=server_id, flow="delete")
+        decide = _asked(lambda unit, origin: deletion.begin(server_id, origin, unit), fleet)
         accepted: Accepted | None = None
         while accepted is None:
             origin = self._origin(request.flow, request, context, key)
             try:
-                accepted = self._begin(
-                    origin, lambda unit, origin: deletion.begin(server_id, origin, unit), key
-                )
+                accepted = self._begin(origin, decide, key)
             except errors.ClaimedError as claimed:
                 accepted = self._keep_deletion(server_id, origin, claimed)
         return accepted
@@ -312,9 +320,7 @@ class Requests:
             operation = self._mending(request, fleet)(unit, origin)
         return operation, unit.get(Finding, request.finding_id)
 
-    def _mending(
-        self, request: repairs.RepairDrift, fleet: Fleet
-    ) -> Callable[[Unit, Origin], Operation]:
+    def _mending(self, request: repairs.RepairDrift, fleet: Fleet) -> Decide:
         case = Cases(self._cinder, fleet)  # asks Cinder once for all attempts
 
         def decide(unit: Unit, origin: Origin) -> Operation:
@@ -325,7 +331,7 @@ class Requests:
             )
             return repairs.repair(request, origin, case.of(finding, unit), hosts)
 
-        return decide
+        return _asked(decide, fleet)
 
     def edit(self, kind: type[A], id_: str, edit: Edit[A], context: EventContext) -> int:
         """Change one thing, which needs no operation; the last position written, 0 for nothing."""
@@ -360,7 +366,7 @@ class Requests:
         request: Any,
         context: EventContext,
         key: str | None,
-        decide: Callable[[Unit, Origin], Operation],
+        decide: Decide,
     ) -> Accepted:
         return self._begin(self._origin(kind, request, context, key), decide, key)
 
@@ -374,9 +380,7 @@ class Requests:
             fingerprint=fingerprint,
         )
 
-    def _begin(
-        self, origin: Origin, decide: Callable[[Unit, Origin], Operation], key: str | None
-    ) -> Accepted:
+    def _begin(self, origin: Origin, decide: Decide, key: str | None) -> Accepted:
         operation_id = origin.operation_id
 
         def change(unit: Unit) -> Accepted:
@@ -399,6 +403,20 @@ def operation_id_of(context: EventContext, key: str) -> UUID:
     """An idempotency key names the operation, so the log itself keeps it unique."""
     project = context.actor.project_id or context.actor.name
     return uuid5(NAMESPACE_URL, f"{project}/{key}")
+
+
+def _asked(decide: Decide, fleet: Fleet) -> Decide:
+    """Decide, unless others show what the operation would start or free (decision 0088)."""
+
+    def asked(unit: Unit, origin: Origin) -> Operation:
+        operation = decide(unit, origin)
+        started = operation.started
+        assert started is not None, "a decision begins an operation"
+        repaired = started.finding["id"] if started.finding else None
+        presence.refuse(plan_of(operation), started.server_id, unit, fleet, repaired)
+        return operation
+
+    return asked
 
 
 def _where(unit: Unit, instance: Instance, fleet: Fleet) -> accept.Where:

@@ -187,6 +187,7 @@ class Service:
         active = operation.is_active(report.run)
         if not new or (len(new) < len(report.results) and not active):
             return active, 0
+        run: ActiveRun | None = None
         for result in new:
             run = operation.active_run(report.run, name, result.step)
             if result.error is not None:
@@ -203,6 +204,8 @@ class Service:
                 progress.succeeded(operation, run, result, unit)
             except errors.IllegalTransitionError as refusal:
                 raise _ContradictedError(result.step, refusal) from refusal
+        if run is not None:
+            progress.hold_up(operation, run, new[-1].step, unit, self._clock())
         deletion.advance(operation, unit, self._clock())
         position = unit.save(within(context, operation))
         return operation.is_active(report.run), position

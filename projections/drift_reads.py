@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from aggregates.finding import Finding
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
 from projections.base import Row
 from projections.findings import FINDINGS
 from projections.log_reads import PAGE_MAX, POSITION_MAX, LogReads
@@ -108,6 +109,25 @@ class DriftReads(LogReads):
     async def drift_counts(self) -> list[Row]:
         """What is not over, by `drift_class` and `state`: `count`, `oldest_s`."""
         return await self._all("drift_counts")
+
+    async def shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:
+        """The open findings that show the server's guest, or one of the volumes, on a host."""
+        rows = await self._all(
+            "shown",
+            server_id=server_id,
+            volume_ids=list(volume_ids),
+            guests=sorted(SHOW_GUESTS),
+            volumes=sorted(SHOW_VOLUMES),
+        )
+        return [Shown.of(row) for row in rows]
+
+    async def unaccounted(self, server_id: str) -> list[str]:
+        """The hosts that have not shown since its last event that they do not have its guest."""
+        return [row["host"] for row in await self._all("unaccounted", server_id=server_id)]
+
+    async def unfenced(self) -> list[str]:
+        """The names of all hosts that are not fenced."""
+        return [row["host"] for row in await self._all("unfenced")]
 
     async def hosts_of_server(self, server_id: str) -> list[str]:
         """All hosts that have ever had a volume of it."""

@@ -43,6 +43,7 @@ def _new(event: LoggedEvent) -> Row:
         "faults": {},
         "claims": {},
         "resize_source": None,
+        "elsewhere": {},
         "deleted": False,
         "created_at": event.recorded_at,
     }
@@ -62,7 +63,13 @@ def _vm_state(row: Row) -> str:
 def _observed(row: Row, body: Row) -> Row:
     seen = {name: body[name] for name in ("name", "host", "devices")}
     seen["volumes"] = body.get("volumes") or []  # older events know of none
+    seen["elsewhere"] = _but(row["elsewhere"], body["host"])
     return {**seen, **_power(row, body["power_state"])}
+
+
+def _but(shown: Row, host: str) -> Row:
+    """Where else its guest is shown, without a host."""
+    return {name: power for name, power in shown.items() if name != host}
 
 
 def _power(row: Row, power_state: str) -> Row:
@@ -109,10 +116,15 @@ _CHANGES: dict[str, Callable[[Row, Row], Row]] = {
     _I.DefinitionChanged.TOPIC: lambda _, body: {"definition": body["definition"]},
     _I.Placed.TOPIC: lambda row, body: {
         "host": body["host"],
+        "elsewhere": _but(row["elsewhere"], body["host"]),
         "faults": {claimant: text for claimant, text in row["faults"].items() if claimant != RESET},
         **_power(row, body["power_state"]),
     },
     _I.Offloaded.TOPIC: lambda row, _: {"host": None, **_NO_DISKS, **_power(row, "shutdown")},
+    _I.SeenElsewhere.TOPIC: lambda row, body: {
+        "elsewhere": {**row["elsewhere"], body["host"]: body["power_state"]}
+    },
+    _I.GoneElsewhere.TOPIC: lambda row, body: {"elsewhere": _but(row["elsewhere"], body["host"])},
     _I.Resized.TOPIC: lambda _, body: {"resize_source": body["source"]},
     _I.ResizeSettled.TOPIC: lambda _row, _body: {"resize_source": None},
     _I.Deleted.TOPIC: lambda _row, _body: {"deleted": True},

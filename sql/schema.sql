@@ -232,11 +232,13 @@ CREATE TABLE instances (
     disk_config text NOT NULL DEFAULT 'MANUAL',
     hostname text,
     locked_by text,                      -- 'owner' or 'admin'; NULL: it is not
-    locked_reason text
+    locked_reason text,
+    elsewhere jsonb NOT NULL DEFAULT '{}'  -- {host: power state}: its guest is shown there, too
 );
 CREATE INDEX instances_by_age ON instances (created_at, server_id);
 CREATE INDEX instances_by_project ON instances (project_id, name);
 CREATE INDEX instances_by_host ON instances (host);
+CREATE INDEX instances_elsewhere ON instances (server_id) WHERE elsewhere <> '{}';
 
 -- Block device mappings that are alive; one without volume is a root that was detached (S2).
 CREATE TABLE mappings (

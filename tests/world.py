@@ -13,13 +13,15 @@ import copy
 import copyreg
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
 from aggregates import errors
 from aggregates.attachment import Attachment
 from aggregates.base import Actor, Event, EventContext
+from aggregates.finding import Finding, FindingState
+from aggregates.host import Host, host_uuid
 from aggregates.instance import Instance
 from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import ActiveRun, Operation, OperationState
@@ -28,6 +30,7 @@ from handlers.accept import AttachVolume, DetachVolume, SwapVolume
 from handlers.actions import ActOnServer
 from handlers.build import BootDisk, BuildServer
 from handlers.guards import Contact
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
 from host_agent.reporting import Reporting, Verdict, report_of
 from host_agent.shared.contract import (
     SERVICE_VERSION,
@@ -171,13 +174,34 @@ class World:
         )
         told, position = self.service.register(name, said, CONTEXT)
         shown = {guest.server_id for guest in guests}
-        if name == self.instance.host and self.server_id not in shown:
+        instance = self.instance
+        if name in instance.places | set(instance.elsewhere) and self.server_id not in shown:
             self.service.lost_guest(self.server_id, name, CONTEXT)
         return {"position": position, "unknown": told.unknown, "again": told.again}
 
     @property
     def fleet(self) -> Fleet:
-        return Fleet(contact=alive, legacy=lambda: self.legacy)
+        return Fleet(
+            contact=alive,
+            legacy=lambda: self.legacy,
+            shown=self._shown,
+            unfenced=lambda: [name for name in self.hosts if not self._host(name).fenced],
+        )
+
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:
+        """The open findings that show the server's guest, or one of the volumes."""
+        ids = {event.originator_id for event in events(self, Finding.DriftFound)}
+        findings = [self.store.load(Finding, id_) for id_ in sorted(ids)]
+        return [
+            Shown.of({"finding_id": each.id, "differs": each.differs, **vars(found)})
+            for each in findings
+            if each.state is not FindingState.OVER and (found := each.found)
+            if (found.drift_class in SHOW_GUESTS and found.server_id == server_id)
+            or (found.drift_class in SHOW_VOLUMES and found.volume_id in volume_ids)
+        ]
+
+    def _host(self, name: str) -> Host:
+        return self.store.load(Host, host_uuid(name))
 
     # ------------------------------------------------------------- requests
 
@@ -209,7 +233,7 @@ class World:
 
     def delete(self) -> str:
         key = f"delete {len(self.store.log)}"
-        return self._ask(lambda: self.requests.delete(self.server_id, CONTEXT, key))
+        return self._ask(lambda: self.requests.delete(self.server_id, CONTEXT, self.fleet, key))
 
     def build(self, *disks: BootDisk, host: str = HOST) -> str:
         """Build a server of these disks; it is the world's server from then on."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aggregates.finding import Finding, FindingState
+from aggregates.server import RUNNING
 from handlers.drift.classes import BY_NAME
+from handlers.drift.rows import Party
 
 #: The classes that settings may name.
 CLASSES = frozenset(
@@ -39,6 +41,12 @@ class SoFar:
     attachments_there: int
 
 
+def _powers(finding: Finding) -> list[str]:
+    """The power states of a server's guest, by all hosts that show it."""
+    on_hosts = finding.differs.get(Party.HOST.value)
+    return [power for _, power in on_hosts] if isinstance(on_hosts, list) else []
+
+
 def why_not(finding: Finding, policy: Policy, so_far: SoFar) -> str | None:
     """Why it is left to people, in words; None: it is to be repaired now."""
     found = finding.found
@@ -47,6 +55,8 @@ def why_not(finding: Finding, policy: Policy, so_far: SoFar) -> str | None:
         return "its class is not repaired automatically"
     if finding.state is not FindingState.CONFIRMED or finding.repairing is not None:
         return "it is not confirmed, or somebody is at it"
+    if any(power in RUNNING for power in _powers(finding)):
+        return "a guest runs there; only a person has it powered off"
     if finding.failed:
         return "its last repair failed"
     if so_far.begun >= policy.per_hour_max:

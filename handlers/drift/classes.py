@@ -63,7 +63,8 @@ class DriftClass:
     `repair` None: `by_hand` says why, and what a person does.  `again`: whom the repair asks
     anew, at its own moment, before it does anything.  `or_else`: the repair for the case that the
     guest does not have what `repair` would keep for it.  `asked_for`: somebody has to ask for the
-    repair, whatever the settings say.
+    repair, whatever the settings say.  `shows`: as long as it is open, a host shows a guest or a
+    volume that it is not to have (handlers.presence).
     """
 
     name: str
@@ -77,6 +78,7 @@ class DriftClass:
     by_hand: str = ""
     again: tuple[Party, ...] = ()
     asked_for: bool = False
+    shows: bool = False
 
 
 _L, _C, _H = Party.LEDGER, Party.CINDER, Party.HOST
@@ -232,6 +234,7 @@ CLASSES: tuple[DriftClass, ...] = (
         row=ServerRow,
         parties=(_L, _H),
         is_drift=predicates.guest_twice,
+        shows=True,
         severity=_CRITICAL,
         meaning="The guest runs on two hosts: both write to its volumes.",
         by_hand="Stop the guest on the host that is not the server's, now; then look again.",
@@ -242,9 +245,9 @@ CLASSES: tuple[DriftClass, ...] = (
         parties=(_L, _H),
         is_drift=predicates.guest_missing,
         severity=_WARNING,
-        meaning="The host of the server does not have its guest. Its owner has it defined again by "
-        "`server rebuild` and started by `server start`, or is done with it (`server forget`); "
-        "until then its power state is `nostate`.",
+        meaning="The host of the server does not have its guest. If no other host shows it, its "
+        "owner has it defined again by `server rebuild` and started by `server start`, or is done "
+        "with it (`server forget`); until then its power state is `nostate`.",
         repair=Repair.FORGET_SERVER,
         again=(_L, _H),
         asked_for=True,
@@ -254,6 +257,7 @@ CLASSES: tuple[DriftClass, ...] = (
         row=ServerRow,
         parties=(_L, _H),
         is_drift=predicates.guest_elsewhere,
+        shows=True,
         severity=_CRITICAL,
         meaning="A host has a guest whose server is on another host.",
         by_hand="Find out where it is to be; remove it where it is not (`virsh undefine`).",
@@ -263,6 +267,7 @@ CLASSES: tuple[DriftClass, ...] = (
         row=ServerRow,
         parties=(_L, _H),
         is_drift=predicates.guest_of_deleted,
+        shows=True,
         severity=_WARNING,
         meaning="A host still has the guest of a server that is deleted.",
         repair=Repair.FORGET_GUEST,
@@ -292,6 +297,7 @@ CLASSES: tuple[DriftClass, ...] = (
         row=DiskRow,
         parties=(_L, _H),
         is_drift=predicates.disk_unknown,
+        shows=True,
         severity=_CRITICAL,
         meaning="The guest has a disk of a volume that the ledger does not map to its server.",
         by_hand="If the volume is to stay, attach it once the disk is out of the guest; nothing "
@@ -333,6 +339,7 @@ CLASSES: tuple[DriftClass, ...] = (
         row=ConnectionRow,
         parties=(_L, _H),
         is_drift=predicates.connection_left,
+        shows=True,
         severity=_WARNING,
         meaning="The host has a volume connected by an attachment that is not there any more.",
         repair=Repair.RELEASE_CONNECTION,

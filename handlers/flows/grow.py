@@ -8,7 +8,7 @@ Only looking again and growing is done, so any of it may be done again, at any t
 
 from __future__ import annotations
 
-from handlers.plan import Flow, Place, Stage, Step
+from handlers.plan import Ask, Flow, Place, Stage, Step
 from handlers.verbs import LedgerVerb
 from handlers.volumes import EXTENDED_FOR_CINDER
 from host_agent.shared.contract import Verb
@@ -19,6 +19,7 @@ GROW = Flow(
     name="grow",
     pivot="begin",
     exclusive=False,
+    asks=Ask.NOTHING,
     # There is no way back: a volume does not shrink.
     stages=(
         Stage(Place.LEDGER, (Step("begin", LedgerVerb.NOTHING),)),
@@ -33,6 +34,7 @@ GROW_FOR_CINDER = Flow(
     volumes=EXTENDED_FOR_CINDER,
     pivot="finish",
     exclusive=False,
+    asks=Ask.NOTHING,
     stages=(
         Stage(
             Place.LEDGER,

@@ -9,7 +9,7 @@ gets the host's connector first, and Cinder is told when the guest has it.
 from __future__ import annotations
 
 from handlers.flows.stages import once
-from handlers.plan import Flow, Only, Place, Stage, Step
+from handlers.plan import Ask, Flow, Only, Place, Stage, Step
 from host_agent.shared.contract import Verb
 
 _CONNECTED = (
@@ -34,10 +34,11 @@ START = Flow(
         _COMPLETED,
     ),
 )
-STOP = Flow(name="stop", claims_volumes=False, stages=(_STOPPED,))
+STOP = Flow(name="stop", claims_volumes=False, asks=Ask.NOTHING, stages=(_STOPPED,))
 PAUSE = Flow(
     name="pause",
     claims_volumes=False,
+    asks=Ask.NOTHING,
     stages=(once(Place.HOST, Step("pause", Verb.GUEST_PAUSE, undo=Verb.GUEST_RESUME)),),
 )
 UNPAUSE = Flow(

@@ -7,7 +7,7 @@ portals or monitors have changed.
 from __future__ import annotations
 
 from handlers.flows.stages import NO_WAY_BACK
-from handlers.plan import Flow, Place, Stage, Step
+from handlers.plan import Ask, Flow, Place, Stage, Step
 from handlers.volumes import CONNECTED_ANEW
 from host_agent.shared.contract import Verb
 
@@ -25,5 +25,6 @@ REFRESH = Flow(
     name="refresh",
     volumes=CONNECTED_ANEW,
     pivot="begin",
+    asks=Ask.GUEST,  # Cinder is told who has it
     stages=(NO_WAY_BACK, Stage(Place.HOST, REFRESHED)),
 )

@@ -11,7 +11,7 @@ There is mostly one step that changes something, so a failure leaves either all 
 from __future__ import annotations
 
 from handlers.flows.stages import once
-from handlers.plan import Flow, Place, Stage, Step
+from handlers.plan import Ask, Flow, Place, Stage, Step
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
@@ -67,6 +67,7 @@ FORGET_ATTACHMENT = Flow(
 COMPLETE_ATTACHMENT = Flow(
     name="complete_attachment",
     exclusive=False,
+    asks=Ask.NOTHING,
     stages=(*LOOKED_HERE, Stage(Place.HOST, (Step("complete", Verb.ATTACHMENT_COMPLETE),))),
 )
 

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 from handlers.flows.repair import AGAIN, LOOKED_HERE
 from handlers.flows.stages import once
-from handlers.plan import Flow, Place, Stage, Step
+from handlers.plan import Ask, Flow, Place, Stage, Step
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 
-def _mended(name: str, *steps: Step) -> Flow:
-    return Flow(name=name, exclusive=False, stages=(*LOOKED_HERE, Stage(Place.HOST, steps)))
+def _mended(name: str, step: Step, asks: Ask = Ask.NOTHING) -> Flow:
+    stages = (*LOOKED_HERE, Stage(Place.HOST, (step,)))
+    return Flow(name=name, exclusive=False, asks=asks, stages=stages)
 
 
 RELEASE_CONNECTION = _mended("release_connection", Step("release", Verb.CONNECTION_RELEASE))
 # A plug that fails leaves the disk where it was before, or, half done, where it is to be.
-PLUG_DISK = _mended("plug_disk", Step("plug", Verb.DISK_PLUG))
+PLUG_DISK = _mended("plug_disk", Step("plug", Verb.DISK_PLUG), asks=Ask.VOLUMES)
 DEFINE_DISK = _mended("define_disk", Step("define", Verb.DISK_PLUG))
 DROP_SECRET = _mended("drop_secret", Step("drop", Verb.SECRET_DROP))
 
 #: The server is deleted; its guest is powered off and undefined.
 FORGET_GUEST = Flow(
     name="forget_guest",
+    asks=Ask.NOTHING,
     stages=(*LOOKED_HERE, once(Place.HOST, Step("remove", Verb.GUEST_REMOVE))),
 )
 

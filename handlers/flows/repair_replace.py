@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from handlers.flows.repair import AGAIN, LOOKED_HERE
 from handlers.flows.stages import SWITCHED
-from handlers.plan import Flow, Place, Side, Stage, Step
+from handlers.plan import Ask, Flow, Place, Side, Stage, Step
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
@@ -24,6 +24,7 @@ _FORGOTTEN = Stage(Place.LEDGER, (Step("forget", LedgerVerb.ATTACHMENT_FORGET),)
 REPLACE_ATTACHMENT = Flow(
     name="replace_attachment",
     exclusive=False,
+    asks=Ask.NOTHING,
     pivot="reserve",
     stages=(
         *LOOKED_HERE,
@@ -49,6 +50,7 @@ REPLACE_ATTACHMENT = Flow(
 REPLACE_RESERVATION = Flow(
     name="replace_reservation",
     exclusive=False,
+    asks=Ask.NOTHING,
     stages=(AGAIN, _RESERVED, SWITCHED, _FORGOTTEN),
 )
 

@@ -8,13 +8,14 @@ shows `error`.  A file that the guest does without, Cinder deletes.
 
 from __future__ import annotations
 
-from handlers.plan import Flow, Place, Stage, Step
+from handlers.plan import Ask, Flow, Place, Stage, Step
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import Verb
 
 SNAPSHOT = Flow(
     name="snapshot",
     pivot="tell",
+    asks=Ask.NOTHING,
     stages=(
         Stage(Place.LEDGER, (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.SNAPSHOT_FAIL),)),
         Stage(Place.HOST, (Step("take", Verb.DISK_SNAPSHOT, undo=Verb.DISK_SNAPSHOT_REVERT),)),
@@ -30,6 +31,7 @@ SNAPSHOT = Flow(
 DELETE_SNAPSHOT = Flow(
     name="delete_snapshot",
     pivot="merge",
+    asks=Ask.NOTHING,
     stages=(
         Stage(Place.LEDGER, (Step("answer", LedgerVerb.NOTHING, undo=LedgerVerb.SNAPSHOT_KEEP),)),
         Stage(Place.HOST, (Step("merge", Verb.DISK_MERGE, undo=Verb.DISK_MERGE_ABORT),)),

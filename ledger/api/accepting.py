@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -42,6 +42,7 @@ _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}\Z")
 _log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 def idempotency_key(call: Call) -> str | None:
@@ -68,11 +69,26 @@ def fleet_of(components: Components, loop: asyncio.AbstractEventLoop) -> Fleet:
     def contact(name: str) -> Contact:
         return asyncio.run_coroutine_threadsafe(contact_of(components, name), loop).result()
 
-    def had(server_id: str) -> list[str]:
-        asked = components.queries.hosts_of_server(server_id)
+    def answer(asked: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(asked, loop).result()
 
-    return Fleet(contact=contact, had=had)
+    queries = components.queries
+    return Fleet(
+        contact=contact,
+        had=lambda server_id: answer(queries.hosts_of_server(server_id)),
+        shown=lambda server_id, volume_ids: answer(queries.shown(server_id, volume_ids)),
+        unaccounted=lambda server_id: answer(_unaccounted(components, server_id)),
+        unfenced=lambda: answer(queries.unfenced()),
+    )
+
+
+async def _unaccounted(components: Components, server_id: str) -> list[str]:
+    """The hosts that may have a guest that its own has lost; they are asked, for the next try."""
+    hosts = await components.queries.unaccounted(server_id)
+    if hosts:
+        silent_after_s = components.settings.host_down_after_s
+        await components.queries.want_surveys(hosts, silent_after_s=silent_after_s)
+    return hosts
 
 
 async def fleet(call: Call, server: Row | None = None, *, attaches: bool = False) -> Fleet:

@@ -23,6 +23,8 @@ class Histories(Protocol):
 
     @property
     def had(self) -> Callable[[str], Iterable[str]]: ...
+    @property
+    def unfenced(self) -> Callable[[], Iterable[str]]: ...
 
 
 class Cases:
@@ -57,6 +59,7 @@ class Cases:
             view=self._volume(volume_id),
             hosts=self._hosts(finding, instance),
             held=list(_all_held(mappings, server_id, book)),
+            every_host=list(self._histories.unfenced()),
         )
 
     def _hosts(self, finding: Finding, instance: Instance) -> list[str]:

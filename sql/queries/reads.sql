@@ -694,9 +694,42 @@ SELECT extract(epoch FROM clock_timestamp())::float8,
 LISTEN ledger_projected;
 
 -- name: guests_of_hosts
--- The servers that hosts are known to have, those they have lost left out.  instances_by_host.
+-- The servers that hosts are known to have, those they have lost left out; and those whose guests
+-- they show without being their host.  instances_by_host, instances_elsewhere.
 SELECT host, server_id FROM instances
- WHERE host = ANY(%(hosts)s) AND power_state <> 'nostate';
+ WHERE host = ANY(%(hosts)s) AND power_state <> 'nostate'
+UNION
+SELECT e.host, i.server_id
+  FROM instances AS i CROSS JOIN LATERAL jsonb_object_keys(i.elsewhere) AS e (host)
+ WHERE i.elsewhere <> '{}' AND e.host = ANY(%(hosts)s);
+
+-- name: shown
+-- The findings that are not over and show a server's guest, or one of some volumes, on a host.
+-- findings_by_server, findings_by_volume.
+SELECT finding_id, drift_class, volume_id, host, differs FROM findings
+ WHERE over_position IS NULL AND server_id = %(server_id)s AND drift_class = ANY(%(guests)s)
+UNION ALL
+SELECT finding_id, drift_class, volume_id, host, differs FROM findings
+ WHERE over_position IS NULL AND volume_id = ANY(%(volume_ids)s::uuid[])
+   AND drift_class = ANY(%(volumes)s);
+
+-- name: unaccounted
+-- Hosts that have not shown, by a survey that they were asked for since a server's last event, that
+-- they do not have its guest; fenced ones left out.  Primary keys.
+SELECT h.host
+  FROM hosts AS h
+  LEFT JOIN surveys AS s USING (host)
+  JOIN instances AS i ON i.server_id = %(server_id)s
+ WHERE NOT h.fenced
+   AND (h.suspect OR s.token IS NULL OR s.epoch IS DISTINCT FROM h.epoch
+        OR s.asked_position < i.position OR s.document->'blind' ? 'guests'
+        OR s.document @> jsonb_build_object('guests', jsonb_build_array(
+               jsonb_build_object('server_id', i.server_id::text))))
+ ORDER BY h.host;
+
+-- name: unfenced
+-- The names of all hosts that are not fenced.
+SELECT host FROM hosts WHERE NOT fenced ORDER BY host;
 
 -- name: open_on_host
 -- The operations that are not over and have work on this host, or take a server there or from

@@ -102,6 +102,16 @@ def test_a_class_without_a_repair_is_left_to_people_whatever_the_settings_say() 
     assert automatic(world).confirmed(str(finding(world).id)) is None
 
 
+@pytest.mark.parametrize(
+    ("power", "left"), [("running", True), ("paused", True), ("shutdown", False)]
+)
+def test_no_guest_that_runs_is_powered_off_unasked(power: str, left: bool) -> None:
+    known = finding(drifted.guest_of_deleted())
+    known.differs = {**known.differs, "host": [[HOST, power]]}
+    why = why_not(known, Policy(classes=frozenset({"guest_of_deleted"})), NONE_YET)
+    assert (why is not None) is left
+
+
 def test_a_refusal_leaves_it_to_people() -> None:
     world = drifted.attachment_unknown()
     policy = Policy(classes=frozenset({"attachment_unknown"}))

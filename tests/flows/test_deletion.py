@@ -109,9 +109,9 @@ def test_meanwhile_nothing_else_begins_and_who_asks_again_is_told_the_same() -> 
 def test_a_request_that_is_repeated_with_its_key_is_the_same_deletion_before_and_after() -> None:
     world = attached()
     first = world.act("reboot")
-    asked = [world.requests.delete(world.server_id, CONTEXT, "once") for _ in range(2)]
+    asked = [world.requests.delete(world.server_id, CONTEXT, world.fleet, "once") for _ in range(2)]
     world.done(first)
-    again = world.requests.delete(world.server_id, CONTEXT, "once")
+    again = world.requests.delete(world.server_id, CONTEXT, world.fleet, "once")
     assert again.repeated
     assert {each.operation_id for each in [*asked, again]} == {again.operation_id}
     world.done(again.operation_id)
@@ -122,7 +122,7 @@ def test_it_is_told_as_who_asked_for_it_whoever_ends_what_was_in_the_way() -> No
     first = world.act("reboot")
     actor = replace(CONTEXT.actor, name="carol")
     asked = replace(CONTEXT, actor=actor, request_id="req-of-carol", global_request_id="req-g")
-    deletion = world.requests.delete(world.server_id, asked).operation_id
+    deletion = world.requests.delete(world.server_id, asked, world.fleet).operation_id
     world.done(first)
     started = world.operation(deletion).started
     assert started is not None

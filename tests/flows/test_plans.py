@@ -18,6 +18,7 @@ from host_agent.shared.lane import LaneSide
 from tests.unit.test_aggregate_facts import CREATED, MAPPED, after
 from tests.world import CONTEXT, HOST, OTHER, SERVER, World, events
 
+STRANGE = "0a0b0c0d-0000-4000-8000-000000000001"
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
@@ -87,10 +88,10 @@ def test_what_a_host_shows_of_a_guest_is_what_it_has() -> None:
         name="vm",
         power_state=PowerState.RUNNING,
         devices=("vda", "vdb"),
-        volumes=("v",),
+        volumes=(STRANGE,),
         project_id="p",
         user_id="u",
     )
     said = Registration(service_version=1, capabilities={}, guests=(shown,), connections=())
     world.service.register(HOST, said, CONTEXT)
-    assert world.store.load(Instance, UUID(SERVER)).seen == (("vda", "vdb"), ("v",))
+    assert world.store.load(Instance, UUID(SERVER)).seen == (("vda", "vdb"), (STRANGE,))

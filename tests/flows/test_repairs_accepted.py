@@ -12,6 +12,8 @@ from aggregates import errors
 from aggregates.finding import Finding
 from aggregates.operation import Outcome
 from handlers.guards import REPAIRS_VERSION, Contact
+from handlers.plan import LANES_MAX
+from handlers.progress import plan_of
 from handlers.repair import RepairDrift
 from ledger.log.unit import Unit
 from tests.flows import drifted
@@ -132,3 +134,24 @@ def test_a_dry_run_changes_nothing_and_shows_the_plan() -> None:
     assert shown.differs == finding(world).differs
     assert len(world.store.log) == stored
     assert finding(world).repairing is None
+
+
+def test_a_connector_whose_host_cinder_does_not_name_has_every_host_asked() -> None:
+    """Cinder's lists name the host of what is attached only (decision 0088)."""
+    world = drifted.attachment_unknown_beside(complete=False)
+    assert finding(world).differs["cinder"]["host"] is None
+    plan = plan_of(world.operation(_ask(world, had=lambda _server: [])))
+    assert {lane.host for lane in plan.lanes} == {HOST, OTHER}
+
+
+def test_a_host_that_is_fenced_need_not_be_asked_by_the_way() -> None:
+    world = drifted.attachment_unknown_beside(complete=False)
+    world.fence(OTHER)
+    plan = plan_of(world.operation(_ask(world, had=lambda _server: [])))
+    assert {lane.host for lane in plan.lanes} == {HOST}
+
+
+def test_more_hosts_than_can_be_asked_at_once_are_no_evidence() -> None:
+    world = drifted.attachment_unknown_beside(complete=False)
+    with pytest.raises(errors.RepairError, match="does not say whose"):
+        _ask(world, unfenced=lambda: [f"compute-{n}" for n in range(LANES_MAX + 1)])

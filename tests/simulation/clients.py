@@ -303,9 +303,9 @@ class Clients:
         self.ask(what, lambda key: cloud.requests.act(request, CONTEXT, fleet, key))
 
     def delete(self, server_id: str) -> None:
-        requests = self.cloud.requests
+        requests, fleet = self.cloud.requests, self.cloud.fleet
         what = f"delete {server_id[:8]}"
-        self.ask(what, lambda key: requests.delete(server_id, CONTEXT, key))
+        self.ask(what, lambda key: requests.delete(server_id, CONTEXT, fleet, key))
 
     def build(self) -> None:
         draw, cloud = self.random, self.cloud

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -23,6 +23,7 @@ from aggregates.mapping import BlockDeviceMapping
 from aggregates.operation import Operation
 from aggregates.volume import Volume
 from handlers.guards import Contact
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
 from handlers.retries import is_due
 from handlers.rules import Replay
 from host_agent.shared.contract import Command, PowerState
@@ -53,7 +54,10 @@ HOSTS_RANGE, SERVERS_RANGE, VOLUMES_RANGE = (3, 4), (4, 8), (8, 12)
 SHARED_BACKEND = "san"
 #: What storms must have had, beside what the log tells (`Cloud.happened`).
 FAULTS = frozenset(
-    {"second process", "paused process", "late request", "clock set", "hostile text"}
+    {
+        *("second process", "paused process", "late request", "clock set", "hostile text"),
+        *("guest moved by hand", "copy of a volume"),
+    }
 )
 
 
@@ -85,6 +89,8 @@ class Cloud:
         self.planted: set[str] = set()
         #: Servers and volumes of which nobody asks for anything: some of it is planted on them.
         self.apart: set[str] = set()
+        #: Servers whose guests somebody has moved past everybody.
+        self.by_hand: set[str] = set()
         self.folded = Folded()
         self.replay, self.saved = Replay(), 0  # the same log, held against the ledger's rules
         self.store = Log(lambda: self.chance, self._saved)
@@ -230,7 +236,8 @@ class Cloud:
 
     def guests_of_host(self, name: str) -> set[str]:
         rows = self.rows("instances")
-        return {r["server_id"] for r in rows if r["host"] == name and r["power_state"] != "nostate"}
+        own = (r for r in rows if r["host"] == name and r["power_state"] != "nostate")
+        return {r["server_id"] for r in (*own, *(r for r in rows if name in r["elsewhere"]))}
 
     def open_on_host(self, name: str) -> list[str]:
         """As Queries.open_on_host gives them."""
@@ -263,7 +270,28 @@ class Cloud:
 
     @property
     def fleet(self) -> Fleet:
-        return Fleet(contact=lambda host: Contact(alive=self.agents[host].lives, since="lately"))
+        return Fleet(
+            contact=lambda host: Contact(alive=self.agents[host].lives, since="lately"),
+            shown=self._shown,
+            unaccounted=lambda _: self._silent(),
+            unfenced=self._unfenced,
+        )
+
+    def _silent(self) -> list[str]:
+        return [name for name in self._unfenced() if not self.agents[name].lives]
+
+    def _unfenced(self) -> list[str]:
+        return [row["host"] for row in self.rows("hosts") if not row["fenced"]]
+
+    def _shown(self, server_id: str, volume_ids: Sequence[str]) -> list[Shown]:
+        """The open findings that show the server's guest, or one of the volumes."""
+        return [
+            Shown.of(row)
+            for row in self.rows("findings")
+            if row["over_position"] is None
+            if (row["drift_class"] in SHOW_GUESTS and row["server_id"] == server_id)
+            or (row["drift_class"] in SHOW_VOLUMES and row["volume_id"] in volume_ids)
+        ]
 
     def instances(self, *, deleted: bool = False) -> list[Instance]:
         rows = self.rows("instances")

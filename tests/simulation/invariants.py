@@ -112,6 +112,8 @@ def broken_on_hosts(cloud: Cloud) -> Iterator[str]:
             if guest["live"] is None or server_id in cut_off | cloud.apart:
                 continue
             running.setdefault(server_id, []).append(name)
+            if server_id in cloud.by_hand:  # with disks that only its former host has connected
+                continue
             if paths := _volume_paths(guest["live"]) - _given(cloud, server_id, name, seen):
                 yield f"{server_id} on {name} has {paths}, attached to nothing in Cinder"
     yield from (f"{s} runs on {names}" for s, names in running.items() if len(names) > 1)

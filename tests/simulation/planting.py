@@ -15,15 +15,10 @@ from operator import eq
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from aggregates.finding import Finding
 from handlers.accept import AttachVolume, DetachVolume
-from handlers.drift import judge
-from handlers.drift.judge import Sight
 from handlers.drift.rows import Row
-from handlers.repair import RepairDrift
 from host_agent.simulated.host_state import guest_state
 from host_agent.storage import connection
-from ledger.log.unit import Unit
 from ledger.requests import Accepted
 from tests.simulation import drift, plants
 from tests.simulation.cloud import SHARED_BACKEND, Cloud
@@ -35,7 +30,6 @@ from tests.world import CONTEXT
 FIRST_AT, EVERY = 60, 30
 #: Plants in one storm.
 TOGETHER = 8
-_LOOK = str(uuid5(NAMESPACE_OID, "look"))
 
 
 @dataclass(frozen=True)
@@ -282,7 +276,7 @@ class PlantingStorm(Storm):
         for group in self.groups.values():
             request = DetachVolume(server_id=group.server, volume_id=group.former)
             yield requests.detach(request, CONTEXT, fleet, f"detach {group.former}")
-            yield requests.delete(group.deleted, CONTEXT, f"delete {group.deleted}")
+            yield requests.delete(group.deleted, CONTEXT, fleet, f"delete {group.deleted}")
 
     def _tick(self) -> None:
         self._ticked += 1
@@ -375,27 +369,6 @@ class PlantingStorm(Storm):
 
 
 # --- afterwards ---------------------------------------------------------------------------------
-
-
-def look(cloud: Cloud) -> Iterator[tuple[Row, Finding]]:
-    """What a look makes of all that differs."""
-    for row, drift_class in list(drift.cases(cloud)):
-        unit = Unit(cloud.store)
-        finding = unit.get(Finding, judge.id_of(drift_class, row))
-        sight = Sight(look_id=_LOOK, position=len(cloud.store.log))
-        judge.see(finding, drift_class, row, sight)
-        unit.save(CONTEXT)
-        yield row, finding
-
-
-def repair(cloud: Cloud, finding: Finding) -> None:
-    had = [row for row in cloud.rows("attachments") if row.get("host")]
-    fleet = replace(
-        cloud.fleet,
-        had=lambda server: {row["host"] for row in had if row["server_id"] == server},
-    )
-    request = RepairDrift(finding_id=str(finding.id), reason="found by two looks")
-    cloud.requests.repair(request, CONTEXT, fleet, f"repair {finding.id}")
 
 
 @dataclass

@@ -26,6 +26,7 @@ from tests.memory import Crash
 from tests.simulation.agent import Agent
 from tests.simulation.clients import Clients
 from tests.simulation.cloud import Cloud
+from tests.simulation.hand import Hand
 from tests.simulation.invariants import broken_at_rest, broken_on_hosts
 from tests.simulation.late import TOO_LATE_S
 from tests.simulation.processes import Process
@@ -64,6 +65,7 @@ class Storm:
         self._resumed: dict[str, int] = {}
         self._moving = False
         self.works = Works(self.cloud)
+        self.hand = Hand(self.cloud, seed)
         # Agents and dispatchers work most of the time, else nothing ever gets anywhere.
         self._deeds: list[tuple[Callable[[], object], float]] = [
             (self.clients.ask_something, 12),
@@ -111,6 +113,7 @@ class Storm:
         self.cloud.doomed.clear()
         self.cloud.note("--- the storm is over")
         self.works.end_all()
+        self.hand.end()
 
     def blow_over(self) -> None:
         """The storm, until all is at rest; the servers that are left are still there."""
@@ -139,9 +142,10 @@ class Storm:
         deeds, weights = zip(*self._deeds, strict=True)
         self.random.choices(deeds, weights)[0]()
         self.cloud.files.perhaps()
+        self.hand.perhaps()
         self.cloud.rejoin()
         self.works.forget_muddled()
-        if broken := list(broken_on_hosts(self.cloud)):
+        if broken := [*broken_on_hosts(self.cloud), *self.hand.broken()]:
             raise AssertionError(f"broken on hosts: {broken}")
 
     # ------------------------------------------------------------------ deeds

@@ -20,6 +20,7 @@ from aggregates.finding import Finding, FindingState
 from handlers.drift.classes import BY_NAME, CLASSES
 from handlers.drift.rows import Row
 from tests.simulation import drift
+from tests.simulation.looking import look, repair
 from tests.simulation.planting import (
     AMONG,
     KINDS,
@@ -29,8 +30,6 @@ from tests.simulation.planting import (
     Planted,
     PlantingStorm,
     kinds_of,
-    look,
-    repair,
 )
 from tests.simulation.test_simulation import FEWER_SEEDS, FIRST, SEEDS
 

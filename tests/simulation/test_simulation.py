@@ -6,6 +6,8 @@ SIMULATE_SEEDS: how many seeds (`make simulate`, `test-deep`, `nightly`); SIMULA
 from __future__ import annotations
 
 import os
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,9 @@ FIRST = int(os.environ.get("SIMULATE_FROM", "0"))
 SEEDS = int(os.environ.get("SIMULATE_SEEDS", "20"))
 #: Of what does more with a storm than to see it end.
 FEWER_SEEDS = max(1, SEEDS // 10)
+#: Which of these is new, and why: in that file.
+_SEEDS = Path(__file__).with_name("seeds.toml")
+FAILED_ONCE = [each["seed"] for each in tomllib.loads(_SEEDS.read_text())["storm"]]
 #: They need a mapping of Cinder's old calls, and the cloud here is new; a Cinder that waits for a
 #: guest to grow; or something to repair.
 _CONVERT = {"convert", "convert_offloaded", "convert_resized"}
@@ -31,6 +36,11 @@ NOT_HERE = _CONVERT | {"grow_for_cinder"} | {*(flow.name for flow in REPAIRS)}
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_nothing_is_lost_or_leaked_whatever_happens(seed: int) -> None:
+    Storm(seed).run()
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_a_seed_that_failed_once_fails_no_more(seed: int) -> None:
     Storm(seed).run()
 
 

@@ -94,9 +94,15 @@ SERVER: tuple[tuple[Any, Row, Row], ...] = (
             "faults": {},
             "claims": {},
             "resize_source": None,
+            "elsewhere": {},
             "deleted": False,
             "created_at": at(1),
         },
+    ),
+    (
+        Instance.SeenElsewhere,
+        {"host": "i", "power_state": "paused", "volumes": [], "epoch": 1},
+        {"elsewhere": {"i": "paused"}},
     ),
     (
         Instance.InstanceObserved,
@@ -115,7 +121,7 @@ SERVER: tuple[tuple[Any, Row, Row], ...] = (
     (
         Instance.Placed,
         {**PLACED, "host": "i", "power_state": "nostate"},
-        {"faults": {"op": "m"}, "host": "i", "power_state": "nostate"},
+        {"faults": {"op": "m"}, "host": "i", "power_state": "nostate", "elsewhere": {}},
     ),
     (Instance.FaultCleared, {"claimant": "op"}, {"faults": {}, "vm_state": "active"}),
     (Instance.ClaimReleased, {"claimant": "op"}, {"claims": {}}),

@@ -18,7 +18,7 @@ PACKAGES = ("ledger", "aggregates", "projections", "handlers", "host_agent", "sq
 PURE = ("aggregates", "handlers")
 
 FUNCTION_LINES_MAX = 60
-MODULE_LINES_MAX = 450
+MODULE_LINES_MAX = 600
 #: A screen and a half.
 FLOW_LINES_MAX = 75
 

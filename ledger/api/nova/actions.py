@@ -81,8 +81,8 @@ async def server_delete(call: Call) -> web.StreamResponse:
     """
     server_id = str((await server_row(call))["server_id"])
     key, context = accepting.idempotency_key(call), call.context()
-    delete = call.components.requests.delete
-    done = await accepting.accepted(call, lambda: delete(server_id, context, key))
+    delete, fleet = call.components.requests.delete, await accepting.fleet(call)
+    done = await accepting.accepted(call, lambda: delete(server_id, context, fleet, key))
     headers = accepting.headers(done.operation_id)
     return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
 

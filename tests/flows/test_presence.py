@@ -1,0 +1,269 @@
+"""Presence beats absence (decision 0088): what another host shows is neither started, freed,
+forgotten nor deleted, whichever flow, repair or person asks, and at whichever moment it turns up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID, uuid5
+
+import pytest
+
+from aggregates import errors
+from aggregates.instance import Instance
+from aggregates.operation import Operation, OperationState, Outcome
+from aggregates.volume import Volume
+from handlers import presence
+from handlers.actions import ActOnServer
+from handlers.flows import FLOWS
+from handlers.plan import Ask
+from handlers.progress import plan_of
+from host_agent.shared.contract import SERVICE_VERSION, Guest, PowerState, Registration
+from ledger.requests import Fleet
+from tests.flows.scenarios import BY_NAME, SCENARIOS, Scenario, turn_of
+from tests.tiers import every
+from tests.world import CONTEXT, HOST, NAMES, OTHER, SERVER, World, events
+
+THIRD = "compute-3"
+STRANGER = str(uuid5(NAMES, "a server of nobody"))
+
+
+def shows(world: World, server_id: str, *volumes: str, power: str = "running") -> None:
+    """The agent of a third host shows a guest; with no server it shows none."""
+    guest = Guest(
+        server_id=server_id,
+        name="found",
+        power_state=PowerState(power),
+        devices=tuple(f"vd{chr(ord('a') + n)}" for n in range(len(volumes))),
+        volumes=tuple(volumes),
+        project_id="p",
+        user_id="u",
+    )
+    _register(world, guest)
+
+
+def shows_nothing(world: World) -> None:
+    _register(world)
+    for server_id in (world.server_id, STRANGER):
+        world.service.lost_guest(server_id, THIRD, CONTEXT)
+
+
+def _register(world: World, *guests: Guest) -> None:
+    said = Registration(
+        service_version=SERVICE_VERSION, capabilities={}, guests=guests, connections=()
+    )
+    world.service.register(THIRD, said, CONTEXT)
+
+
+def _asks(scenario: Scenario) -> tuple[Ask, str]:
+    """What the flow of the scenario asks, and its name."""
+    world = scenario.begin()
+    started = world.operation(scenario.ask(world)).started
+    assert started is not None
+    return FLOWS[started.flow].asks, started.flow
+
+
+def _volume_of(scenario: Scenario) -> str:
+    """A volume that the scenario's plan works on; "": none."""
+    world = scenario.begin()
+    plan = plan_of(world.operation(scenario.ask(world)))
+    return next((id_ for lane in plan.lanes for id_ in sorted(lane.volume_ids) if id_), "")
+
+
+def _refused(scenario: Scenario, world: World) -> None:
+    """Nothing is done, and the refusal names the host."""
+    before, stored = world.summary(), len(world.store.log)
+    with pytest.raises(errors.ShownElsewhereError, match=f"on host {THIRD}"):
+        scenario.ask(world)
+    assert (world.summary(), len(world.store.log)) == (before, stored)
+
+
+@BY_NAME
+def test_a_guest_that_another_host_shows_is_started_freed_or_deleted_by_no_flow(
+    scenario: Scenario,
+) -> None:
+    (asks, flow), world = _asks(scenario), scenario.begin()
+    shows(world, world.server_id)
+    if flow == "boot":  # a server that is not yet cannot be shown
+        return
+    if asks is Ask.NOTHING:
+        world.done(scenario.ask(world))
+        return
+    _refused(scenario, world)
+    shows_nothing(world)
+    world.done(scenario.ask(world))
+
+
+@BY_NAME
+def test_a_volume_that_another_guest_shows_is_given_and_freed_by_no_flow(
+    scenario: Scenario,
+) -> None:
+    (asks, _), volume_id, world = _asks(scenario), _volume_of(scenario), scenario.begin()
+    shows(world, STRANGER, volume_id or str(uuid5(NAMES, "another volume")))
+    if asks is not Ask.VOLUMES or not volume_id:
+        world.done(scenario.ask(world))
+        return
+    _refused(scenario, world)
+    shows_nothing(world)
+    world.done(scenario.ask(world))
+
+
+@pytest.mark.deep
+@BY_NAME
+def test_a_guest_that_turns_up_at_any_durable_point_stops_what_would_start_or_free(
+    scenario: Scenario,
+) -> None:
+    calm = scenario.begin()
+    begun = len(calm.store.log)
+    calm.run(scenario.ask(calm))
+    stored = range(len(calm.store.log) - begun)
+    for point in every(3, stored, turn_of(scenario)):
+        _turns_up(scenario, point)
+
+
+def _turns_up(scenario: Scenario, at: int) -> None:
+    world = scenario.begin()
+    begun = len(world.store.log)
+    _after(world, lambda: len(world.store.log) > begun + at, lambda: shows(world, world.server_id))
+    asked = scenario.ask(world)
+    operation = world.run(asked) if _ends(world, asked) else world.operation(asked)
+    seen = events(world, Instance.SeenElsewhere)
+    if not seen:  # it was over by then, or the flow may have brought it there
+        return
+    late = _begun_after(world, operation, seen[0])
+    assert late == [], f"{scenario.name}: begun although another host shows the guest, at {at}"
+    if operation.state is OperationState.PARKED:
+        assert world.instance.vm_state in {"error", "deleted"}
+    shows_nothing(world)
+
+
+def _ends(world: World, operation_id: str) -> bool:
+    """A patient flow waits for the guest to go: nothing else is to be waited for then."""
+    return not plan_of(world.operation(operation_id)).patient
+
+
+def _begun_after(world: World, operation: Operation, seen: Instance.SeenElsewhere) -> list[str]:
+    """The steps that start or free something and were begun after that was known: of a run that
+    began then, or whose host had to wait then for our word before the step.
+    """
+    plan, log = plan_of(operation), [event for event, _ in world.store.log]
+    own = [event for event in log[log.index(seen) :] if event.originator_id == operation.id]
+    new = {event.run for event in own if isinstance(event, Operation.RunStarted)}
+    found, before = [], dict[int, str]()
+    for event in own:
+        if not isinstance(event, Operation.StepSucceeded):
+            continue
+        waited = "do" in plan.durable(before[event.run]) if event.run in before else False
+        if (event.run in new or waited) and presence.is_asked(plan, [event.step], undo=event.undo):
+            found.append(event.step)
+        before[event.run] = event.step
+    return found
+
+
+def _after(world: World, when: Callable[[], bool], then: Callable[[], object]) -> None:
+    """Once something is stored and `when` holds, do `then`, once."""
+    save, done = world.store.save, list[bool]()
+
+    def saving(*args: object, **more: object) -> int:
+        position: int = save(*args, **more)  # type: ignore[arg-type]
+        if not done and when():
+            done.append(True)
+            then()
+        return position
+
+    world.store.save = saving  # type: ignore[method-assign]
+
+
+def test_what_a_host_shows_stands_while_it_is_silent_and_falls_with_its_fence() -> None:
+    world = World()
+    world.done(world.attach())
+    shows(world, world.server_id, world.volumes[0])
+    world.dead.add(THIRD)
+    with pytest.raises(errors.ShownElsewhereError):
+        world.detach()
+    world.service.fence(THIRD, "lost power", "BMC says off", CONTEXT)
+    world.done(world.detach())
+
+
+def test_a_host_that_came_back_and_shows_it_still_is_not_vouched_for_by_its_old_fence() -> None:
+    world = World()
+    world.done(world.attach())
+    shows(world, world.server_id, world.volumes[0])
+    world.service.fence(THIRD, "lost power", "BMC says off", CONTEXT)
+    shows(world, world.server_id, world.volumes[0])
+    with pytest.raises(errors.ShownElsewhereError):
+        world.detach()
+
+
+@pytest.mark.parametrize("flow", ["rebuild", "reboot", "shelve", "evacuate"])
+def test_a_guest_that_its_host_has_lost_may_be_on_every_host_that_has_not_said_no(
+    flow: str,
+) -> None:
+    world = World()
+    world.done(world.attach())
+    world.service.lost_guest(world.server_id, HOST, CONTEXT)
+    if flow == "evacuate":
+        world.fence(HOST)
+    unsure = replace(world.fleet, unaccounted=lambda _: [THIRD])
+    where = {"destination": OTHER} if flow == "evacuate" else {}
+    ask = _acting(world, flow, where)
+    with pytest.raises(errors.ShownElsewhereError, match="has not said"):
+        ask(unsure)
+    assert ask(world.fleet)
+
+
+def _acting(world: World, flow: str, where: dict[str, str]) -> Callable[[Fleet], object]:
+    request = ActOnServer(server_id=SERVER, flow=flow, **where)  # type: ignore[arg-type]
+    return lambda fleet: world.requests.act(request, CONTEXT, fleet)
+
+
+def test_a_guest_in_its_place_is_accounted_for_whoever_is_silent() -> None:
+    world = World()
+    world.done(world.attach())
+    unsure = replace(world.fleet, unaccounted=lambda _: [THIRD])
+    assert _acting(world, "reboot", {})(unsure)
+
+
+def test_a_disk_that_a_server_is_to_have_is_no_sign() -> None:
+    world = World(multiattach=True, volumes=1)
+    world.done(world.attach())
+    world.register(HOST)
+    assert world.store.load(Volume, UUID(world.volumes[0])).shown == {}
+    assert world.instance.elsewhere == {}
+
+
+def test_a_sign_is_kept_once_and_goes_when_the_host_shows_it_no_more() -> None:
+    world = World()
+    world.done(world.attach())
+    for _ in range(2):
+        shows(world, world.server_id, world.volumes[0])
+    assert len(events(world, Instance.SeenElsewhere)) == 1
+    assert len(events(world, Volume.SeenInGuest)) == 1
+    shows_nothing(world)
+    assert world.instance.elsewhere == {}
+    assert world.store.load(Volume, UUID(world.volumes[0])).shown == {}
+
+
+def test_a_flow_says_that_it_asks_for_nobody_or_it_asks_for_all() -> None:
+    quiet = {name for name, flow in FLOWS.items() if flow.asks is Ask.NOTHING}
+    assert quiet == {
+        *("stop", "pause", "grow", "grow_for_cinder", "snapshot", "delete_snapshot"),
+        *("complete_attachment", "replace_attachment", "replace_reservation"),
+        *("release_connection", "define_disk", "drop_secret", "forget_guest"),
+    }
+
+
+def test_a_refused_request_leaves_nothing_behind_and_can_be_repeated() -> None:
+    world = World()
+    shows(world, STRANGER, world.volumes[0])
+    with pytest.raises(errors.ShownElsewhereError, match=STRANGER):
+        world.attach()
+    shows_nothing(world)
+    assert world.run(world.attach()).outcome is Outcome.COMPLETED
+
+
+def test_every_scenario_is_asked() -> None:
+    """None is left out by its name."""
+    flows = {_asks(scenario)[1] for scenario in SCENARIOS}
+    assert flows >= {name for name, flow in FLOWS.items() if flow.asks is Ask.VOLUMES}

@@ -1,0 +1,78 @@
+"""What another host shows refuses what would start, free or delete it: over the API, with the
+agents' own requests, the projections and the surveys of production (decision 0088).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from host_agent.shared.survey import CAPABILITY, Survey, SurveyAnswer
+from tests.service.api_world import HOST, OTHER, Api, eventually, guest
+
+AGENT = {"service_version": 3, "capabilities": {"multiattach": True, CAPABILITY: True}}
+
+
+async def _refusal(answer: Any) -> str:
+    assert answer.status == 409, (answer.status, await answer.text())
+    told = await answer.json()
+    return str(told["conflictingRequest"]["message"])
+
+
+async def test_a_guest_moved_by_hand_is_not_detached_rebuilt_shelved_or_deleted(api: Api) -> None:
+    server, volume = await api.attached()
+    moved = guest(server_id=server, devices=["vda"], volumes=[volume])
+    await api.register(moved, host=OTHER)
+    await api.register(host=HOST)
+    path = f"/v2.1/servers/{server}"
+    detach = await api.ask("DELETE", f"{path}/os-volume_attachments/{volume}", "member", "2.89")
+    assert f"on host {OTHER} (its agent shows it)" in await _refusal(detach)
+    for act, body in {
+        "rebuild": {"imageRef": ""},
+        "shelve": None,
+        "reboot": {"type": "HARD"},
+    }.items():
+        assert OTHER in await _refusal(await api.act(server, act, body, who="admin"))
+    assert OTHER in await _refusal(await api.ask("DELETE", path, "member", "2.89"))
+    # What it is on gives it back.
+    await api.register(guest(server_id=server, devices=["vda"], volumes=[volume]), host=HOST)
+    await api.register(host=OTHER)
+    assert (await api.ask("DELETE", path, "member", "2.89")).status == 204
+
+
+async def test_a_volume_in_a_strange_guest_is_given_to_nobody(api: Api) -> None:
+    server, volume = await api.server(), api.volume()
+    strange = guest(devices=["vda"], volumes=[volume])
+    await api.register(strange, host=OTHER)
+    refused = await _refusal(await api.attach(server, volume, who="member"))
+    assert f"volume {volume} in the guest of server {strange['server_id']}" in refused
+    await api.register({**strange, "devices": [], "volumes": []}, host=OTHER)
+    assert (await api.attach(server, volume, who="member")).status == 200
+
+
+async def test_a_lost_guest_may_be_on_every_host_until_that_has_said_no(api: Api) -> None:
+    """And whoever asks for it has them asked."""
+    server, _ = await api.attached()
+    await api.register(host=HOST, **AGENT)
+    await api.register(host=OTHER, **AGENT)
+    refused = await _refusal(await api.ask("DELETE", f"/v2.1/servers/{server}", "member", "2.89"))
+    assert f"on host {OTHER} (it has not said since the guest was lost" in refused
+    await _says_no(api, OTHER)
+    answer = await api.ask("DELETE", f"/v2.1/servers/{server}", "member", "2.89")
+    assert answer.status == 204, await answer.text()
+
+
+async def _says_no(api: Api, host: str) -> None:
+    """Its agent has been asked for a survey, and shows no guest."""
+    agent = f"agent-{host[-1]}"
+
+    async def asked() -> Any:
+        path = f"/v1/hosts/{host}/commands?after=0&epoch=0&wait_s=0"
+        return (await api.get(path, agent))["survey"]
+
+    wanted = await eventually(asked, "the host is asked for a survey")
+    survey = Survey(boot_id=str(uuid4()), epoch=0)
+    told = {"token": wanted["token"], "epoch": 0, "digest": survey.digest()}
+    body = SurveyAnswer(**told, survey=survey).to_wire()
+    answer = await api.ask("PUT", f"/v1/hosts/{host}/survey", agent, json=body)
+    assert answer.status == 200, await answer.text()

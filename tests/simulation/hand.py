@@ -1,0 +1,209 @@
+"""Somebody's hand in a storm: guests that are moved past the ledger, copies of volumes with marks.
+
+A guest is moved as `virsh migrate` moves it, disks and all, and the host where it is now shows it.
+Until it is moved back nobody may start it a second time, or free, delete or forget what it has:
+clients go on asking, an operator has looks made and repairs what they find (decision 0088).  A copy
+of a volume that we made, mark and all, may never be deleted (decision 0089).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from aggregates import errors
+from aggregates.finding import Finding, FindingState
+from aggregates.instance import Instance
+from handlers.drift import judge
+from handlers.drift.judge import Sight, id_of
+from host_agent.shared.cinder.client import MADE_FOR
+from host_agent.shared.ports import PortError
+from ledger.log.application import ConflictError
+from ledger.log.unit import Unit
+from tests.memory import Crash
+from tests.simulation import drift
+from tests.simulation.looking import LOOK, look, repair
+from tests.world import CONTEXT
+
+if TYPE_CHECKING:
+    from tests.simulation.cloud import Cloud
+
+#: How likely something of it happens at a tick.
+OFTEN = 0.015
+#: Registrations within which a host has shown what it has, unless the ledger does not answer.
+SHOWN_AFTER = 20
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A guest where it does not belong; `connected`: what the host that it left had then."""
+
+    before: str
+    now: str
+    connected: frozenset[str]
+
+
+class Hand:
+    """Draws by itself, so that the stories of seeds stay what they were."""
+
+    def __init__(self, cloud: Cloud, seed: int) -> None:
+        self.cloud = cloud
+        self.random = random.Random(f"hand {seed}")
+        self.moved: dict[str, Moved] = {}
+        self.copies: list[str] = []
+        self.found: set[str] = set()  # findings about them
+
+    def perhaps(self) -> None:
+        """Something of it, now and then."""
+        if self.random.random() >= OFTEN:
+            return
+        deeds: list[Callable[[], None]] = [
+            self._move,
+            self._put_one_back,
+            self._copy,
+            self._look_and_repair,
+            self._look_and_repair,
+        ]
+        self.random.choice(deeds)()
+
+    def end(self) -> None:
+        """Everything is put back where it was, and what is over is found to be over."""
+        for server_id in sorted(self.moved):
+            self._put_back(server_id)
+        self._miss()
+
+    def broken(self) -> list[str]:
+        """What has become of a guest that was moved, or of a copy, and should not have."""
+        copies = [id_ for id_ in self.copies if id_ not in self.cloud.cinder.volumes]
+        found = [f"{id_}, a copy of a volume that we made, was deleted" for id_ in copies]
+        for server_id, moved in list(self.moved.items()):
+            instance = self.cloud.look_at(Instance, UUID(server_id))
+            if instance.host == moved.now and not instance.deleted:
+                self._forget(server_id)  # it had no volume, and the ledger followed it
+            elif instance.deleted or instance.host != moved.before:
+                found.append(f"{server_id} runs on {moved.now} by hand; it is {instance.own_state}")
+        return found
+
+    # ------------------------------------------------------------------ deeds
+
+    def _move(self) -> None:
+        """A running guest that nobody is at work on goes to another host, which shows it."""
+        cloud = self.cloud
+        fit = {name for name, agent in cloud.agents.items() if agent.lives and self._is_sound(name)}
+        movable = [
+            instance
+            for instance in cloud.known_servers()
+            if instance.host in fit and self._is_idle(instance) and len(fit) > 1
+        ]
+        if not movable:
+            return
+        instance = self.random.choice(movable)
+        before, server_id = str(instance.host), str(instance.id)
+        now = self.random.choice(sorted(fit - {before}))
+        with cloud.states[before].edit() as here, cloud.states[now].edit() as there:
+            guest = here["guests"].pop(server_id)
+            there["guests"][server_id] = guest
+        self.moved[server_id] = Moved(before, now, frozenset(here["connected"]))
+        cloud.by_hand.add(server_id)
+        cloud.happened["guest moved by hand"] += 1
+        cloud.note(f"hand: {server_id[:8]} from {before} to {now}")
+        if not self._is_shown(server_id, now):
+            self._put_back(server_id)
+
+    def _is_sound(self, name: str) -> bool:
+        row = self.cloud.folded.row("hosts", name)
+        return row is not None and not (row["fenced"] or row["suspect"])
+
+    def _is_idle(self, instance: Instance) -> bool:
+        """It runs, has no disk of a share's file, and no operation is on it or its volumes."""
+        guest = self.cloud.states[str(instance.host)].read()["guests"].get(str(instance.id), {})
+        runs = guest.get("live") is not None and not guest.get("job")
+        idle = not (instance.claims or instance.resize_source or instance.deleted)
+        volumes = [d.volume_id for d in instance.devices.values() if d.volume_id]
+        free = all(not self.cloud.volume(id_).claims for id_ in volumes)
+        return runs and idle and free and instance.power_state == "running"
+
+    def _is_shown(self, server_id: str, host: str) -> bool:
+        """The host's agent tells what it has: until then nobody can know of it."""
+        agent = self.cloud.agents[host]
+        for _ in range(SHOWN_AFTER):
+            if host in self.cloud.look_at(Instance, UUID(server_id)).elsewhere:
+                return True
+            if not agent.registering:
+                agent.register_again()
+            agent.register()
+        return False
+
+    def _put_one_back(self) -> None:
+        if self.moved:
+            self._put_back(self.random.choice(sorted(self.moved)))
+
+    def _put_back(self, server_id: str) -> None:
+        """As it is now, unless its host was fenced there and let go of it; off, if its own host has
+        lost what it had connected.
+        """
+        cloud, moved = self.cloud, self.moved[server_id]
+        with cloud.states[moved.now].edit() as there:
+            guest = there["guests"].pop(server_id, None)
+        if guest is not None:
+            lives = cloud.agents[moved.before].lives and self._is_sound(moved.before)
+            with cloud.states[moved.before].edit() as here:
+                if not lives or not moved.connected <= set(here["connected"]):
+                    guest = {**guest, "live": None, "power_state": "shutdown"}
+                here["guests"][server_id] = guest
+        self._forget(server_id)
+        cloud.note(f"hand: {server_id[:8]} is back on {moved.before}")
+
+    def _forget(self, server_id: str) -> None:
+        del self.moved[server_id]
+        self.cloud.by_hand.discard(server_id)
+
+    def _copy(self) -> None:
+        """Somebody restores a backup of a volume, whose metadata go with it."""
+        cinder = self.cloud.cinder
+        marks = [v.metadata for v in cinder.volumes.values() if MADE_FOR in v.metadata]
+        if not marks or self.copies:
+            return
+        volume_id = str(uuid5(NAMESPACE_OID, f"copy {len(self.copies)}"))
+        made = cinder.add_volume(volume_id=volume_id)
+        made.metadata.update(self.random.choice(marks))
+        self.copies.append(volume_id)
+        self.cloud.apart.add(volume_id)
+        self.cloud.happened["copy of a volume"] += 1
+        self.cloud.note(f"hand: {volume_id[:8]} is a copy of what we made")
+
+    def _miss(self) -> None:
+        """A look finds that what differed about guests that were moved does so no more."""
+        cases = {id_of(drift_class, row) for row, drift_class in drift.cases(self.cloud)}
+        for id_ in sorted(self.found - cases):
+            unit = Unit(self.cloud.store)
+            judge.miss(
+                unit.get(Finding, id_), Sight(look_id=LOOK, position=len(self.cloud.store.log))
+            )
+            unit.save(CONTEXT)
+
+    def _look_and_repair(self) -> None:
+        """Two looks see what differs about moved guests and copies; an operator has it repaired."""
+        about, found = self.moved.keys() | set(self.copies), list[Finding]()
+        for _ in range(2):
+            with suppress(Crash, ConflictError):
+                found = [f for _, f in look(self.cloud, lambda row: bool(_ids(row) & about))]
+        self.found |= {str(finding.id) for finding in found}
+        for finding in found:
+            if finding.state is not FindingState.CONFIRMED or finding.repairing:
+                continue
+            try:
+                repair(self.cloud, finding)
+                said = "accepted"
+            except (errors.DomainError, PortError, Crash, ConflictError) as refusal:
+                said = type(refusal).__name__
+            assert finding.found is not None
+            self.cloud.note(f"operator: repair {finding.found.drift_class}: {said}")
+
+
+def _ids(row: Any) -> set[str | None]:
+    return {row.about.server_id, row.about.volume_id}
