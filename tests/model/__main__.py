@@ -14,7 +14,6 @@ from contextlib import contextmanager
 import structlog
 
 from tests.model.explore import Bounds, explore
-from tests.model.moves import BY_HAND, MOVES
 from tests.model.parts import FULL, SMALL
 
 #: So many stories of one part are told; the first ones are the shortest.
@@ -27,12 +26,11 @@ def main() -> int:
     if options.faults is not None:
         own = {name: getattr(options, name) for name in ("volumes", "faults", "requests", "acts")}
         parts = {"as asked for": Bounds(**own, states_max=options.states_max)}
-    moves = MOVES + BY_HAND if options.by_hand else MOVES
     good = True
     with quiet():
         for name, bounds in parts.items():
             print(f"{name}: {bounds}", flush=True)
-            explored = explore(bounds, moves, until=STORIES_MAX)
+            explored = explore(bounds, until=STORIES_MAX)
             print("".join(f"{violation}\n" for violation in explored.violations), end="")
             print(f"  {explored}", flush=True)
             good = good and explored.complete and not explored.violations
@@ -53,7 +51,6 @@ def quiet() -> Iterator[None]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make model", description=__doc__)
     parser.add_argument("--small", action="store_true", help="what every change must pass")
-    parser.add_argument("--by-hand", action="store_true", help="guests are moved with virsh, too")
     parser.add_argument("--faults", type=int, metavar="N", help="one part, with these bounds")
     for name, usual in (("volumes", 1), ("requests", 2), ("acts", 0)):
         parser.add_argument(f"--{name}", type=int, default=usual, metavar="N")

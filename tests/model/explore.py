@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from aggregates.operation import Operation
+from handlers.operator import waits
 from tests.model.looking import unowned
 from tests.model.moves import MOVES, Move, Step, steps
 from tests.model.state import Left, State, key
@@ -131,8 +133,7 @@ class Explorer:
                 stuck, still = False, still and not step.machine
             if new and not self._judge(to, step):
                 yield to, step.state
-        # What somebody has done past us may be for somebody to undo: then a parked one may stay.
-        open_ = state.operations("running", *([] if state.world.by_hand else ["parked"]))
+        open_ = [each for each in state.operations("running", "parked") if not _waits(each, state)]
         if still and not open_:
             self._at_rest(number, state)
         elif stuck:
@@ -187,6 +188,11 @@ class Explorer:
             if number not in reached and len(self._seen.violations) < until:
                 story = self._story(number)
                 self._seen.violations.append(Violation(COMES_TO_REST, story, "for ever"))
+
+
+def _waits(operation: Operation, state: State) -> bool:
+    """For somebody to undo what was done past us: parked, or trying again and again."""
+    return state.world.by_hand and (operation.state == "parked" or waits(operation))
 
 
 def explore(bounds: Bounds, moves: Iterable[Move] = MOVES, *, until: int = 1) -> Explored:

@@ -255,7 +255,8 @@ def _register(state: State, name: str, wire: Wire) -> None:
         connections=tuple(host.records),
     )
     taken, _ = service.register(name, said, CONTEXT)
-    if state.instance.host == name and SERVER not in host.guests:
+    expected = state.instance.places | set(state.instance.elsewhere)
+    if name in expected and SERVER not in host.guests:
         service.lost_guest(SERVER, name, CONTEXT)
     release = Release(*taken.host.leftovers, unknown=taken.unknown)
     if taken.host.suspect and release:
@@ -306,9 +307,19 @@ def _guests(state: State) -> Iterator[tuple[str, str]]:
             yield from ((name, other) for other in others)
 
 
-def _moved_by_hand(state: State, way: tuple[str, str], _: Wire) -> None:
+def _between_runs(state: State) -> Iterator[tuple[str, str]]:
+    """Not while a host is at work for the server: within a run nobody asks (decision 0088)."""
+    operations = state.operations("running")
+    if not any(run.host for each in operations for run in each.history.active.values()):
+        yield from _guests(state)
+
+
+def _moved_by_hand(state: State, way: tuple[str, str], wire: Wire) -> None:
+    """Both agents have told so by now: they look at their guests twice a minute."""
     move_guest(state.world, SERVER, *way)
     state.world.by_hand = True
+    for name in way:
+        _register(state, name, wire)
 
 
 def _killed_by_hand(state: State, way: tuple[str, str], _: Wire) -> None:
@@ -367,7 +378,8 @@ def _detach(state: State, volume_id: str, wire: Wire) -> None:
 
 
 def _delete(state: State, _: Any, wire: Wire) -> None:
-    Ledger(state, wire).requests.delete(SERVER, CONTEXT)
+    ledger = Ledger(state, wire)
+    ledger.requests.delete(SERVER, CONTEXT, ledger.fleet)
 
 
 def _act(flow: str, **more: Any) -> Callable[[State, Any, Wire], None]:
@@ -475,8 +487,7 @@ MOVES = (
     Move("a user rebuilds the server", REQUEST, _server, _act("rebuild")),
     Move("a user deletes the server", REQUEST, _server, _delete),
     Move("somebody makes a reservation of {}", FAULT, _volumes, _reserved_by_hand),
+    Move("somebody moves the guest with virsh: {}", FAULT, _between_runs, _moved_by_hand),
     Move("somebody attaches {} past us", FAULT, _free, _attached_by_hand),
     Move("somebody stops the guest with virsh: {}", FAULT, _guests, _killed_by_hand),
 )
-#: A guest that somebody moves: who has it is asked by nobody before decision 0088.
-BY_HAND = (Move("somebody moves the guest with virsh: {}", FAULT, _guests, _moved_by_hand),)

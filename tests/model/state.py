@@ -23,6 +23,8 @@ from aggregates.mapping import BlockDeviceMapping, MappingState
 from aggregates.operation import Operation, OperationState
 from handlers import rules
 from handlers.guards import Contact
+from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, Shown
+from handlers.retries import DEFAULT
 from ledger.log.application import ConflictError
 from ledger.requests import Fleet, Requests
 from ledger.service import Service
@@ -39,6 +41,8 @@ CONTEXT = EventContext(
 )
 #: Longer than any step is put off: whatever waits is due when a dispatcher looks again.
 LATER_S = 100.0
+#: So often as this a step is tried before it fails, or for ever: that makes no difference any more.
+TRIED = DEFAULT.attempts + 1
 
 
 class Left(NamedTuple):
@@ -161,7 +165,31 @@ class Ledger:
         self.fleet = Fleet(
             contact=lambda name: Contact(alive=state.world.hosts[name].on, since="now"),
             had=lambda _: {a.host for a in state.all(Attachment) if a.host},
+            shown=lambda *_: list(_shown(state)),
+            unaccounted=lambda _: [name for name in _unfenced(state) if _may_have(state, name)],
+            unfenced=lambda: _unfenced(state),
         )
+
+
+def _shown(state: State) -> Iterator[Shown]:
+    """The open findings that show the guest or a volume."""
+    for finding in state.all(Finding):
+        found = finding.found
+        if found is None or finding.state is FindingState.OVER:
+            continue
+        if found.drift_class in SHOW_GUESTS | SHOW_VOLUMES:
+            facts = {**vars(found), "finding_id": finding.id, "differs": finding.differs}
+            yield Shown.of(facts)
+
+
+def _unfenced(state: State) -> list[str]:
+    return [name for name in state.world.hosts if not state.host(name).fenced]
+
+
+def _may_have(state: State, name: str) -> bool:
+    """A survey, which each host that is up makes at once, does not say that it has no guest."""
+    host = state.world.hosts[name]
+    return not host.on or SERVER in host.guests
 
 
 # --- equal states ----------------------------------------------------------------------------
@@ -258,7 +286,7 @@ def _started(operation: Operation) -> tuple[Any, ...]:
 def _history(operation: Operation) -> tuple[Any, ...]:
     history = operation.history
     records = [
-        (*at, record.status.value, record.attempts, record.asked, sorted(record.errors))
+        (*at, record.status.value, min(record.attempts, TRIED), record.asked, sorted(record.errors))
         for at, record in history.records.items()
     ]
     active = [(run[1:], run.number == history.runs) for run in history.active.values()]

@@ -101,11 +101,10 @@ def test_a_log_that_breaks_a_rule_is_refused_with_position_and_event(
 def test_a_log_that_flows_wrote_breaks_no_rule(database_url: str, capsys: Out) -> None:
     world = World()
     world.done(world.attach())
+    stored = zip(appends(world.store.log), stored_appends(world), strict=True)
     with Ledger(database_url) as ledger:
-        for context, stored in groupby(world.store.log, key=lambda each: each[1]):
-            ledger.recorder.insert_events(
-                [stored_event(each) for each, _ in stored], context=context
-            )
+        for (_, context), events in stored:
+            ledger.log_recorder.insert_events(events, context=context)
     assert shell.main(["event", "verify", f"--database-url={database_url}", "--rules"]) == 0
     assert "breaks none of the ledger's rules" in capsys.readouterr().err
 
