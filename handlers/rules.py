@@ -61,15 +61,16 @@ class Rule:
 
 @dataclass(frozen=True)
 class Broken:
-    """A rule that an event has broken.  `position`: of the event in the log."""
+    """A rule that an event has broken.  `position`: of the event in the log; `about`: of whom."""
 
     position: int
     rule: str
     sentence: str
     event: str
+    about: str
 
     def __str__(self) -> str:
-        return f"position {self.position}, {self.event}: {self.rule}: {self.sentence}"
+        return f"position {self.position}, {self.event} {self.about}: {self.rule}: {self.sentence}"
 
 
 # --- the rules -----------------------------------------------------------------------------------
@@ -296,11 +297,11 @@ class Replay:
         positions = {id(event): position for position, event in events}
         for position, event in events:
             if self._follow(event, before):
-                yield _broken(position, *IN_ORDER, type(event).TOPIC)
+                yield _broken(position, *IN_ORDER, event)
             self._at[event.originator_id] = position
         only = [event for _, event in events]
         for rule, event in broken_by(Append(only, _Book(self._known, before), _Book(self._known))):
-            yield _broken(positions[id(event)], rule.name, rule.sentence, rule.kind.TOPIC)
+            yield _broken(positions[id(event)], rule.name, rule.sentence, event)
         for id_ in before:
             known = self._known[id_]
             if isinstance(known, Look) or known.state is _ENDED.get(type(known), known):
@@ -310,9 +311,9 @@ class Replay:
         """What is broken now, if the log ends here and nothing is under way."""
         book, known = _Book(self._known), list(self._known.values())
         for attachment in ownerless(known, book):
-            yield _broken(self._at[attachment.id], *OWNED, f"Attachment {attachment.id}")
+            yield _broken(self._at[attachment.id], *OWNED, attachment)
         for operation in claimless(known, book):
-            yield _broken(self._at[operation.id], *CLAIMED, f"Operation {operation.id}")
+            yield _broken(self._at[operation.id], *CLAIMED, operation)
 
     def _follow(self, event: Event, before: dict[UUID, Aggregate]) -> bool:
         """Apply it; whether it was not in its place."""
@@ -342,5 +343,7 @@ class _Book:
         return found if isinstance(found, kind) else kind(id_)
 
 
-def _broken(position: int, rule: str, sentence: str, event: str) -> Broken:
-    return Broken(position=position, rule=rule, sentence=sentence, event=event)
+def _broken(position: int, rule: str, sentence: str, what: Event | Aggregate) -> Broken:
+    if isinstance(what, Event):
+        return Broken(position, rule, sentence, type(what).TOPIC, str(what.originator_id))
+    return Broken(position, rule, sentence, type(what).__name__, str(what.id))

@@ -81,8 +81,8 @@ def verify(
 
     It has to agree with each of `held` where it passes there.  `also` is given each page of events.
     Yields how far everything is proven, and how far it is to go; at last the end itself.  Raises
-    BrokenChainError; AuditError if a checkpoint is not of this log; DetachedError if an archive is needed;
-    ArchiveError.
+    BrokenChainError; AuditError if a checkpoint is not of this log; DetachedError if an archive is
+    needed; ArchiveError.
     """
     end = head(connection)
     start = since.checkpoint if since else GENESIS

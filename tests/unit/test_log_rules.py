@@ -141,7 +141,7 @@ def test_an_operation_under_way_has_its_claim() -> None:
     for id_, kind in ((UUID(SERVER), Instance), (UUID(world.volumes[0]), Volume)):
         add(log, id_, kind.ClaimReleased, claimant=operation_id)
     told = [each for each in broken_in(log) if each.rule == "claimed"]
-    assert [each.event for each in told] == [f"Operation {operation_id}"]
+    assert [(each.event, each.about) for each in told] == [("Operation", operation_id)]
 
 
 def test_a_finding_answers_for_what_nobody_has() -> None:
