@@ -29,7 +29,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs tour simulate nightly mutants rules lab conformance lock clean
+.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs tour simulate nightly model mutants rules lab conformance lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -58,6 +58,9 @@ nightly: $(STAMP) ## what takes too long for every change: processes under fault
 
 rules: $(STAMP) ## remove each rule of the specs and of the borders from the code: one of its tests has to fail (ARGS="3.13 0054")
 	$(BIN)/python -m tests.rules $(ARGS)
+
+model: $(STAMP) ## every story of a small cloud with two faults, ten minutes or so: docs/model.md (ARGS=--small: what a change must pass)
+	$(BIN)/python -m tests.model $(ARGS)
 
 mutants: $(MUTATION) ## nightly too: does a test fail if the core is changed in small ways? (ARGS="handlers --sample 50")
 	$(BIN)/python -m tests.mutation $(ARGS)

@@ -30,6 +30,7 @@ from handlers.guards import (
     Server,
     Views,
     check_contact,
+    check_lock,
     check_vm_state,
     start,
 )
@@ -216,8 +217,13 @@ def _allowed(rule: ActionRule, instance: Instance) -> frozenset[VmState]:
 
 
 def check_deletion(instance: Instance, origin: Origin) -> None:
-    """A deletion is possible in any state.  Raises LockedError, and VmStateError for a second."""
-    check_vm_state(instance, "delete", set(VmState) - {S.DELETED}, origin.context)
+    """A deletion is possible in any state.  Raises LockedError, and VmStateError for a second, also
+    if the first is parked: nothing would be left for the second to begin.
+    """
+    check_lock(instance, "delete", origin.context)
+    if instance.deleted:
+        state = S.DELETED
+        raise errors.VmStateError(action="delete", server_id=str(instance.id), vm_state=state)
 
 
 def delete(

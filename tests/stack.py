@@ -29,6 +29,7 @@ from ledger.simulation.cinder_views import MAX_VERSION, Microversion
 from tests.authority import Authority
 from tests.doubles.host_checks import broken_invariants, plugged
 from tests.doubles.running_cinder import RunningCinder, running_cinder
+from tests.replaying import broken_rules
 from tests.tokens import token_of, write_private
 
 T = TypeVar("T")
@@ -360,10 +361,15 @@ class Stack:
 
 @contextmanager
 def running_stack(home: Path, database_url: str, **how: Any) -> Iterator[Stack]:
-    """A simulated Cinder and nothing else yet; whatever is started is stopped at the end."""
+    """A simulated Cinder and nothing else yet; whatever is started is stopped at the end, and the
+    log is held against the ledger's rules.
+    """
     stack = Stack(home, database_url, **how)
     try:
         stack.start_cinder()
         yield stack
+        if stack.components:
+            stack.kill_all()
+            assert broken_rules(database_url) == []
     finally:
         stack.close()

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ledger.cli.archived import add_archive, archive_errors
-from ledger.cli.base import Command, note, usage
+from ledger.cli.base import CliError, Command, ExitCode, note, usage
 from ledger.cli.settings import add_config, database
 
 if TYPE_CHECKING:
+    from ledger.upkeep.replay import LogReplay
     from ledger.upkeep.verify import Statement
 
 
@@ -46,6 +47,11 @@ class Verify(Command):
             metavar="FILE",
             help="begin at this checkpoint: what is before it is not looked at",
         )
+        parser.add_argument(
+            "--rules",
+            action="store_true",
+            help="also hold all of it against the ledger's own rules (docs/model.md)",
+        )
         add_archive(parser, "where the files of detached months are")
         add_config(parser)
         return parser
@@ -55,7 +61,11 @@ class Verify(Command):
 
         from ledger.log import schema
         from ledger.upkeep.archive import Archive
+        from ledger.upkeep.replay import LogReplay
 
+        if parsed_args.rules and parsed_args.since:
+            raise usage("--rules needs the log from its first event on: leave --since out.")
+        replay = LogReplay() if parsed_args.rules else None
         archive = Archive(parsed_args.archive) if parsed_args.archive else None
         with archive_errors():
             since = _read(parsed_args.since) if parsed_args.since else None
@@ -63,10 +73,13 @@ class Verify(Command):
             with database(parsed_args) as dsn:
                 schema.check(dsn)
                 with psycopg.connect(dsn, autocommit=True) as connection:
-                    self._verify(connection, archive, since, held)
+                    also = {"also": replay.feed} if replay else {}
+                    self._verify(connection, archive, since, held=held, **also)
+        if replay is not None:
+            _tell(replay)
         return 0
 
-    def _verify(self, connection: Any, archive: Any, since: Any, held: list[Any]) -> None:
+    def _verify(self, connection: Any, archive: Any, since: Any, **more: Any) -> None:
         from ledger.cli.waiting import Progress as Line
         from ledger.upkeep import verify
         from ledger.upkeep.long_work import Progress
@@ -76,7 +89,7 @@ class Verify(Command):
         began = said_at = time.monotonic()
         try:
             with Line() as line:
-                for proven, total in verify.verify(connection, archive, since=since, held=held):
+                for proven, total in verify.verify(connection, archive, since=since, **more):
                     at, now = proven.checkpoint.position, time.monotonic()
                     if now - said_at >= line.interval_s:
                         line.say(str(Progress("verify", at, total, at - first, now - began)))
@@ -88,6 +101,20 @@ class Verify(Command):
             raise
         note(f"All events behind position {first} are as they were stored.")
         self.app.stdout.write(_text(proven.as_json()))
+
+
+def _tell(replay: LogReplay) -> None:
+    """Raises CliError if a rule is broken."""
+    replay.end()
+    for broken in replay.broken:
+        note(str(broken))
+    if replay.total:
+        raise CliError(
+            f"{replay.total} events of this log break the ledger's rules.",
+            ExitCode.REFUSED,
+            "docs/model.md says what each rule is for, and what to do.",
+        )
+    note("It breaks none of the ledger's rules.")
 
 
 def _read(path: Path) -> Statement:

@@ -12,7 +12,7 @@ past proves nothing, so nothing of that is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, LiteralString, NamedTuple
@@ -75,13 +75,14 @@ def verify(
     *,
     since: Statement | None = None,
     held: Sequence[Statement] = (),
+    also: Callable[[list[ChainRow]], object] = lambda _: None,
 ) -> Iterator[tuple[Statement, int]]:
     """Prove the log from the first event, or from `since`, to its present end.
 
-    It has to agree with each of `held` where it passes there.  Yields how far everything is
-    proven, and how far it is to go; at last the end itself.  Raises BrokenChainError;
-    AuditError if a checkpoint is not of this log; DetachedError if an archive is needed;
-    ArchiveError.
+    It has to agree with each of `held` where it passes there.  `also` is given each page of events.
+    Yields how far everything is proven, and how far it is to go; at last the end itself.  Raises
+    BrokenChainError; AuditError if a checkpoint is not of this log; DetachedError if an archive is
+    needed; ArchiveError.
     """
     end = head(connection)
     start = since.checkpoint if since else GENESIS
@@ -93,6 +94,7 @@ def verify(
         after = verifier.checkpoint.position
         for page in _pages(connection, archive, after, mark.position):
             verifier.feed(page)
+            also(page)
             yield Statement(verifier.checkpoint, None, end.log), end.checkpoint.position
         if mark not in (verifier.checkpoint, end.checkpoint):
             raise BrokenChainError(

@@ -16,7 +16,7 @@ from host_agent.shared.contract import ErrorKind
 from tests.doubles.host_checks import connected_paths
 from tests.memory import SAVE_MODES, Trouble
 from tests.regressions.worlds import NEIGHBOUR, Street, broken_on, rows
-from tests.world import CONTEXT, HOST, OTHER, World, events
+from tests.world import CONTEXT, HOST, OTHER, Broken, World, events
 
 
 def attached(volumes: int = 1) -> World:
@@ -183,3 +183,17 @@ def test_no_crash_and_no_race_around_a_save_loses_it(mode: str) -> None:
         if len(world.trouble.met) <= at:
             return
     raise AssertionError("it never ends")
+
+
+def test_a_parked_deletion_that_is_asked_for_again_still_ends() -> None:
+    """Found by the explorer: the second was kept, and its beginning refused the first one's end."""
+    world = attached()
+    deletion = world.delete()
+    broken = Broken(world, "brick.disconnect", ErrorKind.FINAL)
+    assert world.run(deletion).state is OperationState.PARKED
+    with pytest.raises(errors.VmStateError, match="deleted"):
+        world.delete()
+    broken.heal()
+    world.service.act(deletion, "retry", "it is mended", CONTEXT)
+    assert world.done(deletion).running() == []
+    assert gone(world), world.summary()

@@ -8,6 +8,7 @@ import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,8 +23,10 @@ from ledger.log.application import Ledger
 from projections.catalog import ALL
 from projections.runner import catch_up
 from tests.service.api_world import running_api
+from tests.store.histories import stored_events
 from tests.store.months import backdate, day
 from tests.tokens import token_of
+from tests.world import World
 
 EVENTS = 6
 ATTACHMENT, VOLUME, SERVER = (str(uuid4()) for _ in range(3))
@@ -80,6 +83,34 @@ def test_a_log_that_was_changed_is_refused_with_the_position(
     told = capsys.readouterr()
     assert "not what was stored: position 6" in told.err
     assert told.out == ""
+
+
+def test_a_log_that_breaks_a_rule_is_refused_with_position_and_event(
+    log: str, tmp_path: Path, capsys: Out
+) -> None:
+    """This one was never written by flows: its host let go without a word, and one has no owner."""
+    assert shell.main(["event", "verify", log, "--rules"]) == 4
+    told = capsys.readouterr()
+    assert f"position 4, Attachment.Disconnected {ATTACHMENT}: proven_disconnect: " in told.err
+    assert "position 6, Attachment " in told.err
+    assert "2 events of this log break the ledger's rules" in told.err
+    assert json.loads(told.out)["position"] == EVENTS, "it is proven all the same"
+    kept = tmp_path / "kept.json"
+    kept.write_text(told.out)
+    assert shell.main(["event", "verify", log, "--rules", "--since", str(kept)]) == 2
+    assert "leave --since out" in capsys.readouterr().err
+
+
+def test_a_log_that_flows_wrote_breaks_no_rule(database_url: str, capsys: Out) -> None:
+    world = World()
+    world.done(world.attach())
+    together = groupby(stored_events(world), key=lambda each: id(each[1]))
+    with Ledger(database_url) as ledger:
+        for pairs in (list(group) for _, group in together):
+            events, [context, *_] = [event for event, _ in pairs], [each for _, each in pairs]
+            ledger.log_recorder.insert_events(events, context=context)
+    assert shell.main(["event", "verify", f"--database-url={database_url}", "--rules"]) == 0
+    assert "breaks none of the ledger's rules" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_checkpoint_is_a_usage_error(

@@ -25,6 +25,7 @@ from aggregates.volume import Volume
 from handlers.guards import Contact
 from handlers.presence import SHOW_GUESTS, SHOW_VOLUMES, STOP_REPAIRS, Shown
 from handlers.retries import is_due
+from handlers.rules import Replay
 from host_agent.shared.contract import Command, PowerState
 from host_agent.simulated.host_state import HOSTS
 from host_agent.storage import connection
@@ -83,6 +84,7 @@ class Cloud:
         self.late = LateCinder(self, DirectCinder(self.cinder, self.reads))
         self._excuse_nothing()
         self.folded = Folded()
+        self.replay, self.saved = Replay(), 0  # the same log, held against the ledger's rules
         self.store = Log(lambda: self.chance, self._saved)
         #: How far the database's clock is ahead of the true time; and the log's last time.
         self.database_ahead_s, self.recorded_at = 0.0, 0.0
@@ -195,7 +197,9 @@ class Cloud:
             if isinstance(event, BlockDeviceMapping.MappingCreated):
                 # From now on nobody but the ledger knows that it is read-only.
                 self.cinder.volumes[event.volume_id].readonly = None
-        if broken := list(broken_by([event for event, _ in new], self)):
+        append = [(position, event) for position, (event, _) in enumerate(new, self.saved + 1)]
+        self.saved += len(new)
+        if broken := [*broken_by([event for event, _ in new], self), *self.replay.follow(append)]:
             raise AssertionError(f"broken by a save: {broken}")
 
     def rows(self, table: str) -> list[Row]:

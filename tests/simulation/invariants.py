@@ -156,6 +156,7 @@ def broken_at_rest(cloud: Cloud) -> Iterator[str]:
     yield from cloud.files.broken_at_rest()
     yield from _projections(cloud)
     yield from _streams(cloud)
+    yield from (str(each) for each in cloud.replay.rest() if each.about not in cloud.planted)
 
 
 def _unfinished(cloud: Cloud) -> Iterator[str]:
