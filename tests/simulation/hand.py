@@ -19,14 +19,14 @@ from aggregates import errors
 from aggregates.finding import Finding, FindingState
 from aggregates.instance import Instance
 from handlers.drift import judge
-from handlers.drift.judge import Sight, id_of
+from handlers.drift.judge import id_of
 from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.ports import PortError
 from ledger.log.application import ConflictError
 from ledger.log.unit import Unit
 from tests.memory import Crash
 from tests.simulation import drift
-from tests.simulation.looking import LOOK, look, repair
+from tests.simulation.looking import look, repair, sight_of
 from tests.world import CONTEXT
 
 if TYPE_CHECKING:
@@ -183,9 +183,7 @@ class Hand:
         cases = {id_of(drift_class, row) for row, drift_class in drift.cases(self.cloud)}
         for id_ in sorted(self.found - cases):
             unit = Unit(self.cloud.store)
-            judge.miss(
-                unit.get(Finding, id_), Sight(look_id=LOOK, position=len(self.cloud.store.log))
-            )
+            judge.miss(unit.get(Finding, id_), sight_of(self.cloud))
             unit.save(CONTEXT)
 
     def _look_and_repair(self) -> None:

@@ -31,10 +31,16 @@ def look(
             continue
         unit = Unit(cloud.store)
         finding = unit.get(Finding, judge.id_of(drift_class, row))
-        sight = Sight(look_id=LOOK, position=len(cloud.store.log))
+        sight = sight_of(cloud)
         judge.see(finding, drift_class, row, sight)
         unit.save(CONTEXT)
         yield row, finding
+
+
+def sight_of(cloud: Cloud) -> Sight:
+    """That of a look that has heard all hosts."""
+    heard = frozenset(cloud.states)
+    return Sight(look_id=LOOK, position=len(cloud.store.log), heard=heard)
 
 
 def repair(cloud: Cloud, finding: Finding) -> None:
