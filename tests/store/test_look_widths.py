@@ -292,6 +292,16 @@ def test_a_look_that_hears_more_hosts_confirms_what_both_saw_and_adds_the_others
         assert row["differs"]["host"] == [[HOST, "shutdown"], [OTHER, "shutdown"]]
 
 
+@pytest.mark.parametrize("scope", [{}, {"host": OTHER}])
+def test_a_guest_that_is_elsewhere_need_not_be_defined_there(
+    cloud: Cloud, scope: dict[str, str]
+) -> None:
+    """At its own host alone it is asked for, by each width of look."""
+    shown_as({"guest_elsewhere": THERE}, here="running", there="shutdown")(cloud)
+    cloud.guests[OTHER] = [replace(each, defined=False) for each in cloud.guests[OTHER]]
+    assert cloud.look(**scope).found == {"guest_elsewhere": 1}
+
+
 def test_a_look_at_a_part_ends_nothing_of_what_is_beside_it(cloud: Cloud) -> None:
     """Neither what is found of other servers of its host, nor what is over there."""
     planted = [plant(cloud) for plant in PLANTS]
