@@ -259,8 +259,12 @@ class Cloud:
         return {server_id for server_id, guest in guests.items() if guest["live"] is not None}
 
     def power_off(self, name: str) -> None:
-        """Guests are off, and connections gone, until somebody makes them anew."""
+        """Guests are off, and connections gone, until somebody makes them anew; a guest without a
+        definition is gone.
+        """
         with self.states[name].edit() as state:
+            guests = state["guests"].items()
+            state["guests"] = {id_: guest for id_, guest in guests if guest["persistent"]}
             for guest in state["guests"].values():
                 guest.update(live=None, power_state=PowerState.SHUTDOWN.value)
                 guest.pop("job", None)

@@ -11,7 +11,7 @@ from tests.simulation.plants import Ground, Plant, guest, volume_disk
 #: A size that no disk has, in bytes.
 TOO_SMALL = 1 << 29
 #: The name of the disk without a label, as its guest's XML has it.
-UNLABELLED = '"vdy"'
+UNLABELLED = "vdy"
 
 
 def disk_source_differs(ground: Ground) -> Counter[str]:
@@ -54,7 +54,7 @@ def disk_unlabelled(ground: Ground) -> Counter[str]:
                 bare.remove(node)
         target = bare.find("target")
         assert target is not None, "each disk has one"
-        target.set("dev", UNLABELLED.strip('"'))
+        target.set("dev", UNLABELLED)
         for each in ("live", "persistent"):
             found[each] = disk_xml.with_disk(found[each], ET.tostring(bare, encoding="unicode"))
     return Counter(["disk_unlabelled"])

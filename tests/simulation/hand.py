@@ -26,7 +26,7 @@ from ledger.log.application import ConflictError
 from ledger.log.unit import Unit
 from tests.memory import Crash
 from tests.simulation import drift
-from tests.simulation.looking import look, repair, sight
+from tests.simulation.looking import look, repair, sight_of
 from tests.world import CONTEXT
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Hand:
         cases = {id_of(drift_class, row) for row, drift_class in drift.cases(self.cloud)}
         for id_ in sorted(self.found - cases):
             unit = Unit(self.cloud.store)
-            judge.miss(unit.get(Finding, id_), sight(self.cloud))
+            judge.miss(unit.get(Finding, id_), sight_of(self.cloud))
             unit.save(CONTEXT)
 
     def _look_and_repair(self) -> None:

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 _LOOK = str(uuid5(NAMESPACE_OID, "look"))
 
 
-def sight(cloud: Cloud) -> Sight:
-    """A look that has asked all hosts, and heard them."""
-    return Sight(look_id=_LOOK, position=len(cloud.store.log), heard=frozenset(cloud.agents))
-
-
 def look(
     cloud: Cloud, about: Callable[[Row], bool] = lambda _: True
 ) -> Iterator[tuple[Row, Finding]]:
@@ -36,9 +31,16 @@ def look(
             continue
         unit = Unit(cloud.store)
         finding = unit.get(Finding, judge.id_of(drift_class, row))
-        judge.see(finding, drift_class, row, sight(cloud))
+        sight = sight_of(cloud)
+        judge.see(finding, drift_class, row, sight)
         unit.save(CONTEXT)
         yield row, finding
+
+
+def sight_of(cloud: Cloud) -> Sight:
+    """That of a look that has heard all hosts."""
+    heard = frozenset(cloud.states)
+    return Sight(look_id=_LOOK, position=len(cloud.store.log), heard=heard)
 
 
 def repair(cloud: Cloud, finding: Finding) -> None:

@@ -17,6 +17,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from handlers.accept import AttachVolume, DetachVolume
 from handlers.drift.rows import Row
+from host_agent.libvirt import disk_xml
 from host_agent.simulated.host_state import guest_state
 from ledger.requests import Accepted
 from ledger.simulation.cinder_rows import DEFAULT_PROJECT
@@ -116,11 +117,13 @@ def _too_small(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
 
 
 def _unlabelled(cloud: Cloud, group: Group, new: set[str]) -> Iterator[str]:
-    """By a definition alone it is not known what a device's name means."""
+    """By a definition alone it is not known what a device's name means; that of a file is."""
     del new
-    guests = [guest["live"] for guest in _guests(cloud, group) if guest["live"]]
-    if any(disk_plants.UNLABELLED in guest for guest in guests):
-        yield "disk_unlabelled"
+    for guest in _guests(cloud, group):
+        disks = disk_xml.parse(guest["live"] or guest["persistent"]).disks
+        sources = [disk.source for disk in disks if disk.target == disk_plants.UNLABELLED]
+        if any(guest["live"] or not str(source).startswith("/dev/") for source in sources):
+            yield "disk_unlabelled"
 
 
 def _definitions(cloud: Cloud, group: Group) -> Iterator[str]:

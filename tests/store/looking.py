@@ -15,6 +15,8 @@ from psycopg.rows import dict_row
 
 from aggregates.look import Look
 from aggregates.volume import Volume
+from handlers.drift import judge
+from handlers.drift.classes import CLASSES
 from host_agent.shared.cinder.lists import CinderLists
 from host_agent.shared.cinder.settings import CinderSettings, RetryLimits
 from host_agent.shared.contract import PowerState
@@ -252,14 +254,17 @@ class Cloud:
         ]
         return event
 
-    def later(self, minutes: int = 2) -> None:
-        """All that was seen and shown was so longer ago: enough for most classes' second look."""
+    def later(self, minutes: int = 0) -> None:
+        """All was seen so much longer ago; by default as much as its class asks of a second look,
+        and a minute.
+        """
         self.projected()
-        for change in (
-            "UPDATE findings SET seen_at = seen_at - make_interval(mins => %s)",
-            "UPDATE surveys SET taken_at = taken_at - make_interval(mins => %s)",
-        ):
-            self.db.execute(change, (minutes,))
+        ago = "seen_at = seen_at - make_interval(secs => %s) WHERE drift_class = %s"
+        for each in CLASSES:
+            seconds = 60 * minutes or 60 + judge.apart_s(each)
+            self.db.execute(f"UPDATE findings SET {ago}", (seconds, each.name))
+        taken = "UPDATE surveys SET taken_at = taken_at - make_interval(secs => %s)"
+        self.db.execute(taken, (60 * minutes or 60 + judge.APART_S,))
 
     def projected(self) -> None:
         [head] = self.db.execute("SELECT position FROM log_head").fetchall()

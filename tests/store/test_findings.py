@@ -136,7 +136,8 @@ async def test_a_repair_is_shown_from_its_beginning_to_its_end(
 
 
 def _cinder(status: str) -> Row:
-    return {"status": status, "host": None, "mode": None, "mountpoint": None}
+    told = dict.fromkeys(("host", "mode", "mountpoint", "server_id"))
+    return {"status": status, **told}
 
 
 # --- lists ------------------------------------------------------------------------------------

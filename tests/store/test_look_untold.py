@@ -42,6 +42,15 @@ def test_of_what_cinder_does_not_tell_nothing_is_found_or_over_and_the_look_says
     assert cloud.states()["owner_gone"] == "over"
 
 
+def test_of_a_volume_that_cinder_refuses_to_show_nothing_is_over(cloud: Cloud) -> None:
+    gone = cloud.in_cinder(cloud.attached().volume_id, cloud.server(deleted=True))
+    cloud.look()
+    refused = {"call": "volume_show", "do": "fail", "status": 400, "count": None}
+    cloud.cinder.faults.replace([refused])
+    assert set(cloud.look(volume=gone.volume_id).unknown) == {f"volume {gone.volume_id}"}
+    assert cloud.states() == {"owner_gone": "suspected"}
+
+
 @pytest.mark.parametrize("width", ["volume", "all"])
 def test_a_cinder_that_fails_everywhere_makes_the_look_void(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, width: str

@@ -64,14 +64,6 @@ def look(cloud: Cloud, width: str, planted: Sequence[Planted]) -> None:
         assert cloud.look(**scope).outcome == "completed"
 
 
-def later(cloud: Cloud) -> None:
-    """All was seen and shown minutes ago; what has to last until it is confirmed, hours ago."""
-    cloud.later()
-    ago = "UPDATE findings SET seen_at = seen_at - make_interval(secs => %s) WHERE drift_class = %s"
-    for each in CLASSES:
-        cloud.db.execute(ago, (each.lasts_s, each.name))
-
-
 def findings(cloud: Cloud) -> Found:
     """By id."""
     cloud.projected()
@@ -127,7 +119,7 @@ def test_a_look_confirms_what_it_sees_of_what_another_found_and_leaves_the_rest(
     found = findings(cloud)
     suspected, expected = classes(found.values(), "suspected"), count(planted, finds_first)
     assert (expected == suspected) if first == "all" else (expected <= suspected)
-    later(cloud)
+    cloud.later()
     look(cloud, second, planted)
     after = findings(cloud)
     assert {row["state"] for row in after.values()} <= {"suspected", "confirmed"}
@@ -152,7 +144,7 @@ def test_the_look_that_is_shown_under_next_confirms(
 ) -> None:
     look(cloud, first, planted)
     found = findings(cloud)
-    later(cloud)
+    cloud.later()
     for scope in {tuple(second_look(row).items()) for row in found.values()}:
         assert scope, "each has one"
         cloud.look(**dict(scope))
@@ -298,6 +290,16 @@ def test_a_look_that_hears_more_hosts_confirms_what_both_saw_and_adds_the_others
         [row] = findings(cloud).values()
         assert row["state"] == "confirmed"
         assert row["differs"]["host"] == [[HOST, "shutdown"], [OTHER, "shutdown"]]
+
+
+@pytest.mark.parametrize("scope", [{}, {"host": OTHER}])
+def test_a_guest_that_is_elsewhere_need_not_be_defined_there(
+    cloud: Cloud, scope: dict[str, str]
+) -> None:
+    """At its own host alone it is asked for, by each width of look."""
+    shown_as({"guest_elsewhere": THERE}, here="running", there="shutdown")(cloud)
+    cloud.guests[OTHER] = [replace(each, defined=False) for each in cloud.guests[OTHER]]
+    assert cloud.look(**scope).found == {"guest_elsewhere": 1}
 
 
 def test_a_look_at_a_part_ends_nothing_of_what_is_beside_it(cloud: Cloud) -> None:
