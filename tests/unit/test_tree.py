@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -216,3 +217,14 @@ def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert shipped == present
+
+
+@pytest.mark.slow
+def test_a_report_in_junits_form_has_what_tests_note(tmp_path: Path) -> None:
+    """`record_property` is a warning, and so an error, in another `junit_family`."""
+    test = "tests/flows/test_every_flow.py::test_every_pair_of_troubles"
+    chosen = [f"{test}[detach-stopped]", "-n", "0", f"--junitxml={tmp_path / 'report.xml'}"]
+    environment = os.environ | {"FLOW_PAIRS": "1"}
+    command = [sys.executable, "-m", "pytest", *chosen]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    assert '<property name="cases" value="1"' in (tmp_path / "report.xml").read_text()
