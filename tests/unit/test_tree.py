@@ -10,8 +10,10 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +156,14 @@ def test_of_the_agent_only_shared_may_be_imported() -> None:
     assert set(contract["forbidden_modules"]) == {
         f"host_agent.{name}" for name in children - {"shared"}
     }
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Late imports and those for types alone count: `prepare` raises with the circle."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) >= len(PRODUCT)
+    TopologicalSorter(imports).prepare()
 
 
 def test_the_root_of_the_service_is_small() -> None:
