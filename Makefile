@@ -29,7 +29,7 @@ LOCK   := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-vers
           --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep bench bench-full lint style types imports format docs tour simulate nightly model mutants rules lab conformance lock clean
+.PHONY: help setup demo check test test-deep bench bench-full lint style types imports format docs tour simulate nightly model mutants rules lab conformance lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ setup: $(STAMP) ## install the locked dependencies and the project into .venv
 
 demo: $(STAMP) ## a whole small cloud on this machine, with a crash to watch (ARGS="--once -f json")
 	@$(BIN)/attachment-ledger demo $(ARGS)
+
+check: style types ## style, types and the quick unit tests: below a minute
+	$(PYTEST) tests/unit -q -m "not slow and not lab and not nightly and not further" $(ARGS)
 
 test: $(STAMP) ## the tests that need neither root nor network
 	$(PYTEST) $(ARGS)

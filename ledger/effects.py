@@ -21,25 +21,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import structlog
 
 from aggregates.attachment import Attachment, AttachmentState
-from aggregates.operation import Operation
 from aggregates.volume import Volume
-from handlers.meaning import Book
 from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import ErrorKind, StepError, StepResult
 from host_agent.shared.lane import Lane
-from host_agent.shared.ports import LATE_S, AttachmentView, Cinder, OldCinder, PortError
+from host_agent.shared.ports import LATE_S, AttachmentView, PortError
 from host_agent.shared.spans import span_of_run
 from host_agent.shared.tracing import doing
 from host_agent.shared.volume_states import AT_WORK, is_migrating, letting_go
 from ledger.reconcile import mending
 from ledger.steps import snapshots
+from ledger.steps.context import EffectContext
 from ledger.steps.made import (
     await_volume,
     delete_with_reservations,
@@ -56,19 +55,6 @@ _log = structlog.get_logger(__name__)
 LATE_POLL_S = 0.25
 #: Cinder waits to hear that the guest has all of the volume (3.71).
 EXTENDING = "extending"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EffectContext:
-    """What effects act on; `wait` blocks for so many seconds."""
-
-    cinder: Cinder
-    old_cinder: OldCinder
-    book: Book
-    wait: Callable[[float], None]
-    uncertain: bool = False  # an earlier attempt to do this step may still have an effect
-    operation: Operation | None = None  # whose step it is
-    run: int = 0  # number of the run in it
 
 
 def carry_out(step: str, verb: str, lane: Lane, context: EffectContext) -> StepResult:

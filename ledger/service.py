@@ -33,9 +33,10 @@ from handlers.guards import check_lock_of
 from host_agent.shared.changes import Changes
 from host_agent.shared.contract import ErrorKind, Guest, Registration, Report, StepError, StepResult
 from host_agent.shared.ports import Cinder, OldCinder
-from ledger.effects import EffectContext, carry_out
+from ledger.effects import carry_out
 from ledger.log.application import ConflictError
 from ledger.log.unit import AggregateStore, Unit, acting, own_context, run_optimistically, within
+from ledger.steps.context import EffectContext
 from ledger.take_back import take_back
 
 W = TypeVar("W")

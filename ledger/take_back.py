@@ -30,8 +30,8 @@ from handlers.verbs import AnyVerb, LedgerVerb
 from host_agent.shared.contract import ErrorKind, StepResult
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import PortError
-from ledger.effects import EffectContext
 from ledger.log.unit import AggregateStore, Unit, own_context, run_optimistically
+from ledger.steps.context import EffectContext
 from ledger.steps.made import marked
 
 Made = dict[str, Any]

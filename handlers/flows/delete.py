@@ -1,9 +1,10 @@
 """Delete a server and release everything it has, wherever that is.
 
-The server is gone at once; the work goes on without it until all is released, however
-long Cinder or a host is away (LP 1563547).  There is one lane for each attachment, with
-the host that holds it: a host that is down keeps its attachments until it is back, or
-fenced.  One lane that cannot go on does not stop the others.
+From the first step on the server is in no list, and only GET of it is answered: `deleting`, until
+all is released or the operation parks, for clients take 404 as a sign that the volumes are free.
+The release goes on however long Cinder or a host is away (LP 1563547).  There is one lane for each
+attachment, with the host that holds it: a host that is down keeps its attachments until it is back,
+or fenced.  One lane that cannot go on does not stop the others.
 """
 
 from __future__ import annotations

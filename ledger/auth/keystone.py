@@ -90,10 +90,12 @@ class KeystoneTokens:
         """Raises AuthError."""
         try:
             static = self._static.identity(presented(asked))
+            # A bad service token refuses the request, beside a static token as well.
+            service = await self._service(asked) if asked.headers.get(SERVICE_TOKEN) else None
             if static is not None and self._static_first:
                 return static
             try:
-                return await self._by_keystone(asked)
+                return await self._by_keystone(asked, service)
             except AuthError:
                 if static is None:
                     raise
@@ -102,8 +104,7 @@ class KeystoneTokens:
             error.challenge = self._challenge
             raise
 
-    async def _by_keystone(self, asked: Asked) -> Identity:
-        service = await self._service(asked) if asked.headers.get(SERVICE_TOKEN) else None
+    async def _by_keystone(self, asked: Asked, service: Proven | None) -> Identity:
         proven = await self._known.whose(
             presented(asked), asked.address, allow_expired=service is not None
         )

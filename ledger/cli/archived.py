@@ -9,7 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ledger.cli.base import CliError, ExitCode, note
+from ledger.cli.base import note
+from ledger.cli.errors import CliError, ExitCode
 
 if TYPE_CHECKING:
     from ledger.cli.client import Client

@@ -9,7 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from ledger.cli.archived import Subject, add_archive, archive_errors, history_of
-from ledger.cli.base import CliError, ExitCode, Lister, ShowOne, add_at, add_limit, usage
+from ledger.cli.base import Lister, ShowOne, add_at, add_limit
+from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.naming import named
 
 HISTORY_EVENTS_MAX = 100_000

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ledger.cli.archived import add_archive, archive_errors
-from ledger.cli.base import CliError, Command, ExitCode, note, usage
+from ledger.cli.base import Command, note
+from ledger.cli.errors import CliError, ExitCode, usage
 from ledger.cli.settings import add_config, database
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, errors, the client, cliff's classes with our errors.
+"""What all commands share: their errors, the client, cliff's classes with our errors.
 
 Nothing here, and nothing at the top of a command's module, may import slowly: help
 must come at once.  The client, the database and the service are imported in actions.
@@ -10,45 +10,20 @@ import argparse
 import os
 import sys
 from datetime import UTC, datetime
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from cliff import lister, show
 
 from host_agent.shared.text import visible
+from ledger.cli import naming
 from ledger.cli.cliff_parts import WithoutPlugins
+from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
     from ledger.cli.client import ApiError, Client, ClientError
 
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 100_000
-
-
-class ExitCode(IntEnum):
-    """What scripts can rely on (docs/cli.md)."""
-
-    OK = 0
-    UNEXPECTED = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    REFUSED = 4
-    OPERATION_FAILED = 5  # cleanly: all was undone, by itself or on request
-    PARKED = 6  # an operator is needed
-    TIMED_OUT = 7  # waiting ended, the operation goes on
-
-
-class CliError(Exception):
-    """The command ends here: what and why is the message, `hint` what to do next."""
-
-    def __init__(self, message: str, code: ExitCode, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.hint = hint
-
-
-def usage(message: str, hint: str | None = None) -> CliError:
-    return CliError(message, ExitCode.USAGE, hint)
 
 
 def _from_api(error: ApiError) -> CliError:
@@ -104,8 +79,6 @@ class Reporting(WithoutPlugins):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        from ledger.cli import naming
-
         try:
             naming.resolve(lambda: self.client, parsed_args)
             code = super().run(parsed_args)
@@ -120,8 +93,6 @@ class Reporting(WithoutPlugins):
             raise error
         if isinstance(error, ClientError):
             if isinstance(error, ApiError) and error.status == 404:  # noqa: PLR2004
-                from ledger.cli import naming
-
                 error.hint = error.hint or naming.hint(self.client, parsed_args)
             error = from_client(error)
         if self.app.options.debug:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import CliError, Command, ExitCode, ShowOne, note
+from ledger.cli.base import Command, ShowOne, note
+from ledger.cli.errors import CliError, ExitCode
 from ledger.cli.settings import add_config, database
 
 

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import CliError, Command, ExitCode, note, usage
+from ledger.cli.base import Command, note
+from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
     from ledger.trial.cloud import Cloud

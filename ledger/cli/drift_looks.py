@@ -6,7 +6,8 @@ import argparse
 import time
 from typing import Any
 
-from ledger.cli.base import ExitCode, Lister, ShowOne, add_limit, clock, complain, note
+from ledger.cli.base import Lister, ShowOne, add_limit, clock, complain, note
+from ledger.cli.errors import ExitCode
 from ledger.cli.naming import named
 from ledger.words.consequences import ACTS
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import CliError, ExitCode, Lister
+from ledger.cli.base import Lister
+from ledger.cli.errors import CliError, ExitCode
 
 
 class List(Lister):

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from ledger.cli.archived import Subject, add_archive, archive_errors, history_of
-from ledger.cli.base import CliError, ExitCode, Lister, add_at, add_limit, clock, note
+from ledger.cli.base import Lister, add_at, add_limit, clock, note
+from ledger.cli.errors import CliError, ExitCode
 from ledger.cli.naming import named
 
 TIMELINE = "timeline"

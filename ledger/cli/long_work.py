@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ledger.cli.base import CliError, ExitCode, note
+from ledger.cli.base import note
+from ledger.cli.errors import CliError, ExitCode
 from ledger.cli.waiting import Progress as Line
 from ledger.upkeep.long_work import BusyError, Checkmark, Progress, Work, run
 

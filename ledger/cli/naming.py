@@ -14,7 +14,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import CliError, ExitCode, usage
+from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
     from ledger.cli.client import Client

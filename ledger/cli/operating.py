@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import ExitCode, ShowOne, complain
+from ledger.cli.base import ShowOne, complain
+from ledger.cli.errors import ExitCode
 from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.operation import shown
 

@@ -12,8 +12,9 @@ from typing import Any
 from cliff.columns import FormattableColumn
 
 from aggregates.operation import SERVER
-from ledger.cli.base import ExitCode, clock
+from ledger.cli.base import clock
 from ledger.cli.diagram import CALLS
+from ledger.cli.errors import ExitCode
 from ledger.cli.table import Called, age, span
 from ledger.words.consequences import Known, consequences, stands
 from ledger.words.sentences import error_text, left_text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledger.cli.base import CliError, ExitCode, ShowOne, usage
+from ledger.cli.base import ShowOne
+from ledger.cli.errors import CliError, ExitCode, usage
 
 Thing = dict[str, Any]
 

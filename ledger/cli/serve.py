@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ledger.cli import settings
-from ledger.cli.base import CliError, Command, ExitCode, usage
+from ledger.cli.base import Command
+from ledger.cli.errors import CliError, ExitCode, usage
 
 if TYPE_CHECKING:
     from ledger.config import Settings

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ledger.cli.base import ExitCode, Lister, ShowOne, add_limit
+from ledger.cli.base import Lister, ShowOne, add_limit
+from ledger.cli.errors import ExitCode
 from ledger.cli.naming import SERVER_HELP, named
 from ledger.cli.operating import Beginning, OfServer
 

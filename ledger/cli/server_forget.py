@@ -59,7 +59,7 @@ class Forget(OfMany):
             body["after"] = page["next"]
 
     def _planned(self, one: One) -> tuple[Any, ...]:
-        from ledger.cli.base import ExitCode
+        from ledger.cli.errors import ExitCode
         from ledger.cli.plan import Lines
 
         plan = one["plan"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import CliError, ExitCode
+from ledger.cli.errors import CliError, ExitCode
 
 if TYPE_CHECKING:
     from ledger.auth.renewal import Again

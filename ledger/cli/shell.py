@@ -18,8 +18,9 @@ from typing import TextIO, cast
 
 from cliff import app
 
-from ledger.cli.base import ExitCode, Visible, complain, told_first
+from ledger.cli.base import Visible, complain, told_first
 from ledger.cli.cliff_parts import Table
+from ledger.cli.errors import ExitCode
 from ledger.cli.table import wrap
 
 NAME = "attachment-ledger"

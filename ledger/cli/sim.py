@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ledger.cli.base import Command, Lister, note, usage
+from ledger.cli.base import Command, Lister, note
+from ledger.cli.errors import usage
 
 if TYPE_CHECKING:
     from host_agent.shared.faults import Faults

@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from host_agent.shared.text import visible
-from ledger.cli.base import Command, ExitCode, usage
+from ledger.cli.base import Command
+from ledger.cli.errors import ExitCode, usage
 
 INTERVAL_S = 2.0
 ROWS_MAX = 200

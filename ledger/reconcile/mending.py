@@ -8,7 +8,7 @@ judges (handlers.drift.again).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aggregates.attachment import Attachment, AttachmentState
 from aggregates.finding import Finding
@@ -26,10 +26,8 @@ from host_agent.shared.ports import AttachmentView, PortError, VolumeView
 from host_agent.shared.survey import ConnectionShown, DiskShown, StorageShown
 from host_agent.shared.volume_states import letting_go
 from ledger.reconcile.repair_cases import shown_by
+from ledger.steps.context import EffectContext
 from ledger.steps.made import evidence_of
-
-if TYPE_CHECKING:
-    from ledger.effects import EffectContext
 
 _GONE = frozenset({AttachmentState.DELETED})
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -23,10 +23,8 @@ from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, PortError, VolumeView
 from host_agent.shared.volume_states import AT_WORK
+from ledger.steps.context import EffectContext
 from ledger.steps.unknown import unknown_ended
-
-if TYPE_CHECKING:
-    from ledger.effects import EffectContext
 
 _log = structlog.get_logger(__name__)
 

@@ -11,14 +11,12 @@ state of the volume decides.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, PortError, VolumeView
-
-if TYPE_CHECKING:
-    from ledger.effects import EffectContext
+from ledger.steps.context import EffectContext
 
 #: The error's code as long as Cinder writes.
 IN_WRITING = "volume_in_writing"

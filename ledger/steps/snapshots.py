@@ -8,15 +8,13 @@ given up is not revived.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, PortError, SnapshotView
+from ledger.steps.context import EffectContext
 from ledger.steps.unknown import end_unknown
-
-if TYPE_CHECKING:
-    from ledger.effects import EffectContext
 
 #: What Cinder shows of a snapshot whose guest has done its part; and of one that it has, whatever
 #: is done to it since: it may be deleted before a lost answer is asked for again.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aggregates.attachment import Attachment
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, AttachmentView
-
-if TYPE_CHECKING:
-    from ledger.effects import EffectContext
+from ledger.steps.context import EffectContext
 
 
 def end_unknown(lane: Lane, context: EffectContext) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import threading
 from pathlib import Path
@@ -105,6 +106,13 @@ def test_threads_of_one_process_exclude_each_other(tmp_path: Path) -> None:
         thread.join()
     assert len(worst) == 75
     assert max(worst) == 1
+
+
+def test_a_lock_is_a_file_of_its_name_or_of_that_names_hash(tmp_path: Path) -> None:
+    odd = "target-../x"
+    with Locks(tmp_path).hold(["target-x", odd], clock()):
+        files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"target-x.lock", f"{hashlib.sha256(odd.encode()).hexdigest()}.lock"}
 
 
 def test_other_names_do_not_wait(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from host_agent.shared.cinder.client import MADE_FOR
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S
-from ledger.effects import EFFECTS, EffectContext
+from ledger.effects import EFFECTS
 from ledger.simulation import cinder_work
 from ledger.simulation.cinder_rows import Late
+from ledger.steps.context import EffectContext
 from tests.flows.test_overtaken import overtaken
 from tests.memory import Crash, Trouble
 from tests.regressions.worlds import NEIGHBOUR, Street

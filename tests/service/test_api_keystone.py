@@ -13,10 +13,11 @@ from uuid import uuid4
 
 import pytest
 
-from ledger.config import PolicySettings
+from ledger.config import AuthMode, PolicySettings
 from tests.doubles.simulated_keystone import HOUR, SimulatedKeystone
 from tests.service.api_world import PROJECT, Api, running_api
 from tests.service.keystone_world import SERVERS, ask, settings, status
+from tests.tokens import token_of
 
 ASKS = "2.89"
 
@@ -141,6 +142,21 @@ async def test_a_service_token_is_a_services_or_all_is_refused(
         assert await status(api, user, service=bad) == 401
     assert await status(api, user, headers={"X-Service-Token": ""}) == 200
     assert await status(api, None, service=service) == 401
+
+
+@pytest.mark.parametrize("first", [AuthMode.TOKENS, AuthMode.KEYSTONE])
+async def test_a_bad_service_token_refuses_a_static_token_too(
+    keystone: SimulatedKeystone, database_url: str, first: AuthMode
+) -> None:
+    order = (first, *({AuthMode.TOKENS, AuthMode.KEYSTONE} - {first}))
+    service = keystone.token("cinder", "service", project="service")
+    nobodys = keystone.token("alice", "member", project=PROJECT)
+    async with running_api(database_url, settings(keystone, order=order)) as api:
+        static = token_of("member")
+        assert await status(api, static) == 200
+        assert await status(api, static, service=service) == 200
+        for bad in (nobodys, "gAAAAABnonsense"):
+            assert await status(api, static, service=bad) == 401
 
 
 async def test_an_expired_token_is_good_with_a_service_token_alone(

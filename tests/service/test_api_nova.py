@@ -260,6 +260,20 @@ async def test_servers_are_filtered_and_paged(api: Api) -> None:
     assert (await api.get("/v2.1/servers?host=compute-2&all_tenants=True"))["servers"] == []
 
 
+async def test_a_page_of_more_than_the_setting_is_cut_and_leads_on(database_url: str) -> None:
+    """As in Nova; but no `limit` of /v1 is above what the setting can be."""
+    limits = Limits(page_items_default=1, page_items_max=2)
+    async with running_api(database_url, dataclasses.replace(SETTINGS, limits=limits)) as api:
+        await api.register(*(guest(name=f"vm-{number}") for number in range(3)))
+        most = PAGE_ITEMS_MAX
+        nova = await api.get(f"/v2.1/servers?limit={most + 1}")
+        ours = await api.get(f"/v1/events?limit={most}")
+        refused = await api.ask("GET", f"/v1/events?limit={most + 1}")
+    assert (len(nova["servers"]), len(nova["servers_links"])) == (2, 1)
+    assert (len(ours["events"]), bool(ours["next"])) == (2, True)
+    assert refused.status == 400
+
+
 async def test_the_largest_page_leads_to_what_is_behind_it(database_url: str) -> None:
     """One row is read ahead, beyond the largest page there can be."""
     settings = dataclasses.replace(SETTINGS, limits=Limits(page_items_max=PAGE_ITEMS_MAX))

@@ -10,7 +10,7 @@ import pytest
 
 import sql
 from ledger.api.v1.schemas_refusals import RefusalShown
-from ledger.cli.base import ExitCode
+from ledger.cli.errors import ExitCode
 from tests.service.api_world import HOST, Api
 from tests.service.cli_stub import OPERATION, REQUEST, Run, Stub, operation
 from tests.service.test_api_record import refused

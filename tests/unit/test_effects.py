@@ -14,7 +14,8 @@ from handlers.verbs import LedgerVerb
 from host_agent.shared.contract import ErrorKind
 from host_agent.shared.lane import Lane
 from host_agent.shared.ports import LATE_S, AttachmentView, OldAttachment, PortError, VolumeView
-from ledger.effects import EffectContext, carry_out
+from ledger.effects import carry_out
+from ledger.steps.context import EffectContext
 
 SERVER, VOLUME, BDM = str(uuid4()), str(uuid4()), str(uuid4())
 LANE = Lane(

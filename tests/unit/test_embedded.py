@@ -16,6 +16,8 @@ import pytest
 from ledger.trial import embedded, embedded_programs
 from ledger.trial.embedded import EmbeddedPostgres, EmbeddedPostgresError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 # A process that uses the server and then waits to be told how to end.
@@ -181,7 +183,6 @@ def test_socket_directory_of_somebody_else_is_refused(fresh_home: Path) -> None:
         EmbeddedPostgres().start(fresh_home)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "programs", embedded_programs.installations()[1:], ids=lambda p: str(p.bin)
 )

@@ -41,7 +41,7 @@ def written(name: str, value: float) -> str:
         return f"{value:g} s"
     if name.endswith("_SHARE"):
         return f"{value * 100:g} %"
-    if "BYTES" in name.upper():
+    if "BYTES" in name.upper() and value % 1024 == 0:
         mib, kib = value / 2**20, value / 2**10
         return f"{mib:g} MiB" if mib >= 1 else f"{kib:g} KiB"
     return f"{value:,.0f}"

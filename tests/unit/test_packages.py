@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 #: Built against headers that this machine need not have.
 LIBVIRT = {"libvirt", "libvirtmod"}
@@ -76,6 +78,7 @@ def import_all_of_the_agent() -> None:
     sys.stdout.write(" ".join({name.partition(".")[0] for name in sys.modules}))
 
 
+@pytest.mark.slow
 def test_the_agent_imports_where_only_its_lock_is_installed() -> None:
     done = run("import_all_of_the_agent()")
     assert done.returncode == 0, done.stderr
@@ -84,6 +87,7 @@ def test_the_agent_imports_where_only_its_lock_is_installed() -> None:
     assert loaded & {*OF_THE_SERVICE, "psycopg", "aiohttp", "pydantic", "eventsourcing"} == set()
 
 
+@pytest.mark.slow
 def test_no_import_of_the_agent_however_late_asks_for_more() -> None:
     asked = set()
     for path in (ROOT / "host_agent").rglob("*.py"):
@@ -97,6 +101,7 @@ def test_no_import_of_the_agent_however_late_asks_for_more() -> None:
     assert {(name, module) for name, module in asked if module not in allowed} == set()
 
 
+@pytest.mark.slow
 def test_the_services_program_without_its_extra_says_in_one_line_what_to_install() -> None:
     there = "install_only(on_a_hypervisor() | OF_THE_SERVICE)"
     done = run(f"{there}; from ledger.__main__ import main; sys.exit(main())")
@@ -106,6 +111,7 @@ def test_the_services_program_without_its_extra_says_in_one_line_what_to_install
     assert "pip install 'attachment-ledger[service]'" in line
 
 
+@pytest.mark.slow
 def test_the_agent_without_its_extra_says_in_one_line_what_to_install(tmp_path: Path) -> None:
     there = "install_only(on_a_hypervisor() - LIBVIRT - {'os_brick'})"
     arguments = ["run", "--lock-path", str(tmp_path)]

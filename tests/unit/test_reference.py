@@ -31,7 +31,7 @@ from ledger.cli import (
     policy_page,
     reference_page,
 )
-from ledger.cli.base import ExitCode
+from ledger.cli.errors import ExitCode
 from ledger.cli.shell import COMMANDS, Shell
 from ledger.simulation.cinder_handlers import ROUTES as CINDER_ROUTES
 from projections.catalog import ALL

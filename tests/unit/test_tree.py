@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +158,14 @@ def test_of_the_agent_only_shared_may_be_imported() -> None:
     }
 
 
+def test_no_module_imports_itself_through_others() -> None:
+    """Late imports and those for types alone count: `prepare` raises with the circle."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) >= len(PRODUCT)
+    TopologicalSorter(imports).prepare()
+
+
 def test_the_root_of_the_service_is_small() -> None:
     assert len(list((ROOT / "ledger").glob("[!_]*.py"))) <= 10
 
@@ -216,3 +227,14 @@ def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert shipped == present
+
+
+@pytest.mark.slow
+def test_a_report_in_junits_form_has_what_tests_note(tmp_path: Path) -> None:
+    """`record_property` is a warning, and so an error, in another `junit_family`."""
+    test = "tests/flows/test_every_flow.py::test_every_pair_of_troubles"
+    chosen = [f"{test}[detach-stopped]", "-n", "0", f"--junitxml={tmp_path / 'report.xml'}"]
+    environment = os.environ | {"FLOW_PAIRS": "1"}
+    command = [sys.executable, "-m", "pytest", *chosen]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    assert '<property name="cases" value="1"' in (tmp_path / "report.xml").read_text()

@@ -261,7 +261,7 @@ def _not_here(why: str, *names: str) -> dict[str, str]:
 NOT_HERE: dict[str, str] = {
     **_not_here("guests are paused, stopped or shelved here", "suspend", "resume"),
     **_not_here("there are no images here", "createImage", "createBackup", "rescue", "unrescue"),
-    **_not_here("what is deleted is gone at once", "forceDelete", "restore"),
+    **_not_here("there is no soft deletion", "forceDelete", "restore"),
     **_not_here(
         "networks are not known here",
         *("addFixedIp", "removeFixedIp", "addFloatingIp", "removeFloatingIp"),

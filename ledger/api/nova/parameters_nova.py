@@ -67,7 +67,7 @@ SERVERS: Parameters = (
         *("launched_at", "terminated_at"),
         refused=True,
     ),
-    *of("what is deleted is gone at once", "soft_deleted", refused=True),
+    *of("there is no soft deletion", "soft_deleted", refused=True),
 )
 
 FLAVORS: Parameters = (

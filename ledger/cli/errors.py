@@ -1,0 +1,31 @@
+"""How a command ends: exit codes, and the error that has one; a leaf, imported by all commands."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What scripts can rely on (docs/cli.md)."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    OPERATION_FAILED = 5  # cleanly: all was undone, by itself or on request
+    PARKED = 6  # an operator is needed
+    TIMED_OUT = 7  # waiting ended, the operation goes on
+
+
+class CliError(Exception):
+    """The command ends here: what and why is the message, `hint` what to do next."""
+
+    def __init__(self, message: str, code: ExitCode, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.hint = hint
+
+
+def usage(message: str, hint: str | None = None) -> CliError:
+    return CliError(message, ExitCode.USAGE, hint)
