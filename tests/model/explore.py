@@ -77,8 +77,8 @@ class Explored:
 
 def first(bounds: Bounds) -> State:
     """A server that runs on the first host, and free volumes."""
-    guest = {SERVER: (True, ())}
-    hosts = {name: HostState(guests=guest if name == HOSTS[0] else {}) for name in HOSTS}
+    hosts = {name: HostState() for name in HOSTS}
+    hosts[HOSTS[0]] = HostState(guests={SERVER: (True, ())})
     world = World(volumes=dict.fromkeys(VOLUMES[: bounds.volumes], "available"), hosts=hosts)
     left = Left(bounds.faults, bounds.requests, bounds.acts)
     state = State(world, left, {})

@@ -15,6 +15,7 @@ from handlers.drift.classes import DriftClass
 from handlers.drift.judge import Case, Sight
 from handlers.drift.rows import CinderAttachment, CinderVolume, Row
 from ledger.log.unit import Unit
+from tests.model import world
 from tests.model.state import CONTEXT, State
 from tests.model.world import SERVER, survey
 
@@ -23,7 +24,7 @@ _DELETED = AttachmentState.DELETED
 
 def drift(state: State) -> Iterator[tuple[DriftClass, Row]]:
     """Each difference once, whichever pass it is of."""
-    found = {}
+    found: dict[str, tuple[DriftClass, Row]] = {}
     for row in (*_attachments(state), *_volumes(state), *_hosts(state)):
         for each in judge.drifting(row):
             found.setdefault(judge.id_of(each, row), (each, row))
@@ -94,15 +95,16 @@ def _attachments(state: State) -> Iterator[Row]:
     server = "deleted" if state.instance.deleted else "live"
     for id_ in dict.fromkeys((*stored, *state.world.rows)):
         row = state.world.rows.get(id_)
-        shown = row and CinderAttachment(
-            status=row.status, host=row.host if row.status == "attached" else None
-        )
-        listed = row and join.Listed(
-            id=id_, volume_id=row.volume_id, server_id=row.server_id, shown=shown
-        )
+        listed = row and _listed(row)
         yield join.attachment(
             stored.get(id_), listed, server=server, mapped=id_ in named, device=named.get(id_)
         )
+
+
+def _listed(row: world.Row) -> join.Listed:
+    host = row.host if row.status == "attached" else None
+    shown = CinderAttachment(status=row.status, host=host)
+    return join.Listed(id=row.id, volume_id=row.volume_id, server_id=row.server_id, shown=shown)
 
 
 def _volumes(state: State) -> Iterator[Row]:

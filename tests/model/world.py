@@ -189,7 +189,8 @@ class Wire:
         """A call; one that changes something has a name."""
         at = len(self.given)
         if at < len(self.answers):
-            return self._again(self.answers[at])
+            answer: T = self._again(self.answers[at])
+            return answer
         if at == len(self.answers):
             self.live()
         if at == self.pause_at:
